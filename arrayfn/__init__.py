@@ -19,7 +19,6 @@ from arrayfn import (
     errors,
     fft,
     flatten_util,
-    immediate,
     lax,
     linalg,
     nn,
@@ -40,19 +39,19 @@ from arrayfn.backends.registry import (
     available_backends,
     backend_info,
     is_backend_available,
+    register_backend,
 )
-from arrayfn.bundles import load, save
 from arrayfn.caches import clear_caches
 from arrayfn.callbacks import pure_callback
-from arrayfn.custom import (
-    closure_convert,
-    custom_gradient,
-    custom_jvp,
-    custom_vjp,
-    stop_gradient,
-)
+from arrayfn.compilation import immediate
+from arrayfn.compilation.bundles import load, save
+from arrayfn.compilation.jit import jit
+from arrayfn.compilation.operators import operator
 from arrayfn.devices import block_until_ready, device_get, device_put
-from arrayfn.functions import (
+from arrayfn.tools.compare import compare
+from arrayfn.tools.hazards import lint
+from arrayfn.tracing import Namespace
+from arrayfn.transforms import (
     ShapeDtypeStruct,
     eval_shape,
     grad,
@@ -68,11 +67,13 @@ from arrayfn.functions import (
     vjp,
     vmap,
 )
-from arrayfn.jit import jit
-from arrayfn.operators import operator
-from arrayfn.tools.compare import compare
-from arrayfn.tools.hazards import lint
-from arrayfn.tracing import Namespace
+from arrayfn.transforms.custom import (
+    closure_convert,
+    custom_gradient,
+    custom_jvp,
+    custom_vjp,
+    stop_gradient,
+)
 
 if TYPE_CHECKING:
     from arrayfn import scipy
@@ -141,6 +142,7 @@ __all__ = [
     "optim",
     "pure_callback",
     "random",
+    "register_backend",
     "remat",
     "save",
     "scipy",

@@ -9,14 +9,14 @@ from typing import Any
 
 from arrayfn import tree
 from arrayfn.checkpoint_policies import Policy
-from arrayfn.custom import closed_over, with_inputs
-from arrayfn.functions import Function, name_of, trace_function
-from arrayfn.functions.arguments import as_numbers
-from arrayfn.functions.shapes import without_static
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.primitives import calls, rematerialization
 from arrayfn.primitives.base import Primitive
 from arrayfn.tracing import apply, is_staged
+from arrayfn.transforms import Function, name_of, trace_function
+from arrayfn.transforms.arguments import as_numbers
+from arrayfn.transforms.custom import closed_over, with_inputs
+from arrayfn.transforms.shapes import without_static
 
 
 def checkpoint(
@@ -36,7 +36,7 @@ def checkpoint(
     may find that both computations are one, and keep its values after all.
 
     >>> import numpy as np
-    >>> from arrayfn.functions import grad
+    >>> from arrayfn.transforms import grad
     >>> block = checkpoint(lambda x: np.sin(np.sin(x)))
     >>> round(float(grad(lambda x: block(block(x)))(1.0)), 6)
     0.205935

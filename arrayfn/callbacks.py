@@ -9,11 +9,11 @@ import numpy as np
 
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.frames import current_frame
-from arrayfn.functions import check_leaf, leaf_type, name_of
 from arrayfn.primitives import callbacks
 from arrayfn.primitives.named_functions import FUNCTIONS
 from arrayfn.tracing import ImmutableArray, apply, is_made_of_equations
+from arrayfn.tracing.frames import current_frame
+from arrayfn.transforms import check_leaf, leaf_type, name_of
 
 _METHODS = (None, "sequential", "expand_dims", "broadcast_all")
 
@@ -37,7 +37,7 @@ def pure_callback(
 
     Raises what the function raises, and ShapeError if its result is not as declared.
 
-    >>> from arrayfn.jit import jit
+    >>> from arrayfn.compilation.jit import jit
     >>> double = jit(lambda x: pure_callback(lambda x: 2 * x, x, x) + 1.0)
     >>> double(np.arange(3.0))
     array([1., 3., 5.])

@@ -9,8 +9,8 @@ from typing import Any
 
 from arrayfn.callbacks import staged_call
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.functions import name_of
 from arrayfn.primitives import callbacks
+from arrayfn.transforms import name_of
 
 
 def callback(
@@ -24,7 +24,7 @@ def callback(
     raised by the call of the compiled function.
 
     >>> import numpy as np
-    >>> from arrayfn.jit import jit
+    >>> from arrayfn.compilation.jit import jit
     >>> seen = []
     >>> def f(x):
     ...     callback(lambda y: seen.append(float(y)), x * 2)
@@ -51,7 +51,7 @@ def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
     Raises ArgumentError if the format and the values do not fit.
 
     >>> import numpy as np
-    >>> from arrayfn.jit import jit
+    >>> from arrayfn.compilation.jit import jit
     >>> @jit
     ... def f(x):
     ...     print("x = {}, half of it {half:.2f}", x, half=x / 2)

@@ -9,9 +9,9 @@ from typing import Any
 import arrayfn.numpy as anp
 from arrayfn import dtypes, tree
 from arrayfn.errors import ShapeError, user_location
-from arrayfn.functions import leaf_type
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
+from arrayfn.transforms import leaf_type
 
 
 def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:

@@ -22,8 +22,8 @@ _BEGIN = time.perf_counter()
 
 from arrayfn.backends.cpu import code, executable  # noqa: E402
 from arrayfn.backends.native import compiler, target  # noqa: E402
-from arrayfn.functions import gradients  # noqa: E402
 from arrayfn.lowering import lower  # noqa: E402
+from arrayfn.transforms import gradients  # noqa: E402
 from benchmarks.cases import CASES  # noqa: E402
 from benchmarks.engines.with_arrayfn import ENGINE  # noqa: E402
 
@@ -50,7 +50,9 @@ def timed(label: str, module: Any, name: str) -> None:
 
 def main() -> None:
     """Print the table for the larger training step."""
-    jit = sys.modules["arrayfn.jit"]  # the module: arrayfn.jit is the function
+    jit = sys.modules[
+        "arrayfn.compilation.jit"
+    ]  # the module: arrayfn.jit is the function
     timed("trace the step (with its gradient)", jit, "trace_function")
     timed("  of which: differentiate the loss", gradients, "grad_program")
     timed("passes", lower, "run_passes")

@@ -25,12 +25,12 @@ import numpy as np
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax, nn
+from arrayfn.backends.cuda import attention as cuda_attention
 from arrayfn.backends.cuda import executable, windows
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.graphs import Segment
 from arrayfn.backends.cuda.nodes import Node
 from arrayfn.lowering.cuda.indexing import additions
-from arrayfn.nn import fused_attention
 
 Array = np.ndarray[Any, Any]
 
@@ -328,7 +328,7 @@ def run_attention(name: str, sizes: tuple[int, ...], options: dict[str, Any]) ->
         arrays.append(options.pop("bias"))
     by = tuple(range(len(arrays)))
     step = af.value_and_grad(attend, argnums=by, has_aux=True)
-    with patch.object(fused_attention, "_has_cudnn", lambda: False):
+    with patch.object(cuda_attention, "_has_cudnn", lambda: False):
         (_, mixed), gradients = af.jit(step, device="cuda")(*arrays)
     (_, known), expected = step(*(x.astype(np.float64) for x in arrays))
     for have, want in zip((mixed, *gradients), (known, *expected), strict=True):

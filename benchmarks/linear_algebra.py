@@ -109,7 +109,7 @@ PROBLEMS = (
 
 def engines(problem: Problem, given: list[Array]) -> dict[str, Function]:
     """How each engine calls ``problem`` on its own arrays, to the end."""
-    import jax  # noqa: PLC0415 - arrayfn and NumPy can be measured without it
+    import jax
 
     jax.config.update("jax_enable_x64", val=True)
     ours = af.jit(problem.function(af.linalg))

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from arrayfn.backends.cuda.emulated_plan import checked
-from arrayfn.functions import trace_function
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel
+from arrayfn.transforms import trace_function
 
 
 def lowered(

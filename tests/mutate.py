@@ -8,15 +8,19 @@ quickest first, until one fails: the mutant is killed. A stage is a run of gener
 programs or one of pytest. A mutant that survives shows behaviour that no test asserts,
 or is equivalent to the original.
 
-Before the first mutant each stage runs once without any, so that what fails is known to
-fail for the mutant. That also compiles the kernels: each mutant starts with a copy of
-these objects, whose keys are what they were compiled from.
+Before the first mutant all stages run once without any, so that what fails is known to
+fail for the mutant. That also compiles the kernels: each mutant starts with these
+objects, whose keys are what they were compiled from.
+
+Survivors take longest: they pass all stages. With ``--seconds`` mutants that are not
+killed by then are undecided, and count as if they had survived.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import math
 import os
 import random
 import resource
@@ -26,8 +30,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,7 +58,8 @@ _HANGS = (
 
 def programs(device: str, count: int) -> Stage:
     """Generated programs, until one fails."""
-    return ("-m", "tests.mutate", "--try-programs", device, str(count)), 60
+    seconds = 60 + 2 * count
+    return ("-m", "tests.mutate", "--try-programs", device, str(count)), seconds
 
 
 def pytest(*paths: str, slow: bool = False) -> Stage:
@@ -161,47 +167,74 @@ def copied(mutant: Mutant | None) -> Generator[Path]:
         if mutant is not None:
             target = there / mutant.path.relative_to(ROOT)
             target.write_text(mutant.source(), encoding="utf-8")
-            shutil.copytree(WARM, there / "cache")
+            shutil.copytree(WARM, there / "cache", copy_function=_link)
         yield there
 
 
-def succeeds(stage: Stage, there: Path, cache: Path) -> bool:
-    """Whether ``stage`` passes in the copy ``there``, within its time."""
+def _link(source: str, target: str) -> None:
+    """The same file, if that may be: objects are replaced, never written to."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+def succeeds(
+    stage: Stage,
+    there: Path,
+    cache: Path,
+    until: float = math.inf,
+    log: Path = Path(os.devnull),
+) -> bool:
+    """Whether ``stage`` passes in the copy ``there``, within its time.
+
+    TimeoutError if that is not known at the time ``until``.
+    """
     command, seconds = stage
+    if time.monotonic() >= until:
+        raise TimeoutError
     environment = {
         **os.environ,
         "PYTHONPATH": str(there),
         "PYTHONDONTWRITEBYTECODE": "1",
         "ARRAYFN_CACHE_DIR": str(cache),
         "ARRAYFN_VERIFY": "1",
+        "CUDA_VISIBLE_DEVICES": "",  # mutants are for the emulator
     }
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=there,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=there,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     resource.prlimit(process.pid, resource.RLIMIT_CPU, (seconds, seconds))
     resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
     try:
-        return process.wait(20 * seconds) in (0, 5)  # 5: there are no tests
-    except subprocess.TimeoutExpired:  # it waits for something
-        return False
+        limit = min(20 * seconds, until - time.monotonic())
+        return process.wait(limit) in (0, 5)  # 5: there are no tests
+    except subprocess.TimeoutExpired:
+        if time.monotonic() >= until:
+            raise TimeoutError from None
+        return False  # it waits for something
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
-def killer(mutant: Mutant) -> Stage | None:
-    """The first stage that notices ``mutant``."""
+def verdict_on(mutant: Mutant, until: float) -> tuple[Mutant, str, str]:
+    """``mutant``, whether it is killed, and by which stage."""
     with copied(mutant) as there:
         for stage in dict.fromkeys([mirrored(mutant), *STAGES[room_of(mutant)]]):
-            if not succeeds(stage, there, there / "cache"):
-                return stage
-    return None
+            try:
+                if not succeeds(stage, there, there / "cache", until):
+                    return mutant, "killed", f"  ({told(stage)})"
+            except TimeoutError:
+                return mutant, "undecided", ""
+    return mutant, "SURVIVES", ""
 
 
 def try_programs(device: str, count: int) -> int:
@@ -214,8 +247,11 @@ def try_programs(device: str, count: int) -> int:
     return 0
 
 
-def unmutated(stages: Sequence[Stage]) -> None:
-    """Check that ``stages`` pass without a mutant, unless that is known already."""
+def unmutated(stages: Sequence[Stage], jobs: int) -> None:
+    """Check that ``stages`` pass without a mutant, unless that is known already.
+
+    All tests run once, in ``jobs`` processes; programs beside them.
+    """
     digest = hashlib.sha256(repr(stages).encode())
     for folder in (PACKAGE, ROOT / "tests"):
         for path in sorted(folder.rglob("*.py")):
@@ -224,25 +260,38 @@ def unmutated(stages: Sequence[Stage]) -> None:
     stamp = WARM.with_suffix(".sha256")
     if stamp.exists() and stamp.read_text() == digest.hexdigest():
         return
-    with copied(None) as there:
-        for stage in stages:
-            begin = time.perf_counter()
-            if not succeeds(stage, there, WARM):
-                sys.exit(f"fails without a mutant: {told(stage)}")
-            print(f"{time.perf_counter() - begin:5.0f} s {told(stage)}")
+    begin = time.perf_counter()
+    tests = [stage for stage in stages if "pytest" in stage[0]]
+    paths = dict.fromkeys(path for stage in tests for path in told(stage).split())
+    (command, seconds), side_by_side = pytest(*paths), ("-n", str(jobs))
+    every = (*command, *side_by_side, "--dist", "worksteal"), seconds * len(tests)
+    runs = (every, *(stage for stage in stages if stage not in tests))
+    logs = [WARM.with_suffix(f".{number}.log") for number in range(len(runs))]
+
+    def passes(stage: Stage, log: Path) -> bool:
+        return succeeds(stage, there, WARM, log=log)
+
+    with copied(None) as there, ThreadPoolExecutor(jobs) as pool:
+        for stage, log, passed in zip(
+            runs, logs, pool.map(passes, runs, logs), strict=True
+        ):
+            if not passed:
+                sys.exit(f"fails without a mutant: {told(stage)}; see {log}")
+    print(f"{time.perf_counter() - begin:5.0f} s without a mutant", flush=True)
     stamp.write_text(digest.hexdigest())
 
 
 def sample(rooms: Sequence[str], count: int, seed: int) -> list[Mutant]:
-    """``count`` mutants, drawn evenly from the ``rooms``."""
+    """``count`` mutants, drawn evenly from the ``rooms``, which take turns."""
     rng = random.Random(seed)
-    drawn: list[Mutant] = []
+    drawn: list[tuple[int, int, Mutant]] = []
     for number, room in enumerate(rooms):
         paths = sorted((PACKAGE / room).rglob("*.py"))
         mutants = [m for path in paths for m in mutants_of(path) if room_of(m) == room]
         share = count // len(rooms) + (number < count % len(rooms))
-        drawn += rng.sample(mutants, min(share, len(mutants)))
-    return drawn
+        some = rng.sample(mutants, min(share, len(mutants)))
+        drawn += [(turn, number, mutant) for turn, mutant in enumerate(some)]
+    return [mutant for _, _, mutant in sorted(drawn, key=lambda entry: entry[:2])]
 
 
 def main() -> int:
@@ -250,6 +299,7 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m tests.mutate", description=__doc__)
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
         "--rooms",
@@ -276,21 +326,41 @@ def main() -> int:
     else:
         drawn = sample(given.rooms, given.count, given.seed)
     rooms = list(dict.fromkeys(map(room_of, drawn)))
-    unmutated(list(dict.fromkeys(stage for room in rooms for stage in STAGES[room])))
-    begin = time.perf_counter()
-    killed = dict.fromkeys(rooms, 0)
-    total = dict.fromkeys(rooms, 0)
+    stages = dict.fromkeys(stage for room in rooms for stage in STAGES[room])
+    unmutated(list(stages), given.jobs)
+    begin = time.monotonic()
+    tally: Counter[tuple[str, str]] = Counter()
     with ThreadPoolExecutor(given.jobs) as pool:
-        for mutant, stage in zip(drawn, pool.map(killer, drawn), strict=True):
-            total[room_of(mutant)] += 1
-            killed[room_of(mutant)] += stage is not None
-            by = "" if stage is None else f"  ({told(stage)})"
-            print("killed  " if by else "SURVIVES", f"{mutant}{by}", flush=True)
+        until = begin + given.seconds
+        tried = [pool.submit(verdict_on, mutant, until) for mutant in drawn]
+        for future in as_completed(tried):
+            mutant, verdict, by = future.result()
+            tally[room_of(mutant), verdict] += 1
+            print(f"{verdict:9} {mutant}{by}", flush=True)
     for room in rooms:
-        print(f"{room}: {killed[room]} of {total[room]} killed")
-    seconds = time.perf_counter() - begin
-    print(f"{sum(killed.values())} of {len(drawn)} killed in {seconds:.0f} s")
+        print(f"{room}: {score(tally, [room])}")
+    print(f"{score(tally, rooms)} in {time.monotonic() - begin:.0f} s")
     return 0
+
+
+def score(found: Counter[tuple[str, str]], rooms: Sequence[str]) -> str:
+    """How many mutants of ``rooms`` were killed.
+
+    >>> score(Counter({("ir", "killed"): 3, ("ir", "undecided"): 1}), ["ir"])
+    '3 of 4 killed (75 %), 1 undecided'
+    """
+    count = {
+        verdict: sum(
+            n for (room, v), n in found.items() if room in rooms and v == verdict
+        )
+        for verdict in ("killed", "SURVIVES", "undecided")
+    }
+    total = sum(count.values())
+    text = f"{count['killed']} of {total} killed"
+    if total:
+        text += f" ({100 * count['killed'] / total:.0f} %)"
+    left = count["undecided"]
+    return f"{text}, {left} undecided" if left else text
 
 
 if __name__ == "__main__":

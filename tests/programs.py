@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Program, type_of
+from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives.calls import evaluate
-from arrayfn.transforms.batch import batch
-from arrayfn.transforms.jvp import jvp
-from arrayfn.transforms.transpose import vjp
+from arrayfn.transforms.batching import batch
+from arrayfn.transforms.forward_mode import jvp
+from arrayfn.transforms.transposition import vjp
 
 Array = np.ndarray[Any, Any]
 MAPPED = 3  # the extent of mapped axes in check_mapped

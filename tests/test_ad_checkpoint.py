@@ -8,8 +8,8 @@ import pytest
 from arrayfn import checkpoint_policies as policies
 from arrayfn import lax
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
-from arrayfn.functions import grad, hessian, jvp, linearize, make_program, vmap
-from arrayfn.jit import jit
+from arrayfn.compilation.jit import jit
+from arrayfn.transforms import grad, hessian, jvp, linearize, make_program, vmap
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((5, 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -149,3 +150,53 @@ def test_the_reference_takes_numbers_as_their_types_say() -> None:
     reference = af.jit(chosen, device="reference")
     np.testing.assert_array_equal(reference(X, 2), np.sin(X) * 2)
     np.testing.assert_array_equal(reference(X, -1), -np.cos(X))
+
+
+class Point:
+    """An installed package's entry point."""
+
+    name, value = "rare", "rare_package:Rare"
+
+    def __init__(self, made: Callable[[], Any]) -> None:
+        self.load = lambda: made
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, *points: Point) -> None:
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    monkeypatch.setattr(registry, "BACKENDS", dict(registry.BACKENDS))
+    registry._load_entry_points.cache_clear()
+
+
+class Rare(ReferenceBackend):
+    """A backend of another package."""
+
+    name = "rare"
+
+
+def test_a_backend_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch)
+    af.register_backend(Rare())
+    assert af.jit(anp.exp, device="rare")(np.zeros(2)).tolist() == [1, 1]
+    with pytest.raises(BackendError, match=r"'rare' already; pass replace=True"):
+        af.register_backend(Rare())
+    other = Rare()
+    af.register_backend(other, replace=True)
+    assert registry.get_backend("rare") is other
+
+
+def test_installed_packages_offer_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, Point(Rare))
+    assert "rare" not in registry.BACKENDS
+    assert af.jit(anp.exp, device="rare")(np.zeros(2)).tolist() == [1, 1]
+    assert "rare" in af.available_backends()
+
+
+def test_a_broken_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Any:
+        raise OSError("no driver")
+
+    offer(monkeypatch, Point(broken))
+    with pytest.warns(RuntimeWarning, match=r"'rare' \(rare_package:Rare\).*no driver"):
+        assert "rare" not in af.available_backends()
+    with pytest.raises(BackendError, match="there is no backend 'rare'; there are cpu"):
+        af.backend_info("rare")

@@ -23,6 +23,7 @@ from arrayfn.dtypes import canonical
 from arrayfn.errors import ArgumentError, BundleError
 from tests import hostile_bundles
 from tests.hostile_bundles import rehash
+from tests.processes import python_path
 
 RNG = np.random.default_rng(6)
 WEIGHTS = {"w": RNG.standard_normal((3, 4)), "b": [RNG.standard_normal(4), None]}
@@ -81,11 +82,10 @@ def test_another_process_loads_it(tmp_path: Path) -> None:
         "value, _ = f({'w': p['w'], 'b': [p['b'], None]}, x, scale=2.0)\n"
         "print(value.item().hex())"
     )
-    root = Path(af.__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(root), "PATH": "", "HOME": str(tmp_path)},
+        env={"PYTHONPATH": python_path(), "PATH": "", "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,

@@ -10,11 +10,11 @@ import pytest
 import arrayfn as af
 from arrayfn import debug, lax
 from arrayfn.callbacks import pure_callback
-from arrayfn.custom import custom_jvp
+from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError, DifferentiationError, ShapeError
-from arrayfn.functions import ShapeDtypeStruct, grad, jvp, make_program, vmap
-from arrayfn.jit import jit
 from arrayfn.primitives.named_functions import FUNCTIONS
+from arrayfn.transforms import ShapeDtypeStruct, grad, jvp, make_program, vmap
+from arrayfn.transforms.custom import custom_jvp
 
 X = np.array([3.0, 1.0, 2.0])
 FLOAT = ShapeDtypeStruct((), np.float64)

@@ -32,7 +32,7 @@ from arrayfn.errors import (
     InPlaceError,
     TracedConversionError,
 )
-from arrayfn.tracer.conversions import _counterpart
+from arrayfn.tracing.conversions import _counterpart
 
 X = np.array([1.0, 2.0, 3.0])
 
@@ -51,6 +51,12 @@ def test_numbers_are_given_to_who_says_so():
 
     class Settings:
         cast = float
+
+    def in_a_condition(x):
+        count = 0.0
+        while float(x) > count:
+            count += 1.0
+        return count
 
     as_number = float
     ways = [
@@ -81,6 +87,13 @@ def test_numbers_are_given_to_who_says_so():
         lambda x: 2.0 if x > 0 and not x < 0 and any([x == 2.0]) else 0.0,
         lambda x: float(max(x, 1.0)),
         lambda x: float(sorted([x, 1.0])[1]),
+        lambda x: (float)(x),
+        in_a_condition,
+        lambda x: (
+            builtins
+            # The call's text begins in the next line.
+            .float(x)
+        ),
     ]
     for way in ways:
         for _ in range(20):  # the interpreter changes its instructions as it runs
@@ -229,7 +242,7 @@ def test_functions_of_math_are_refused(function, advice):
 def test_functions_that_are_advised_exist():
     for module in (math, cmath):
         for name in module.__dict__:
-            if not callable(getattr(module, name)):
+            if name.startswith("_") or not callable(getattr(module, name)):
                 continue
             instead = _counterpart(name)
             if instead:

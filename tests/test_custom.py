@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
-from arrayfn.custom import (
+from arrayfn.compilation.jit import jit
+from arrayfn.errors import ArgumentError, DifferentiationError, ShapeError
+from arrayfn.transforms import grad, jvp, trace_function, vmap
+from arrayfn.transforms.custom import (
     SymbolicZero,
     closure_convert,
     custom_gradient,
@@ -16,9 +19,6 @@ from arrayfn.custom import (
     custom_vjp,
     stop_gradient,
 )
-from arrayfn.errors import ArgumentError, DifferentiationError, ShapeError
-from arrayfn.functions import grad, jvp, trace_function, vmap
-from arrayfn.jit import jit
 
 X = np.array([0.5, -1.0, 2.0])
 

@@ -17,7 +17,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax, nn, random, tree
 from arrayfn.errors import ArgumentError, BackendError, InPlaceError
-from arrayfn.tracer import ArrayOnDevice
+from arrayfn.tracing import ArrayOnDevice
 from tests.backends.device import SimulatedArray
 
 X = np.random.default_rng(0).standard_normal((3, 4))

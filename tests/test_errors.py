@@ -13,6 +13,7 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn import lax
+from arrayfn.compilation.jit import jit
 from arrayfn.errors import (
     AbstractValueError,
     ArgumentError,
@@ -23,8 +24,7 @@ from arrayfn.errors import (
     ShapeError,
     TracerLeakError,
 )
-from arrayfn.functions import grad, jvp, trace_function, value_and_grad, vjp, vmap
-from arrayfn.jit import jit
+from arrayfn.transforms import grad, jvp, trace_function, value_and_grad, vjp, vmap
 
 X = np.arange(3.0)
 

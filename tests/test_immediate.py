@@ -9,7 +9,8 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn import immediate, lax
+from arrayfn import lax
+from arrayfn.compilation import immediate
 
 XS = np.linspace(-1.0, 1.0, 3000)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import FrozenInstanceError
+
 import numpy as np
 import pytest
 
 from arrayfn import dtypes
-from arrayfn import layout as layouts
-from arrayfn.builder import ProgramBuilder
 from arrayfn.errors import ProgramError, ShapeError, SourceLocation
 from arrayfn.ir import ArrayType, Equation, Literal, Program, Var, type_of
+from arrayfn.ir import layout as layouts
+from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.calls import evaluate, operator_call
 
@@ -187,3 +190,24 @@ def test_the_interpreter_gives_literals_their_dtype() -> None:
     x, flag = evaluate(program, [])
     assert (x.dtype, float(x)) == (dtypes.bfloat16, 3.0)
     assert (flag.dtype, bool(flag)) == (dtypes.bool_, True)
+
+
+@pytest.mark.parametrize("value", [Var(F32), Literal(1, dtypes.int32)])
+@pytest.mark.parametrize("name", ["type", "hint", "value", "other"])
+def test_values_are_immutable(value: Var | Literal, name: str) -> None:
+    before = value.type
+    with pytest.raises(FrozenInstanceError, match="is immutable"):
+        setattr(value, name, None)
+    with pytest.raises(FrozenInstanceError, match="is immutable"):
+        delattr(value, name)
+    assert value.type is before
+
+
+def test_a_copied_program_keeps_which_values_are_the_same() -> None:
+    builder = ProgramBuilder("f")
+    x = builder.input(F32)
+    copied = pickle.loads(pickle.dumps((x, x, Literal(2.5, dtypes.float32, True))))
+    assert copied[0] is copied[1]
+    assert (copied[0].type, copied[0].hint) == (x.type, x.hint)
+    assert copied[2].key() == Literal(2.5, dtypes.float32).key()
+    assert copied[2].type.weak

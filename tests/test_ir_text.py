@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrayfn import dtypes
-from arrayfn import layout as layouts
-from arrayfn.builder import ProgramBuilder
 from arrayfn.errors import ProgramError, SourceLocation
 from arrayfn.ir import ArrayType, Equation, Literal, Program, Var
-from arrayfn.ir_format import variable_names
-from arrayfn.ir_text import format_program, parse_program
+from arrayfn.ir import layout as layouts
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.ir.format import variable_names
+from arrayfn.ir.text import format_program, parse_program
 from arrayfn.primitives import calls, contraction, discrete, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.calls import evaluate

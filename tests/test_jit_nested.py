@@ -12,7 +12,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn.errors import ArgumentError, NestingError
 from arrayfn.ir import Program
-from arrayfn.ir_text import format_program, parse_program
+from arrayfn.ir.text import format_program, parse_program
 from arrayfn.lowering.plan import ExecutionPlan, Kernel
 from arrayfn.primitives.table import TABLE
 

@@ -17,6 +17,7 @@ import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.native import loading
 from arrayfn.backends.native.engine import ENGINE
+from tests.processes import python_path
 
 X = np.linspace(0.5, 2.0, 6)
 OPERATIONS = (anp.sin, anp.cos, anp.exp, anp.tanh, anp.log1p, anp.sqrt, anp.square)
@@ -170,7 +171,7 @@ def test_without_address_space_for_the_compiler(kibibytes: int, tmp_path: Path) 
         [sys.executable, "-c", WITHOUT_ROOM, str(kibibytes)],
         env={
             "ARRAYFN_CACHE_DIR": str(tmp_path),
-            "PYTHONPATH": str(Path(af.__file__).parents[1]),
+            "PYTHONPATH": python_path(),
         },
         capture_output=True,
         text=True,

@@ -7,12 +7,12 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn import debug, jit, lax
+from arrayfn.compilation.operators import KERNELS, operator
 from arrayfn.errors import ArgumentError, DroppedKernelWarning, KernelMismatchError
-from arrayfn.functions import grad, trace_function, vmap
-from arrayfn.ir_text import format_program, parse_program
-from arrayfn.operators import KERNELS, operator
+from arrayfn.ir.text import format_program, parse_program
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
+from arrayfn.transforms import grad, trace_function, vmap
 
 
 @operator
@@ -407,3 +407,31 @@ def test_a_mapped_call_is_evaluated_and_differentiated_by_its_body():
 def test_an_unknown_method_of_vmap_is_refused():
     with pytest.raises(ArgumentError, match=r"vmap is one of \('sequential', 'expand"):
         squared_with(by_numpy, vmap="magic")
+
+
+def test_a_kernel_is_taken_by_functions_that_were_compiled_before_it():
+    @operator
+    def late(x):
+        return x * 3
+
+    calls = []
+    inner = jit(lambda x: late(x) + 1)
+    outer = jit(lambda x: lax.fori_loop(0, 2, lambda i, c: inner(c), x))
+    other = jit(lambda x: x + 1)
+    x = np.ones(3)
+    for function in (inner, outer, other):
+        function(x)
+    kept = inner.lower(x).compile()
+
+    @late.kernel("cpu", check=False)
+    def kernel(x, out):
+        calls.append("kernel")
+        np.multiply(x, 3, out=out)
+
+    assert other._cache
+    assert kept(x).tolist() == [4.0] * 3
+    assert not calls
+    assert inner(x).tolist() == [4.0] * 3
+    assert calls == ["kernel"]
+    assert outer(x).tolist() == [13.0] * 3
+    assert calls == ["kernel"] * 3

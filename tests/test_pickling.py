@@ -16,6 +16,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
+from tests.processes import python_path
 
 X = np.linspace(-1.0, 2.0, 12).reshape(3, 4)
 
@@ -203,7 +204,7 @@ def test_functions_of_a_script(how, tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "script.py", how],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(Path(af.__file__).parents[1]), "HOME": str(tmp_path)},
+        env={"PYTHONPATH": python_path(), "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,

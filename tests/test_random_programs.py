@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from arrayfn import dtypes
 from arrayfn.backends.registry import BACKENDS
-from arrayfn.builder import ProgramBuilder
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Atom, Literal, Program, Var
-from arrayfn.ir_text import format_program, parse_program
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.ir.text import format_program, parse_program
 from arrayfn.primitives import (
     complex_numbers,
     conversion,
@@ -34,8 +34,8 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import ZERO_TANGENT, Marker, Primitive
 from arrayfn.primitives.calls import evaluate, operator_call
 from arrayfn.primitives.table import ROWS, TABLE
-from arrayfn.transforms.batch import batch
-from arrayfn.transforms.transpose import value_and_grad
+from arrayfn.transforms.batching import batch
+from arrayfn.transforms.transposition import value_and_grad
 from tests.programs import check_derivatives, check_mapped, variants
 
 # Rows that jump (where rounding decides the result) take what is exact alone.

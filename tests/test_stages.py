@@ -12,10 +12,10 @@ import arrayfn.numpy as anp
 from arrayfn import tree
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.registry import BACKENDS
+from arrayfn.compilation.stages import Lowered
 from arrayfn.errors import ArgumentError
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower as lower_for_cuda
-from arrayfn.stages import Lowered
+from arrayfn.transforms import trace_function
 
 X = np.linspace(-2, 2, 50)
 

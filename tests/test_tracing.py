@@ -8,10 +8,10 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes
-from arrayfn.functions import grad, trace_function, vmap
 from arrayfn.ir import ArrayType
 from arrayfn.primitives.calls import evaluate
 from arrayfn.tracing import trace
+from arrayfn.transforms import grad, trace_function, vmap
 from tests.timed import timed
 
 X = np.arange(6.0).reshape(2, 3)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from arrayfn import tree
+from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError
-from arrayfn.functions import grad, make_program, vmap
-from arrayfn.jit import jit
+from arrayfn.transforms import grad, make_program, vmap
 
 
 class Point(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from arrayfn.backends.base import Backend, BackendInfo
@@ -12,15 +14,75 @@ from arrayfn.backends.cuda import CudaBackend
 from arrayfn.backends.reference import ReferenceBackend, WideReferenceBackend
 from arrayfn.errors import BackendError, user_location
 
-BACKENDS: Final[dict[str, Backend]] = {
-    backend.name: backend
-    for backend in (
-        CpuBackend(),
-        CudaBackend(),
-        ReferenceBackend(),
-        WideReferenceBackend(),
-    )
-}
+BACKENDS: Final[dict[str, Backend]] = {}
+ENTRY_POINTS: Final = "arrayfn.backends"
+
+
+def register_backend(backend: Backend, *, replace: bool = False) -> None:
+    """Make ``backend`` known as ``jit(f, device=backend.name)``.
+
+    A package registers its backends when it is installed, by entry points of the group
+    ``arrayfn.backends``: each names a class or a function that is called without
+    arguments and gives a Backend. They are imported when a name is asked for that is
+    not known otherwise, or all names are.
+
+    Raises BackendError if the name is taken, unless ``replace`` is set.
+
+    >>> class Quiet(ReferenceBackend):
+    ...     name = "quiet"
+    >>> register_backend(Quiet())
+    >>> is_backend_available("quiet")
+    True
+    >>> del BACKENDS["quiet"]
+    """
+    if backend.name in BACKENDS and not replace:
+        raise BackendError(
+            f"there is a backend {backend.name!r} already; pass replace=True to take "
+            "its place",
+            user_location(),
+        )
+    BACKENDS[backend.name] = backend
+
+
+for _backend in CpuBackend, CudaBackend, ReferenceBackend, WideReferenceBackend:
+    register_backend(_backend())
+
+
+def get_backend(name: str) -> Backend:
+    """Backend ``name``. Raises BackendError if there is none of that name."""
+    if name not in BACKENDS:
+        _load_entry_points()
+    if name not in BACKENDS:
+        raise BackendError(
+            f"there is no backend {name!r}; there are " + ", ".join(BACKENDS),
+            user_location(),
+        )
+    return BACKENDS[name]
+
+
+def has_backend(name: str) -> bool:
+    """Whether there is a backend ``name``, available here or not."""
+    if name not in BACKENDS:
+        _load_entry_points()
+    return name in BACKENDS
+
+
+@cache
+def _load_entry_points() -> None:
+    """Register what installed packages offer; warn of what cannot be loaded."""
+    for point in entry_points(group=ENTRY_POINTS):
+        _load(point)
+
+
+def _load(point: EntryPoint) -> None:
+    try:
+        register_backend(point.load()())
+    except Exception as error:  # noqa: BLE001  whatever a foreign package raises
+        warnings.warn(
+            f"the backend {point.name!r} ({point.value}) cannot be loaded: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def available_backends() -> tuple[str, ...]:
@@ -29,12 +91,13 @@ def available_backends() -> tuple[str, ...]:
     >>> "reference" in available_backends()
     True
     """
+    _load_entry_points()
     return tuple(name for name in BACKENDS if is_backend_available(name))
 
 
 def is_backend_available(name: str) -> bool:
     """Whether backend ``name`` exists and can be used here."""
-    return name in BACKENDS and not BACKENDS[name].info().missing
+    return has_backend(name) and not get_backend(name).info().missing
 
 
 def backend_info(name: str) -> BackendInfo:
@@ -42,11 +105,7 @@ def backend_info(name: str) -> BackendInfo:
 
     Raises BackendError if there is no such backend.
     """
-    if name not in BACKENDS:
-        raise BackendError(
-            f"there is no backend {name!r}; there are " + ", ".join(BACKENDS)
-        )
-    return BACKENDS[name].info()
+    return get_backend(name).info()
 
 
 def choose(device: str | Sequence[str]) -> Backend:

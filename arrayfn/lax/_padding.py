@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 
 Padding = str | Sequence[tuple[int, int]]
 Pairs = tuple[tuple[int, int], ...]

@@ -1,7 +1,7 @@
 """Collectives over the members of a named axis of ``vmap``, under JAX's names.
 
 >>> import numpy as np
->>> from arrayfn.functions import vmap
+>>> from arrayfn.transforms import vmap
 >>> share = vmap(lambda x: x / psum(x, "i"), axis_name="i")
 >>> share(np.array([1.0, 2.0, 5.0]))
 array([0.125, 0.25 , 0.625])
@@ -17,11 +17,11 @@ import numpy as np
 from arrayfn import dtypes, tree
 from arrayfn import numpy as anp
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.frames import NamedAxis, current_frame
 from arrayfn.primitives import collectives, conversion
 from arrayfn.primitives import reductions as r
 from arrayfn.primitives.base import Primitive
 from arrayfn.tracing import Tracer, apply
+from arrayfn.tracing.frames import NamedAxis, current_frame
 
 AxisName = str | Sequence[str]
 
@@ -51,7 +51,7 @@ def psum(x: Any, axis_name: AxisName) -> Any:
 
     A plain number is multiplied by the number of members.
 
-    >>> from arrayfn.functions import vmap
+    >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: psum(x, "i"), axis_name="i")(np.arange(3.0))
     array([3., 3., 3.])
     """
@@ -64,7 +64,13 @@ def psum(x: Any, axis_name: AxisName) -> Any:
             elif leaf.dtype == dtypes.bool_:
                 leaf = anp.sum(_gathered(leaf, name, axis), axis=0)
             else:
-                leaf = apply(r.reduce_sum, _gathered(leaf, name, axis), axes=(0,))
+                leaf = apply(
+                    collectives.all_reduce,
+                    leaf,
+                    axis.index,
+                    axis_name=name,
+                    members=axis.size,
+                )
         return leaf
 
     return tree.map(total, x)
@@ -95,7 +101,7 @@ def pmin(x: Any, axis_name: AxisName) -> Any:
 def all_gather(x: Any, axis_name: str, *, axis: int = 0, tiled: bool = False) -> Any:
     """The values of all members, stacked along ``axis``; with ``tiled`` concatenated.
 
-    >>> from arrayfn.functions import vmap
+    >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: all_gather(x, "i"), axis_name="i")(np.arange(2.0))
     array([[0., 1.],
            [0., 1.]])
@@ -138,7 +144,7 @@ def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
     Members that are not a target get zeros. Raises ArgumentError if ``perm`` sends
     twice from or to one member, or names a member that does not exist.
 
-    >>> from arrayfn.functions import vmap
+    >>> from arrayfn.transforms import vmap
     >>> ring = [(0, 1), (1, 2), (2, 0)]
     >>> vmap(lambda x: ppermute(x, "i", ring), axis_name="i")(np.arange(3.0))
     array([2., 0., 1.])

@@ -10,7 +10,6 @@ import numpy as np
 
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
-from arrayfn.functions import vmap
 from arrayfn.ir import ArrayType
 from arrayfn.lax.control_flow_tracing import (
     Closed,
@@ -29,6 +28,7 @@ from arrayfn.primitives.control_flow import all_of
 from arrayfn.primitives.control_flow_scan import scan as scan_primitive
 from arrayfn.primitives.control_flow_while import while_loop as while_primitive
 from arrayfn.tracing import ImmutableArray, apply
+from arrayfn.transforms import vmap
 
 Function = Callable[..., Any]
 

@@ -10,9 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from arrayfn import tree
-from arrayfn.custom import SymbolicZero, custom_jvp
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
-from arrayfn.functions import jvp, leaf_type, linearize
 from arrayfn.ir import ArrayType
 from arrayfn.lax.control_flow_tracing import (
     Closed,
@@ -28,7 +26,9 @@ from arrayfn.lax.control_flow_tracing import (
 from arrayfn.primitives.control_flow import all_of
 from arrayfn.primitives.linear_solve import linear_solve
 from arrayfn.tracing import apply, apply_program
-from arrayfn.transforms.transpose import transpose
+from arrayfn.transforms import jvp, leaf_type, linearize
+from arrayfn.transforms.custom import SymbolicZero, custom_jvp
+from arrayfn.transforms.transposition import transpose
 
 Function = Callable[..., Any]
 
@@ -64,7 +64,7 @@ def custom_linear_solve(
             ``matvec`` is not linear.
 
     >>> import numpy as np
-    >>> from arrayfn.functions import grad
+    >>> from arrayfn.transforms import grad
     >>> def halved(a, b):
     ...     return custom_linear_solve(
     ...         lambda x: a * x, b, lambda matvec, b: b / a, symmetric=True
@@ -136,7 +136,7 @@ def custom_root(
         ArgumentError, ShapeError, DTypeError: a function returns another structure or
             type than the guess's.
 
-    >>> from arrayfn.functions import grad
+    >>> from arrayfn.transforms import grad
     >>> from arrayfn.lax import fori_loop
     >>> def root_of(y):
     ...     def newton(f, x):

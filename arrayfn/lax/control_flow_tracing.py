@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes, tree
-from arrayfn.builder import ProgramBuilder
 from arrayfn.errors import (
     ArgumentError,
     ArrayfnError,
@@ -24,11 +23,12 @@ from arrayfn.errors import (
     SourceLocation,
     user_location,
 )
-from arrayfn.functions import ShapeDtypeStruct, leaf_type, name_of, trace_function
-from arrayfn.functions.arguments import check_leaf
 from arrayfn.ir import ArrayType, Program, Var
+from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import conversion
 from arrayfn.tracing import Tracer, apply
+from arrayfn.transforms import ShapeDtypeStruct, leaf_type, name_of, trace_function
+from arrayfn.transforms.arguments import check_leaf
 
 Function = Callable[..., Any]
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes, tree
-from arrayfn.custom import custom_jvp
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.lax._operands import typed
 from arrayfn.lax.control_flow_associative import associative_scan
@@ -28,6 +27,7 @@ from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.manipulation import moveaxis, slice_along
 from arrayfn.primitives import conversion, discrete
 from arrayfn.tracing import apply
+from arrayfn.transforms.custom import custom_jvp
 
 
 def reduce(

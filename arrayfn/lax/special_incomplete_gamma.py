@@ -11,14 +11,14 @@ import math
 from typing import Any
 
 import arrayfn.numpy as anp
-from arrayfn.custom import custom_jvp
-from arrayfn.functions import jvp
 from arrayfn.lax.special_convergence import continued_fraction, series
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import in_float64, quiet
 from arrayfn.primitives import special
 from arrayfn.tracing import apply
+from arrayfn.transforms import jvp
+from arrayfn.transforms.custom import custom_jvp
 
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.custom import stop_gradient
-from arrayfn.frames import checks_indices
 from arrayfn.lax._operands import typed
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import expand_dims as _expand_dims
@@ -27,6 +25,8 @@ from arrayfn.primitives import (
 )
 from arrayfn.primitives import reductions as r
 from arrayfn.tracing import apply
+from arrayfn.tracing.frames import checks_indices
+from arrayfn.transforms.custom import stop_gradient
 
 DimensionNumbers = tuple[
     tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]

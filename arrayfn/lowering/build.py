@@ -63,7 +63,7 @@ class _Builder:
         halves = {
             value.name: var.type.dtype
             for var, value in self.values.items()
-            if value.half
+            if value.half and var.type.dtype in dtypes.HALVES
         }
         if halves:
             self.statements = with_rounding(self.statements, halves)
@@ -243,6 +243,8 @@ class _Builder:
     ) -> None:
         dtype = compute_dtype(output.type.dtype)
         result = self.define(output, level, stage)
+        if equation.params.get("excess"):  # what it reads need not be rounded
+            result = self.values[output] = replace(result, half=True)
         self.statements.append(
             Compute(
                 result,

@@ -1,14 +1,16 @@
 """Halves are rounded where anything but arithmetic of halves reads them.
 
 Kernels compute on halves in float32, and between the equations of one kernel a number
-keeps float32's precision and range. It becomes a half where it is stored, and where it
-is read by what gives no half: a conversion, a comparison, its bits. Then all that reads
-it has the half. (``docs/decisions`` has what rounding every result costs.)
+keeps float32's precision and range. It is rounded where it is stored, and where it is
+read by what gives no half (a conversion, a comparison, its bits) or jumps (a floor, a
+remainder), also through what gives one of its operands (a maximum, an absolute value).
+Then all that reads it has the half. (``docs/decisions`` has what rounding every result
+costs.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -46,6 +48,22 @@ _EXACT: Final = frozenset(
 """Functions whose result is one of their operands, or a number that halves have."""
 
 
+JUMPS: Final = frozenset(
+    {
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "sign",
+        "floor_divide",  # the primitive
+        "floordiv",  # its function in kernels
+        "remainder",
+        "fmod",
+    }
+)
+"""Functions that jump: an operand that is not rounded may lie on the other side."""
+
+
 def is_exact(function: str) -> bool:
     """Whether ``function`` of halves gives a half, or has rounded to one."""
     kind = function.rpartition("_")[0]
@@ -59,13 +77,10 @@ def with_rounding(
 
     ``halves`` has the dtype that the Program gives each of them.
     """
-    seen = {
-        value.name
-        for s in statements
-        if isinstance(s, Compute)
-        and (not s.result.half or s.function.startswith("round_"))
-        for value in uses(s)
-    }
+    seen: set[str] = set()
+    for s in reversed(statements):
+        if isinstance(s, (Compute, Reduce)) and _reads_halves(s, seen):
+            seen.update(value.name for value in uses(s))
     made: list[Statement] = []
     for s in statements:
         dtype = halves.get(s.result.name) if isinstance(s, (Compute, Reduce)) else None
@@ -84,3 +99,16 @@ def with_rounding(
         function = f"round_f32_{short_name(dtype)}"
         made.append(Compute(s.result, function, (wide,), level, stage, 1, s.source))
     return made
+
+
+def _reads_halves(s: Compute | Reduce, seen: Collection[str]) -> bool:
+    """Whether the operands of ``s`` are halves if those in ``seen`` are to be.
+
+    A function that gives one of its operands gives a half only of halves.
+    """
+    if s.result.name in seen and is_exact(s.function):
+        return True
+    if isinstance(s, Reduce):
+        return False
+    is_jump = s.function.rpartition("_")[0] in JUMPS
+    return not s.result.half or is_jump or s.function.startswith("round_")

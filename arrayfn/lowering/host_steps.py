@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
-from arrayfn.layout import from_strides
+from arrayfn.ir.layout import from_strides
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.lowering.operator_kernels import OperatorKernel, static_of
 from arrayfn.passes.reads import Reads

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -14,14 +15,14 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType, Equation, Program, Var
-from arrayfn.ir_format import format_program, name_vars
+from arrayfn.ir.format import format_program, name_vars
 from arrayfn.lowering import libraries, templates
 from arrayfn.lowering.build import build_nest
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.control_flow import control_step
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
-from arrayfn.lowering.cpu.schedule import CPU, is_split, shape_of
+from arrayfn.lowering.cpu.schedule import is_split, shape_of
 from arrayfn.lowering.cpu.serial import BLOCK, LoopPrinter, kernel_of
 from arrayfn.lowering.cpu.source import print_kernel
 from arrayfn.lowering.fusion import FusedGroup, Unit, each_alone, fuse
@@ -109,7 +110,14 @@ class Lowering:
         donated: dict[Var, Var | None] = dict.fromkeys(self.donated)
         place_results(steps, self.storage, Scope(outputs, donated))
         printed = self.printed(steps)
-        program = self.with_own_constants()
+        program = self.program
+        if self.constants:  # that kernels need besides
+            names, values = zip(*self.constants, strict=True)
+            program = replace(
+                program,
+                constants=(*program.constants, *names),
+                constant_values=(*program.constant_values, *values),
+            )
         return CompiledProgram(
             name=self.program.name,
             target=self.target,
@@ -119,20 +127,6 @@ class Lowering:
             kernels=tuple(self.kernels.values()),
             plan=make_plan(program, self.donated, printed, self.storage),
             constants=program.constant_values,
-        )
-
-    def with_own_constants(self) -> Program:
-        """The Program with the constants that kernels need besides."""
-        program = self.program
-        if not self.constants:
-            return program
-        return Program(
-            program.name,
-            program.inputs,
-            program.equations,
-            program.outputs,
-            (*program.constants, *(var for var, _ in self.constants)),
-            (*program.constant_values, *(value for _, value in self.constants)),
         )
 
     def block(self, program: Program) -> list[PlanStep]:
@@ -361,4 +355,4 @@ class Lowering:
 
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
         """The work items of a product."""
-        return gemm_tiles(gemm.m, gemm.n, gemm.k, gemm.batch, dtype, CPU.cores)
+        return gemm_tiles(gemm.m, gemm.n, gemm.k, gemm.batch, dtype)

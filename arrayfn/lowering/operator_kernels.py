@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
-from arrayfn.ir import ArrayType, Equation
+from arrayfn.ir import ArrayType, Equation, Program
 from arrayfn.primitives.dropped_kernels import (
     VMAP,
     forget_kernels,
@@ -72,11 +72,41 @@ class OperatorKernel:
         return self.when is None or self.when(*types, **static)
 
 
+def operators_of(program: Program) -> Iterator[str]:
+    """The names of what ``program`` calls, in the Programs of its equations too."""
+    for equation in program.equations:
+        if equation.primitive.name == "operator_call":
+            yield equation.params["name"]
+        for inner in equation.subprograms():
+            yield from operators_of(inner)
+
+
 class KernelTable:
     """The registered kernels, by operator and backend; later ones go first."""
 
     def __init__(self) -> None:
         self._kernels: dict[tuple[str, str], list[OperatorKernel]] = {}
+        self._told: list[Callable[[str], None]] = []
+        self._defined: set[str] = set()
+
+    def define(self, operator: str) -> None:
+        """Say that a function is now ``operator``.
+
+        Kernels that a backend registered before the first such function stay; those of
+        a function that had the name until now are forgotten.
+        """
+        if operator in self._defined:
+            self.forget(operator)
+        self._defined.add(operator)
+
+    def tell(self, function: Callable[[str], None]) -> Callable[[str], None]:
+        """Have ``function`` called with each operator whose kernels change."""
+        self._told.append(function)
+        return function
+
+    def _changed(self, operator: str) -> None:
+        for function in self._told:
+            function(operator)
 
     def register(self, kernel: OperatorKernel) -> None:
         """Add ``kernel``, before those there are."""
@@ -84,12 +114,14 @@ class KernelTable:
         self._kernels.setdefault(key, []).insert(0, kernel)
         if kernel.check is not False:
             note_kernel(kernel.operator, f"{kernel.title} for {kernel.backend}")
+        self._changed(kernel.operator)
 
     def forget(self, operator: str) -> None:
         """Remove the kernels of ``operator``."""
         for key in [key for key in self._kernels if key[0] == operator]:
             del self._kernels[key]
         forget_kernels(operator)
+        self._changed(operator)
 
     def of(self, operator: str, backend: str | None = None) -> list[OperatorKernel]:
         """The kernels of ``operator``, of one backend or of all."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from arrayfn.ir import ArrayType, Var
-from arrayfn.layout import C
+from arrayfn.ir.layout import C
 from arrayfn.lowering.cpu.schedule import CPU, chunk_size
 from arrayfn.lowering.cpu.sums import chunk_rows
 from arrayfn.lowering.kernel_ir import (

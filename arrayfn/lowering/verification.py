@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 from arrayfn.lowering.compiled import CompiledProgram
 
-Runner = Callable[[CompiledProgram], bool]
-"""Runs a plan with checked memory. False: it cannot, or that would take too long."""
-
-RUNNERS: Final[dict[str, Runner]] = {}
-"""By the target of a plan. Backends add theirs."""
-
 _VARIABLE: Final = "ARRAYFN_VERIFY"
-# Imported when it is asked for: other processes have no use for it.
-_VERIFY: Final = "arrayfn.lowering.verify"
 
 
 def verified(compiled: CompiledProgram, donated: Collection[int]) -> CompiledProgram:
@@ -27,5 +18,7 @@ def verified(compiled: CompiledProgram, donated: Collection[int]) -> CompiledPro
     what it must not.
     """
     if os.environ.get(_VARIABLE, "0") not in ("", "0"):
-        importlib.import_module(_VERIFY).check(compiled, donated)
+        from arrayfn.lowering.verify import check
+
+        check(compiled, donated)
     return compiled

@@ -7,11 +7,11 @@ from typing import Any
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes
-from arrayfn.custom import custom_jvp
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.transcendental import tanh
 from arrayfn.primitives import special
+from arrayfn.transforms.custom import custom_jvp
 
 _SQRT_TWO_OVER_PI = math.sqrt(2.0 / math.pi)
 _SELU_ALPHA = 1.6732632423543772848170429916717
@@ -70,8 +70,23 @@ def _share(x: Array) -> Array:
     It is the logistic function of twice the argument of tanh.
     """
     cubic = anp.add(x, anp.multiply(0.044715, anp.power(x, 3)))
-    twice = anp.multiply(2 * _SQRT_TWO_OVER_PI, cubic)
-    return ops.floating(special.logistic, "gelu", twice)
+    return _logistic(anp.multiply(2 * _SQRT_TWO_OVER_PI, cubic))
+
+
+@custom_jvp
+def _logistic(x: Array) -> Array:
+    """1 / (1 + exp(-x)) in 2 ulp; 0 already where exp(-x) overflows.
+
+    ``sigmoid`` is within an ulp everywhere, and takes twice as long.
+    """
+    return anp.divide(1.0, anp.add(1.0, anp.exp(anp.negative(x))))
+
+
+@_logistic.defjvp
+def _logistic_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    (x,), (dx,) = primals, tangents
+    y = _logistic(x)
+    return y, anp.multiply(dx, anp.multiply(y, anp.subtract(1.0, y)))
 
 
 @custom_jvp

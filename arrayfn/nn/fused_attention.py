@@ -1,34 +1,25 @@
 """Attention as operators: one kernel each on a GPU, forward and backward.
 
-``attention`` is the semantics for float16 and bfloat16. ``attention_gradient`` computes
+``attention`` is the semantics for float16 and bfloat16; ``attention_gradient`` computes
 its cotangents from the logarithms of the softmax's denominators (Dao et al.,
-FlashAttention, 2022). On a GPU cuDNN computes them if only a causal mask is given and
-cuDNN supports the heads; otherwise generated kernels do. If neither applies, the bodies
-run. Forward mode uses neither.
+FlashAttention, 2022). Backends register kernels for both (``backends.cuda.attention``);
+where none applies the bodies here run. Forward mode always runs the bodies.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import math
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Final
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
-from arrayfn.custom import custom_vjp
-from arrayfn.ir import ArrayType
+from arrayfn.compilation.operators import operator
 from arrayfn.numpy._operands import Array
-from arrayfn.operators import operator
+from arrayfn.transforms.custom import custom_vjp
 
 Window = tuple[int | None, int | None]
 Terms = Mapping[str, Array]
 
-_BACKEND: Final = "arrayfn.backends.cuda"
-_CUDNN: Final = "arrayfn.backends.cuda.libraries.cudnn"  # imported on a GPU
-_GENERATED: Final = "arrayfn.lowering.cuda.attention.calls"
 _WIDE: Final = dtypes.float32
 _STATIC: Final = ("scale", "window", "given")
 
@@ -251,137 +242,6 @@ fused_attention = custom_vjp(_differentiable, nondiff_argnums=(5, 6))
 """The result of ``attention`` for (q, k, v, bias, other terms, scale, window)."""
 
 fused_attention.defvjp(_ahead, _back)
-
-
-# Kernels on a GPU. The last one that accepts the operands is used.
-
-
-def _suits_kernels(
-    q: ArrayType, k: ArrayType, *others: ArrayType, scale: float, **static: Any
-) -> bool:
-    """Whether the dtype is half precision, and registers hold the sums of a head."""
-    if q.dtype not in dtypes.HALVES or not math.isfinite(scale):
-        return False
-    return bool(_generated().takes(q.shape, k.shape))
-
-
-@cache
-def _generated() -> Any:
-    return importlib.import_module(_GENERATED)
-
-
-def _lies_in_pieces(type: ArrayType, offset: int) -> bool:
-    return bool(_generated().lies_in_pieces(type, offset))
-
-
-@attention.kernel("cuda", when=_suits_kernels, views=_lies_in_pieces, lowered=True)
-def attention_kernels(*arguments: Any) -> Any:
-    """Generated kernels, on tensor cores."""
-    return _generated().attention(*arguments)
-
-
-@attention_gradient.kernel(
-    "cuda", when=_suits_kernels, views=_lies_in_pieces, lowered=True
-)
-def attention_gradient_kernels(*arguments: Any) -> Any:
-    """Generated kernels, on tensor cores."""
-    return _generated().attention_gradient(*arguments)
-
-
-def _suits_bias_kernel(
-    *types: ArrayType, given: tuple[str, ...], **static: Any
-) -> bool:
-    """Whether kernels accept the operands, and the bias varies along the keys."""
-    bias = types[3 + given.index("bias")]
-    keys = types[1].shape[1]
-    return bias.shape[-1] == keys and _suits_kernels(*types, given=given, **static)
-
-
-@attention_bias_gradient.kernel(
-    "cuda", when=_suits_bias_kernel, views=_lies_in_pieces, lowered=True
-)
-def attention_bias_gradient_kernel(*arguments: Any) -> Any:
-    """A generated kernel, on tensor cores."""
-    return _generated().attention_bias_gradient(*arguments)
-
-
-@cache
-def _has_cudnn() -> bool:
-    return importlib.util.find_spec("cudnn") is not None
-
-
-@cache
-def _longest_head() -> int:
-    """The longest head that cuDNN supports on this GPU (an H200 if there is none)."""
-    if importlib.import_module(_BACKEND).missing_here():
-        return 256
-    return importlib.import_module(_CUDNN).longest_head()
-
-
-def _suits_cudnn(
-    q: ArrayType, k: ArrayType, *others: ArrayType, window: Window, **static: Any
-) -> bool:
-    """Whether heads are short enough and whole vectors, and no extent is 0."""
-    head = q.shape[-1]
-    return (
-        q.dtype in dtypes.HALVES
-        and head % 8 == 0
-        and bool(q.size and k.size)
-        and not static["given"]
-        and window in ((None, None), (None, 0))
-        and _has_cudnn()
-        and head <= _longest_head()
-    )
-
-
-def _lies_in_vectors(type: ArrayType, offset: int) -> bool:
-    """Whether all rows of heads are aligned to 128 bits."""
-    if type.ndim != 4:
-        return False
-    strides = type.layout.strides(type.shape)
-    places = (offset, *strides[:-1])
-    in_vectors = all(k >= 0 and k * type.dtype.itemsize % 16 == 0 for k in places)
-    return strides[-1] == 1 and in_vectors
-
-
-@attention.kernel(
-    "cuda", when=_suits_cudnn, prepared=True, views=_lies_in_vectors, check=False
-)
-def cudnn_attention(
-    *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
-) -> Any:
-    """cuDNN's scaled dot-product attention for these types."""
-    is_causal = window[1] == 0
-    return importlib.import_module(_CUDNN).attention(*types, scale, is_causal)
-
-
-@attention_gradient.kernel(
-    "cuda", when=_suits_cudnn, prepared=True, views=_lies_in_vectors, check=False
-)
-def cudnn_attention_gradient(
-    *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
-) -> Any:
-    """cuDNN's gradient of attention for these types."""
-    is_causal = window[1] == 0
-    made = importlib.import_module(_CUDNN).attention_gradient
-    return made(*types, scale, is_causal, is_deterministic=True)
-
-
-@attention_gradient.kernel(
-    "cuda",
-    when=_suits_cudnn,
-    prepared=True,
-    views=_lies_in_vectors,
-    deterministic=False,
-    check=False,
-)
-def cudnn_attention_gradient_in_any_order(
-    *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
-) -> Any:
-    """cuDNN's gradient of attention, which adds up results of blocks in any order."""
-    is_causal = window[1] == 0
-    made = importlib.import_module(_CUDNN).attention_gradient
-    return made(*types, scale, is_causal, is_deterministic=False)
 
 
 __all__ = ["attention", "attention_gradient", "fused_attention"]

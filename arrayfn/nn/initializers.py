@@ -15,7 +15,7 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, random
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, DTypeLike
 

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 import arrayfn.numpy as anp
-from arrayfn.custom import custom_jvp, stop_gradient
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis
+from arrayfn.transforms.custom import custom_jvp, stop_gradient
 
 
 def softmax(x: ArrayLike, /, axis: Axis = -1, where: ArrayLike | None = None) -> Array:

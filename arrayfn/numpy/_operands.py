@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from arrayfn import dtypes, tree
-from arrayfn.backends.registry import BACKENDS
+from arrayfn.backends.registry import BACKENDS, get_backend, has_backend
 from arrayfn.dtypes import DType
 from arrayfn.errors import (
     ArgumentError,
@@ -23,7 +23,7 @@ from arrayfn.errors import (
     user_location,
 )
 from arrayfn.ir import ArrayType, Literal, type_of, unlike_arrays
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.primitives import conversion, views
 from arrayfn.primitives.base import Primitive
 from arrayfn.tracing import (
@@ -240,7 +240,7 @@ def placed(name: str, x: Any, device: Any) -> Any:
     Inside ``jit`` the function's device decides. Raises ArgumentError for an unknown
     device.
     """
-    if device is not None and device not in BACKENDS:
+    if device is not None and not has_backend(device):
         raise ArgumentError(
             f"{name} makes arrays on one of {', '.join(map(repr, BACKENDS))}, not on "
             f"{device!r}",
@@ -250,13 +250,13 @@ def placed(name: str, x: Any, device: Any) -> Any:
         return x
     if isinstance(x, ArrayOnDevice):
         return x.to_device(device)
-    return x if device == "cpu" else BACKENDS[device].put(as_array(x))
+    return x if device == "cpu" else get_backend(device).put(as_array(x))
 
 
 def beside(result: Any, *operands: ArrayLike) -> Any:
     """``result``, an array or a tuple of arrays, on the device of an operand."""
     device = device_of(operands)
-    return tree.map(BACKENDS[device].put, result) if device else result
+    return tree.map(get_backend(device).put, result) if device else result
 
 
 def whole(value: Any) -> int:

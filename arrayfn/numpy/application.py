@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.functions import vmap
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.comparison import where
@@ -23,6 +22,7 @@ from arrayfn.numpy.manipulation import (
     moveaxis,
     reshape,
 )
+from arrayfn.transforms import vmap
 
 
 def apply_along_axis(

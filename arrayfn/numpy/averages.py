@@ -20,18 +20,26 @@ from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
 from arrayfn.numpy.arithmetic import absolute, divide, multiply, sqrt, square, subtract
 from arrayfn.numpy.manipulation import broadcast_to
 from arrayfn.numpy.reductions import count_nonzero, shape, sum
-from arrayfn.primitives import views
+from arrayfn.primitives import conversion, views
 from arrayfn.tracing import apply
 
 
 def _wide(name: str, x: ArrayLike, dtype: DTypeLike) -> tuple[ArrayLike, DType]:
-    """x in the dtype to compute in, and the dtype of the result."""
+    """x in the dtype to compute in, and the dtype of the result.
+
+    float16 and bfloat16 that the same kernel computes come as unrounded float32, as in
+    a sum.
+    """
     given = ops.type_of_operand(name, x).dtype
     if dtype is not None:
         result = dtypes.canonical(dtype)
     else:
         result = given if given in dtypes.INEXACT else dtypes.float64
-    return ops.convert(x, dtypes.compute_dtype(result)), result
+    wide = dtypes.compute_dtype(result)
+    if given in dtypes.HALVES and wide == dtypes.float32:
+        convert = conversion.convert_element_type
+        return apply(convert, x, dtype=wide, excess=True), result
+    return ops.convert(x, wide), result
 
 
 def _count(x: ArrayLike, axis: Axis, keepdims: bool, where: ArrayLike | None) -> Any:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from arrayfn.custom import custom_jvp
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import absolute, copysign, minimum, sign, sqrt
 from arrayfn.numpy.comparison import isinf, isnan, where
 from arrayfn.numpy.double_precision import horner, in_float64, quiet
 from arrayfn.numpy.transcendental import exp
+from arrayfn.transforms.custom import custom_jvp
 
 _BORDER = 8.0
 _SERIES_0 = tuple(1 / math.factorial(k) ** 2 for k in range(27))

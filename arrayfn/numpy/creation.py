@@ -15,12 +15,12 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.backends.registry import choose
 from arrayfn.dtypes import DType
+from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import add, divide, multiply, power, subtract
 from arrayfn.numpy.comparison import equal, where
 from arrayfn.primitives import discrete, slicing, views
-from arrayfn.tracer.value import STATIC_REMEDY
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
@@ -30,6 +30,7 @@ from arrayfn.tracing import (
     is_made_of_equations,
     is_staged,
 )
+from arrayfn.tracing.value import STATIC_REMEDY
 
 
 def asarray(
@@ -227,6 +228,10 @@ def arange(
     if stop is None:
         start, stop = 0, start
     first, last, by = (_number("arange", x) for x in (start, stop, step))
+    if not by or not all(math.isfinite(x) for x in (first, last, by)):
+        raise ArgumentError(
+            f"arange from {first} to {last} by {by} has no end", user_location()
+        )
     wanted = np.result_type(first, last, by) if dtype is None else dtype
     target = dtypes.canonical(wanted)
     if not is_staged(()):
@@ -241,6 +246,10 @@ def arange(
 def _number(name: str, x: Any) -> Any:
     if isinstance(x, ImmutableArray):
         return x.concrete(f"{name}: a shape", STATIC_REMEDY)
+    if np.asarray(x).dtype.kind not in "biuf":
+        raise ArgumentError(
+            f"{name} takes real numbers as bounds and step, not {x!r}", user_location()
+        )
     return x
 
 

@@ -11,7 +11,7 @@ from numpy import index_exp, s_
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import divide, multiply, power

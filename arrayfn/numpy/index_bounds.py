@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from arrayfn.errors import user_location
-from arrayfn.frames import checks_indices
 from arrayfn.numpy._operands import Array
 from arrayfn.numpy.comparison import less, where
 from arrayfn.primitives import bounds
 from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer, apply
+from arrayfn.tracing.frames import checks_indices
 
 
 def known_value(x: Array) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.index_bounds import (

@@ -181,13 +181,10 @@ class IndexedUpdate:
         mask = _unknown_mask(self._index)
         if mask is not None:
             return _where_masked(self._x, mask, 0, function(self._x))
-        type = ops.type_of_operand("at", self._x)
-        entries = parse(self._index, type.shape, bounded=mode is None)
-        shapes = [ops.type_of_operand("at", e).shape for e in entries if is_array(e)]
-        if unique_indices or all(math.prod(shape) <= 1 for shape in shapes):
+        if unique_indices or _never_repeats(self._x, self._index, mode):
             value = function(self.get(mode=_before_writing(mode)))
             return self.set(value, mode=mode, unique_indices=unique_indices)
-        none = ops.full(0, type.shape, dtypes.int32)
+        none = ops.full(0, ops.type_of_operand("at", self._x).shape, dtypes.int32)
         times = IndexedUpdate(none, self._index).add(1, mode=mode)
         return _applied(function, ops.as_array(self._x), self._index, mode, times)
 
@@ -259,6 +256,20 @@ def _before_writing(mode: str | None) -> str | None:
     'clip'
     """
     return None if _checked(mode, _WRITTEN) is None else "clip"
+
+
+def _never_repeats(x: ArrayLike, index: Any, mode: str | None) -> bool:
+    """Whether it is known that ``index`` has no element of ``x`` twice."""
+    entries: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
+    if all(isinstance(e, (int, slice)) or e is None or e is ... for e in entries):
+        return True
+    shape = ops.type_of_operand("at", x).shape
+    bounded = _checked(mode, _WRITTEN) is None
+    axes = [e for e in parse(index, shape, bounded) if e is not None]
+    arrays = [(e, n) for e, n in zip(axes, shape, strict=True) if is_array(e)]
+    if all(math.prod(ops.type_of_operand("at", e).shape) <= 1 for e, _ in arrays):
+        return True
+    return bounded and _all_differ([e for e, _ in arrays], [n for _, n in arrays])
 
 
 def _applied(

@@ -18,10 +18,9 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, current_builder, rename
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var
-from arrayfn.passes.dce import dce
+from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
 from arrayfn.passes.faults import (
     DETAIL_BITS,
     DIVISION,
@@ -41,6 +40,7 @@ from arrayfn.primitives.control_flow import all_of
 from arrayfn.primitives.control_flow_cond import cond
 from arrayfn.primitives.control_flow_scan import scan
 from arrayfn.primitives.control_flow_while import while_loop
+from arrayfn.transforms.dce import dce
 
 _NONE: Final = Literal(NO_FAULT, dtypes.int64)
 _DIVISIONS: Final = frozenset(

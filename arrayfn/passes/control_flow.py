@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from arrayfn.builder import ProgramBuilder, current_builder, rename
 from arrayfn.ir import (
     ArrayType,
     Atom,
@@ -25,6 +24,7 @@ from arrayfn.ir import (
     Program,
     Var,
 )
+from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
 from arrayfn.passes.known_counts import known_trip_count
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Control, Primitive, has_effect

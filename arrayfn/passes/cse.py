@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Literal, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives.base import has_effect
 
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Program
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.passes.inline_calls import keep_none
 from arrayfn.passes.matrices import WORD
 from arrayfn.primitives import contraction, conversion, reductions, slicing, views

@@ -21,8 +21,8 @@ from arrayfn.errors import (
     OutOfBoundsError,
     SourceLocation,
 )
-from arrayfn.frames import INDEX
 from arrayfn.ir import ArrayType
+from arrayfn.tracing.frames import INDEX
 
 NAN: Final = "nan"
 INF: Final = "inf"

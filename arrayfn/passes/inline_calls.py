@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.errors import located
 from arrayfn.ir import Equation, Program
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives.base import Body, Primitive
 from arrayfn.primitives.custom_rules import custom_vjp_linear, forward_mode_error
 

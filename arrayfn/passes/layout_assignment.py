@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import ArrayType, Atom, Equation, Params, Program, Var
-from arrayfn.layout import Layout, RowMajor, from_strides
+from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir.layout import Layout, RowMajor, from_strides
 from arrayfn.passes.aliasing import (
     branched_in_place,
     carried_in_place,

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Program
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives import (
     complex_numbers,
     conversion,

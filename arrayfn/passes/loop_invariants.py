@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Program, Var
-from arrayfn.passes.dce import needed
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
     Contraction,
@@ -24,6 +23,7 @@ from arrayfn.primitives.base import (
     Template,
     has_effect,
 )
+from arrayfn.transforms.dce import needed
 
 MIN_ELEMENTS: Final = 64
 """With fewer elements, recomputing is as fast as another kernel."""

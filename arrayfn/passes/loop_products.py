@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
-from arrayfn.passes.dce import needed
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives import contraction, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Control, Primitive, has_effect
-from arrayfn.transforms.batch import batch_varying
+from arrayfn.transforms.batching import batch_varying
+from arrayfn.transforms.dce import needed
 
 MIN_WORK: Final = 1 << 16
 """Multiplications from which a product is large; small ones fuse into one kernel."""

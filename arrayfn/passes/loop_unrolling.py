@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives import slicing, views
 
 

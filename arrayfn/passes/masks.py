@@ -7,8 +7,8 @@ rectification in its epilogue.
 
 from __future__ import annotations
 
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives import discrete
 
 

@@ -69,6 +69,7 @@ def as_matrix(
         made = Matrix(read.base, offset, max(leading, 1), True, batch_stride)
     else:
         return None
+    if type.dtype.itemsize > 1 or not type.size:
+        return made
     offsets = (made.leading, made.offset, made.batch_stride)
-    in_words = all(offset * type.dtype.itemsize % WORD == 0 for offset in offsets)
-    return made if in_words or type.dtype.itemsize > 1 else None
+    return made if all(offset % WORD == 0 for offset in offsets) else None

@@ -9,7 +9,6 @@ from typing import Final
 from arrayfn.ir import Equation, Program
 from arrayfn.passes.control_flow import simplify_control_flow
 from arrayfn.passes.cse import cse
-from arrayfn.passes.dce import dce
 from arrayfn.passes.expand import BLAS, Products, expand
 from arrayfn.passes.inline_calls import inline_calls, keep_none
 from arrayfn.passes.layout_assignment import (
@@ -26,6 +25,7 @@ from arrayfn.passes.loop_unrolling import unroll_loops
 from arrayfn.passes.simplify import simplify
 from arrayfn.passes.single_index import single_index
 from arrayfn.passes.small import small_loops
+from arrayfn.transforms.dce import dce
 
 Pass = Callable[[Program], Program]
 Simplified = set[Program]

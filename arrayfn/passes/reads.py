@@ -6,6 +6,7 @@ element at ``offset + scale * w[axis]`` along each axis of the base. Views compo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ class Read:
     @property
     def is_identity(self) -> bool:
         """Whether the value is the base itself."""
-        return all(m == AxisMap(k) for k, m in enumerate(self.axes))
+        return self.axes == _in_place(len(self.axes))
 
 
 Reads = Mapping[Var, Read]
@@ -48,7 +49,12 @@ Reads = Mapping[Var, Read]
 
 def identity_read(var: Var) -> Read:
     """``var`` read as itself."""
-    return Read(var, tuple(AxisMap(axis) for axis in range(var.type.ndim)))
+    return Read(var, _in_place(var.type.ndim))
+
+
+@functools.cache
+def _in_place(ndim: int) -> tuple[AxisMap, ...]:
+    return tuple(AxisMap(axis) for axis in range(ndim))
 
 
 def compose(view: Sequence[AxisMap], read: Read) -> Read:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.passes.joined_parts import joined_parts
 from arrayfn.primitives import contraction, conversion, elementwise, views
 from arrayfn.primitives.base import Convert, Primitive, Reduction, Scalar

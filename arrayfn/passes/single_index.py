@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives import conversion, discrete, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Convert, Primitive, Scalar

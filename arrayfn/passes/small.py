@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Program
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.passes.expand import sum_of_products
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (

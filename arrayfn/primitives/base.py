@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn.builder import current_builder
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import (
     ArrayfnError,
@@ -37,6 +36,7 @@ from arrayfn.errors import (
     user_location,
 )
 from arrayfn.ir import ArrayType, Atom, Equation, Literal, Params, Var
+from arrayfn.ir.builder import current_builder
 
 Array = np.ndarray[Any, Any]
 

@@ -24,7 +24,7 @@ from arrayfn.errors import (
     SourceLocation,
 )
 from arrayfn.ir import ArrayType, Atom, Equation
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.primitives import families, views
 from arrayfn.primitives.base import (
     NOT_LINEAR,

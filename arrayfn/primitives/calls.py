@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom, Program, Var
+from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families, views
 from arrayfn.primitives.base import (

@@ -1,4 +1,4 @@
-"""Collectives over a mapped axis: ``all_gather`` and ``reduce_scatter``.
+"""Collectives over a mapped axis: all values, sums, parts of sums.
 
 The first operand is a member's own value. The second is its index, an input of the
 function that is mapped along the axis ``axis_name`` of ``members`` members. Batching
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ShapeError
+from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.primitives import discrete, families, reductions, slicing, views
 from arrayfn.primitives import elementwise as e
@@ -128,6 +128,54 @@ all_gather = Primitive(
 )
 
 
+# all_reduce
+
+
+def _reduce_types(
+    x: ArrayType, index: ArrayType, *, axis_name: str, members: int
+) -> ArrayType:
+    if x.dtype == dtypes.bool_:
+        raise DTypeError(f"all_reduce adds numbers, but was given {x}")
+    return x.with_shape(x.shape)
+
+
+def _multiplied(x: Atom, index: Atom, *, axis_name: str, members: int) -> Atom:
+    return e.mul(x, members)
+
+
+def _reduce_batch(
+    axis: MappedAxis,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    axis_name: str,
+    members: int,
+) -> tuple[list[Atom], list[Dim]]:
+    x, index = inputs
+    if axis.name == axis_name:
+        if dims[0] is None:
+            return [e.mul(x, members)], [None]
+        return [reductions.reduce_sum(x, axes=(dims[0],))], [None]
+    index = _own_index(index, dims[1])
+    return [all_reduce(x, index, axis_name=axis_name, members=members)], [dims[0]]
+
+
+all_reduce = Primitive(
+    name="all_reduce",
+    family="collective",
+    types=_reduce_types,
+    reference=lambda x, index, axis_name, members: np.asarray(
+        x * np.asarray(members, x.dtype)
+    ),
+    kernel=Composition(_multiplied),
+    jvp=_jvp(lambda: all_reduce),
+    transpose=_transpose(lambda: all_reduce),
+    batch=ByAxis(_reduce_batch),
+    samples=lambda: _samples(0),
+    doc="The sum of the values of all members of a mapped axis.",
+)
+
+
 # reduce_scatter
 
 
@@ -190,4 +238,4 @@ reduce_scatter = Primitive(
     doc="Each member's own part of the sum of all members' values.",
 )
 
-ROWS = (all_gather, reduce_scatter)
+ROWS = (all_gather, all_reduce, reduce_scatter)

@@ -12,6 +12,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom
+from arrayfn.primitives import conversion
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import LINEAR, Array
 from arrayfn.primitives.families import (
@@ -37,7 +38,7 @@ def _complex_jvp(
     re, im = tangents
     if re is None and im is None:
         return [None]
-    zero = e.conversion.literal(0.0, primals[0].type.dtype)
+    zero = conversion.literal(0.0, primals[0].type.dtype)
     value = make_complex(zero if re is None else re, zero if im is None else im)
     return [spread(value, outputs[0].type.shape)]
 
@@ -49,7 +50,7 @@ real = elementwise(
     accepts=dtypes.COMPLEX,
     result=dtypes.real_of,
     transpose=transpose_each(
-        lambda ct, xs: make_complex(ct, e.conversion.literal(0.0, ct.type.dtype))
+        lambda ct, xs: make_complex(ct, conversion.literal(0.0, ct.type.dtype))
     ),
     doc="The real part.",
 )
@@ -60,7 +61,7 @@ imag = elementwise(
     accepts=dtypes.COMPLEX,
     result=dtypes.real_of,
     transpose=transpose_each(
-        lambda ct, xs: make_complex(e.conversion.literal(0.0, ct.type.dtype), e.neg(ct))
+        lambda ct, xs: make_complex(conversion.literal(0.0, ct.type.dtype), e.neg(ct))
     ),
     doc="The imaginary part.",
 )

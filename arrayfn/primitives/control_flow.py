@@ -7,6 +7,7 @@ captured values are operands. This module has the type rules and the NumPy refer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from types import MappingProxyType
@@ -15,9 +16,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, current_builder
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Array, Primitive, has_effect
 from arrayfn.primitives.calls import evaluate
@@ -277,21 +278,29 @@ def while_types(
     return tuple(plain(t) for t in body_program.output_types)
 
 
-def while_reference(
+def while_reference(*operands: Array, **params: Any) -> tuple[Array, ...]:
+    """The carry, run through the body for as long as the condition holds."""
+    return limited_while(*operands, **params)[0]
+
+
+def limited_while(
     *operands: Array,
     cond_program: Program,
     body_program: Program,
     cond_consts: int,
     body_consts: int,
-) -> tuple[Array, ...]:
-    """Run the carry through the body while the condition holds."""
+    limit: float = math.inf,
+) -> tuple[tuple[Array, ...], int]:
+    """Run the carry through the body, at most ``limit`` times; also the count."""
     second = cond_consts + body_consts
     values = _arrays(operands)
     for_cond, for_body = values[:cond_consts], values[cond_consts:second]
     carry = values[second:]
-    while evaluate(cond_program, [*for_cond, *carry])[0]:
+    count = 0
+    while count < limit and evaluate(cond_program, [*for_cond, *carry])[0]:
         carry = _arrays(evaluate(body_program, [*for_body, *carry]))
-    return tuple(carry)
+        count += 1
+    return tuple(carry), count
 
 
 # scan

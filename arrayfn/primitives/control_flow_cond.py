@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, current_builder
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import discrete, special, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from arrayfn import dtypes
 from arrayfn.ir import Atom, Literal
-from arrayfn.primitives import control_flow_while, dynamic_slices, views
+from arrayfn.primitives import dynamic_slices, emitters, views
 from arrayfn.primitives.control_flow import all_of, built
 
 Values = Sequence[Atom]
@@ -47,7 +47,7 @@ def repeat(
     n = len(consts)
     types = [x.type for x in (*consts, *carry)]
     return all_of(
-        control_flow_while.while_loop(
+        emitters.while_loop(
             *consts,
             *consts,
             *carry,

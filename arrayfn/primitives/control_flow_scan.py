@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Atom, Equation, Program
+from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import special, views
 from arrayfn.primitives.base import (

@@ -11,7 +11,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError
 from arrayfn.ir import ArrayType, Atom, Literal
-from arrayfn.primitives import complex_numbers, views
+from arrayfn.primitives import emitters
 from arrayfn.primitives.base import (
     NOT_LINEAR,
     ZERO_TANGENT,
@@ -52,7 +52,9 @@ def as_dtype(x: Atom, dtype: DType) -> Atom:
     return x if x.type.dtype == dtype else convert(x, dtype)
 
 
-def _types(x: ArrayType, *, dtype: DType, weak: bool = False) -> ArrayType:
+def _types(
+    x: ArrayType, *, dtype: DType, weak: bool = False, excess: bool = False
+) -> ArrayType:
     if x.dtype in dtypes.COMPLEX and dtype not in dtypes.COMPLEX:
         raise DTypeError(
             f"a complex array ({x}) does not convert to "
@@ -61,7 +63,9 @@ def _types(x: ArrayType, *, dtype: DType, weak: bool = False) -> ArrayType:
     return ArrayType(x.shape, dtype, weak=weak)
 
 
-def _reference(x: Array, *, dtype: DType, weak: bool = False) -> Array:
+def _reference(
+    x: Array, *, dtype: DType, weak: bool = False, excess: bool = False
+) -> Array:
     x = np.asarray(x)
     with np.errstate(all="ignore"):
         if x.dtype in dtypes.FLOATS and dtype in dtypes.INTEGERS:
@@ -87,11 +91,12 @@ def _jvp(
     *,
     dtype: DType,
     weak: bool = False,
+    **params: Any,
 ) -> list[Atom | None]:
     (tangent,) = tangents
     if tangent is None or dtype not in dtypes.INEXACT:
         return [None]
-    return [convert_element_type(tangent, dtype=dtype)]
+    return [convert_element_type(tangent, dtype=dtype, **params)]
 
 
 def _transpose(
@@ -100,19 +105,20 @@ def _transpose(
     *,
     dtype: DType,
     weak: bool = False,
+    excess: bool = False,
 ) -> list[Atom | None]:
     (ct,), (x,) = cotangents, inputs
     if ct is None or not isinstance(x, Linear):
         return [None]
     if dtype in dtypes.COMPLEX and x.type.dtype not in dtypes.COMPLEX:
-        ct = complex_numbers.real(ct)
+        ct = emitters.real(ct)
     return [convert(ct, x.type.dtype)]
 
 
 def _batch(
     size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
 ) -> tuple[list[Atom], list[Dim]]:
-    moved = views.move_axis(inputs[0], dims[0] or 0, 0)
+    moved = emitters.move_axis(inputs[0], dims[0] or 0, 0)
     return [convert_element_type(moved, **params)], [0]
 
 
@@ -124,6 +130,9 @@ def _samples() -> Iterable[Sample]:
             low = 0.0 if target in dtypes.UNSIGNED else -3.0
             x = random_array(source, (3, 5), 11, low, 3.0)
             yield Sample((x,), {"dtype": target})
+    for source in (dtypes.float16, dtypes.bfloat16):
+        x = random_array(source, (3, 5), 11, -3.0, 3.0)
+        yield Sample((x,), {"dtype": dtypes.float32, "excess": True})
 
 
 convert_element_type = Primitive(
@@ -138,7 +147,8 @@ convert_element_type = Primitive(
     samples=_samples,
     doc="Converts values. Floats are truncated to integers and clamped to their range; "
     "NaN becomes 0. Numbers become bools by x != 0. weak: the result still gives way "
-    "in promotion, as a Python number does.",
+    "in promotion, as a Python number does. excess: a 16-bit float that the same "
+    "kernel computes need not be rounded before.",
 )
 
 
@@ -154,7 +164,7 @@ def _bitcast_types(x: ArrayType, *, dtype: DType) -> ArrayType:
 def _bitcast_batch(
     size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
 ) -> tuple[list[Atom], list[Dim]]:
-    moved = views.move_axis(inputs[0], dims[0] or 0, 0)
+    moved = emitters.move_axis(inputs[0], dims[0] or 0, 0)
     return [bitcast(moved, **params)], [0]
 
 

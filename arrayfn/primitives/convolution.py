@@ -25,7 +25,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.primitives import contraction, conversion, families, slicing, views
 from arrayfn.primitives.base import (
     Array,

@@ -13,7 +13,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.primitives import contraction, conversion, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.windowed import SlidingWindows, sliding_windows

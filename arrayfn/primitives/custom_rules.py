@@ -18,11 +18,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, current_builder
 from arrayfn.dtypes import DType
 from arrayfn.errors import DifferentiationError
 from arrayfn.ir import ArrayType, Atom, Program
-from arrayfn.layout import Shape
+from arrayfn.ir.builder import ProgramBuilder, current_builder
+from arrayfn.ir.layout import Shape
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families, reductions, views
 from arrayfn.primitives.base import (

@@ -11,7 +11,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import DTypeError
 from arrayfn.ir import ArrayType, Atom, Literal
-from arrayfn.primitives import conversion, discrete, special
+from arrayfn.primitives import conversion, discrete, emitters
 from arrayfn.primitives.base import (
     LINEAR,
     ZERO_TANGENT,
@@ -162,7 +162,7 @@ pow = elementwise(
     _power,
     [
         lambda x, y, z: _slope_by_base(x, y),
-        lambda x, y, z: mul(z, special.log(nonzero(x))),
+        lambda x, y, z: mul(z, emitters.log(nonzero(x))),
     ],
     arity=2,
     accepts=dtypes.INEXACT | dtypes.INTEGERS,

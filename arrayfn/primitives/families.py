@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn import layout as layouts
 from arrayfn.dtypes import DType
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.layout import Shape
-from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import reductions, views
+from arrayfn.ir import layout as layouts
+from arrayfn.ir.layout import Shape
+from arrayfn.primitives import emitters
 from arrayfn.primitives.base import (
     NOT_LINEAR,
     Array,
@@ -136,8 +135,8 @@ def jvp_of_partials(partials: Sequence[Partial | None]) -> Callable[..., Any]:
         for tangent, partial in zip(tangents, partials, strict=True):
             if tangent is None or partial is None:
                 continue
-            term = e.mul(tangent, partial(*primals, outputs[0]))
-            total = term if total is None else e.add(total, term)
+            term = emitters.mul(tangent, partial(*primals, outputs[0]))
+            total = term if total is None else emitters.add(total, term)
         return [None if total is None else spread(total, outputs[0].type.shape)]
 
     return rule
@@ -160,7 +159,7 @@ def jvp_of_product(product: Callable[..., Atom]) -> Callable[..., list[Atom | No
             terms.append(product(x, dy, **params))
         if not terms:
             return [None]
-        return [terms[0] if len(terms) == 1 else e.add(*terms)]
+        return [terms[0] if len(terms) == 1 else emitters.add(*terms)]
 
     return jvp
 
@@ -239,7 +238,7 @@ def spread(value: Atom, shape: Shape) -> Atom:
     """``value`` broadcast to ``shape``, if it is rank-0 and ``shape`` is not."""
     if value.type.shape == shape:
         return value
-    return views.broadcast_in_dim(value, shape=shape, axes=())
+    return emitters.broadcast_in_dim(value, shape=shape, axes=())
 
 
 def unspread(cotangent: Atom, operand: ArrayType) -> Atom:
@@ -247,7 +246,7 @@ def unspread(cotangent: Atom, operand: ArrayType) -> Atom:
     if cotangent.type.shape == operand.shape:
         return cotangent
     axes = tuple(range(cotangent.type.ndim))
-    return reductions.reduce_sum(cotangent, axes=axes)
+    return emitters.reduce_sum(cotangent, axes=axes)
 
 
 def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
@@ -282,7 +281,7 @@ def align(size: int, operands: Sequence[Atom], dims: Sequence[Dim]) -> list[Atom
     aligned: list[Atom] = []
     for operand, dim in zip(operands, dims, strict=True):
         if dim is not None:
-            operand = views.move_axis(operand, dim, 0)
+            operand = emitters.move_axis(operand, dim, 0)
             axes = tuple(range(operand.type.ndim))
         elif operand.type.ndim == 0:
             aligned.append(operand)
@@ -290,7 +289,7 @@ def align(size: int, operands: Sequence[Atom], dims: Sequence[Dim]) -> list[Atom
         else:
             axes = tuple(range(1, len(target)))
         if operand.type.shape != target:
-            operand = views.broadcast_in_dim(operand, shape=target, axes=axes)
+            operand = emitters.broadcast_in_dim(operand, shape=target, axes=axes)
         aligned.append(operand)
     return aligned
 

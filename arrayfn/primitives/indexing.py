@@ -15,7 +15,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DifferentiationError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.primitives import conversion, discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (

@@ -17,7 +17,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import ArgumentError, ShapeError
 from arrayfn.ir import ArrayType
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.primitives import families
 from arrayfn.primitives.base import Array, Sample
 from arrayfn.primitives.windows import Windows, check_mode

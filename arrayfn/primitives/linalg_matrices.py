@@ -14,7 +14,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.primitives import complex_numbers, conversion, discrete, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Array, Dim, Primitive

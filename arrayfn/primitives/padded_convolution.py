@@ -25,7 +25,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.primitives import conversion, families, slicing, views
 from arrayfn.primitives.base import (
     Array,
@@ -182,7 +182,7 @@ def _reference(first: Array, second: Array, **params: Any) -> Array:
         elif gives == "operand":
             part += np.einsum("gnk...,gkc->gnc...", y, tap)
         else:
-            flat = [v.reshape(*v.shape[:3], -1) for v in (part, y)]
+            flat = [v.reshape(*v.shape[:3], math.prod(counts)) for v in (part, y)]
             tap += np.einsum("gncs,gnks->gkc", *flat)
     if gives == "operand":
         inside = zip(params["padding"], arrays["operand"].shape[3:], strict=True)

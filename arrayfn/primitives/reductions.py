@@ -15,7 +15,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import conversion, discrete, families, slicing, views
+from arrayfn.primitives import conversion, discrete, emitters, families, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -185,8 +185,8 @@ def _prod_jvp(
         rest = [_columns(v, 2 * half, count) for v in (x, t)] if count % 2 else None
         x, t = e.mul(a, b), e.add(e.mul(da, b), e.mul(a, db))
         if rest is not None:
-            x = slicing.concatenate(x, rest[0], axis=len(outer))
-            t = slicing.concatenate(t, rest[1], axis=len(outer))
+            x = emitters.concatenate(x, rest[0], axis=len(outer))
+            t = emitters.concatenate(t, rest[1], axis=len(outer))
         count -= half
     return [reduce_sum(t, axes=(len(outer),))]
 
@@ -194,7 +194,7 @@ def _prod_jvp(
 def _columns(x: Atom, start: int, limit: int) -> Atom:
     """``x[..., start:limit]``."""
     outer = x.type.shape[:-1]
-    return slicing.slice_(
+    return emitters.slice_(
         x,
         start=(*(0 for _ in outer), start),
         limit=(*outer, limit),

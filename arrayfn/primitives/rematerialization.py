@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, current_builder
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families, special, views
 from arrayfn.primitives.base import (

@@ -12,7 +12,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom, Literal
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.primitives import conversion, families, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (

@@ -15,7 +15,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.ir import Atom, Literal
-from arrayfn.primitives import complex_references, discrete, views
+from arrayfn.primitives import complex_references, conversion, discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Tolerance
 from arrayfn.primitives.families import elementwise
@@ -28,6 +28,12 @@ def _scipy(name: str) -> Callable[..., Any]:
         return getattr(importlib.import_module("scipy.special"), name)(x)
 
     return call
+
+
+def _logistic(x: Any) -> Any:
+    """Without overflow on the way, which would make subnormal results 0."""
+    power = np.exp(-np.abs(x))
+    return np.where(x < 0, power, np.ones_like(power)) / (1 + power)
 
 
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
@@ -55,7 +61,7 @@ def _difference(x: Atom, y: Atom) -> Atom:
     if any(isinstance(a, Literal) and cmath.isfinite(a.value) for a in (x, y)):
         return difference
     equal = discrete.bitwise_and(discrete.isinf(x), discrete.eq(x, y))
-    return e.select(equal, e.conversion.literal(0, x.type.dtype), difference)
+    return e.select(equal, conversion.literal(0, x.type.dtype), difference)
 
 
 # Exponentials and logarithms.
@@ -134,7 +140,7 @@ logaddexp = elementwise(
 )
 logistic = elementwise(
     "logistic",
-    _scipy("expit"),
+    _logistic,
     [lambda x, y: e.mul(y, _one_minus(y))],
     accepts=dtypes.FLOATS,
     cost=12,
@@ -170,7 +176,7 @@ cbrt = elementwise(
 
 
 def _half(x: Atom) -> Atom:
-    return e.conversion.literal(0.5, x.type.dtype)
+    return conversion.literal(0.5, x.type.dtype)
 
 
 def _inverse_root(x: Atom) -> Atom:
@@ -325,7 +331,7 @@ def _trigamma(x: Atom) -> Atom:
     # One period of the sine, to be accurate far from 0. It is 1 where it is unused,
     # because its reciprocal is infinite at integers.
     period = e.sub(x, discrete.round(x))
-    half = e.conversion.literal(0.5, x.type.dtype)
+    half = conversion.literal(0.5, x.type.dtype)
     sine = sin(e.mul(e.select(reflected, period, half), math.pi))
     mirror = e.mul(e.square(e.reciprocal(sine)), math.pi**2)
     return e.select(reflected, e.sub(mirror, total), total)

@@ -22,6 +22,7 @@ from arrayfn.primitives import (
     discrete,
     dynamic_slices,
     elementwise,
+    emitters,
     fourier,
     indexing,
     linalg_lu,
@@ -85,5 +86,6 @@ ROWS: Final[tuple[Primitive, ...]] = (
     *rematerialization.ROWS,
 )
 TABLE: Final[dict[str, Primitive]] = {row.name: row for row in ROWS}
+emitters.define(TABLE)
 
 assert len(TABLE) == len(ROWS), "two primitives have one name"

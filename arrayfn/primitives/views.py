@@ -17,8 +17,8 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.layout import Shape
-from arrayfn.primitives import conversion, families, reductions
+from arrayfn.ir.layout import Shape
+from arrayfn.primitives import conversion, emitters, families
 from arrayfn.primitives.base import (
     LINEAR,
     NOT_LINEAR,
@@ -33,15 +33,7 @@ from arrayfn.primitives.base import (
     Template,
     View,
 )
-
-
-def move_axis(x: Atom, source: int, target: int) -> Atom:
-    """``x`` with one axis moved; ``x`` itself if it is in place."""
-    if source == target:
-        return x
-    order = [axis for axis in range(x.type.ndim) if axis != source]
-    order.insert(target, source)
-    return transpose(x, permutation=tuple(order))
+from arrayfn.primitives.emitters import move_axis
 
 
 def broadcast_literal(value: float, type: ArrayType) -> Atom:
@@ -179,7 +171,7 @@ def _broadcast_transpose(
         if extent == 1 != shape[axis]
     ]
     if summed:
-        ct = reductions.reduce_sum(ct, axes=tuple(sorted(summed)))
+        ct = emitters.reduce_sum(ct, axes=tuple(sorted(summed)))
     if ct.type.shape == type.shape:
         return ct
     kept = tuple(

@@ -17,7 +17,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.primitives import (
     conversion,
     discrete,

@@ -20,7 +20,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.primitives import conversion, families, indexing, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (

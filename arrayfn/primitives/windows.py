@@ -17,7 +17,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType
-from arrayfn.layout import RowMajor, Shape
+from arrayfn.ir.layout import RowMajor, Shape
 from arrayfn.primitives.base import Array
 
 Axes = tuple[int, ...]

@@ -14,10 +14,10 @@ import numpy as np
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes
+from arrayfn.compilation.jit import jit
 from arrayfn.dtypes import DType
 from arrayfn.errors import DTypeError, ShapeError, user_location
-from arrayfn.jit import jit
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.index_bounds import known_value

@@ -13,9 +13,8 @@ import numpy as np
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes
-from arrayfn.custom import stop_gradient
 from arrayfn.dtypes import DType
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.index_bounds import known_value
@@ -31,6 +30,7 @@ from arrayfn.random.bits import (
 )
 from arrayfn.random.keys import Key, single, split
 from arrayfn.tracing import apply
+from arrayfn.transforms.custom import stop_gradient
 
 _ROOT_TWO = math.sqrt(2.0)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.random.bits import (

@@ -11,17 +11,17 @@ from typing import Any
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
-from arrayfn.custom import custom_jvp
 from arrayfn.dtypes import DType
 from arrayfn.errors import ShapeError, user_location
+from arrayfn.ir.layout import Shape
 from arrayfn.lax.special_incomplete_gamma import log_sample_slope
-from arrayfn.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.random.bits import AnyKey, floating, parameter, shape_for, unit
 from arrayfn.random.continuous import exponential, real_normal
 from arrayfn.random.discrete import rademacher
 from arrayfn.random.keys import Key, fold_in, single, split
+from arrayfn.transforms.custom import custom_jvp
 
 
 def gamma(

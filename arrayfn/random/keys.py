@@ -18,7 +18,7 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, tree
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import random_bits, views

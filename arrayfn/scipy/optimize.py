@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import arrayfn.numpy as anp
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
-from arrayfn.functions import value_and_grad
 from arrayfn.lax import while_loop
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.transforms import value_and_grad
 
 Function = Callable[..., Any]
 Evaluate = Callable[[Array], tuple[Array, Array]]

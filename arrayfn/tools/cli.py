@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,11 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
     chosen = parser().parse_args(arguments)
     if chosen.command == "coverage":
-        # It imports all of arrayfn, which other commands do not need.
-        return importlib.import_module("arrayfn.tools.coverage").run()
+        # It imports all of arrayfn, which the other commands need not wait for.
+        from arrayfn.tools import coverage
+
+        return coverage.run()
     try:
-        # Its libraries are an extra; other commands work without it.
-        demo = importlib.import_module("arrayfn.tools.demo")
+        # Its libraries are an extra, without which other commands still work.
+        from arrayfn.tools import demo
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("arrayfn"):
             raise

@@ -19,14 +19,14 @@ import numpy as np
 
 from arrayfn import dtypes, tree
 from arrayfn.backends.registry import available_backends
+from arrayfn.compilation.jit import jit
+from arrayfn.compilation.operators import Operator, operator
 from arrayfn.devices import block_until_ready, device_put
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.functions import make_program
 from arrayfn.ir import Program
-from arrayfn.jit import jit
 from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
-from arrayfn.operators import Operator, operator
 from arrayfn.primitives.base import Contraction, Primitive, Reduction, Scalar
+from arrayfn.transforms import make_program
 
 Array = np.ndarray[Any, Any]
 Call = Callable[..., Any]

@@ -21,9 +21,9 @@ from typing import Final
 
 import numpy as np
 
-from arrayfn.builder import ProgramBuilder
 from arrayfn.errors import ArrayfnError
 from arrayfn.ir import Atom, Program, type_of
+from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.lowering import lower as lower_cpu
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda import lower as lower_cuda
@@ -185,7 +185,7 @@ class Names:
 # Each namespace, and arrayfn's counterpart.
 NAMESPACES: Final[tuple[tuple[str, str], ...]] = (
     ("array_api", "arrayfn.numpy"),
-    ("array_api.array", "arrayfn.tracer:Tracer"),
+    ("array_api.array", "arrayfn.tracing:Tracer"),
     ("jax.numpy", "arrayfn.numpy"),
     ("jax.numpy.linalg", "arrayfn.numpy.linalg"),
     ("jax.numpy.fft", "arrayfn.numpy.fft"),

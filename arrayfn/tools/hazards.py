@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from arrayfn import dtypes
 from arrayfn.errors import SourceLocation, readable_file
-from arrayfn.functions import make_program
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
-from arrayfn.passes.dce import dce
 from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.primitives.base import Primitive, View
+from arrayfn.transforms import make_program
+from arrayfn.transforms.dce import dce
 
 SINGULAR: Final = {
     "div": 1,

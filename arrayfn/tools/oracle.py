@@ -3,23 +3,30 @@
 ``oracle`` interprets a Program in float64 with exact sums (``device="reference64"``).
 It interprets it several times more, and perturbs every result of every equation at
 random, by at most the tolerance of that equation: Monte Carlo arithmetic (D. S. Parker,
-1997; Verificarlo, 2016). The spread of these runs estimates the error of any
-implementation that rounds each equation well, in any order of summation. Unlike a fixed
-tolerance, it accounts for cancellation, ill-conditioned matrices, and comparisons that
-rounding can decide either way.
+1997; Verificarlo, 2016). One run in four draws a separate error for each element, one
+the same error for equal numbers, one the same error for all elements, and one no error
+for most. So errors of equal terms add up, a function may be too large everywhere, and a
+difference of well-rounded numbers may be exactly 0. The spread of these runs estimates
+the error of any implementation that rounds each equation well, in any order of
+summation. Unlike a fixed tolerance, it accounts for cancellation, ill-conditioned
+matrices, and comparisons that rounding can decide either way.
 
 * An elementwise result is perturbed by 2 units in the last place of its dtype, or by
   the row's tolerance if that is larger. A result that the dtype represents exactly is
   not perturbed, so that exact computations, as of small integers, stay exact.
 * A sum or contraction is perturbed by ``(log2(n) + 4) * eps`` relative to the sum of
   absolute values, where ``n`` is the number of terms (of a window; for a scatter, of
-  all updates). Sums of float16 and bfloat16 are float32 until they are rounded, but a
-  scatter adds in its own dtype.
+  all updates). Sums of float16 and bfloat16 are float32 until they are rounded. A
+  scatter adds or multiplies in its own dtype, one update after the other: it is
+  perturbed by ``n / 2 * eps`` if that is more, where ``n`` is the number of updates of
+  one target.
 * float16 and bfloat16 values keep float32's precision between equations in one half of
   the runs, and are rounded after each equation in the other. They are always rounded
   where anything but half-precision arithmetic reads them.
+* A NaN has a random sign.
+* A loop has at most twice as many iterations as in float64.
 * A factorisation or transform is perturbed by the row's tolerance, relative to the
-  largest element of the result.
+  largest element of the result. What is not finite may be NaN or either infinity.
 
 The bound is 4 times the largest distance of ``SAMPLES`` runs from the float64 values,
 and at least 2 units in the last place. It is an estimate, not a proof: it fails if all
@@ -30,7 +37,7 @@ infinite where integers, bools, infinities or NaN differ between runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,8 +49,10 @@ from arrayfn.backends.reference.wide import wide_array, widened
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError
 from arrayfn.ir import Equation, Program
+from arrayfn.lowering.halves import JUMPS
 from arrayfn.primitives.base import Primitive, Tolerance
 from arrayfn.primitives.calls import evaluate
+from arrayfn.primitives.indexing import scatter_add
 
 Array = np.ndarray[Any, Any]
 
@@ -64,7 +73,44 @@ _SUMS: Final = frozenset(
         "reduce_window_sum",
     }
 )
+_ONE_BY_ONE: Final = frozenset({"scatter_add", "scatter_mul"})  # in their dtype
 _WHOLE: Final = frozenset({"linear algebra", "fourier"})
+_EXACT_FAMILIES: Final = frozenset({"view", "structure", "sorting"})
+_EXACT: Final = frozenset(
+    {
+        "neg",
+        "abs",
+        "sign",
+        "max",
+        "min",
+        "clamp",
+        "select",
+        "copysign",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "real",
+        "imag",
+        "conj",
+        "complex",
+        "reduce_max",
+        "reduce_min",
+        "cummax",
+        "cummin",
+        "gather",
+        "scatter",
+        "scatter_min",
+        "scatter_max",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "sliding_windows",
+        "window_take",
+        "reduce_window_max",
+        "reduce_window_min",
+    }
+)
+"""Primitives that give some of their operands, or integers: nothing is rounded."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +168,7 @@ def oracle(
     Raises ArgumentError if the inputs do not have the Program's types.
 
     >>> import numpy as np
-    >>> from arrayfn.functions import make_program
+    >>> from arrayfn.transforms import make_program
     >>> x = np.float32([1e8, 1.0, -1e8])
     >>> (judged,) = oracle(make_program(lambda x: x.sum())(x), [x])
     >>> float(judged.value), bool(judged.bound > 1)
@@ -144,14 +190,12 @@ def oracle(
     exact = _Exact()
     values = [np.asarray(x) for x in evaluate(widened(program, exact), given)]
     random = np.random.default_rng(seed)
-    most = 10 * exact.count + 1000
     runs: list[list[Any]] = []
     for k in range(samples):
-        rounding = _Rounding(random, excess=k % 2 == 1, most=most)
-        try:
-            runs.append(evaluate(widened(program, rounding), given))
-        except _EndlessError:  # rounding decides when a loop ends
-            runs.append([np.full(np.shape(value), np.nan) for value in values])
+        chance = _CHANCES[k % len(_CHANCES)]
+        excess = k // len(_CHANCES) % 2 == 1
+        rounding = _Rounding(random, chance, excess, exact.counts)
+        runs.append(evaluate(widened(program, rounding), given))
     return [
         _judged(value, [wide_array(run[k], type.dtype) for run in runs], type.dtype)
         for k, (value, type) in enumerate(
@@ -185,14 +229,11 @@ def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
         return Judged(value, bound, dtype)
 
 
-class _EndlessError(Exception):
-    """A run with rounded results has many more equations than the exact one."""
-
-
 class _Exact:
-    """Does not perturb results; counts equations."""
+    """Does not perturb results; counts the iterations of loops."""
 
-    count = 0
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}  # by the identity of the equation
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
         """As they are."""
@@ -202,24 +243,80 @@ class _Exact:
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
         """As they are."""
-        self.count += 1
         return arrays
+
+    def limit(self, equation: Equation) -> float:
+        """None."""
+        return math.inf
+
+    def iterated(self, equation: Equation, count: int) -> None:
+        """Keep the largest count of each loop."""
+        self.counts[id(equation)] = max(count, self.counts.get(id(equation), 0))
+
+
+def _independent(random: np.random.Generator, x: Array) -> Array:
+    """An independent number for each element."""
+    return random.uniform(-1.0, 1.0, x.shape)
+
+
+def _by_value(random: np.random.Generator, x: Array) -> Array:
+    """The same number for equal elements, as a function has the same error for them."""
+    bits = np.ascontiguousarray(x, np.float64).view(np.uint64)
+    for factor in random.integers(1 << 63, size=2, dtype=np.uint64):
+        bits = (bits ^ (bits >> np.uint64(29))) * (factor | np.uint64(1))
+    return bits.view(np.int64).reshape(x.shape) / float(1 << 63)
+
+
+def _one_sided(random: np.random.Generator, x: Array) -> Array:
+    """The same number for all elements: a function may be too large everywhere."""
+    return np.full(x.shape, random.uniform(-1.0, 1.0))
+
+
+def _seldom(random: np.random.Generator, x: Array) -> Array:
+    """0 for four numbers in five: a good function often gives the nearest number."""
+    part = _by_value(random, x)
+    return np.where(np.abs(part) < 0.8, 0.0, part)
+
+
+_CHANCES: Final = (_independent, _by_value, _one_sided, _seldom)
 
 
 class _Rounding:
-    """Perturbs the results of up to ``most`` equations at random."""
+    """Perturbs the results of equations within their margins, drawn by ``chance``.
 
-    def __init__(self, random: np.random.Generator, excess: bool, most: int) -> None:
+    ``excess`` lets float16 and bfloat16 keep float32's precision and range. ``counts``
+    has each loop's iterations in the exact run. A loop stops at twice as many, since
+    one that waits for small terms may never see them with random errors.
+    """
+
+    def __init__(
+        self,
+        random: np.random.Generator,
+        chance: Callable[[np.random.Generator, Array], Array],
+        excess: bool,
+        counts: Mapping[int, int],
+    ) -> None:
         self.random = random
-        self.most = most
-        self.excess = excess  # 16-bit floats keep float32's precision and range
+        self.chance = chance
+        self.excess = excess
+        self.counts = counts
+
+    def limit(self, equation: Equation) -> float:
+        """Twice the count of the exact run, and 8."""
+        return 2 * self.counts.get(id(equation), 0) + 8
+
+    def iterated(self, equation: Equation, count: int) -> None:
+        """Not needed."""
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
-        """Round float16 and bfloat16 operands that other dtypes are computed from."""
+        """Round float16 and bfloat16 operands of other dtypes' results and of jumps."""
         given = [atom.type.dtype for atom in equation.inputs]
         if not self.excess or not dtypes.HALVES.intersection(given):
             return arrays
-        if all(v.type.dtype in dtypes.HALVES for v in equation.outputs):
+        gives_halves = all(v.type.dtype in dtypes.HALVES for v in equation.outputs)
+        if gives_halves and equation.primitive.name not in JUMPS:
+            return arrays
+        if equation.params.get("excess"):
             return arrays
         return [
             wide_array(x, dtype) if dtype in dtypes.HALVES else x
@@ -229,10 +326,7 @@ class _Rounding:
     def results(
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
-        """Perturb inexact results. Raises _EndlessError after too many equations."""
-        self.most -= 1
-        if self.most < 0:
-            raise _EndlessError
+        """Perturb inexact results."""
         row = equation.primitive
         assert isinstance(row, Primitive)
         if equation.subprograms():
@@ -254,12 +348,44 @@ class _Rounding:
     ) -> Array:
         with np.errstate(all="ignore"):
             margin = self.margin(row, equation, operands, x, dtype)
+            if row.family in _WHOLE or np.iscomplexobj(x):
+                x = self.unlike(x)
+            if row.name in _SUMS:
+                x = self.signed(x)
+            elif row.name == "reduce_prod":
+                x = self.in_any_order(x, operands[0], equation.params["axes"], dtype)
             if self.excess:
                 dtype = dtypes.compute_dtype(dtype)
             if np.iscomplexobj(x):
-                real = self.moved(x.real, margin, dtypes.real_of(dtype))
-                return real + 1j * self.moved(x.imag, margin, dtypes.real_of(dtype))
+                result = np.empty_like(x)  # of parts: 1j * inf is NaN + inf j
+                result.real = self.moved(x.real, margin, dtypes.real_of(dtype))
+                result.imag = self.moved(x.imag, margin, dtypes.real_of(dtype))
+                return result
             return self.moved(x, margin, dtype)
+
+    def signed(self, x: Array) -> Array:
+        """``x`` with either sign where it is 0: that of a sum depends on its order."""
+        if np.iscomplexobj(x):
+            return x
+        signs = self.random.choice([-1.0, 1.0], x.shape)
+        return np.where(x == 0, np.copysign(x, signs), x)
+
+    def in_any_order(
+        self, x: Array, factors: Array, axes: tuple[int, ...], dtype: DType
+    ) -> Array:
+        """``x``, the product of ``factors``; any number where parts of it overflow."""
+        logs = np.log2(np.abs(factors).astype(np.float64))
+        logs = np.where(np.isfinite(logs), logs, 0.0)
+        limits = ml_dtypes.finfo(dtypes.compute_dtype(dtypes.real_of(dtype)))
+        above = np.sum(np.maximum(logs, 0.0), axis=axes) >= limits.maxexp - 1
+        below = np.sum(np.minimum(logs, 0.0), axis=axes) <= limits.minexp + 1
+        kinds = self.random.choice([np.nan, np.inf, -np.inf, 0.0, 1.0], x.shape)
+        return np.where(above | below, x * kinds, x)
+
+    def unlike(self, x: Array) -> Array:
+        """``x`` with any of NaN and infinities where it is not finite."""
+        kinds = self.random.choice([np.nan, np.inf, -np.inf], x.shape)
+        return np.where(np.isfinite(x), x, kinds)
 
     def margin(
         self,
@@ -270,15 +396,21 @@ class _Rounding:
         dtype: DType,
     ) -> Array | float:
         """The largest absolute error of ``x`` by this equation; 0 if it is exact."""
+        if row.name in _EXACT or row.family in _EXACT_FAMILIES:
+            return 0.0
         real = dtypes.real_of(dtype)
         wide = dtypes.compute_dtype(real)
-        eps = float(ml_dtypes.finfo(wide).eps)
+        limits = ml_dtypes.finfo(wide)
+        eps = float(limits.eps)
         double = wide == dtypes.float64
         promised = row.tolerance.float64 if double else row.tolerance.float32
         usual = _DEFAULT.float64 if double else _DEFAULT.float32
+        terms = max(2, *(v.size for v in operands)) if operands else 2
+        factor: Array | float = math.log2(terms) + 4
+        if row.name in _ONE_BY_ONE:
+            eps = float(ml_dtypes.finfo(real).eps)
+            factor = np.maximum(factor, _updates(equation, operands) / 2)
         if row.name in _SUMS:
-            if row.name == "scatter_add":
-                eps = float(ml_dtypes.finfo(real).eps)  # adds to memory one by one
             inexact = [np.issubdtype(v.dtype, np.inexact) for v in operands]
             sizes = [
                 np.abs(v) if i else v for v, i in zip(operands, inexact, strict=True)
@@ -286,15 +418,20 @@ class _Rounding:
             mass = np.asarray(_double(row, equation, sizes))
             if _is_small_integer(mass, operands, inexact, eps):
                 return 0.0
-            terms = max(2, *(v.size for v in operands))
-            return (math.log2(terms) + 4) * eps * mass
+            return factor * eps * mass
+        if row.name == "scatter_mul":
+            return np.where(_is_number_of(x, real), 0.0, factor * eps * np.abs(x))
         if row.family in _WHOLE:
             finite = np.isfinite(x)
             return promised * float(np.max(np.abs(x), initial=0.0, where=finite))
         size = np.abs(x)
+        if np.iscomplexobj(x):  # for an infinite number, the size of its finite part
+            parts = [np.where(np.isfinite(v), np.abs(v), 0.0) for v in (x.real, x.imag)]
+            size = np.where(np.isfinite(size), size, parts[0] + parts[1])
         if row.name == "logaddexp":  # the larger operand and a logarithm may cancel
             size = np.maximum(size, np.maximum(*map(np.abs, operands)))
             size = np.where(np.isfinite(size), size, np.abs(x))
+        size = np.minimum(size, float(limits.max) / 2)  # no unit above the largest
         margin = 2 * np.spacing(size.astype(wide)).astype(np.float64)
         if promised > usual:
             margin = np.maximum(margin, promised * size)
@@ -304,11 +441,17 @@ class _Rounding:
         """``x`` perturbed within the margin, rounded to the dtype."""
         if real in dtypes.HALVES:
             # Computed in float32 and rounded once, to either neighbour.
-            units = np.abs(x) * float(ml_dtypes.finfo(real).eps) / 2
+            limits = ml_dtypes.finfo(real)
+            units = np.abs(x) * float(limits.eps)
+            units = np.maximum(units, float(limits.smallest_subnormal)) / 2
             margin = np.where(_is_number_of(x, real), margin, margin + units)
-        part = self.random.uniform(-1.0, 1.0, x.shape)
-        moved = np.where(np.isfinite(x), x + part * margin, x)
-        return wide_array(moved, real)
+        moved = np.where(np.isfinite(x), x + self.chance(self.random, x) * margin, x)
+        moved = wide_array(moved, real)
+        is_nan = np.isnan(moved)
+        if is_nan.any():  # a NaN has either sign
+            signs = self.random.choice([-1.0, 1.0], x.shape)
+            moved = np.where(is_nan, np.copysign(moved, signs), moved)
+        return moved
 
 
 def _double(row: Primitive, equation: Equation, operands: Sequence[Array]) -> Any:
@@ -316,6 +459,13 @@ def _double(row: Primitive, equation: Equation, operands: Sequence[Array]) -> An
     if "preferred_element_type" in params:
         params.pop("preferred_element_type")
     return row.reference(*operands, **params)
+
+
+def _updates(equation: Equation, operands: Sequence[Array]) -> Array:
+    """How many updates of a scatter meet in each of its places."""
+    x, indices, updates = operands
+    zeros, ones = np.zeros(x.shape), np.ones(updates.shape)
+    return np.asarray(scatter_add.reference(zeros, indices, ones, **equation.params))
 
 
 def _is_number_of(x: Array, dtype: DType) -> Array:

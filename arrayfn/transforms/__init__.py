@@ -1,1 +1,47 @@
-"""Transformations of Programs: each takes a Program and gives a Program."""
+"""Transformations of Python functions: thin, and aware of pytrees.
+
+Each traces its function into a Program, transforms that, and runs the result: inside
+another transformation by inlining it, else at once.
+"""
+
+from __future__ import annotations
+
+from arrayfn.transforms.arguments import (
+    Function,
+    check_leaf,
+    check_leaves,
+    leaf_type,
+    name_of,
+)
+from arrayfn.transforms.directional import jvp, linear_transpose, linearize, vjp
+from arrayfn.transforms.flat_trace import FlatTrace, inside_trace, trace_function
+from arrayfn.transforms.gradients import grad, value_and_grad
+from arrayfn.transforms.jacobians import hessian, jacfwd, jacobian, jacrev
+from arrayfn.transforms.mapping import vmap
+from arrayfn.transforms.shape_struct import ShapeDtypeStruct
+from arrayfn.transforms.shapes import eval_shape, make_program
+
+__all__ = [
+    "FlatTrace",
+    "Function",
+    "ShapeDtypeStruct",
+    "check_leaf",
+    "check_leaves",
+    "eval_shape",
+    "grad",
+    "hessian",
+    "inside_trace",
+    "jacfwd",
+    "jacobian",
+    "jacrev",
+    "jvp",
+    "leaf_type",
+    "linear_transpose",
+    "linearize",
+    "make_program",
+    "name_of",
+    "trace_function",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+]

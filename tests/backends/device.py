@@ -17,7 +17,7 @@ from arrayfn.backends.registry import BACKENDS
 from arrayfn.ir import ArrayType, Program, type_of
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
-from arrayfn.tracer import ArrayOnDevice
+from arrayfn.tracing import ArrayOnDevice
 
 Array = np.ndarray[Any, Any]
 

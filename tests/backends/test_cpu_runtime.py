@@ -19,7 +19,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from arrayfn import layout as layouts
 from arrayfn.backends.cpu import runtime
 from arrayfn.backends.cpu.executable import Executable, bind
 from arrayfn.backends.cpu.libraries import gemm, provider_words
@@ -30,6 +29,7 @@ from arrayfn.backends.native.code import native_addresses
 from arrayfn.backends.native.engine import ENGINE
 from arrayfn.errors import ArgumentError, BackendError
 from arrayfn.ir import ArrayType
+from arrayfn.ir import layout as layouts
 from arrayfn.lowering.gemm_tiles import PROVIDERS, gemm_tiles
 from arrayfn.lowering.plan import (
     BufferAllocation,
@@ -488,7 +488,7 @@ def product(
         array((batch, n, k) if b else (batch, k, n), dtype),
         array((batch, m, n), dtype),
     ]
-    tiles = gemm_tiles(m, n, k, batch, dtype, cores=4)
+    tiles = gemm_tiles(m, n, k, batch, dtype)
     numbers = (m, n, k, m if a else k, k if b else n, n, a, b, batch)
     strides = (m * k, k * n, m * n, tiles.tile_m, tiles.tile_n)
     step = call(tiles.items, "b0", "b1", "b2", *numbers, *strides, grain=1)

@@ -8,16 +8,16 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, nn
+from arrayfn.backends.cuda import attention as cuda_attention
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.code import compile_ptx
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import trace_function
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.plan import Kernel
-from arrayfn.nn import fused_attention
 from arrayfn.primitives.calls import evaluate
+from arrayfn.transforms import trace_function
 from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
@@ -60,7 +60,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def without_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The generated kernels take what cuDNN would."""
-    monkeypatch.setattr(fused_attention, "_has_cudnn", lambda: False)
+    monkeypatch.setattr(cuda_attention, "_has_cudnn", lambda: False)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -116,18 +116,18 @@ def test_the_kernel_keeps_logarithms_of_the_denominators():
     [
         (64, {}, True, "cudnn_attention"),
         (64, {"window": (None, 0)}, True, "cudnn_attention"),
-        (64, {}, False, "attention_kernels"),
+        (64, {}, False, "generated_attention"),
         (192, {}, True, "cudnn_attention"),
-        (84, {}, True, "attention_kernels"),
-        (64, {"window": (16, 0)}, True, "attention_kernels"),
-        (64, {"given": ("bias",)}, True, "attention_kernels"),
+        (84, {}, True, "generated_attention"),
+        (64, {"window": (16, 0)}, True, "generated_attention"),
+        (64, {"given": ("bias",)}, True, "generated_attention"),
         (300, {}, True, None),
     ],
 )
 def test_cudnn_goes_before_the_kernels_and_these_before_the_body(
     head, static, there, chosen, monkeypatch
 ):
-    monkeypatch.setattr(fused_attention, "_has_cudnn", lambda: there)
+    monkeypatch.setattr(cuda_attention, "_has_cudnn", lambda: there)
     types = [ArrayType((2, 8, 4, head), BF16)] * 3
     static = {"scale": 1.0, "window": (None, None), "given": (), **static}
     found = KERNELS.find("attention", "cuda", types, static)
@@ -256,7 +256,7 @@ def test_the_body_of_the_gradient_by_a_bias_is_the_formula():
 
 
 def test_the_gradient_that_adds_in_any_order_is_for_those_who_allow_it(monkeypatch):
-    monkeypatch.setattr(fused_attention, "_has_cudnn", lambda: True)
+    monkeypatch.setattr(cuda_attention, "_has_cudnn", lambda: True)
     types = [ArrayType((2, 8, 4, 64), BF16)] * 3
     static = {"scale": 1.0, "window": (None, 0), "given": ()}
     names = [

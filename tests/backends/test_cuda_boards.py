@@ -10,10 +10,10 @@ from arrayfn import lax
 from arrayfn.backends.cuda import kernel_compiler, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.primitives.calls import evaluate
+from arrayfn.transforms import trace_function
 from tests.common_functions import random
 from tests.lowered_on_gpu import lowered
 
@@ -235,6 +235,18 @@ def test_parts_of_rows_equal_the_reference(case):
     (expected,) = evaluate(program, [x])
     assert result.dtype == expected.dtype
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-4)
+
+
+# A part is 64 elements, a group 128 parts; 32 threads look at a part each.
+@pytest.mark.parametrize(("parts", "groups"), [(32, 0), (33, 1), (128, 1), (129, 2)])
+def test_parts_are_in_groups_where_a_block_has_fewer_threads(parts, groups):
+    gpu = replace(PARTS, part_threads=32, part_tiles=1)
+    compiled = lowered(along("cumsum"), random(2, 64 * parts, dtype=float), gpu=gpu)
+    (kernel,), (step,) = compiled.kernels, compiled.plan.steps
+    names = [p.name for p in kernel.parameters if p.kind == "i64"]
+    integers = [a for a in step.arguments if isinstance(a, int)]
+    given = dict(zip(names, integers, strict=True))
+    assert (given["parts"], given.get("groups", 0)) == (parts, groups)
 
 
 @needs_compiler

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arrayfn import layout
 from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.call_entry import CallEntry, Result
 from arrayfn.backends.cuda.device_array import DeviceArray, interned
 from arrayfn.backends.cuda.driver import Device
 from arrayfn.backends.cuda.waiting import waiter
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, layout
 from tests.backends.cuda_driver import STREAM, Driver
 
 F32 = interned(ArrayType((16,), np.dtype("float32"), layout.C))

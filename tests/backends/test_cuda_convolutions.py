@@ -11,7 +11,6 @@ from arrayfn import dtypes, lax
 from arrayfn.backends.cuda import missing_here
 from arrayfn.backends.cuda.convolution_ways import ways_of
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GPU
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.cuda.windows.convolutions import program_of
@@ -19,6 +18,7 @@ from arrayfn.lowering.options import Options
 from arrayfn.lowering.plan import KernelCall, LibraryKernel
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
+from arrayfn.transforms import trace_function
 from tests.common_functions import random
 from tests.lowered_on_gpu import lowered
 from tests.lowering.kernels import assert_near

@@ -11,13 +11,13 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.backends.cuda import kernel_compiler, missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.options import Options
 from arrayfn.lowering.plan import Kernel
 from arrayfn.primitives.calls import evaluate
 from arrayfn.scipy.sparse.linalg import cg
+from arrayfn.transforms import trace_function
 from tests.common_functions import layernorm, random, softmax
 from tests.lowered_on_gpu import lowered
 

@@ -83,6 +83,20 @@ def test_before_clusters_a_row_is_a_block_s():
     assert {kernel.cluster for kernel in compiled.kernels} == {1}
 
 
+# Four blocks of a cluster hold 4096 elements; two clusters are the GPU's 8 blocks.
+@pytest.mark.parametrize(
+    ("rows", "length", "cluster"), [(1, 4096, 4), (1, 4100, 1), (2, 4100, 4)]
+)
+def test_a_row_is_summed_by_a_cluster_if_it_is_small_or_that_is_enough_blocks(
+    rows, length, cluster
+):
+    gpu = replace(CLUSTERS, multiprocessors=8)
+    x = random(rows, length)
+    compiled = lowered(lambda x: anp.sum(x, axis=1), x, gpu=gpu)
+    assert compiled.kernels[0].cluster == cluster
+    assert_equal(lambda x: anp.sum(x, axis=1), (x,), compiled, 2e-6)
+
+
 @pytest.mark.parametrize(("rows", "cluster"), [(8, 4), (32, 1), (300, 1)])
 def test_rows_for_large_blocks_are_shared_where_they_are_few(rows, cluster):
     x = np.empty((rows, 16384), np.float32)

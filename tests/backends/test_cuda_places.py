@@ -5,10 +5,10 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.indexing import additions
 from arrayfn.lowering.cuda.lower import Options, lower
 from arrayfn.primitives.calls import evaluate
+from arrayfn.transforms import trace_function
 from tests.common_functions import random
 
 INDEX = np.array([3, -1, 0, 7, -8, 3, 2, 5] * 5, np.int32)

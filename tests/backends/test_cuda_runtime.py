@@ -18,10 +18,10 @@ from arrayfn.backends.cuda import (
     missing_here,
 )
 from arrayfn.errors import ArgumentError, BackendError, DifferentiationError
-from arrayfn.functions import trace_function
 from arrayfn.primitives.base import Tolerance
 from arrayfn.primitives.calls import evaluate
 from arrayfn.tracing import apply
+from arrayfn.transforms import trace_function
 from tests.common_functions import random, softmax
 from tests.lowering.kernels import assert_near
 from tests.lowering.test_kernels_of_the_table import LOWERED, program_of_samples

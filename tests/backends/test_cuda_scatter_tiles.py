@@ -6,10 +6,10 @@ import pytest
 from arrayfn import dtypes
 from arrayfn.backends.cuda import kernel_compiler, missing_packages
 from arrayfn.backends.cuda.emulator import Pointer, launch
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.indexing.scatter_tiles import Tiles, kernel_of
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.options import Options
+from arrayfn.transforms import trace_function
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 LIMIT, EACH = 150, 128  # targets, and those of a digit: two tiles of 64

@@ -236,3 +236,28 @@ def test_factors_hold_nan_where_their_matrix_does():
     np.testing.assert_array_equal(factors[1], np.eye(3))
     np.testing.assert_array_equal(order[1], [0, 1, 2])
     np.testing.assert_array_equal(pivots[1], [0, 1, 2])
+
+
+def test_nan_is_looked_for_where_a_matrix_is_moved_anyway():
+    x, b = np.ones((9, 4, 4), F32), np.ones((9, 4, 2), F32)
+    for function, launches in ((anp.linalg.inv, 9), (anp.linalg.det, 6)):
+        assert len(lowered(function, x).plan.steps) == launches
+    assert len(lowered(anp.linalg.solve, x, b).plan.steps) == 7
+
+
+@pytest.mark.cuda
+@needs_gpu
+@pytest.mark.parametrize("n", [1, 4, 40, 300])
+@pytest.mark.parametrize("dtype", [F32, F64, np.complex64])
+def test_on_a_gpu_pivots_do_not_lose_nan(n, dtype):
+    x = np.stack([2 * np.eye(n)] * 3).astype(dtype)
+    x[0, n // 2, n - 1] = np.nan
+    x[2] = np.nan
+    one = np.eye(n, dtype=dtype)
+    for function in (anp.linalg.inv, lambda x: anp.linalg.solve(x, one)):
+        result = np.asarray(af.jit(function, device="cuda")(x))
+        assert np.isnan(result[[0, 2]]).all()
+        np.testing.assert_array_equal(result[1], one / 2)
+    determinants = np.asarray(af.jit(anp.linalg.det, device="cuda")(x))
+    assert np.isnan(determinants[[0, 2]]).all()
+    assert not np.isnan(determinants[1])

@@ -14,9 +14,9 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, lax, nn
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.cuda.staging import parts_of
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.primitives.calls import evaluate
+from arrayfn.transforms import trace_function
 from tests.common_functions import random
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -199,3 +199,9 @@ def test_a_value_beside_its_reduction_over_one_element() -> None:
         return anp.where(x == x, anp.where(both != 0, both, y), x)
 
     check(function, (np.ones((1, 1), bool), np.ones((1, 1), np.uint64)))
+
+
+@pytest.mark.parametrize("sizes", [(3, 5, 2, 0), (0, 5, 2, 3), (3, 5, 0, 3)])
+def test_products_of_empty_matrices_of_bytes(sizes: tuple[int, ...]) -> None:
+    b, m, k, n = sizes
+    check(anp.matmul, (counted((b, m, k), np.int8), counted((k, n), np.int8)))

@@ -14,13 +14,13 @@ from arrayfn.backends.cuda import (
 )
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.backends.cuda.libraries import spectra
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.cuda.solvers import cholesky, cholesky_tiles, substitution
 from arrayfn.lowering.plan import LibraryKernel
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
 from arrayfn.tracing import apply
+from arrayfn.transforms import trace_function
 from tests.lowered_on_gpu import lowered
 from tests.lowering.kernels import assert_near
 from tests.lowering.test_kernels_of_the_table import program_of_samples

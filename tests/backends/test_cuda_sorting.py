@@ -11,12 +11,12 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.backends.cuda import missing_packages
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import trace_function
 from arrayfn.lowering.cuda.config import GPU
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.options import Options
 from arrayfn.lowering.plan import Kernel
 from arrayfn.primitives.calls import evaluate
+from arrayfn.transforms import trace_function
 from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())

@@ -7,11 +7,10 @@ import subprocess
 import numpy as np
 import pytest
 
-from arrayfn import layout
 from arrayfn.backends.cuda import runner, staging
 from arrayfn.backends.cuda.kernel_nodes import Graph, Kernel
 from arrayfn.backends.cuda.staging import Part, Staging, copy_parts_ptx, parts_of
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, layout
 from arrayfn.lowering.plan import BufferAllocation
 
 # Targets, sources and bytes.

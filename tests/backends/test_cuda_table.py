@@ -17,8 +17,8 @@ import pytest
 from arrayfn import dtypes
 from arrayfn.backends.cuda import missing_here
 from arrayfn.backends.registry import choose
-from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import Program, Var, type_of
+from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.table import ROWS
 from tests.primitives.test_table import (

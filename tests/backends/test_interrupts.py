@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,8 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
+from arrayfn.backends.cuda import missing_here
+from tests.processes import python_path
 
 FOREVER = 10**12
 A = np.linalg.qr(np.random.default_rng(2).standard_normal((48, 48)))[0]
@@ -164,6 +165,26 @@ def test_donated_arguments_of_an_interrupted_call() -> None:
     np.testing.assert_array_equal(function(np.ones((48, 48)), 3), wanted)
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(bool(missing_here()), reason=missing_here())
+@pytest.mark.parametrize("count", [1, 100_000], ids=["small", "large"])
+def test_reading_what_a_gpu_is_at_is_interrupted(count: int) -> None:
+    turns = 10**8  # some seconds
+    function = af.jit(
+        lambda x, n: lax.fori_loop(0, n, lambda i, c: anp.sin(c), x), device="cuda"
+    )
+    x = np.full(count, 0.5, np.float32)
+    wanted = np.asarray(function(x, 3))
+    slow = function(x, turns)
+    begin = time.monotonic()
+    timer = interrupt_after(0.3)
+    with pytest.raises(KeyboardInterrupt):
+        np.asarray(slow)
+    assert time.monotonic() - begin < 1.3
+    timer.join()
+    np.testing.assert_array_equal(np.asarray(function(x, 3)), wanted)
+
+
 SCRIPT = """
 import os, signal, sys, time
 import numpy as np, arrayfn as af, arrayfn.numpy as anp
@@ -190,7 +211,7 @@ def test_a_forked_child_is_interrupted_too() -> None:
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env=os.environ | {"PYTHONPATH": str(Path(af.__file__).parents[1])},
+        env=os.environ | {"PYTHONPATH": python_path()},
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

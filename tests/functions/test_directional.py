@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError, DifferentiationError
-from arrayfn.functions import (
+from arrayfn.transforms import (
     ShapeDtypeStruct,
     grad,
     jvp,
@@ -16,7 +17,6 @@ from arrayfn.functions import (
     vjp,
     vmap,
 )
-from arrayfn.jit import jit
 
 X = np.array([0.5, -1.0, 2.0])
 

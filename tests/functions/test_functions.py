@@ -9,9 +9,9 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn import nn
-from arrayfn.functions import grad, jvp, value_and_grad, vjp, vmap
-from arrayfn.jit import jit
+from arrayfn.compilation.jit import jit
 from arrayfn.scipy import special
+from arrayfn.transforms import grad, jvp, value_and_grad, vjp, vmap
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0.2, 0.9, (3, 4))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from arrayfn import tree
+from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError, DifferentiationError
-from arrayfn.functions import grad, hessian, jacfwd, jacrev, vmap
-from arrayfn.jit import jit
+from arrayfn.transforms import grad, hessian, jacfwd, jacrev, vmap
 
 X = np.array([0.5, -1.0, 2.0])
 W = np.random.default_rng(0).standard_normal((3, 4))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from arrayfn.compilation.jit import jit
 from arrayfn.errors import AbstractValueError, ArgumentError
-from arrayfn.functions import ShapeDtypeStruct, eval_shape, grad, make_program
 from arrayfn.ir import Program
-from arrayfn.jit import jit
+from arrayfn.transforms import ShapeDtypeStruct, eval_shape, grad, make_program
 
 S = ShapeDtypeStruct
 

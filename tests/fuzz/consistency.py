@@ -31,6 +31,8 @@ STEPS: Final = (1e-4, 3e-5, 1e-5)
 AGREE: Final = 1e-4
 DIFFER: Final = 1e-2
 BESIDE: Final = 1e-2
+LARGEST: Final = 2.0**40
+"""Most larger numbers are integers: differences do not see where they are rounded."""
 
 
 def inconsistency(
@@ -93,6 +95,8 @@ def _not_a_limit(
         return float(np.real(in_float64(program, moved)[0]))
 
     centre = along(0.0)
+    if abs(centre) > LARGEST:
+        return None
     slopes: list[float] = []
     for step in STEPS:
         slopes += [(along(step) - centre) / step, (centre - along(-step)) / step]

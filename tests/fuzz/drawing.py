@@ -29,6 +29,9 @@ TRANSFORMATIONS: Final = {
     "jacrev": 2,
 }
 
+MOST_WORK: Final = 4
+"""How many times the limit of an array's elements a program computes numbers."""
+
 
 def draw(seed: int, index: int, limit: int, only: Sequence[str] = ()) -> Case:
     """The program ``index`` of ``seed``."""
@@ -92,6 +95,7 @@ def _finished(d: Draw, families: tuple[str, ...]) -> Case:
 
 def _transformed(d: Draw, case: Case) -> Case:
     kind = d.choice(list(TRANSFORMATIONS), list(TRANSFORMATIONS.values()))
+    plain = case
     if kind == "plain":
         around = "af.jit" if d.chance(0.05) else ""
         return replace(case, transformation=Transformation(around=around))
@@ -138,7 +142,22 @@ def _transformed(d: Draw, case: Case) -> Case:
     )
     if kind not in OF_A_LOSS and kind not in ("jvp", "vjp", "jacfwd", "jacrev"):
         made = replace(made, losses=())
-    return replace(case, transformation=made)
+    case = replace(case, transformation=made)
+    return plain if _work(d, case) > MOST_WORK * d.limit else case
+
+
+def _work(d: Draw, case: Case, growth: float = 1.0) -> float:
+    """How many numbers the lines compute; ``growth`` if operands grow by as much."""
+    kind = case.transformation.kind
+    numbers = sum(d.known[y].size for line in case.lines for y in line.targets)
+    rows = 1.0
+    if kind in ("hessian", "jacfwd"):
+        rows = growth * sum(d.known[x].size for x in case.transformation.wrt)
+    elif kind == "jacrev":
+        rows = growth * sum(d.known[y].size for y, _ in case.transformation.losses)
+    elif kind in MAPPED:
+        rows = next(x.batch[1] for x in case.operands if x.batch)
+    return growth * numbers * rows
 
 
 def _changed(d: Draw, case: Case) -> Change | None:
@@ -166,7 +185,12 @@ def _changed(d: Draw, case: Case) -> Change | None:
             else x
             for x in operands
         ]
-        if any(np.prod(x.shape, dtype=np.int64) > 2 * d.limit for x in operands):
+        sizes = [np.prod(x.shape, dtype=np.int64) for x in operands]
+        growth = max(
+            n / max(1, d.known[x.name].size)
+            for n, x in zip(sizes, operands, strict=True)
+        )
+        if max(sizes) > 2 * d.limit or _work(d, case, growth) > MOST_WORK * d.limit:
             return None
         return Change(f"extent {new} for {old}", tuple(operands))
     if what == "dtype":

@@ -125,7 +125,9 @@ class Draw:
             layout = self.choice(layouts)
         if layout == "unaligned" and not self.chance(0.1):
             layout = "row-major"  # refused, and tried often enough
-        python = shape == () and dtype in ("float64", "int64") and self.chance(0.3)
+        # Numbers that are arguments are traced; others have no methods of arrays.
+        could_be_python = shape == () and dtype in ("float64", "int64")
+        python = could_be_python and not constant and self.chance(0.3)
         operand = Operand(
             name,
             shape,

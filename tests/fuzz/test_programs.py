@@ -39,7 +39,7 @@ for index in range(given["first"], given["end"], given["step"]):
     print(json.dumps(done), flush=True)
 print(json.dumps({"end": True}), flush=True)
 """
-COUNTS = {"cpu": 100, "emulator": 150, "unjitted": 250}
+COUNTS = {"cpu": 150, "emulator": 150, "unjitted": 250}
 
 
 @pytest.fixture

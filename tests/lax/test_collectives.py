@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from arrayfn import lax
+from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError, ShapeError
-from arrayfn.functions import grad, jacfwd, jacrev, jvp, make_program, vmap
-from arrayfn.jit import jit
+from arrayfn.transforms import grad, jacfwd, jacrev, jvp, make_program, vmap
 
 X = np.array([1.0, -2.0, 5.0])
 M = np.random.default_rng(0).standard_normal((3, 4))
@@ -49,6 +49,18 @@ def test_what_is_the_same_for_all_is_summed_as_often_as_there_are_members():
     f = mapped(lambda x, y: lax.psum(y, "i") + 0 * x, in_axes=(0, None))
     assert f(X, 7.0).tolist() == [21.0] * 3
     assert mapped(lambda x: lax.psum(np.float64(2.0), "i") + x)(X)[0] == 7.0
+
+
+def test_the_derivative_of_a_sum_is_the_same_for_all():
+    for scale in (-1.0, 2.0):
+        slope = grad(lambda x, scale=scale: scale * lax.psum(x, "i"))
+        assert mapped(slope, out_axes=None)(X) == 3 * scale
+    curve = grad(lambda x: lax.psum(x, "i") ** 3)
+    assert mapped(curve, out_axes=None)(X) == 3 * 3 * X.sum() ** 2
+    nested = vmap(mapped(curve, out_axes=None), in_axes=1)(M)
+    np.testing.assert_allclose(nested, 9 * M.sum(axis=0) ** 2)
+    with pytest.raises(ShapeError, match="is the same for all, but it varies"):
+        mapped(grad(lambda x: lax.psum(x * x, "i")), out_axes=None)(X)
 
 
 def test_indices_and_gathering():

@@ -109,6 +109,22 @@ def test_a_kernel_without_extent_is_refused() -> None:
     assert str(caught.value).startswith(f"{__file__}:")
 
 
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize(("x", "w"), [((0, 2, 3), (1, 2, 3)), ((1, 0, 3), (2, 0, 1))])
+def test_gradients_of_empty_convolutions_are_zero(
+    device: str, x: tuple[int, ...], w: tuple[int, ...]
+) -> None:
+    def total(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        return lax.conv_general_dilated(x, w, (2,), "VALID").sum()
+
+    run = af.jit(af.vmap(af.grad(total, (0, 1)), (0, None)), device=device)
+    for batch in (0, 2):
+        given = (np.ones((batch, *x), np.float32), np.ones(w, np.float32))
+        for have, shape in zip(run(*given), (x, w), strict=True):
+            assert have.shape == (batch, *shape)
+            assert not np.any(have)
+
+
 def test_a_barrier_before_a_count_is_none() -> None:
     f = af.jit(lambda x: lax.optimization_barrier(lax.iota("int32", 3)) + x)
     np.testing.assert_array_equal(f(np.int32(1)), [1, 2, 3])

@@ -12,8 +12,8 @@ import pytest
 
 from arrayfn import lax
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
-from arrayfn.functions import grad, trace_function, vmap
 from arrayfn.primitives.calls import evaluate
+from arrayfn.transforms import grad, trace_function, vmap
 
 X = np.arange(12.0).reshape(3, 4)
 

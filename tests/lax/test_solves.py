@@ -9,9 +9,9 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn import lax
+from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError, DifferentiationError, DTypeError, ShapeError
-from arrayfn.functions import grad, hessian, jacfwd, jacrev, jvp, vmap
-from arrayfn.jit import jit
+from arrayfn.transforms import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 RNG = np.random.default_rng(7)
 A = RNG.normal(size=(4, 4)) + 5.0 * np.eye(4)

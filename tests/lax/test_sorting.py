@@ -11,9 +11,9 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.errors import ArgumentError, ShapeError
-from arrayfn.functions import trace_function
 from arrayfn.primitives import sorting
 from arrayfn.tracing import apply
+from arrayfn.transforms import trace_function
 
 RNG = np.random.default_rng(11)
 LONG = 150_001  # cut into chunks, the last of them shorter

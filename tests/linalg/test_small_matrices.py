@@ -166,8 +166,8 @@ def lanes(x: int, y: int) -> int:
 
 
 def test_floating_point_operations_of_native_routines(tmp_path: Any) -> None:
-    import ctypes  # noqa: PLC0415
-    import importlib.util  # noqa: PLC0415
+    import ctypes
+    import importlib.util
 
     path = tmp_path / "floats.py"
     path.write_text(FLOATS)
@@ -194,7 +194,7 @@ def test_floating_point_operations_of_native_routines(tmp_path: Any) -> None:
 def test_a_strip_is_multiplied_both_ways_at_once(
     rows: int, columns: int, dtype: Any
 ) -> None:
-    import ctypes  # noqa: PLC0415
+    import ctypes
 
     address = native_address(symmetric_loops.symmetric_strip)
     strip = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 9)(address)

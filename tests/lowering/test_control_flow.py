@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Atom, Literal, Program, Var, type_of
+from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.lowering.lower import Lowering
 from arrayfn.lowering.plan import Branch, KernelCall, Loop, kernel_calls
 from arrayfn.passes import small

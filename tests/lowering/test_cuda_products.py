@@ -11,7 +11,6 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax, nn
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import trace_function
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.destinations import box_of
@@ -19,6 +18,7 @@ from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.plan import BufferArgument, KernelCall
 from arrayfn.primitives.calls import evaluate
+from arrayfn.transforms import trace_function
 from tests.common_functions import random, softmax
 from tests.lowered_on_gpu import lowered
 
@@ -347,6 +347,15 @@ KERNELS = {
 def test_kernels_write_the_parts_of_an_array(case: str) -> None:
     function, arguments, count = KERNELS[case]
     assert len(checked(function, *arguments)) == count
+
+
+def test_a_part_is_not_written_by_the_kernel_that_copies_the_whole() -> None:
+    """Another thread of it writes the element that the part replaces."""
+
+    def replaced(x: Any) -> Any:
+        return x.at[4].set(anp.sum(x))
+
+    assert len(checked(replaced, np.arange(5.0, dtype=np.float32))) == 2
 
 
 def test_a_product_that_is_needed_itself_is_copied() -> None:

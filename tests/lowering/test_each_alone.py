@@ -16,13 +16,13 @@ from hypothesis import given, note, settings
 from arrayfn import dtypes
 from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import make_program
 from arrayfn.ir import Program, Var
 from arrayfn.lowering.lower import lower
 from arrayfn.lowering.options import Options
 from arrayfn.passes.pipeline import run_passes
 from arrayfn.primitives.base import Primitive
 from arrayfn.tools.oracle import oracle
+from arrayfn.transforms import make_program
 from tests.lowered_on_gpu import lowered
 from tests.lowering.kernels import run_compiled
 from tests.lowering.test_fused_programs import CASES

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Atom, Literal, Program
-from arrayfn.layout import C, F, Strided
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.ir.layout import C, F, Strided
 from arrayfn.primitives import (
     contraction,
     cumulative,

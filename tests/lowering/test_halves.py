@@ -13,9 +13,9 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.functions import make_program
 from arrayfn.lowering.lower import lower
 from arrayfn.tools.oracle import oracle
+from arrayfn.transforms import make_program
 from tests.lowered_on_gpu import lowered
 
 Array = np.ndarray[Any, Any]
@@ -125,6 +125,23 @@ def test_arithmetic_of_halves_keeps_float32_inside_a_kernel() -> None:
     judged.check(np.zeros(1, np.float16))
 
 
+@BOTH
+def test_a_mean_takes_what_its_kernel_computes_as_a_sum_does(dtype: Any) -> None:
+    x = halves(dtype, *np.linspace(1, 2, 64)).reshape(2, 32)
+    function = lambda x: anp.mean(x * x, axis=1)  # noqa: E731
+    (judged,) = oracle(make_program(function)(x), [x])
+    for have in results(function, x).values():
+        judged.check(have)
+    for compiled in (lowered(function, x), af.jit(function).lower(x).compiled_program):
+        (kernel,) = compiled.kernels
+        assert "convert_f32_" not in kernel.source.split("accumulate_add", 1)[0]
+    wide = x.astype(np.float64)
+    want = (wide * wide).mean(1).astype(dtype)
+    np.testing.assert_array_equal(af.jit(function)(x), want)
+    slope = af.jit(af.grad(lambda x: anp.sum(function(x))))(x)
+    np.testing.assert_array_equal(slope, (2 * wide / 32).astype(dtype))
+
+
 def test_the_oracle_takes_both_where_a_product_in_between_overflows() -> None:
     x = halves(np.float16, 65504.0, 3.0)
     function = lambda x: x * 2 * 0.5  # noqa: E731
@@ -148,3 +165,49 @@ def test_numbers_of_a_program_have_the_value_that_the_half_has(dtype: Any) -> No
     chosen = lambda x: anp.where(x > 0, 0.01, x).astype(np.float32)  # noqa: E731
     for how, y in results(chosen, x).items():
         assert y.tolist() == [tenth] * 3, how
+
+
+@BOTH
+@pytest.mark.parametrize("extremum", [anp.max, anp.min])
+def test_elements_equal_their_extremum_through_what_is_exact(
+    dtype: Any, extremum: Any
+) -> None:
+    x = halves(dtype, *np.linspace(0.3, 2.1, 12)).reshape(3, 4)
+
+    def loss(x: Any) -> Any:
+        return anp.sum(extremum(anp.abs(x * 0.7), axis=1) ** 2)
+
+    chosen = [0, 0, 0, 1] if extremum is anp.max else [1, 0, 0, 0]
+    for how, have in results(af.grad(loss), x).items():
+        assert (have != 0).tolist() == [list(map(bool, chosen))] * 3, how
+        assert np.isfinite(have.astype(np.float32)).all(), how
+
+
+def test_a_negated_sum_that_overflows_is_infinite_as_another_dtype() -> None:
+    x = halves(np.float16, *[60000.0] * 64)
+    for how, have in results(lambda x: (-anp.sum(x)).astype(np.float64), x).items():
+        assert have == -np.inf, how
+
+
+@BOTH
+@pytest.mark.parametrize("jump", ["floor", "ceil", "trunc", "round", "sign"])
+def test_functions_that_jump_take_rounded_numbers(dtype: Any, jump: str) -> None:
+    x = halves(dtype, *np.linspace(-4, 4, 97))
+    want = getattr(np, jump)((x * dtype.type(0.7)).astype(np.float64))
+    for how, have in results(
+        lambda x: getattr(anp, jump)(anp.multiply(x, 0.7)), x
+    ).items():
+        np.testing.assert_array_equal(have.astype(np.float64), want, how)
+
+
+@BOTH
+@pytest.mark.parametrize("jump", ["mod", "floor_divide", "fmod"])
+def test_remainders_are_those_of_rounded_numbers(dtype: Any, jump: str) -> None:
+    x = halves(dtype, *np.linspace(-4, 4, 97))
+    y = halves(dtype, 0.25)
+    want = getattr(np, jump)((x * dtype.type(0.7)).astype(np.float64), 0.25)
+    want = want.astype(dtype).astype(np.float64)
+    for how, have in results(
+        lambda x, y: getattr(anp, jump)(anp.multiply(x, 0.7), y), x, y
+    ).items():
+        np.testing.assert_array_equal(have.astype(np.float64), want, how)

@@ -15,10 +15,11 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cpu.unjitted import run_unjitted
-from arrayfn.functions import trace_function
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.lower import lower as lower_on_gpu
 from arrayfn.lowering.plan import Kernel
+from arrayfn.transforms import trace_function
+from tests.processes import python_path
 
 X = np.linspace(0.25, 3.0, 24).reshape(6, 4)
 WIDE = "\uff41"  # a full-width a, which Python reads as a
@@ -136,7 +137,7 @@ print(np.abs(af.jit(f)(**{NAME: x}) - (np.sin(x) * x + np.cos(x))).max())
 def test_no_name_changes_what_later_processes_compute(tmp_path: Path) -> None:
     environment = {
         "ARRAYFN_CACHE_DIR": str(tmp_path),
-        "PYTHONPATH": str(Path(af.__file__).parents[1]),
+        "PYTHONPATH": python_path(),
     }
     known: set[Path] = set()
     for name in (WIDE, "x", "begin", "sin_f64"):

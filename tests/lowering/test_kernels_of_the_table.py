@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Program, Var, type_of
+from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.lowering.libraries import LIBRARIES
 from arrayfn.lowering.templates import TEMPLATES
 from arrayfn.passes.pipeline import run_passes

@@ -11,8 +11,8 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
+from arrayfn.compilation.jit import jit
 from arrayfn.ir import ArrayType, Atom, Literal, Program, type_of
-from arrayfn.jit import jit
 from arrayfn.lowering.plan import KernelCall
 from arrayfn.passes.layout_assignment import assign_layouts
 from arrayfn.primitives import (

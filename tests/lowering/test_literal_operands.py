@@ -19,9 +19,9 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes
 from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.builder import ProgramBuilder
 from arrayfn.errors import ArrayfnError
 from arrayfn.ir import Atom, Literal, Program, type_of
+from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.lowering.cuda.config import GPU
 from arrayfn.lowering.cuda.lower import lower as lower_for_gpu
 from arrayfn.lowering.lower import lower
@@ -36,9 +36,9 @@ from arrayfn.primitives.base import (
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.custom_rules import custom_vjp_linear
 from arrayfn.primitives.table import ROWS, TABLE
-from arrayfn.transforms.batch import batch
-from arrayfn.transforms.jvp import jvp
-from arrayfn.transforms.transpose import vjp
+from arrayfn.transforms.batching import batch
+from arrayfn.transforms.forward_mode import jvp
+from arrayfn.transforms.transposition import vjp
 from tests.lowering.kernels import assert_near
 
 Array = np.ndarray[Any, Any]

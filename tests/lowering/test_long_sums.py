@@ -16,10 +16,10 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import nn
 from arrayfn.backends.registry import BACKENDS
-from arrayfn.functions import make_program
 from arrayfn.lowering.cpu.sums import COLUMN_BLOCK, ROW_BLOCK, RUNNING_BLOCK
 from arrayfn.scipy.special import logsumexp
 from arrayfn.tools.oracle import oracle
+from arrayfn.transforms import make_program
 
 Array = np.ndarray[Any, Any]
 

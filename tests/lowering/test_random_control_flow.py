@@ -15,8 +15,8 @@ import pytest
 
 from arrayfn import dtypes
 from arrayfn.backends.cuda.emulated_plan import run_plan
-from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Atom, Literal, Program
+from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.lowering.cuda.config import GPU
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.lower import Lowering

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from arrayfn import dtypes
 from arrayfn.backends.registry import BACKENDS
-from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import ArrayType, Atom, Program
-from arrayfn.layout import C, F, Strided
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.ir.layout import C, F, Strided
 from arrayfn.primitives import discrete, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.calls import evaluate

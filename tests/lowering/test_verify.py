@@ -253,6 +253,21 @@ def test_generated_attention_is_not_refused(name: str, dtype: Any) -> None:
     lowered(af.grad(loss, argnums=(0, 1, 2)), q, k, v)
 
 
+@pytest.mark.parametrize("test", ["x[i] > 0", "0 < x[i]"])
+def test_a_comparison_of_data_may_come_to_either(test: str) -> None:
+    def source(far: int) -> str:
+        return f"""
+def k(x, out, begin, end):
+    for i in range(begin, end):
+        out[i] = x[{far}] if {test} else x[i]
+"""
+
+    sizes = {"x": 8, "out": 8}
+    assert verify(of_kernel(source(7), sizes, 8)).unproved == []
+    text, *_ = verify(of_kernel(source(8), sizes, 8)).unproved
+    assert "elements 8 to 8 of argument x are touched" in text
+
+
 def test_what_the_analysis_cannot_handle_is_not_proved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -261,9 +276,11 @@ def test_what_the_analysis_cannot_handle_is_not_proved(
 
     # Lowered before, and with another text: what is known of the kernel says nothing.
     compiled = with_text(on_cpu(lambda x: x * 2, X), "* f32(2.0)", "* f32(3.0)")
-    monkeypatch.setattr(Interpreter, "run", fails)
-    (text, *_) = verify(compiled).unproved
+    with monkeypatch.context() as broken:
+        broken.setattr(Interpreter, "run", fails)
+        (text, *_) = verify(compiled).unproved
     assert "not understood: KeyError: 'a symbol'" in text
+    assert verify(compiled).unproved == []  # that is not remembered
 
 
 def test_an_element_that_two_blocks_write_is_refused() -> None:

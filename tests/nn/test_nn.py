@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import scipy.special
 
+import arrayfn as af
 from arrayfn import nn
 from arrayfn.errors import ShapeError
-from arrayfn.functions import grad, trace_function
+from arrayfn.transforms import grad, trace_function
 
 X = np.random.default_rng(0).standard_normal((4, 5)) * 3
 W = np.random.default_rng(1).standard_normal((4, 5))
@@ -221,3 +222,11 @@ def test_standardize_of_a_part():
     mean, variance = part.mean(-1, keepdims=True), part.var(-1, keepdims=True)
     expected = (X - mean) / np.sqrt(variance + 1e-5)
     np.testing.assert_allclose(nn.standardize(X, where=where), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_a_sigmoid_is_subnormal_before_it_is_zero(device: str) -> None:
+    x = np.array([-739.0, -745.5, -720.0, 0.0, -np.inf, np.inf, np.nan])
+    have = af.jit(nn.sigmoid, device=device)(x)
+    want = [np.exp(-739.0), 0.0, np.exp(-720.0), 0.5, 0.0, 1.0, np.nan]
+    np.testing.assert_allclose(have, want, rtol=0, atol=2e-323)

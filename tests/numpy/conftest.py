@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from arrayfn import tree
-from arrayfn.functions import trace_function
 from arrayfn.primitives.calls import evaluate
-from arrayfn.tracer import ArrayOnDevice
+from arrayfn.tracing import ArrayOnDevice
+from arrayfn.transforms import trace_function
 
 RTOL = {"float16": 2e-3, "float32": 2e-6, "complex64": 2e-6}
 

@@ -8,7 +8,7 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn.errors import ArgumentError, AxisError, DTypeError
-from arrayfn.functions import trace_function
+from arrayfn.transforms import trace_function
 
 V = np.arange(3.0)
 

@@ -7,9 +7,9 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn import tree
+from arrayfn.compilation.jit import jit
 from arrayfn.errors import AbstractValueError, ArgumentError
-from arrayfn.functions import trace_function, vmap
-from arrayfn.jit import jit
+from arrayfn.transforms import trace_function, vmap
 
 M = np.random.default_rng(1).standard_normal((3, 4))
 F = M.astype(np.float32)

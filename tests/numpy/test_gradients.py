@@ -7,8 +7,8 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn import lax
-from arrayfn.functions import grad, trace_function
-from arrayfn.transforms.transpose import vjp
+from arrayfn.transforms import grad, trace_function
+from arrayfn.transforms.transposition import vjp
 from tests.programs import check_derivatives, noise
 
 V = np.array([0.7, -1.3, 2.1, 0.4, -0.6, 1.6, -2.4])

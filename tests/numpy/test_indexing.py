@@ -7,7 +7,7 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn.errors import AbstractValueError, ArgumentError, ShapeError
-from arrayfn.functions import grad, trace_function
+from arrayfn.transforms import grad, trace_function
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((4, 5, 6))

@@ -7,7 +7,7 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn.errors import AbstractValueError, ArgumentError, ShapeError
-from arrayfn.functions import trace_function
+from arrayfn.transforms import trace_function
 
 M = np.random.default_rng(1).standard_normal((3, 4))
 V = np.random.default_rng(2).standard_normal(7)

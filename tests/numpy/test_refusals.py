@@ -32,6 +32,12 @@ REFUSED: list[tuple[Callable[[], Any], type[ArrayfnError], str]] = [
     (lambda: anp.reshape(ONES, (3, 1.0)), ArgumentError, "is an integer, not 1.0"),
     (lambda: anp.sum(SQUARE, axis="x"), ArgumentError, "is an integer, not 'x'"),
     (lambda: anp.fft.fft(SQUARE, axis=[0]), ArgumentError, r"an integer, not \[0\]"),
+    (lambda: anp.fft.fftn(SQUARE, axes=1), ArgumentError, r"write axes=\(1,\)"),
+    (lambda: anp.fft.irfft2(SQUARE, s=3), ArgumentError, r"write s=\(3,\)"),
+    (lambda: anp.arange("a"), ArgumentError, "arange takes real numbers .* not 'a'"),
+    (lambda: anp.arange(0, None, 1j), ArgumentError, "arange takes real numbers"),
+    (lambda: anp.arange(0, 3, 0), ArgumentError, "from 0 to 3 by 0 has no end"),
+    (lambda: anp.arange(np.inf), ArgumentError, "from 0 to inf by 1 has no end"),
     (lambda: anp.fft.rfftfreq([3]), ArgumentError, r"an integer, not \[3\]"),
     (lambda: anp.fft.fftfreq(3, [1.0]), ArgumentError, "distance of samples, is a num"),
     (

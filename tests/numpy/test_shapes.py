@@ -8,7 +8,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn.errors import AbstractValueError, ArgumentError, ShapeError
-from arrayfn.functions import trace_function
+from arrayfn.transforms import trace_function
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
 M = np.random.default_rng(1).standard_normal((3, 4))

@@ -7,8 +7,8 @@ import pytest
 
 import arrayfn as af
 from arrayfn import lax
-from arrayfn.builder import ProgramBuilder
 from arrayfn.ir import Literal, Program
+from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.passes.control_flow import simplify_control_flow
 from arrayfn.primitives.calls import evaluate
 

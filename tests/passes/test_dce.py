@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from arrayfn.passes.dce import dce
+from arrayfn.transforms.dce import dce
 from tests.passes.texts import body, check_pass, parse
 
 

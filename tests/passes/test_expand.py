@@ -9,10 +9,10 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes
-from arrayfn.functions import trace_function
 from arrayfn.passes.expand import expand
 from arrayfn.passes.matrices import WORD
 from arrayfn.primitives.calls import evaluate
+from arrayfn.transforms import trace_function
 
 BYTES = frozenset({(dtypes.int8, dtypes.int32)})
 

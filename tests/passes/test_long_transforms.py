@@ -7,9 +7,9 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn.functions import trace_function
 from arrayfn.passes import long_transforms
 from arrayfn.passes.long_transforms import cut_long_transforms, factors
+from arrayfn.transforms import trace_function
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from arrayfn.passes.dce import dce
 from arrayfn.passes.masks import masks_of_results
+from arrayfn.transforms.dce import dce
 from tests.passes.texts import body, check_same_bits, parse
 
 RECTIFIED = """

@@ -11,10 +11,10 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn.ir import Equation, Program
-from arrayfn.passes.dce import dce
 from arrayfn.passes.pipeline import PIPELINE, run_passes
 from arrayfn.primitives.base import Composition, Primitive
 from arrayfn.primitives.calls import evaluate
+from arrayfn.transforms.dce import dce
 from tests.passes.texts import show
 
 X = np.random.default_rng(0).standard_normal((4, 6))

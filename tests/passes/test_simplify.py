@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from arrayfn.ir import Program
-from arrayfn.passes.dce import dce
 from arrayfn.passes.simplify import RULES, simplify
+from arrayfn.transforms.dce import dce
 from tests.passes.texts import body, check_pass, check_same_bits, parse
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.ir import Program
-from arrayfn.ir_text import format_program, parse_program
+from arrayfn.ir.text import format_program, parse_program
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import TABLE
 

@@ -23,8 +23,8 @@ from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.random_bits import threefry2x32
 from arrayfn.primitives.table import TABLE
-from arrayfn.transforms.jvp import jvp
-from arrayfn.transforms.transpose import value_and_grad
+from arrayfn.transforms.forward_mode import jvp
+from arrayfn.transforms.transposition import value_and_grad
 from tests.programs import build
 
 NAN, INF = float("nan"), float("inf")

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from arrayfn import dtypes
-from arrayfn.builder import current_builder
 from arrayfn.errors import DifferentiationError
 from arrayfn.ir import Program, type_of
-from arrayfn.ir_text import format_program, parse_program
+from arrayfn.ir.builder import current_builder
+from arrayfn.ir.text import format_program, parse_program
 from arrayfn.primitives.base import (
     LINEAR,
     NOT_LINEAR,
@@ -35,9 +35,9 @@ from arrayfn.primitives.base import (
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.table import ROWS, TABLE
 from arrayfn.tools.oracle import oracle
-from arrayfn.transforms.batch import batch
-from arrayfn.transforms.jvp import jvp
-from arrayfn.transforms.transpose import vjp
+from arrayfn.transforms.batching import batch
+from arrayfn.transforms.forward_mode import jvp
+from arrayfn.transforms.transposition import vjp
 from tests.programs import (
     MAPPED,
     build,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
+from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError, ShapeError
 from arrayfn.flatten_util import ravel_pytree
-from arrayfn.functions import grad, vmap
-from arrayfn.jit import jit
 from arrayfn.scipy.sparse.linalg import bicgstab, cg, gmres
+from arrayfn.transforms import grad, vmap
 
 RNG = np.random.default_rng(11)
 N = 12

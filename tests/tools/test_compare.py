@@ -11,9 +11,9 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.errors import ArgumentError
-from arrayfn.functions import make_program
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.tools.compare import operations
+from arrayfn.transforms import make_program
 
 X = np.random.default_rng(0).standard_normal((40, 50)).astype(np.float32)
 

@@ -16,8 +16,9 @@ import arrayfn.numpy as anp
 from arrayfn import lax, random
 from arrayfn.backends.reference import exact
 from arrayfn.errors import ArgumentError
-from arrayfn.functions import make_program
+from arrayfn.scipy import special
 from arrayfn.tools.oracle import Judged, oracle
+from arrayfn.transforms import make_program
 
 Array = np.ndarray[Any, Any]
 
@@ -257,3 +258,86 @@ def test_what_a_solver_does_not_read_may_be_nan() -> None:
     exact = [0.25, (2.0 - 0.25) / 3.0]
     assert judged.value[:, 0] == pytest.approx(exact)
     judged.check(af.jit(solve)(a, b))
+
+
+def test_a_series_that_ends_when_its_terms_are_small_has_a_bound() -> None:
+    x = np.linspace(0.5, 3, 200, dtype=np.float32)
+    judged = judge(lambda x: special.gammainc(x, x), x)
+    assert (judged.bound > 0).all()
+    assert (judged.bound < 1e-5).all()
+    judged.check(af.jit(lambda x: special.gammainc(x, x))(x))
+
+
+def test_equal_terms_have_equal_errors() -> None:
+    """Independent errors would leave a hundredth of a unit in the last place."""
+    x = np.full(100_000, 0.3, np.float32)
+    mean = lambda x: anp.mean(anp.exp(x).astype("float64"))  # noqa: E731
+    assert 1.2e-7 < judge(mean, x).bound < 1e-5
+
+
+def test_functions_may_be_too_great_everywhere() -> None:
+    x = np.linspace(0.3, 0.31, 100_000, dtype=np.float32)
+    mean = lambda x: anp.mean(anp.exp(x).astype("float64"))  # noqa: E731
+    assert 1.2e-7 < judge(mean, x).bound < 1e-5
+
+
+def test_a_variance_of_equal_numbers_may_be_exactly_zero() -> None:
+    """Their mean is one of them or beside it."""
+    x = np.repeat(np.linspace(0.1, 2, 200, dtype=np.float32)[:, None], 3, axis=1)
+    program = make_program(lambda x: anp.var(anp.exp(x), axis=1) == 0)(x)
+    (judged,) = oracle(program, [x], samples=40)
+    assert 0 < (~judged.value).sum() < 200
+    assert np.isinf(judged.bound[~judged.value]).mean() > 0.9
+
+
+def test_the_sign_of_a_nan_that_is_computed_is_undecided() -> None:
+    x = np.array([np.inf, 1.0], np.float32)
+    assert judge(lambda x: anp.signbit(x - x), x).bound.tolist() == [np.inf, 0.0]
+    assert judge(lambda x: anp.copysign(3.0, x - x), x).bound[0] >= 6
+    nan = np.array([np.nan, -np.nan], np.float32)
+    judged = judge(anp.signbit, nan)
+    assert judged.bound.tolist() == [0.0, 0.0]
+    assert judged.value.tolist() == [False, True]
+
+
+def test_what_overflows_is_infinite_on_the_way_too() -> None:
+    x = np.array([91.5, -91.5], np.float32)
+    judge(anp.exp, x).check(np.array([np.inf, np.exp(np.float32(-91.5))], np.float32))
+    judged = judge(lambda x: 1 / anp.exp(x), x)
+    judged.check(np.array([0.0, np.inf], np.float32))
+    with pytest.raises(AssertionError, match="1 of 2 elements"):
+        judged.check(np.array([1e-30, np.inf], np.float32))
+
+
+@pytest.mark.parametrize("tiny", [1e-300, 0.3])
+def test_complex_infinities_are_no_nan(tiny: float) -> None:
+    z = np.array([complex(np.inf, tiny), complex(tiny, -np.inf)])
+    judge(lambda z: anp.abs(anp.conj(z)), z).check(np.array([np.inf, np.inf]))
+    judge(lambda z: 1 / anp.conj(z), z).check(np.array([0j, 0j]))
+
+
+def test_subnormal_halves_may_be_their_neighbours() -> None:
+    x = np.array([3e-7], np.float16)
+    least = 2.0**-24
+    judged = judge(lambda x: x * np.float16(0.3), x)
+    assert judged.bound >= least
+    assert judged.bound <= 6 * least
+
+
+def test_a_transform_of_infinities_may_be_nan_or_infinite() -> None:
+    x = np.array([[np.inf, 2.0], [1.0, 2.0]], np.float32)
+    judged = judge(anp.fft.ifft, x)
+    assert np.isinf(judged.bound[0]).all()
+    assert judged.bound[1].max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["segment_sum", "segment_prod"])
+def test_scatters_round_halves_at_each_update(name: str) -> None:
+    x = (1 + np.random.default_rng(0).normal(size=3000) / 100).astype(np.float16)
+    index = np.zeros(3000, np.int32)
+    segments = lambda x: getattr(af.ops, name)(x, index, num_segments=2)  # noqa: E731
+    judged = judge(segments, x)
+    judged.check(af.jit(segments)(x))
+    eps = float(np.finfo(np.float16).eps)
+    assert 500 * eps < judged.bound[0] / judged.value[0] < 8000 * eps
+    assert judged.bound[1] < 3 * eps

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from arrayfn.callbacks import pure_callback
-from arrayfn.custom import custom_jvp, custom_vjp
+from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError, ArrayfnError, DifferentiationError, ShapeError
-from arrayfn.functions import grad, jvp, linear_transpose, vmap
-from arrayfn.jit import jit
+from arrayfn.transforms import grad, jvp, linear_transpose, vmap
+from arrayfn.transforms.custom import custom_jvp, custom_vjp
 
 X = np.arange(3.0)
 

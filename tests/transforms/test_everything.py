@@ -17,8 +17,8 @@ import arrayfn.numpy as anp
 from arrayfn import debug, lax
 from arrayfn.ad_checkpoint import checkpoint
 from arrayfn.checkpoint_policies import dots_saveable
-from arrayfn.custom import custom_jvp
-from arrayfn.functions import (
+from arrayfn.compilation.jit import jit
+from arrayfn.transforms import (
     grad,
     hessian,
     jacfwd,
@@ -29,7 +29,7 @@ from arrayfn.functions import (
     vjp,
     vmap,
 )
-from arrayfn.jit import jit
+from arrayfn.transforms.custom import custom_jvp
 
 X = np.array([0.5, -1.25, 2.0])
 ONE = Polynomial([0.0, 1.0])

@@ -9,15 +9,15 @@ import pytest
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Program
-from arrayfn.ir_text import format_program, parse_program
+from arrayfn.ir.text import format_program, parse_program
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import reductions, special, views
 from arrayfn.primitives.calls import operator_call
 from arrayfn.primitives.table import TABLE
-from arrayfn.transforms.batch import batch
-from arrayfn.transforms.jvp import jvp
-from arrayfn.transforms.linearize import linearize
-from arrayfn.transforms.transpose import transpose, value_and_grad, vjp
+from arrayfn.transforms.batching import batch
+from arrayfn.transforms.forward_mode import jvp
+from arrayfn.transforms.linearization import linearize
+from arrayfn.transforms.transposition import transpose, value_and_grad, vjp
 from tests.programs import build
 
 MATRIX = ArrayType((2, 3), dtypes.float32)

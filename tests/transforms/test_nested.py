@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import arrayfn.numpy as anp
-from arrayfn.functions import grad, jvp, value_and_grad, vjp, vmap
+from arrayfn.transforms import grad, jvp, value_and_grad, vjp, vmap
 
 Array = np.ndarray[Any, Any]
 X = np.array([0.3, -0.7, 1.9])

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from arrayfn import dtypes
-from arrayfn.builder import current_builder
 from arrayfn.errors import DifferentiationError
 from arrayfn.ir import ArrayType, Program
+from arrayfn.ir.builder import current_builder
 from arrayfn.primitives import (
     calls,
     contraction,
@@ -21,10 +21,10 @@ from arrayfn.primitives import (
 )
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.calls import evaluate
-from arrayfn.transforms.batch import batch
-from arrayfn.transforms.jvp import jvp
-from arrayfn.transforms.linearize import linearize
-from arrayfn.transforms.transpose import transpose, value_and_grad, vjp
+from arrayfn.transforms.batching import batch
+from arrayfn.transforms.forward_mode import jvp
+from arrayfn.transforms.linearization import linearize
+from arrayfn.transforms.transposition import transpose, value_and_grad, vjp
 from tests.programs import build, check_derivatives
 
 VECTOR = ArrayType((3,), dtypes.float64)

@@ -11,15 +11,15 @@ import pytest
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes
-from arrayfn.functions import grad, make_program, vmap
 from arrayfn.ir import ArrayType, Program
-from arrayfn.ir_text import format_program, parse_program
+from arrayfn.ir.text import format_program, parse_program
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import special
 from arrayfn.primitives.table import TABLE
-from arrayfn.transforms.batch import batch
-from arrayfn.transforms.jvp import jvp
-from arrayfn.transforms.transpose import value_and_grad
+from arrayfn.transforms import grad, make_program, vmap
+from arrayfn.transforms.batching import batch
+from arrayfn.transforms.forward_mode import jvp
+from arrayfn.transforms.transposition import value_and_grad
 from tests.programs import build
 from tests.timed import timed
 

@@ -15,7 +15,7 @@ from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.lower import lower
 from arrayfn.lowering.options import DEFAULT, Options
-from arrayfn.lowering.verification import RUNNERS
+from arrayfn.lowering.plan_runners import RUNNERS
 
 __all__ = ["CpuBackend"]
 

@@ -15,12 +15,12 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn import layout as layouts
 from arrayfn.backends.cpu import entry
 from arrayfn.backends.cpu import image_layout as at
 from arrayfn.backends.cpu.runtime import Runtime
 from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType
+from arrayfn.ir import layout as layouts
 from arrayfn.lowering.plan import (
     Branch,
     BufferKind,

@@ -6,7 +6,8 @@ half. A thread claims a chunk by decrementing the ticket; who holds a chunk keep
 job's words valid, because the launching thread waits until every chunk is done. Threads
 that are late find no chunk, and are never waited for. Idle workers spin for a short
 while, as the next step of a plan mostly follows at once, then sleep on a condition
-variable.
+variable. To wake a thread takes microseconds, so the launching thread wakes two, and
+each that wakes up wakes two more while chunks are left.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ HANDLES: Final = IDENTITIES + 8 * MAX_THREADS  # pthread_t of worker t
 
 REMAINING: Final = 0xFFFFFFFF
 LAUNCH: Final = 1 << 32
-CHUNKS_PER_THREAD: Final = 4
+CHUNKS_PER_THREAD: Final = 8
+LONG_CHUNK: Final = 512  # items: such chunks begin at whole cache lines
+CHUNK_MULTIPLE: Final = 64
+WOKEN: Final = 2  # workers that a thread wakes
 YIELD_AFTER: Final = 4096
 CORES_WORDS: Final = 16  # of the bits of the cores that a thread may use
 LOW_HALF: Final = 0xFFFFFFFF
@@ -75,6 +79,7 @@ pthread_mutex_lock = CFunction("pthread_mutex_lock", 1, "i32")
 pthread_mutex_unlock = CFunction("pthread_mutex_unlock", 1, "i32")
 pthread_cond_init = CFunction("pthread_cond_init", 2, "i32")
 pthread_cond_wait = CFunction("pthread_cond_wait", 2, "i32")
+pthread_cond_signal = CFunction("pthread_cond_signal", 1, "i32")
 pthread_cond_broadcast = CFunction("pthread_cond_broadcast", 1, "i32")
 sched_yield = CFunction("sched_yield", 0, "i32")
 
@@ -112,9 +117,28 @@ def pool_stop(pool: int) -> int:
 
 @native
 def pool_wake(pool: int) -> int:
-    """Wake sleeping workers."""
+    """Wake all sleeping workers."""
     pthread_mutex_lock(pool + MUTEX)
     pthread_cond_broadcast(pool + CONDITION)
+    pthread_mutex_unlock(pool + MUTEX)
+    return 0
+
+
+@native
+def pool_wake_some(pool: int, wanted: int) -> int:
+    """Wake workers for ``wanted`` chunks that nobody awake is there for: some of them.
+
+    Those wake others. Where there are workers that do not take part, all are woken.
+    """
+    if wanted <= 0 or atomic_load(pool + SLEEPERS) == 0:
+        return 0
+    if load(pool + STARTED) >= load(pool + THREADS):
+        return pool_wake(pool)
+    if wanted > WOKEN:
+        wanted = WOKEN
+    pthread_mutex_lock(pool + MUTEX)
+    for _ in range(wanted):
+        pthread_cond_signal(pool + CONDITION)
     pthread_mutex_unlock(pool + MUTEX)
     return 0
 
@@ -164,6 +188,8 @@ def pool_worker(identity: int) -> int:
                 pthread_cond_wait(pool + CONDITION, pool + MUTEX)
             atomic_add(pool + SLEEPERS, -1)
             pthread_mutex_unlock(pool + MUTEX)
+            # One chunk is for this worker.
+            pool_wake_some(pool, (atomic_load(pool + TICKET) & REMAINING) - 1)
             spins = 0
     return 0
 
@@ -259,9 +285,12 @@ def pool_launch(pool: int, entry: int, arguments: int, items: int, grain: int) -
     threads = load(pool + THREADS)
     if load(pool + STARTED) < threads - 1:
         pool_grow(pool, threads - 1)
-    chunk = (items + threads * CHUNKS_PER_THREAD - 1) // (threads * CHUNKS_PER_THREAD)
-    if chunk < grain:
-        chunk = grain
+    parts = (items + grain - 1) // grain
+    if parts > threads * CHUNKS_PER_THREAD:
+        parts = threads * CHUNKS_PER_THREAD
+    chunk = (items + parts - 1) // parts
+    if chunk > LONG_CHUNK:
+        chunk = (chunk + CHUNK_MULTIPLE - 1) // CHUNK_MULTIPLE * CHUNK_MULTIPLE
     chunks = (items + chunk - 1) // chunk
     store(pool + JOB_ENTRY, entry)
     store(pool + JOB_ARGUMENTS, arguments)
@@ -271,8 +300,8 @@ def pool_launch(pool: int, entry: int, arguments: int, items: int, grain: int) -
     store(pool + JOB_CORE, pool_core(pool))
     atomic_store(pool + DONE, 0)
     atomic_add(pool + TICKET, LAUNCH + chunks)
-    if atomic_add(pool + SLEEPERS, 0) > 0:
-        pool_wake(pool)
+    sleepers = atomic_add(pool + SLEEPERS, 0)
+    pool_wake_some(pool, chunks - 1 - (load(pool + STARTED) - sleepers))
     pool_work(pool, 0)
     spins = 0
     while atomic_load(pool + DONE) < chunks:

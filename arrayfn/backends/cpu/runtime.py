@@ -2,7 +2,7 @@
 
 ``runtime()`` makes it on first use. ``set_num_threads`` and ``get_num_threads`` govern
 the pool; the default is ``ARRAYFN_NUM_THREADS``, else the processors this process may
-use.
+use (``lowering.cpu.machine``).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from arrayfn.backends.native.objects import (
     new_capsule,
 )
 from arrayfn.errors import ArgumentError, BackendError
+from arrayfn.lowering.cpu import machine
 
-THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
 SPINS: Final = 2000
 HEAP_LIMIT: Final = 512 << 20
 _CORE_FUNCTIONS: Final = {
@@ -78,25 +78,6 @@ def _callable(routine: Routine) -> Any:
     """A native routine of two integers as a function; the GIL stays held."""
     prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
     return prototype(native_address(routine))
-
-
-def usable_cpus() -> int:
-    """The processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def default_threads() -> int:
-    """The number of threads to begin with."""
-    text = os.environ.get(THREADS_VARIABLE)
-    if text is None:
-        return min(usable_cpus(), pool.MAX_THREADS)
-    if not text.isdecimal() or not 1 <= int(text) <= pool.MAX_THREADS:
-        raise ArgumentError(
-            f"{THREADS_VARIABLE}={text!r}: it is a number from 1 to {pool.MAX_THREADS}"
-        )
-    return int(text)
 
 
 def _numpy_api() -> int:
@@ -172,7 +153,7 @@ def _make() -> Runtime:
     _word(the_heap + heap.LIMIT).value = _heap_limit()
     if os.uname().sysname == "Linux":
         _word(the_heap + heap.HUGE_ADVICE).value = MADV_HUGEPAGE
-    _word(the_pool + pool.THREADS).value = default_threads()
+    _word(the_pool + pool.THREADS).value = machine.cores()
     _word(the_pool + pool.SPINS).value = SPINS
     for place, function in _CORE_FUNCTIONS.items():
         _word(the_pool + place).value = _c_function(function)

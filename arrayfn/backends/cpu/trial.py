@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Final
 
 from arrayfn.lowering.compiled import CompiledProgram
@@ -12,9 +11,9 @@ _MOST_ITEMS: Final = 4096
 
 def try_plan(compiled: CompiledProgram) -> bool:
     """Run ``compiled`` if it is small; whether it was run."""
-    trial = importlib.import_module("arrayfn.lowering.verify.trial")
-    unjitted = importlib.import_module("arrayfn.backends.cpu.unjitted")
+    from arrayfn.backends.cpu.unjitted import run_unjitted
+    from arrayfn.lowering.verify import trial
+
     if not trial.is_small(compiled, _MOST_ITEMS):
         return False
-    done: bool = trial.run_trial(compiled, unjitted.run_unjitted, IndexError)
-    return done
+    return trial.run_trial(compiled, run_unjitted, IndexError)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
 from arrayfn.backends.base import BackendInfo, Executable
+from arrayfn.backends.cuda import attention
 from arrayfn.backends.cuda.device_array import DeviceArray, device_put, from_dlpack
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.memory import MemoryStats
@@ -18,7 +18,7 @@ from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.options import DEFAULT, Options
-from arrayfn.lowering.verification import RUNNERS
+from arrayfn.lowering.plan_runners import RUNNERS
 
 __all__ = [
     "CudaBackend",
@@ -31,11 +31,8 @@ __all__ = [
 ]
 
 RUNNERS["cuda"] = try_plan
+attention.register()
 
-# Imported when a Program is for a GPU: a process without one has no use for them.
-_LOWER: Final = "arrayfn.lowering.cuda.lower"
-_EXECUTABLE: Final = "arrayfn.backends.cuda.executable"
-_CONVOLUTIONS: Final = "arrayfn.backends.cuda.convolution_ways"
 _HOPPER: Final = (9, 0)
 
 
@@ -68,7 +65,8 @@ class CudaBackend:
 
         Needs neither a GPU nor numba-cuda.
         """
-        lower = importlib.import_module(_LOWER).lower
+        from arrayfn.lowering.cuda.lower import lower
+
         if missing_here():
             return lower(program, donated, options=options)
         return lower(program, donated, gpu=_config(), options=options)
@@ -78,20 +76,23 @@ class CudaBackend:
         reason = missing_here()
         if reason:
             raise BackendError(f"backend 'cuda' is not available ({reason})")
-        return importlib.import_module(_EXECUTABLE).Executable(compiled)
+        from arrayfn.backends.cuda.executable import Executable
+
+        return Executable(compiled)
 
 
 @cache
 def _config() -> GpuConfig:
     """The numbers of the GPU here. Before Hopper nothing copies beside a block."""
+    from arrayfn.backends.cuda.convolution_ways import way_of
+
     gpu = device()
     cluster = GPU.most_cluster if gpu.arch >= _HOPPER else 0
-    convolves = importlib.import_module(_CONVOLUTIONS).way_of
     return replace(
         GPU,
         multiprocessors=gpu.multiprocessors,
         most_cluster=cluster,
-        convolves=convolves,
+        convolves=way_of,
     )
 
 

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn import dtypes, layout
+from arrayfn import dtypes
 from arrayfn.backends.cuda import dlpack
 from arrayfn.backends.cuda.driver import device
 from arrayfn.errors import ArgumentError, LayoutError, user_location
-from arrayfn.ir import ArrayType, in_place, type_of
-from arrayfn.layout import Layout
-from arrayfn.tracer import ArrayOnDevice
+from arrayfn.ir import ArrayType, in_place, layout, type_of
+from arrayfn.ir.layout import Layout
+from arrayfn.tracing import ArrayOnDevice
 
 Array = np.ndarray[Any, Any]
 

@@ -41,6 +41,7 @@ _BROKEN: Final = (
     "if one that was edited or written by hand has a mistake"
 )
 _MOST_IDLE: Final = 1 << 30  # of all that are kept, or a 16th of the card's
+_STAGED_BYTES: Final = 1 << 16  # of results, that come through page-locked memory
 
 
 class Device:
@@ -80,6 +81,14 @@ class Device:
             self._pool.handle,
             max(_MOST_IDLE, self._card_bytes()[1] // 16),
         )
+        staged = ctypes.c_void_p()
+        self.check(
+            self.library.cuMemAllocHost_v2(
+                ctypes.byref(staged), ctypes.c_size_t(_STAGED_BYTES)
+            )
+        )
+        self._staged = int(staged.value or 0)
+        self._staged_lock = threading.Lock()
         self._launch_graph = self._function("cuGraphLaunch", 2)
         self._wait = waiter(self.stream, self.address("cuStreamQuery"))
 
@@ -277,7 +286,22 @@ class Device:
         return kind.value != 0
 
     def copy_out(self, address: int, pointer: int, nbytes: int) -> None:
-        """To the host, once what is enqueued has run."""
+        """To the host, once what is enqueued has run. Ctrl-C leaves the wait."""
+        # The driver copies to memory that may be paged out only once it has waited for
+        # the stream itself, deaf to Ctrl-C.
+        if nbytes > _STAGED_BYTES or not self._staged_lock.acquire(blocking=False):
+            self.synchronize()
+            self._begin_copy_out(address, pointer, nbytes)
+            self.synchronize()
+            return
+        try:
+            self._begin_copy_out(self._staged, pointer, nbytes)
+            self.synchronize()
+            ctypes.memmove(address, self._staged, nbytes)
+        finally:
+            self._staged_lock.release()
+
+    def _begin_copy_out(self, address: int, pointer: int, nbytes: int) -> None:
         self.enter()
         self.check(
             self.waiting.cuMemcpyDtoHAsync_v2(
@@ -287,7 +311,6 @@ class Device:
                 ctypes.c_void_p(self.stream),
             )
         )
-        self.synchronize()
 
     def copy(self, target: int, source: int, nbytes: int, stream: int = 0) -> None:
         """Within the GPU's memory; on ``stream`` if one is given."""

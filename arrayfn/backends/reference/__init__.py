@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn import ir_text
 from arrayfn.backends.base import BackendInfo, Executable
 from arrayfn.backends.reference.wide import wide_array, widened
 from arrayfn.dtypes import DType
 from arrayfn.ir import Program
+from arrayfn.ir import text as ir_text
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import ExecutionPlan

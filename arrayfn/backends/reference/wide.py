@@ -20,6 +20,7 @@ from arrayfn.backends.reference import exact
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var
 from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.control_flow import limited_while
 
 Array = np.ndarray[Any, Any]
 
@@ -35,6 +36,14 @@ class Rounding(Protocol):
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
         """What goes on of what it gives."""
+        ...
+
+    def limit(self, equation: Equation) -> float:
+        """How many iterations the loop ``equation`` has at most."""
+        ...
+
+    def iterated(self, equation: Equation, count: int) -> None:
+        """Told after the loop ``equation`` how many iterations it had."""
         ...
 
 
@@ -134,6 +143,11 @@ def _row(equation: Equation, rounding: Rounding | None) -> Primitive:
     def compute(*operands: Array, **params: Any) -> Any:
         if rounding is not None:
             operands = tuple(rounding.operands(equation, operands))
+        if rounding is not None and row.name == "while_loop":
+            limit = rounding.limit(equation)
+            results, count = limited_while(*operands, limit=limit, **params)
+            rounding.iterated(equation, count)
+            return results
         given: Sequence[Array] = operands
         if narrow:
             given = [x.astype(d) for x, d in zip(operands, taken, strict=True)]

@@ -35,7 +35,6 @@ class CpuConfig:
     near: int = 1024  # elements of each matrix of a batch that needs no tiles
     column_block: int = 512  # columns in one item
     chunk: int = 16384  # elements of a chunk of a split reduction
-    cores: int = 2
     far_bytes: int = 1 << 24  # results larger than this are written past the caches
     item_ns: float = 0.5  # a statement on one element, with its share of memory
     chunk_ns: float = 12_000.0  # work worth giving to a thread

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from arrayfn.ir import ArrayType, Atom, Equation, Var
-from arrayfn.layout import RowMajor, from_strides
+from arrayfn.ir.layout import RowMajor, from_strides
 from arrayfn.lowering.host_steps import Reads, operator_call_of
 from arrayfn.lowering.kernel_ir import Compute, Load, Nest, Store
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
@@ -205,7 +205,7 @@ def write_where_copied(
             or any(_reads(s, root, of) for s in steps[first:position])
             or any(
                 _may_write(s, root, box, of, moved.get(k))
-                for k, s in enumerate(steps[first + 1 : position], first + 1)
+                for k, s in enumerate(steps[first:position], first)
             )
         ):
             continue

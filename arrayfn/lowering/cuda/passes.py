@@ -15,11 +15,11 @@ from arrayfn.lowering.cuda.windows.phases import phased
 from arrayfn.lowering.cuda.windows.pools import is_pool, pooled
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import Options
-from arrayfn.passes.dce import dce
 from arrayfn.passes.masks import masks_of_results
 from arrayfn.passes.pipeline import Pass, pipeline
 from arrayfn.passes.simplify import simplify
 from arrayfn.passes.small import with_sums
+from arrayfn.transforms.dce import dce
 
 VECTOR_BYTES: Final = 16  # of the widest access
 MOST_OF_A_SUM: Final = 1 << 23  # pairs that a persistent kernel multiplies and adds up

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Program
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives import conversion, discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.reductions import argmax, argmin, reduce_min

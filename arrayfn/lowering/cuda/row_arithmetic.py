@@ -153,21 +153,24 @@ class RowArithmetic(CudaPrinter[T]):
 
         One rounding less is not more than halves are computed with.
         """
-        if not isinstance(s, Compute) or self.product_of(s.result) is None:
-            return None
-        readers = self.users.get(s.result.name, [])
+        product = self.product_of(s.result) if isinstance(s, Compute) else None
+        return None if product is None else self.sum_of(product.result)
+
+    def sum_of(self, value: Value) -> Compute | Reduce | None:
+        """The sum that alone needs ``value``, perhaps by another name."""
+        readers = self.users.get(value.name, [])
         if len(readers) != 1:
             return None
         (user,) = readers
         if isinstance(user, Compute) and user.function == "identity_f32":
-            return self.fusing(user)
+            return self.sum_of(user.result)
         if isinstance(user, Reduce):
             sums = user.function == "accumulate_add_f32" and self.accumulators == 1
             return user if sums else None
         if not isinstance(user, Compute) or not user.result.half:
             return None
         first = next((a for a in user.arguments if self.is_product(a)), None)
-        return user if user.function == "add_f32" and first == s.result else None
+        return user if user.function == "add_f32" and first == value else None
 
     def is_product(self, x: Scalar) -> bool:
         """Whether ``x`` is an element's product of halves, which nothing else needs."""

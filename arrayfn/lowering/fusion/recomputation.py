@@ -24,7 +24,7 @@ class Recomputation(Groups):
 
     def is_plain(self, read: Read) -> bool:
         """Whether ``read`` only permutes and repeats axes."""
-        return all(
+        return read.is_identity or all(
             m.scale == 1 and m.offset == 0 and (m.axis is not None or n == 1)
             for m, n in zip(read.axes, read.base.type.shape, strict=True)
         )

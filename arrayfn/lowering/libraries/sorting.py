@@ -1,7 +1,8 @@
 """Sorting by NumPy's own functions. A work item is a row, or a chunk of a long one.
 
-Sorted chunks of a row are merged in passes. Chunks follow from the shape and the
-machine's cores alone, so the result does not depend on the threads.
+Sorted chunks of a row are merged in passes. There are as many as the machine has cores;
+the result does not depend on that, since floats of long rows are sorted as integers,
+among which equal ones have the same bits.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Equation, Var
-from arrayfn.lowering.cpu.schedule import CPU
+from arrayfn.lowering.cpu import machine
 from arrayfn.lowering.libraries.calls import (
     LibraryCall,
     Place,
@@ -25,6 +26,7 @@ from arrayfn.passes.reads import Reads
 LONG: Final = 1 << 16  # elements from which a row is cut
 PART: Final = 1 << 15  # elements that one item merges
 INFINITY: Final = {dtypes.float16: 0x7C00, dtypes.bfloat16: 0x7F80}
+LONG_INFINITY: Final = {dtypes.float32: 0x7F800000, dtypes.float64: 0x7FF << 52}
 MERGED: Final = (
     dtypes.float32,
     dtypes.float64,
@@ -86,6 +88,9 @@ def _sorted(
     spare = Var(ArrayType(output.type.shape, output.type.dtype))
     buffers = [output, spare] if passes % 2 == 0 else [spare, output]
     keys = n * 8 if name == "argsort" and not packed else 0
+    infinity = INFINITY.get(dtype, 0)
+    if name == "sort" and n >= LONG and dtype in LONG_INFINITY:
+        name, infinity = "sort_codes", LONG_INFINITY[dtype]
     yield LibraryCall(
         provider=f"{name}_{dtypes.short_name(dtype)}",
         reads={"x": place_of(x, reads)},
@@ -95,7 +100,7 @@ def _sorted(
             "n": n,
             "chunk": chunk,
             "chunks": chunks,
-            "infinity": INFINITY.get(dtype, 0),
+            "infinity": infinity,
         },
         items=rows * chunks if n else 0,
         grain=grain_of(chunk * math.log2(chunk + 1)),
@@ -114,7 +119,7 @@ def _sorted(
                 "pairs": chunks >> (number + 1),
                 "part": PART,
                 "parts": parts,
-                "unpack": int(packed and number == passes - 1),
+                "unpack": int(number == passes - 1 and name != "sort"),
             },
             items=rows * (chunks >> (number + 1)) * parts,
             grain=1,
@@ -122,7 +127,11 @@ def _sorted(
 
 
 def _chunks(n: int, rows: int) -> int:
-    """A power of two: as many as there are cores, if the rows alone are fewer."""
-    if n < LONG or rows >= CPU.cores:
+    """A power of two: with those of the other rows at least as many as there are cores.
+
+    The chunks of a row are not shorter than half of what is long.
+    """
+    if n < LONG or rows == 0:
         return 1
-    return 1 << (CPU.cores - 1).bit_length()
+    wanted = 1 << (-(-machine.cores() // rows) - 1).bit_length()
+    return min(wanted, 1 << (2 * n // LONG).bit_length() - 1)

@@ -3,6 +3,9 @@
 What ``sliding_windows`` copies side by side is larger than its operand by the size of a
 window. Where its only reader is a product, a work item is some rows of the output: it
 copies the windows that these need to scratch memory, which is near, and multiplies.
+
+Items follow from the shape alone, and so do bits: BLAS rounds differently where an item
+ends. There are enough of them for 16 cores where that costs little packing.
 """
 
 from __future__ import annotations
@@ -15,8 +18,7 @@ from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Program, Var
-from arrayfn.layout import Shape
-from arrayfn.lowering.cpu.schedule import CPU
+from arrayfn.ir.layout import Shape
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Axis,
@@ -33,6 +35,8 @@ from arrayfn.passes.reads import Reads, affine_view
 
 SCRATCH: Final = 384 * 1024  # bytes of windows in one item: most of a core's own cache
 LEAST: Final = 256  # rows of an item for which the kernel is worth packing
+FEWEST: Final = 96  # rows of an item for which packing does not yet cost 5 %
+ITEMS: Final = 16  # their number is a multiple of this where they are long enough
 MULTIPLE: Final = 16  # rows of an item come in whole micro-kernels of BLAS
 SMALL: Final = 1 << 16  # elements of windows that are as well copied at once
 DIMENSIONS: Final = 4  # of the rows, and of the columns
@@ -140,16 +144,12 @@ def _right_product(
     """
     given, size = call.integers, x.array.type.dtype.itemsize
     m, n, k, batch = (given[name] for name in ("m", "n", "k", "batch"))
-    cut = next(
-        (d for d in range(DIMENSIONS) if dimensions[f"columns_{d}"] > 1),
-        DIMENSIONS - 1,
-    )
-    extent = dimensions[f"columns_{cut}"]
-    inner = n // extent
-    most = max(-(-LEAST // (2 * inner)), SCRATCH // (k * size * inner))
+    cut, extent, inner = _cut(dimensions, n)
+    least = -(-LEAST // (2 * inner))
+    most = max(least, SCRATCH // (k * size * inner))
     tiles = -(-extent // min(most, extent))
-    tiles = -(-tiles * batch // CPU.cores) * CPU.cores // batch or 1
-    tile = -(-extent // tiles)
+    tiles = -(-tiles * batch // ITEMS) * ITEMS // batch or 1
+    tile = max(-(-extent // tiles), min(least, -(-extent // 2)))
     made = replace(
         call,
         provider=call.provider.replace("gemm_", "windows_right_"),
@@ -180,14 +180,19 @@ def _summed(
 ) -> list[LibraryCall | Nest]:
     """Windows are summed over: an item has the sum of a part of them.
 
-    The parts are fixed, and added up in order.
+    The parts are added up in order. Where they are few, an item is also a piece of the
+    outermost of the axes that the windows' columns run over.
     """
     given, output = call.integers, call.writes["c"].array
     dtype = output.type.dtype
     m, n, k = (given[name] for name in "mnk")
-    parts = max(1, min(2 * CPU.cores, k // LEAST))
+    parts = max(1, min(ITEMS, k // LEAST))
     part = -(-k // parts)
-    tile = min(part, max(LEAST, SCRATCH // (m * dtype.itemsize)))
+    cut, extent, inner = _cut(dimensions, m)
+    piece = -(-extent // min(extent, -(-ITEMS // parts)))
+    pieces = -(-extent // piece)
+    width = piece * inner * dtype.itemsize
+    tile = min(part, max(LEAST, SCRATCH // width))
     sums = output if parts == 1 else Var(ArrayType((parts, m, n), dtype))
     made: list[LibraryCall | Nest] = [
         replace(
@@ -195,7 +200,7 @@ def _summed(
             provider=call.provider.replace("gemm_", "window_sums_"),
             reads={"x": x, "b": call.reads["b"]},
             writes={"c": Place(sums)},
-            scratch={"windows": tile * m * dtype.itemsize},
+            scratch={"windows": tile * width},
             integers={
                 "m": m,
                 "n": n,
@@ -204,9 +209,13 @@ def _summed(
                 "transpose_b": given["transpose_b"],
                 "tile": tile,
                 "part": part,
+                "piece": piece,
+                "pieces": pieces,
+                "cut": cut,
+                "inner": inner,
                 **dimensions,
             },
-            items=-(-k // part),
+            items=-(-k // part) * pieces,
             grain=1,
             library="BLAS, of windows",
         )
@@ -246,10 +255,21 @@ def _added(sums: Var, output: Var, parts: int) -> Nest:
 
 
 def _tile(rows: int, most: int) -> int:
-    """Rows of an item: as many for each, and for each core as many items."""
+    """Rows of an item: as many for each."""
     items = -(-rows // most)
-    items = -(-items // CPU.cores) * CPU.cores
-    return -(-rows // (items * MULTIPLE)) * MULTIPLE
+    items = -(-items // ITEMS) * ITEMS
+    tile = max(-(-rows // items), min(FEWEST, -(-rows // 2)))
+    return -(-tile // MULTIPLE) * MULTIPLE
+
+
+def _cut(dimensions: Mapping[str, int], columns: int) -> tuple[int, int, int]:
+    """The outermost axis of the columns, its extent, and the columns of an index."""
+    cut = next(
+        (d for d in range(DIMENSIONS) if dimensions[f"columns_{d}"] > 1),
+        DIMENSIONS - 1,
+    )
+    extent = dimensions[f"columns_{cut}"]
+    return cut, extent, columns // extent
 
 
 Dimension = tuple[int, int]  # extent, and stride in the operand

@@ -14,13 +14,16 @@ from arrayfn.lowering.scalars.arithmetic import (
 
 
 def maximum(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The maximum; NaN if either is NaN."""
-    return m.select(x != x, x, m.select(x > y, x, y))
+    """The maximum; NaN if either is NaN; y for zeros.
+
+    If y is a constant, which is usual, one comparison remains.
+    """
+    return m.select(y != y, y, m.select(y >= x, y, x))
 
 
 def minimum(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The minimum; NaN if either is NaN."""
-    return m.select(x != x, x, m.select(x < y, x, y))
+    """The minimum; NaN if either is NaN; y for zeros."""
+    return m.select(y != y, y, m.select(y <= x, y, x))
 
 
 def clamp(m: Arithmetic, x: Value, low: Value, high: Value) -> Value:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype
 from arrayfn.ir import Atom, Equation, Literal, Var
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.lowering.build import drop_unit_axes, merge_axes, select_axes
 from arrayfn.lowering.kernel_ir import Argument, Constant, Nest, Step, Value
 from arrayfn.lowering.templates.nest_builder import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.ir import Atom, Equation, Literal, Var
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.lowering.build import drop_unit_axes, merge_axes, order_axes
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,

@@ -15,7 +15,7 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype
 from arrayfn.ir import ArrayType, Equation, Var
-from arrayfn.layout import C
+from arrayfn.ir.layout import C
 from arrayfn.lowering.kernel_ir import Argument, Constant, Count, Nest, Store, Value
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from arrayfn.ir import Atom, Equation, Var
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.lowering.kernel_ir import Constant, Nest
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,

@@ -2,7 +2,7 @@
 
 With the environment variable ``ARRAYFN_VERIFY=1`` each plan is proved when it has been
 made (see ``plans`` for what). What could not be proved is run, on made-up inputs, by
-what backends give (``verification.RUNNERS``), and counted in ``TALLY``.
+what backends give (``plan_runners.RUNNERS``), and counted in ``TALLY``.
 """
 
 from __future__ import annotations

@@ -20,14 +20,8 @@ Span = tuple[int, int]
 
 def span_of(type: ArrayType) -> Span:
     """Where the elements of an array of ``type`` lie."""
-    if not type.size:
-        return 0, 0
-    strides = type.layout.strides(type.shape)
-    ends = [(n - 1) * step for n, step in zip(type.shape, strides, strict=True)]
-    size = type.dtype.itemsize
-    low = sum(min(end, 0) for end in ends) * size
-    high = (sum(max(end, 0) for end in ends) + 1) * size
-    return low, high
+    low, count = type.span()
+    return low * type.dtype.itemsize, (low + count) * type.dtype.itemsize
 
 
 @dataclass

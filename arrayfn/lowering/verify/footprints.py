@@ -102,6 +102,8 @@ class Footprint:
     unproved: list[Finding] = field(default_factory=list[Finding])
     partly: bool = False
     """Whether more may be touched: some of the text was not understood."""
+    broken_off: bool = False
+    """Whether the analysis failed, which need not be for the text's sake."""
 
 
 _KNOWN: Final[OrderedDict[object, Footprint]] = OrderedDict()
@@ -119,7 +121,7 @@ def footprint(
     known = _KNOWN.get(key)
     if known is None:
         known = _Footprints(kernel, integers, items, own).made()
-        if not known.findings:
+        if not known.findings and not known.broken_off:
             _KNOWN[key] = known
             if len(_KNOWN) > _KEPT:
                 _KNOWN.popitem(last=False)
@@ -170,6 +172,7 @@ class _Footprints:
     def not_understood(self, error: Exception) -> None:
         """Note that the analysis came to no end: nothing is proved, or wrong."""
         self.found.partly = True
+        self.found.broken_off = isinstance(error, _FAULTS)
         name = "" if isinstance(error, UnknownTextError) else type(error).__name__
         self.note(0, f"not understood: {name}{': ' if name else ''}{error}")
 

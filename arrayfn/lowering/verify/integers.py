@@ -12,7 +12,6 @@ from arrayfn.lowering.verify.numbers import (
     AtLeast,
     Both,
     Data,
-    DigitsWanted,
     Either,
     Lanes,
     Maybe,
@@ -20,6 +19,7 @@ from arrayfn.lowering.verify.numbers import (
     State,
     Truth,
     Value,
+    Wanted,
     negated,
 )
 
@@ -135,7 +135,7 @@ def _of_lanes(
 ) -> Number | None:
     """``function`` of numbers that have one value in each lane; None if they have not.
 
-    Raises ValuesWanted.
+    Raises Wanted.
     """
     left = state.lanes_of(x)
     right = state.lanes_of(y)
@@ -158,7 +158,7 @@ def product(x: Number, y: Number, state: State) -> Number:
 
 
 def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
-    """``x // y``, or ``x % y``. Raises ValuesWanted and DigitsWanted."""
+    """``x // y``, or ``x % y``. Raises Wanted."""
     size = state.constant(y)
     if size is None:
         found = _of_lanes(_quotient if quotient else _remainder, x, y, state)
@@ -196,7 +196,7 @@ def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
             and not (most + 1) % digit
             and np.all(np.asarray(rest.base) % size == 0)
         ):
-            raise DigitsWanted(symbol, digit)
+            raise Wanted(lambda state: state.with_digits(symbol, digit))
     state.want_values(rest)
     if not quotient:
         return state.unknown(0, size - 1, rest)
@@ -216,7 +216,7 @@ def _plain(x: Any) -> Lanes:
 
 
 def least(x: Number, y: Number, state: State, *, greatest: bool = False) -> Number:
-    """The lesser of two, or the greater. Raises ValuesWanted."""
+    """The lesser of two, or the greater. Raises Wanted."""
     difference = y.plus(x, -1)
     if greatest:
         difference = difference.times(-1)

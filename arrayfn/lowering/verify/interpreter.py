@@ -33,7 +33,6 @@ from arrayfn.lowering.verify.numbers import (
     FAR,
     ITEM,
     Apart,
-    Array,
     Data,
     Lanes,
     Maybe,
@@ -137,7 +136,7 @@ class Interpreter:
                 state = self.attempt(node, state)
             except Wanted as wanted:
                 self.pending.clear()
-                state = wanted.applied(state)
+                state = wanted.made(state)
                 continue
             if not self.trials:
                 self.found.accesses += self.pending
@@ -250,7 +249,7 @@ class Interpreter:
                 kept = np.flatnonzero(np.broadcast_to(alive, (state.count,)))
                 apart = inner.differs_in_a_block(alive)
                 inner = inner.take(kept)
-                start = _taken(start, kept)
+                start = start.taken(kept)
                 most = most if isinstance(most, int) else most[kept]
                 inner.apart = max(inner.apart, apart)
             if not isinstance(most, int):
@@ -600,6 +599,18 @@ class Interpreter:
         target, begin, source, count = values[:4]
         assert isinstance(begin, Number)
         assert isinstance(count, Number)
+        self.move((source, Number(0)), (target, begin), count, node.lineno, state)
+        return Data()
+
+    def move(
+        self,
+        source: tuple[Value, Number],
+        target: tuple[Value, Number],
+        count: Number,
+        line: int,
+        state: State,
+    ) -> None:
+        """Note that ``count`` neighbours are copied from one place to another."""
         size = state.lanes_of(count)
         inner = state.copy()
         if size is None:
@@ -608,13 +619,12 @@ class Interpreter:
         else:
             alive = np.asarray(size) > 0
             if not alive.any():
-                return Data()
+                return
             index = inner.counted(0, _at_least(size - 1, 0))
             if not alive.all():
                 inner.surely = False
-        self.touch(source, index, "load", inner, node.lineno)
-        self.touch(target, begin.plus(index), "store", inner, node.lineno)
-        return Data()
+        self.touch(source[0], source[1].plus(index), "load", inner, line)
+        self.touch(target[0], target[1].plus(index), "store", inner, line)
 
     def part(self, function: ast.FunctionDef, node: ast.Call, state: State) -> Value:
         """A function of the text: its body, with variables of its own."""
@@ -635,7 +645,3 @@ def _as_branch(node: ast.While) -> Sequence[ast.stmt]:
 
 def _at_least(x: Lanes, least: int) -> Lanes:
     return max(x, least) if isinstance(x, int) else np.maximum(x, least)
-
-
-def _taken(x: Number, index: Array) -> Number:
-    return x if isinstance(x.base, int) else Number(x.base[index], x.terms)

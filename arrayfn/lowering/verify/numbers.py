@@ -44,6 +44,10 @@ class Symbol:
     same: bool = False
 
 
+Bounds = Mapping[Symbol, tuple[Lanes, Lanes]]
+"""The least and the greatest value of each symbol."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Number:
     """``base`` plus multiples of symbols."""
@@ -68,6 +72,22 @@ class Number:
             return Number(0)
         terms = {s: c * factor for s, c in self.terms.items()}
         return Number(self.base * factor, terms)
+
+    def taken(self, index: Array) -> Number:
+        """The lanes that ``index`` says."""
+        return (
+            self if isinstance(self.base, int) else Number(self.base[index], self.terms)
+        )
+
+    def range(self, bounds: Bounds) -> tuple[Lanes, Lanes]:
+        """The least and the greatest value in each lane."""
+        low = high = self.base
+        for symbol, c in self.terms.items():
+            least, greatest = bounds[symbol]
+            if c < 0:
+                least, greatest = greatest, least
+            low, high = low + least * c, high + greatest * c
+        return low, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,33 +154,11 @@ Value = Number | Truth | Memory | Data
 
 
 class Wanted(Exception):  # noqa: N818 - control flow, not an error
-    """Lanes are to be made anew before a statement can be understood."""
+    """Lanes are to be ``made`` of these before a statement can be understood."""
 
-    def applied(self, lanes: State) -> State:
-        """The lanes that are wanted."""
-        raise NotImplementedError
-
-
-class ValuesWanted(Wanted):
-    """A lane is wanted for each value of a counted symbol."""
-
-    def __init__(self, symbol: Symbol) -> None:
+    def __init__(self, made: Callable[[State], State]) -> None:
         super().__init__()
-        self.symbol = symbol
-
-    def applied(self, lanes: State) -> State:
-        return lanes.spread(self.symbol)
-
-
-class DigitsWanted(Wanted):
-    """A counted symbol is to be ``size * one + another``."""
-
-    def __init__(self, symbol: Symbol, size: int) -> None:
-        super().__init__()
-        self.symbol, self.size = symbol, size
-
-    def applied(self, lanes: State) -> State:
-        return lanes.with_digits(self.symbol, self.size)
+        self.made = made
 
 
 class TooManyLanesError(Exception):
@@ -208,18 +206,12 @@ class State:
 
     def range(self, x: Number) -> tuple[Lanes, Lanes]:
         """The least and the greatest value of ``x`` in each lane."""
-        low = high = x.base
-        for symbol, c in x.terms.items():
-            least, greatest = self.bounds[symbol]
-            if c < 0:
-                least, greatest = greatest, least
-            low, high = low + least * c, high + greatest * c
-        return low, high
+        return x.range(self.bounds)
 
     def extremes(self, x: Number) -> tuple[int, int]:
         """The least and the greatest value of ``x`` in all lanes."""
         low, high = self.range(x)
-        return _least(low), _greatest(high)
+        return int(np.min(low)), int(np.max(high))
 
     def settled(self, x: Number) -> Number:
         """``x`` without the symbols that have one value in each lane."""
@@ -249,17 +241,18 @@ class State:
     def lanes_of(self, x: Number) -> Lanes | None:
         """The value of ``x`` in each lane; None if it depends on data.
 
-        Raises ValuesWanted if it has several.
+        Raises Wanted if it has several.
         """
         x = self.settled(x)
         self.want_values(x)
         return None if x.terms else x.base
 
     def want_values(self, x: Number) -> None:
-        """Raise ValuesWanted if ``x`` has a counted symbol: the coarsest."""
+        """Raise Wanted if ``x`` has a counted symbol: a lane for each of its values."""
         counted = [s for s in x.terms if s.counted and self.varies(s)]
         if counted:
-            raise ValuesWanted(max(counted, key=lambda s: abs(x.terms[s])))
+            symbol = max(counted, key=lambda s: abs(x.terms[s]))
+            raise Wanted(lambda state: state.spread(symbol))
 
     def unknown(self, low: Lanes, high: Lanes, *sources: Number) -> Number:
         """A number of which the text says only its bounds, made of ``sources``."""
@@ -288,7 +281,7 @@ class State:
             return x if isinstance(x, int) else x[index]
 
         made.bounds = {s: (taken(a), taken(b)) for s, (a, b) in self.bounds.items()}
-        made.change(lambda x: Number(taken(x.base), x.terms))
+        made.change(lambda x: x.taken(index))
         return made
 
     def change(self, function: Callable[[Number], Number]) -> None:
@@ -350,7 +343,7 @@ class State:
     def mask(self, truth: Truth) -> Array | None:
         """Where ``truth`` holds, of the lanes; None if that depends on data.
 
-        Raises ValuesWanted.
+        Raises Wanted.
         """
         if isinstance(truth, AtLeast):
             x = self.settled(truth.number)
@@ -370,7 +363,7 @@ class State:
     def parted(self, truth: Truth) -> tuple[list[State], list[State]]:
         """States in which ``truth`` holds, and those in which it does not.
 
-        Where it depends on data there are both. Raises ValuesWanted.
+        Where it depends on data there are both. Raises Wanted.
         """
         if isinstance(truth, AtLeast):
             return self._parted(truth.number)
@@ -405,7 +398,7 @@ class State:
         some = self._of(~(holds | fails))
         if some is None:
             return _present(yes), _present(no)
-        x = some.taken_number(x, ~(holds | fails), self.count)
+        x = x.taken(np.broadcast_to(~(holds | fails), (self.count,)))
         if any(s.thread for s in x.terms):
             some.apart = Apart.YES
         if all(not s.counted for s in x.terms):
@@ -432,12 +425,6 @@ class State:
                 (border + 1, greatest),
             )
         return [*_present(yes), first], [*_present(no), second]
-
-    def taken_number(self, x: Number, mask: Array, count: int) -> Number:
-        """``x``, which has ``count`` lanes, in those of ``mask``, which are these."""
-        if isinstance(x.base, int):
-            return x
-        return Number(x.base[np.broadcast_to(mask, (count,))], x.terms)
 
     def _of(self, mask: Array) -> State | None:
         """The lanes of ``mask``, if there are any."""
@@ -513,14 +500,6 @@ def changed(value: Value, function: Callable[[Number], Number]) -> Value:
 
 def _present(state: State | None) -> list[State]:
     return [] if state is None else [state]
-
-
-def _least(x: Lanes) -> int:
-    return x if isinstance(x, int) else int(x.min())
-
-
-def _greatest(x: Lanes) -> int:
-    return x if isinstance(x, int) else int(x.max())
 
 
 def _clipped(x: Lanes) -> Lanes:

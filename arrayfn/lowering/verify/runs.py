@@ -135,7 +135,7 @@ def runs_of(access: Access) -> Runs | None:
 
 def extremes(access: Access) -> tuple[int, int]:
     """The first element that may be touched, and the last."""
-    low, high = _range(access.at, access)
+    low, high = access.at.range(access.bounds)
     return int(np.min(low)), int(np.max(high)) + access.width - 1
 
 
@@ -145,22 +145,12 @@ def is_exact(access: Access) -> bool:
     return access.surely and all(s.counted for s in symbols)
 
 
-def _range(x: Number, access: Access) -> tuple[Lanes, Lanes]:
-    low = high = x.base
-    for symbol, c in x.terms.items():
-        least, greatest = access.bounds[symbol]
-        if c < 0:
-            least, greatest = greatest, least
-        low, high = low + least * c, high + greatest * c
-    return low, high
-
-
 _Dimension = tuple[int, Lanes, bool]
 """Elements between neighbours, how many there are, whether each of them is touched."""
 
 
 def _dimensions(access: Access) -> tuple[Lanes, list[_Dimension]]:
-    low, _ = _range(access.at, access)
+    low, _ = access.at.range(access.bounds)
     dims: list[_Dimension] = []
     for symbol, c in access.at.terms.items():
         least, greatest = access.bounds[symbol]
@@ -223,7 +213,7 @@ def is_told_apart(access: Access, who: Number) -> bool:
         reach += c * (n - 1)
     if access.count == 1:
         return True
-    low, high = (_spread(x, access.count) for x in _range(access.at, access))
+    low, high = (_spread(x, access.count) for x in access.at.range(access.bounds))
     order = np.argsort(low, kind="stable")
     apart = low[order][1:] >= np.maximum.accumulate(high[order])[:-1] + access.width
     return bool(apart.all())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from arrayfn.lowering.compiled import CompiledProgram
-from arrayfn.lowering.verification import RUNNERS
+from arrayfn.lowering.plan_runners import RUNNERS
 from arrayfn.lowering.verify.plans import Report
 
 

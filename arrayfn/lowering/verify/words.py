@@ -114,19 +114,15 @@ def _fetch(
     interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
 ) -> Value:
     """``fetch(array, at, shared, place, count, signals, k)``."""
+    source, target = (
+        (
+            interpreter.evaluate(node.args[k], state),
+            interpreter.number(node.args[k + 1], state),
+        )
+        for k in (0, 2)
+    )
     count = interpreter.number(node.args[4], state)
-    size = state.lanes_of(count)
-    inner = state.copy()
-    if size is None:
-        inner.surely = False
-        index = inner.unknown(0, inner.extremes(count)[1])
-    else:
-        index = inner.counted(0, size - 1)
-    for number, kind in ((0, "load"), (2, "store")):
-        memory = interpreter.evaluate(node.args[number], state)
-        at = interpreter.number(node.args[number + 1], state).plus(index)
-        kind = "load" if number == 0 else "store"
-        interpreter.touch(memory, at, kind, inner, node.lineno)
+    interpreter.move(source, target, count, node.lineno, state)
     return Data()
 
 

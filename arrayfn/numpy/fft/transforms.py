@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
@@ -155,6 +157,13 @@ def _axes(
 ) -> tuple[list[int | None], list[int]]:
     """Extents (None: the operand's) and axes."""
     ndim = ops.type_of_operand(name, x).ndim
+    for what, given in (("axes", axes), ("s", s)):
+        if given is not None and not np.iterable(given):
+            raise ArgumentError(
+                f"{name}: {what} is a sequence of integers, not {given!r}; write "
+                f"{what}=({given!r},)",
+                user_location(),
+            )
     if axes is None:
         count = ndim if s is None else len(s)
         if count > ndim:

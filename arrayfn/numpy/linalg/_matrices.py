@@ -5,7 +5,7 @@ from __future__ import annotations
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import DTypeError, ShapeError, user_location
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import conj

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.custom import stop_gradient
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
@@ -27,6 +26,7 @@ from arrayfn.numpy.transcendental import log2
 from arrayfn.primitives.control_flow_cond import cond
 from arrayfn.tracing import apply
 from arrayfn.tracing import trace as traced
+from arrayfn.transforms.custom import stop_gradient
 
 
 def cross(x: ArrayLike, y: ArrayLike, /, *, axis: int = -1) -> Array:

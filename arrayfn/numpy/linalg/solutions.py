@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.custom import custom_jvp
 from arrayfn.errors import ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
@@ -43,6 +42,7 @@ from arrayfn.primitives import linalg_triangular as triangular
 from arrayfn.primitives.control_flow_cond import cond
 from arrayfn.tracing import apply
 from arrayfn.tracing import trace as traced
+from arrayfn.transforms.custom import custom_jvp
 
 
 class SlogdetResult(NamedTuple):

@@ -12,7 +12,6 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.functions import jvp
 from arrayfn.lax import linalg as lax_linalg
 from arrayfn.numpy import linalg
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -27,6 +26,7 @@ from arrayfn.numpy.manipulation import (
     concatenate,
     matrix_transpose,
 )
+from arrayfn.transforms import jvp
 
 # Positive definite systems.
 

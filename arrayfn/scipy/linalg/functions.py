@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.custom import custom_jvp, stop_gradient
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.functions import vmap
 from arrayfn.lax import linalg as lax_linalg
 from arrayfn.lax.control_flow_loops import scan
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -27,6 +25,8 @@ from arrayfn.numpy.linear_algebra import diagonal, matmul
 from arrayfn.numpy.manipulation import matrix_transpose
 from arrayfn.numpy.reductions import any, max
 from arrayfn.scipy.linalg.factors import schur
+from arrayfn.transforms import vmap
+from arrayfn.transforms.custom import custom_jvp, stop_gradient
 
 
 def _batched(function: Callable[..., Any], count: int) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import arrayfn.numpy as anp
 from arrayfn import dtypes, fft, lax
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives.convolution import conv_general

@@ -18,9 +18,9 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, lax, tree
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.flatten_util import ravel_pytree
-from arrayfn.functions import leaf_type, linear_transpose
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
+from arrayfn.transforms import leaf_type, linear_transpose
 
 Operator = Callable[[Any], Any]
 _STEPS = 10  # default limit of iterations, per unknown

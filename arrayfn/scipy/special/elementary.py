@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import arrayfn.numpy as anp
-from arrayfn.custom import SymbolicZero, custom_jvp
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import bessel
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import special
+from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
 
 def expit(x: ArrayLike, /) -> Array:

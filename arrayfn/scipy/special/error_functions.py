@@ -9,13 +9,13 @@ import numpy as np
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes
-from arrayfn.custom import custom_jvp
 from arrayfn.lowering.scalars.error_functions import ERFCX, ERFCX_CENTER
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import horner, in_float64, quiet
 from arrayfn.primitives import special
 from arrayfn.tracing import apply
+from arrayfn.transforms.custom import custom_jvp
 
 _ROOT_HALF = math.sqrt(0.5)
 _ROOT_TWO = math.sqrt(2.0)

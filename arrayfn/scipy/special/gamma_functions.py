@@ -10,13 +10,13 @@ import numpy as np
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
-from arrayfn.custom import custom_jvp
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.lax.special_incomplete_beta import log_beta
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import in_float64, quiet
 from arrayfn.primitives import special
+from arrayfn.transforms.custom import custom_jvp
 
 _LARGEST = 171
 _FACTORIALS = np.array([float(math.factorial(n)) for n in range(_LARGEST)])

@@ -9,7 +9,6 @@ import numpy as np
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes
-from arrayfn.custom import custom_jvp
 from arrayfn.lax.special_convergence import continued_fraction, series
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -17,6 +16,7 @@ from arrayfn.numpy.double_precision import in_float64, quiet
 from arrayfn.primitives import special
 from arrayfn.scipy.special.error_functions import exp_of_square
 from arrayfn.tracing import apply
+from arrayfn.transforms.custom import custom_jvp
 
 # Beyond, 24 terms of the asymptotic series suffice.
 _DAWSON_BORDER = 7.0

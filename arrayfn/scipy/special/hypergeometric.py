@@ -12,14 +12,14 @@ from typing import Any
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes
-from arrayfn.custom import SymbolicZero, custom_jvp
-from arrayfn.functions import jvp
 from arrayfn.lax import fori_loop, while_loop
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import in_float64, quiet
 from arrayfn.scipy.special.double_double import EPSILON, DoubleDouble, exact, sum_of
 from arrayfn.scipy.special.gamma_functions import gammaln, gammasgn
+from arrayfn.transforms import jvp
+from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
 _MAX_TERMS = 20_000
 _FAR_TERMS = 60

@@ -11,11 +11,11 @@ from typing import Any
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
-from arrayfn.custom import custom_jvp
 from arrayfn.lax.special_convergence import continued_fraction, series
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import horner, in_float64, quiet
+from arrayfn.transforms.custom import custom_jvp
 
 _EULER = 0.57721566490153286
 # B(2k) / (2k + 1)!

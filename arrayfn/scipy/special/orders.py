@@ -10,12 +10,12 @@ import numpy as np
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
-from arrayfn.custom import custom_jvp
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.double_precision import in_float64, quiet
-from arrayfn.tracer import Tracer
+from arrayfn.tracing import Tracer
+from arrayfn.transforms.custom import custom_jvp
 
 # The backward recurrence begins so far above the largest argument.
 _MARGIN = 60.0

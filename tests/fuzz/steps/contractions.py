@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.fuzz.generator import Draw, NotDrawnError, step
+from typing import Final
+
+from tests.fuzz.forms import form
+from tests.fuzz.generator import Draw, step
 
 
 @step("contract", 5)
@@ -18,30 +21,22 @@ def matmul(d: Draw) -> str:
     return d.choice([f"{x} @ {y}", f"anp.dot({x}, {y})", f"anp.matmul({x}, {y})"])
 
 
-@step("contract", 3)
-def with_itself(d: Draw) -> str:
-    x = d.pick("f", 1, 3)
-    scale = d.choice(["", "0.5 * ", "-", "1 - ", "2 + "])
-    if d.known[x].ndim == 1:
-        form = d.choice(
-            [
-                f"({x} @ {x})",
-                f"anp.vdot({x}, {x})",
-                f"anp.inner({x}, {x})",
-                f"anp.einsum('i,i->', {x}, {x})",
-                f"anp.outer({x}, {x})",
-            ]
-        )
-        return scale + form
-    form = d.choice(
-        [
-            f"anp.einsum('...ij,...ij->...', {x}, {x})",
-            f"({x} @ anp.swapaxes({x}, -1, -2))",
-            f"(anp.swapaxes({x}, -1, -2) @ {x})",
-            f"anp.einsum('...ij->...ji', {x})",
-        ]
-    )
-    return scale + form
+SCALE: Final = "{|0.5 * |-|1 - |2 + }"
+form(
+    *("contract", 1, "f", 1),
+    SCALE + "({x} @ {x})",
+    SCALE + "anp.{vdot|inner|outer}({x}, {x})",
+    SCALE + "anp.einsum('i,i->', {x}, {x})",
+    high=1,
+)
+form(
+    *("contract", 2, "f", 2),
+    SCALE + "anp.einsum('...ij,...ij->...', {x}, {x})",
+    SCALE + "({x} @ anp.swapaxes({x}, -1, -2))",
+    SCALE + "(anp.swapaxes({x}, -1, -2) @ {x})",
+    SCALE + "anp.einsum('...ij->...ji', {x})",
+    high=3,
+)
 
 
 @step("contract", 2)
@@ -80,12 +75,7 @@ def batched(d: Draw) -> str:
     )
 
 
-@step("contract", 1)
-def other_products(d: Draw) -> str:
-    x = d.pick("f", 1)
-    known = d.known[x]
-    y = d.of(known.shape, known.dtype)
-    return d.choice([f"anp.vecdot({x}, {y})", f"anp.inner({x}, {y})"])
+form("contract", 1, "f", 1, "anp.{vecdot|inner}({x}, {y})")
 
 
 @step("windows", 2)
@@ -119,8 +109,6 @@ def pool(d: Draw) -> str:
 def reduce_window(d: Draw) -> str:
     x = d.pick("f", 1, 3)
     ndim = d.known[x].ndim
-    if not ndim:
-        raise NotDrawnError
     name, start = d.choice([("add", "0"), ("max", "-anp.inf"), ("min", "anp.inf")])
     dtype = d.known[x].dtype
     window = tuple(d.integer(1, 3) for _ in range(ndim))

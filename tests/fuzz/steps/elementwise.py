@@ -2,250 +2,123 @@
 
 from __future__ import annotations
 
-from typing import Final
+from tests.fuzz.forms import form
+from tests.fuzz.generator import Draw, kind_of, step
 
-from tests.fuzz.generator import Draw, NotDrawnError, kind_of, step
-
-ANY: Final = (
-    *("abs", "square", "sign", "negative", "positive", "conj", "real", "imag"),
-    *("isfinite", "isinf", "isnan", "isneginf", "isposinf", "signbit", "iscomplex"),
-    *("isreal", "nan_to_num", "logical_not", "ones_like", "zeros_like"),
+ANY = (
+    "{abs|square|sign|negative|positive|conj|real|imag|isfinite|isinf|isnan|isneginf|"
+    "isposinf|signbit|iscomplex|isreal|nan_to_num|logical_not|ones_like|zeros_like}"
 )
-FLOAT: Final = (
-    *("exp", "exp2", "expm1", "sin", "cos", "tan", "tanh", "sinh", "cosh", "arctan"),
-    *("arcsinh", "floor", "ceil", "trunc", "rint", "round", "cbrt", "sinc"),
-    *("deg2rad", "rad2deg", "degrees", "radians", "fix", "fabs", "i0", "spacing"),
+FLOAT = (
+    "{exp|exp2|expm1|sin|cos|tan|tanh|sinh|cosh|arctan|arcsinh|floor|ceil|trunc|rint|"
+    "round|cbrt|sinc|deg2rad|rad2deg|degrees|radians|fix|fabs|i0|spacing}"
 )
-POSITIVE: Final = ("sqrt", "log", "log2", "log10", "log1p", "reciprocal", "arccosh")
-UNIT: Final = ("arcsin", "arccos", "arctanh")
-BINARY: Final = (
-    *("add", "subtract", "multiply", "maximum", "minimum", "fmax", "fmin", "hypot"),
-    *("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"),
-    *("arctan2", "copysign", "heaviside", "logaddexp", "logaddexp2", "nextafter"),
-    *("logical_and", "logical_or", "logical_xor", "true_divide", "isclose", "divmod"),
-    *("float_power", "power", "floor_divide", "remainder", "fmod", "mod"),
+POSITIVE = "{sqrt|log|log2|log10|log1p|reciprocal|arccosh}"
+LAX = "{neg|rsqrt|logistic|erf|tanh|sign|exp|cos|square}"
+BINARY = (
+    "{add|subtract|multiply|maximum|minimum|fmax|fmin|hypot|equal|not_equal|less|"
+    "less_equal|greater|greater_equal|arctan2|copysign|heaviside|logaddexp|logaddexp2|"
+    "nextafter|logical_and|logical_or|logical_xor|true_divide|isclose|divmod|"
+    "float_power|power|floor_divide|remainder|fmod|mod}"
 )
-OPERATORS: Final = ("+", "-", "*", "/", "+", "-", "*", "<", ">=", "==", "!=", ">")
+OPERATOR = "{+|-|*|/|+|-|*|<|>=|==|!=|>}"
 
+form("elementwise", 2, "bifc", 0, "anp." + ANY + "({x})")
+form("elementwise", 5, ("f", "f", "f", "f", "fci"), 0, "anp." + FLOAT + "({x})")
+form(
+    *("elementwise", 3, "f", 0),
+    "anp." + POSITIVE + "({{x}|anp.abs({x}) + 1|{x} * {x} + 0.5})",
+)
+form(
+    *("elementwise", 1, "f", 0),
+    "anp.{arcsin|arccos|arctanh}({{x}|0.9 * anp.tanh({x})|anp.sin({x}) / 2})",
+)
+form("elementwise", 2, "f", 0, "lax." + LAX + "({{x}|anp.abs({x}) + 0.5})")
+form("elementwise", 1, "f", 0, "anp.round({x}, {-1..2})")
+form("elementwise", 1, "f", 0, "anp.{modf|frexp}({x})")
+form("elementwise", 1, "f", 0, "anp.polyval(anp.array([0.5, -1.0, 2.0], {dtype}), {x})")
 
-def either(d: Draw, x: str, y: str) -> tuple[str, str]:
-    return (y, x) if d.chance(0.4) else (x, y)
-
-
-@step("elementwise", 2)
-def any_unary(d: Draw) -> str:
-    return f"anp.{d.choice(ANY)}({d.pick()})"
-
-
-@step("elementwise", 5)
-def float_unary(d: Draw) -> str:
-    return f"anp.{d.choice(FLOAT)}({d.pick('fci' if d.chance(0.2) else 'f')})"
-
-
-@step("elementwise", 3)
-def positive_unary(d: Draw) -> str:
-    x = d.pick("f")
-    inner = x if d.chance(0.15) else d.choice([f"anp.abs({x}) + 1", f"{x} * {x} + 0.5"])
-    return f"anp.{d.choice(POSITIVE)}({inner})"
-
-
-@step("elementwise", 1)
-def unit_unary(d: Draw) -> str:
-    x = d.pick("f")
-    inner = (
-        x if d.chance(0.15) else d.choice([f"0.9 * anp.tanh({x})", f"anp.sin({x}) / 2"])
-    )
-    return f"anp.{d.choice(UNIT)}({inner})"
-
-
-@step("elementwise", 2)
-def lax_unary(d: Draw) -> str:
-    names = ["neg", "rsqrt", "logistic", "erf", "tanh", "sign", "exp", "cos", "square"]
-    x = d.pick("f")
-    inner = f"anp.abs({x}) + 0.5" if d.chance(0.5) else x
-    return f"lax.{d.choice(names)}({inner})"
-
-
-@step("elementwise", 1)
-def rounded(d: Draw) -> str:
-    return f"anp.round({d.pick('f')}, {d.integer(-1, 2)})"
-
-
-@step("elementwise", 1)
-def several(d: Draw) -> str:
-    return f"anp.{d.choice(['modf', 'frexp'])}({d.pick('f')})"
-
-
-@step("elementwise", 1)
-def polynomial(d: Draw) -> str:
-    x = d.pick("f")
-    return f"anp.polyval(anp.array([0.5, -1.0, 2.0], {d.known[x].dtype!r}), {x})"
-
-
-@step("binary", 8)
-def operator(d: Draw) -> str:
-    x = d.pick()
-    left, right = either(d, x, d.companion(x))
-    return f"{left} {d.choice(OPERATORS)} {right}"
-
-
-@step("binary", 4)
-def function(d: Draw) -> str:
-    x = d.pick("bifc")
-    left, right = either(d, x, d.companion(x))
-    return f"anp.{d.choice(BINARY)}({left}, {right})"
-
-
-@step("binary", 2)
-def power(d: Draw) -> str:
-    x = d.pick("fci")
-    exponent = d.choice(["2", "3", "0.5", "-1", "0", "1", "2.0", "-0.5", "4"])
-    if d.chance(0.2):
-        return f"{d.choice(['2', '0.5', '3'])} ** {x}"
-    if d.chance(0.2):
-        return f"(anp.abs({x}) + 0.5) ** {d.companion(x)}"
-    return f"{x} ** {exponent}"
-
-
-@step("binary", 2)
-def quotient(d: Draw) -> str:
-    x = d.pick("f")
-    y = d.companion(x)
-    return d.choice(
-        [f"{x} / (1 + anp.abs({y}))", f"({x} - {y}) / 2", f"1 / (2 + anp.cos({x}))"]
-    )
-
-
-@step("binary", 1)
-def divided(d: Draw) -> str:
-    x = d.pick("if")
-    left, right = either(d, x, d.companion(x))
-    return f"{left} {d.choice(['//', '%'])} {right}"
-
-
-@step("binary", 1)
-def lax_binary(d: Draw) -> str:
-    x = d.pick("if")
-    y = d.of(d.known[x].shape, d.known[x].dtype)
-    names = ["add", "sub", "mul", "div", "rem", "max", "min", "pow", "lt", "ge", "ne"]
-    return f"lax.{d.choice(names)}({x}, {y})"
-
-
-@step("binary", 1)
-def ldexp(d: Draw) -> str:
-    return f"anp.ldexp({d.pick('f')}, {d.integer(-3, 3)})"
+form(
+    *("binary", 8, "bifc", 0),
+    "{x} " + OPERATOR + " {z}",
+    "{z} " + OPERATOR + " {x}",
+)
+form(
+    *("binary", 4, "bifc", 0),
+    "anp." + BINARY + "({x}, {z})",
+    "anp." + BINARY + "({z}, {x})",
+)
+form(
+    *("binary", 2, "fci", 0),
+    "{x} ** {2|3|0.5|-1|0}",
+    "{x} ** {1|2.0|-0.5|4}",
+    "{2|0.5|3} ** {x}",
+    "(anp.abs({x}) + 0.5) ** {z}",
+)
+form(
+    *("binary", 2, "f", 0),
+    "{x} / (1 + anp.abs({z}))",
+    "({x} - {z}) / 2",
+    "1 / (2 + anp.cos({x}))",
+)
+form("binary", 1, "if", 0, "{x} {//|%} {z}", "{z} {//|%} {x}")
+form("binary", 1, "if", 0, "lax.{add|sub|mul|div|rem|max|min|pow|lt|ge|ne}({x}, {y})")
+form("binary", 1, "f", 0, "anp.ldexp({x}, {-3..3})")
 
 
 @step("integers", 4)
 def bits(d: Draw) -> str:
     x = d.pick("ib")
-    left, right = either(d, x, d.companion(x))
+    left, right = d.rng.permutation([x, d.companion(x)])
     return f"{left} {d.choice(['&', '|', '^'])} {right}"
 
 
-@step("integers", 2)
-def integer_unary(d: Draw) -> str:
-    x = d.pick("i")
-    return d.choice(
-        [
-            f"~{x}",
-            f"anp.bitwise_count({x})",
-            f"lax.clz({x})",
-            f"lax.population_count({x})",
-        ]
-    )
+form("integers", 2, "i", 0, "~{x}", "anp.bitwise_count({x})")
+form("integers", 2, "i", 0, "lax.{clz|population_count}({x})")
+form(
+    *("integers", 2, "i", 0),
+    "anp.{gcd|lcm|floor_divide|remainder}({x}, {z})",
+    "anp.{gcd|lcm|floor_divide|remainder}({z}, {x})",
+)
+form("integers", 2, "i", 0, "{x} {<<|>>} {0..9}")
+form("integers", 0.5, "b", 1, "anp.packbits({x}, axis={k})")
+form("integers", 0.5, "i", 1, "anp.unpackbits({x}, axis={k})")
 
+SPECIAL = "{erf|erfc|expit|log_expit|log_ndtr|ndtr|i0e|i1e|i1|spence|dawsn|entr|erfcx}"
+SERIES = "{sici|exp1|expi|fresnel}"
+form("special", 3, "f", 0, "special." + SPECIAL + "({{x}|anp.abs({x}) / 2 + 0.5})")
+form(
+    *("special", 1, "f", 0),
+    "special." + SERIES + "({{x}|anp.abs({x}) / 2 + 0.5})",
+    "special.gammainc(anp.abs({x}) + 0.5, anp.abs({z}) + 0.5)",
+    "special.zeta(anp.abs({x}) + 1.5, anp.abs({z}) + 1)",
+    is_long=True,
+)
+form(
+    *("special", 2, "f", 0),
+    "special.{gammaln|digamma|gamma|factorial|loggamma}(anp.abs({x}) + 0.75)",
+)
+form(
+    *("special", 2, "f", 0),
+    "special.{logit|ndtri}(0.5 + 0.4 * anp.tanh({x}))",
+    "special.erfinv(0.4 * anp.tanh({x}))",
+)
+form(
+    *("special", 2, "f", 0),
+    "special.{xlogy|xlog1py|rel_entr|kl_div|betaln}"
+    "(anp.abs({x}) + 0.5, anp.abs({z}) + 0.5)",
+)
 
-@step("integers", 2)
-def integer_binary(d: Draw) -> str:
-    x = d.pick("i")
-    left, right = either(d, x, d.companion(x))
-    return (
-        f"anp.{d.choice(['gcd', 'lcm', 'floor_divide', 'remainder'])}({left}, {right})"
-    )
-
-
-@step("integers", 2)
-def shift(d: Draw) -> str:
-    x = d.pick("i")
-    return f"{x} {d.choice(['<<', '>>'])} {d.integer(0, 9)}"
-
-
-@step("integers", 1)
-def packed(d: Draw) -> str:
-    name, kinds = d.choice([("packbits", "b"), ("unpackbits", "i")])
-    x = d.pick(kinds, 1)
-    return f"anp.{name}({x}, axis={d.axis(x)})"
-
-
-@step("special", 3)
-def special_unary(d: Draw) -> str:
-    names = [
-        "erf",
-        "erfc",
-        "expit",
-        "log_expit",
-        "log_ndtr",
-        "ndtr",
-        "i0e",
-        "i1e",
-        "i1",
-    ]
-    names += ["spence", "dawsn", "entr", "erfcx"]
-    if d.has_compiler:
-        names += ["sici", "exp1", "expi", "fresnel"]
-    x = d.pick("f")
-    inner = x if d.chance(0.3) else f"anp.abs({x}) / 2 + 0.5"
-    return f"special.{d.choice(names)}({inner})"
-
-
-@step("special", 2)
-def special_positive(d: Draw) -> str:
-    names = ("gammaln", "digamma", "gamma", "factorial", "loggamma")
-    return f"special.{d.choice(names)}(anp.abs({d.pick('f')}) + 0.75)"
-
-
-@step("special", 2)
-def special_unit(d: Draw) -> str:
-    names = ("logit", "ndtri")
-    unit = f"(0.5 + 0.4 * anp.tanh({d.pick('f')}))"
-    if d.chance(0.3):
-        return f"special.erfinv({unit} - 0.5)"
-    return f"special.{d.choice(names)}({unit})"
-
-
-@step("special", 2)
-def special_binary(d: Draw) -> str:
-    x = d.pick("f")
-    y = d.companion(x)
-    names = ["xlogy", "xlog1py", "rel_entr", "kl_div", "betaln"]
-    if d.has_compiler:
-        names += ["gammainc", "zeta"]
-    name = d.choice(names)
-    if name == "zeta":
-        return f"special.zeta(anp.abs({x}) + 1.5, anp.abs({y}) + 1)"
-    return f"special.{name}(anp.abs({x}) + 0.5, anp.abs({y}) + 0.5)"
-
-
-@step("nn", 4)
-def activation(d: Draw) -> str:
-    names = (
-        *("relu", "relu6", "silu", "gelu", "elu", "celu", "selu", "softplus", "mish"),
-        *("hard_tanh", "hard_sigmoid", "hard_silu", "leaky_relu", "log_sigmoid"),
-        *("sigmoid", "soft_sign", "sparse_plus", "squareplus", "swish", "tanh"),
-    )
-    return f"nn.{d.choice(names)}({d.pick('f')})"
-
-
-@step("nn", 4)
-def rows(d: Draw) -> str:
-    x = d.pick("f", 1)
-    names = ("softmax", "log_softmax", "standardize", "logsumexp", "logmeanexp", "glu")
-    name = d.choice(names)
-    axis = d.axis(x)
-    if name == "glu" and d.known[x].shape[axis] % 2:
-        name = "softmax"
-    return f"nn.{name}({x}, axis={axis})"
+form(
+    *("nn", 4, "f", 0),
+    "nn.{relu|relu6|silu|gelu|elu|celu|selu|softplus|mish|hard_tanh}({x})",
+    "nn.{hard_sigmoid|hard_silu|leaky_relu|log_sigmoid|sigmoid}({x})",
+    "nn.{soft_sign|sparse_plus|squareplus|swish|tanh}({x})",
+)
+form(
+    *("nn", 4, "f", 1),
+    "nn.{softmax|log_softmax|standardize|logsumexp|logmeanexp|glu}({x}, axis={k})",
+)
 
 
 @step("nn", 2)
@@ -264,16 +137,12 @@ def normalized(d: Draw) -> str:
     )
 
 
-@step("nn", 1)
-def one_hot(d: Draw) -> str:
-    return f"nn.one_hot({d.pick('i')}, {d.integer(1, 5)})"
+form("nn", 1, "i", 0, "nn.one_hot({x}, {1..5})")
 
-
-@step("complex", 2)
-def complex_parts(d: Draw) -> str:
-    x = d.pick("c")
-    names = ["abs", "real", "imag", "conj", "angle", "exp", "square", "sin", "sqrt"]
-    return f"anp.{d.choice([*names, 'log', 'tanh'])}({x})"
+form(
+    *("complex", 2, "c", 0),
+    "anp.{abs|real|imag|conj|angle|exp|square|sin|sqrt|log|tanh}({x})",
+)
 
 
 @step("complex", 2)
@@ -297,9 +166,7 @@ def bitcast(d: Draw) -> str:
     return f"lax.bitcast_convert_type({x}, {d.dtype('if')!r})"
 
 
-@step("dtypes", 1)
-def less_precise(d: Draw) -> str:
-    return f"lax.reduce_precision({d.pick('f')}, {d.integer(4, 8)}, {d.integer(3, 10)})"
+form("dtypes", 1, "f", 0, "lax.reduce_precision({x}, {4..8}, {3..10})")
 
 
 @step("choose", 5)
@@ -308,7 +175,7 @@ def where(d: Draw) -> str:
     tested = d.pick("if", fits=lambda t: t.shape == d.known[x].shape)
     test = f"{tested} {d.choice(['<', '>', '<=', '>=', '==', '!='])} "
     test += d.choice(["0", "1", d.companion(tested)])
-    left, right = either(d, x, d.companion(x))
+    left, right = d.rng.permutation([x, d.companion(x)])
     return f"anp.where({test}, {left}, {right})"
 
 
@@ -333,26 +200,15 @@ def clip(d: Draw) -> str:
     return f"anp.clip({x}, {d.choice(forms)})"
 
 
-@step("choose", 1)
-def select(d: Draw) -> str:
-    x = d.pick("f")
-    return (
-        f"anp.select([{x} > 1, {x} < {d.literal('float32')}], "
-        f"[{x} * 2, {d.companion(x)}], {d.literal('float32')})"
-    )
-
-
-@step("choose", 1)
-def piecewise(d: Draw) -> str:
-    x = d.pick("f")
-    return (
-        f"anp.piecewise({x}, [{x} < 0, {x} >= 1], [lambda t: -t, 2, lambda t: t * t])"
-    )
+form(
+    *("choose", 2, "f", 0),
+    "anp.select([{x} > 1, {x} < {literal}], [{x} * 2, {z}], {literal})",
+    "anp.piecewise({x}, [{x} < 0, {x} >= 1], [lambda t: -t, 2, lambda t: t * t])",
+)
 
 
 @step("choose", 1)
 def chosen(d: Draw) -> str:
     x = d.pick("f")
-    if not d.known[x].ndim:
-        raise NotDrawnError
-    return f"anp.choose({d.pick('i')} % 2, [{x}, {d.companion(x)}])"
+    index = d.of(d.known[x].shape, "int32")
+    return f"anp.choose({index} % 2, [{x}, {d.companion(x)}])"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.fuzz.forms import form
 from tests.fuzz.generator import Draw, NotDrawnError, step
 
 MODES = ("clip", "wrap", "fill")
@@ -98,18 +99,14 @@ def computed_then_indexed(d: Draw) -> str:
     return f"{inner}[{lead}{index_array(d, shape[axis])}]"
 
 
-@step("index", 1)
-def masked(d: Draw) -> str:
-    x = d.pick("if", 1)
-    return d.choice(
-        [
-            f"anp.nonzero({x} > 0, size=3)[0]",
-            f"anp.where({x} > 0, size=2, fill_value=-1)[0]",
-            f"anp.compress(np.array([True, False]), {x}, axis=0)",
-            f"anp.extract({x} > 0, {x}, size=3)",
-            f"anp.flatnonzero({x}, size=4)",
-        ]
-    )
+form(
+    *("index", 1, "if", 1),
+    "anp.nonzero({x} > 0, size=3)[0]",
+    "anp.where({x} > 0, size=2, fill_value=-1)[0]",
+    "anp.compress(np.array([True, False]), {x}, axis=0)",
+    "anp.extract({x} > 0, {x}, size=3)",
+    "anp.flatnonzero({x}, size=4)",
+)
 
 
 @step("index", 1)
@@ -128,11 +125,10 @@ def take(d: Draw) -> str:
     return f"anp.take({x}, {index_array(d, n)}, axis={axis}{mode})"
 
 
-@step("take", 2)
-def take_along(d: Draw) -> str:
-    x = d.pick("if", 1)
-    axis = d.axis(x)
-    return f"anp.take_along_axis({x}, anp.argsort({x}, axis={axis}), axis={axis})"
+form(
+    *("take", 2, "if", 1),
+    "anp.take_along_axis({x}, anp.argsort({x}, axis={k}), axis={k})",
+)
 
 
 @step("take", 1)
@@ -182,17 +178,11 @@ def updated(d: Draw) -> str:
     return f"anp.asarray({x}).at[{index}].{how}({value})"
 
 
-@step("update", 1)
-def applied(d: Draw) -> str:
-    x = d.pick("f", 1)
-    index = slice_of(d, d.known[x].shape[0])
-    return f"anp.asarray({x}).at[{index}].apply(anp.sin)"
-
-
-@step("update", 1)
+@step("update", 2)
 def powered(d: Draw) -> str:
     x = d.pick("f", 1)
-    return f"anp.asarray({x}).at[{slice_of(d, d.known[x].shape[0])}].power(2)"
+    index = slice_of(d, d.known[x].shape[0])
+    return f"anp.asarray({x}).at[{index}].{d.choice(['power(2)', 'apply(anp.sin)'])}"
 
 
 @step("update", 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tests.fuzz.forms import form
 from tests.fuzz.generator import Draw, NotDrawnError, step
 
 
@@ -19,8 +20,7 @@ def reshape(d: Draw) -> str:
     else:
         shapes += [(0, 5), (3, 0), (0,), (2, 0, 3)]
     shape = d.choice(shapes)
-    form = d.choice(["anp.reshape({}, {})", "{}.reshape({})"])
-    return form.format(x, shape)
+    return d.choice([f"anp.reshape({x}, {shape})", f"{x}.reshape({shape})"])
 
 
 @step("shapes", 4)
@@ -38,38 +38,19 @@ def transpose(d: Draw) -> str:
     )
 
 
-@step("shapes", 2)
-def dims(d: Draw) -> str:
-    x = d.pick()
-    ndim = d.known[x].ndim
-    return d.choice(
-        [
-            f"anp.expand_dims({x}, {d.integer(0, ndim)})",
-            f"anp.squeeze({x})",
-            f"anp.ravel({x})",
-            f"{x}.flatten()",
-            f"anp.atleast_2d({x})",
-            f"{x}[..., None]",
-        ]
-    )
-
-
-@step("shapes", 4)
-def flip(d: Draw) -> str:
-    x = d.pick(low=1)
-    return d.choice(
-        [
-            f"anp.flip({x}, {d.axis(x)})",
-            f"anp.flip({x})",
-            f"anp.roll({x}, {d.integer(-3, 3)}, {d.axis(x)})",
-            f"anp.roll({x}, {d.integer(-3, 3)})",
-        ]
-    )
-
-
-@step("shapes", 1)
-def rotate(d: Draw) -> str:
-    return f"anp.rot90({d.pick(low=2)}, {d.integer(-1, 2)})"
+form(
+    *("shapes", 2, "bifc", 0),
+    "anp.expand_dims({x}, {a})",
+    "anp.{squeeze|ravel|atleast_2d}({x})",
+    "{x}.flatten()",
+    "{x}[..., None]",
+)
+form(
+    *("shapes", 4, "bifc", 1),
+    "anp.flip({x}, {axis})",
+    "anp.roll({x}, {-3..3}, {axis})",
+)
+form("shapes", 1, "bifc", 2, "anp.rot90({x}, {-1..2})")
 
 
 @step("shapes", 3)
@@ -84,34 +65,20 @@ def broadcast(d: Draw) -> str:
     return f"anp.broadcast_to({x}, {shape})"
 
 
-@step("shapes", 3)
-def repeat(d: Draw) -> str:
-    x = d.pick(low=1)
-    return d.choice(
-        [
-            f"anp.repeat({x}, {d.integer(0, 3)}, axis={d.axis(x)})",
-            f"anp.tile({x}, {d.integer(0, 3)})",
-            f"anp.tile({x}, (2, {d.integer(1, 2)}))",
-            f"anp.resize({x}, ({d.integer(0, 4)}, 3))",
-        ]
-    )
-
-
-@step("shapes", 2)
-def triangle(d: Draw) -> str:
-    x = d.pick(low=2)
-    return d.choice(
-        [
-            f"anp.{d.choice(['tril', 'triu'])}({x}, {d.integer(-2, 2)})",
-            f"anp.diagonal({x}, {d.integer(-1, 1)})",
-            f"anp.trace({x})",
-        ]
-    )
-
-
-@step("shapes", 1)
-def diag(d: Draw) -> str:
-    return f"anp.diag({d.pick('if', 1, 2)}, {d.integer(-1, 1)})"
+form(
+    *("shapes", 3, "bifc", 1),
+    "anp.repeat({x}, {0..3}, axis={k})",
+    "anp.tile({x}, {0..3})",
+    "anp.tile({x}, (2, {1..2}))",
+    "anp.resize({x}, ({0..4}, 3))",
+)
+form(
+    *("shapes", 2, "bifc", 2),
+    "anp.{tril|triu}({x}, {-2..2})",
+    "anp.diagonal({x}, {-1..1})",
+    "anp.trace({x})",
+)
+form("shapes", 1, "if", 1, "anp.diag({x}, {-1..1})", high=2)
 
 
 @step("join", 4)
@@ -126,14 +93,11 @@ def concatenate(d: Draw) -> str:
     return f"anp.concatenate([{', '.join(parts)}], axis={axis})"
 
 
-@step("join", 2)
-def stack(d: Draw) -> str:
-    x = d.pick()
-    known = d.known[x]
-    y = d.of(known.shape, known.dtype)
-    name = d.choice(["stack", "hstack", "vstack", "dstack", "column_stack"])
-    axis = f", axis={d.integer(0, known.ndim)}" if name == "stack" else ""
-    return f"anp.{name}([{x}, {y}]{axis})"
+form(
+    *("join", 2, "bifc", 0),
+    "anp.stack([{x}, {y}], axis={a})",
+    "anp.{hstack|vstack|dstack|column_stack}([{x}, {y}])",
+)
 
 
 @step("join", 3)
@@ -161,40 +125,23 @@ def lax_pad(d: Draw) -> str:
     return f"lax.pad({x}, {value}, {config})"
 
 
-@step("join", 2)
-def split(d: Draw) -> str:
-    x = d.pick(low=1)
-    axis = d.axis(x)
-    n = d.known[x].shape[axis]
-    if n < 2:
-        raise NotDrawnError
-    return d.choice(
-        [
-            f"anp.array_split({x}, 2, axis={axis})",
-            f"anp.split({x}, [1], axis={axis})",
-        ]
-    )
-
-
-@step("join", 1)
-def insert(d: Draw) -> str:
-    x = d.pick("if", 1)
-    return d.choice(
-        [
-            f"anp.append({x}, {x})",
-            f"anp.delete({x}, 0, axis={d.axis(x)})",
-            f"anp.insert({x}, 1, 3, axis={d.axis(x)})",
-            f"anp.append({x}, {d.literal(d.known[x].dtype)})",
-        ]
-    )
+form(
+    *("join", 2, "bifc", 1),
+    "anp.array_split({x}, 2, axis={k})",
+    "anp.split({x}, [1], axis={k})",
+)
+form(
+    *("join", 1, "if", 1),
+    "anp.append({x}, {{x}|{literal}})",
+    "anp.delete({x}, 0, axis={k})",
+    "anp.insert({x}, 1, 3, axis={k})",
+)
 
 
 @step("join", 1)
 def grid(d: Draw) -> str:
     x, y = d.pick("if", 1, 1), d.pick("if", 1, 1)
-    return d.choice(
-        [f"anp.meshgrid({x}, {y})", f"anp.outer({x}, {y})", f"anp.kron({x}, {y})"]
-    )
+    return f"anp.{d.choice(['meshgrid', 'outer', 'kron'])}({x}, {y})"
 
 
 @step("create", 2)
@@ -216,14 +163,10 @@ def created(d: Draw) -> str:
     )
 
 
-@step("create", 2)
-def created_of_a_value(d: Draw) -> str:
-    x = d.pick()
-    return d.choice(
-        [
-            f"anp.full_like({x}, 2)",
-            f"anp.array([{d.literal('float32')}, 1.0])",
-            f"anp.full((3,), anp.sum({x}))",
-            f"anp.linspace(anp.sum({x}), 2.0, 4)",
-        ]
-    )
+form(
+    *("create", 2, "bifc", 0),
+    "anp.full_like({x}, 2)",
+    "anp.array([{0.5|2|-1|0}, 1.0])",
+    "anp.full((3,), anp.sum({x}))",
+    "anp.linspace(anp.sum({x}), 2.0, 4)",
+)

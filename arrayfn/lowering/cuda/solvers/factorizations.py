@@ -17,7 +17,7 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Equation, Var
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.lowering.cuda.solvers import cholesky as factors
 from arrayfn.lowering.cuda.solvers import cholesky_tiles, jacobi, small_svd
 from arrayfn.lowering.cuda.solvers.matrix_nests import Names, Nests, matrices_of, turned

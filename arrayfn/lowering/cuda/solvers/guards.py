@@ -5,8 +5,8 @@ After this pass such elements are zeros to them, and the results are NaN, as the
 where an iteration does not converge.
 
 The search for pivots of LU compares numbers, and passes over NaN, so that factors and
-solutions may be finite. After this pass they are NaN for a matrix that holds one: the
-factors, and of ``solve``, which has its own, the right-hand sides.
+solutions may be finite. After this pass a matrix that holds one is all NaN, and so are
+they. The kernel that moves the matrix to where its factors will be does that.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Atom, Equation, Program
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives import discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
@@ -27,7 +27,8 @@ from arrayfn.primitives.reductions import reduce_and
 
 _OF_TRIANGLES: Final = (eigh, eigvalsh)  # which read the lower one alone
 _ITERATIONS: Final = (eig, eigvals, svd, svdvals, *_OF_TRIANGLES)
-_GUARDED: Final = (lu, solve, *_ITERATIONS)
+_SOLVERS: Final = (lu, solve)
+_GUARDED: Final = (*_SOLVERS, *_ITERATIONS)
 
 
 def guarded(program: Program) -> Program:
@@ -45,15 +46,12 @@ def guarded(program: Program) -> Program:
                 builder.replay(equation, environment)
                 continue
             operands = [rename(a, environment) for a in equation.inputs]
-            if row is solve:
-                b, a = operands
-                results = [solve(_where(_without_nan(a), b), a, **equation.params)]
-            elif row is lu:
-                whole = _without_nan(operands[0])
-                factors, *order = lu(operands[0])
-                results = [_where(whole, factors), *order]
+            assert isinstance(row, Primitive)
+            if row in _SOLVERS:
+                *sides, a = operands
+                made = row(*sides, _where(_without_nan(a), a), **equation.params)
+                results = made if isinstance(made, tuple) else (made,)
             else:
-                assert isinstance(row, Primitive)
                 results = _of_finite(row, operands[0], equation)
             for output, result in zip(equation.outputs, results, strict=True):
                 environment[output] = result

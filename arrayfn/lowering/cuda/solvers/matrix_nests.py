@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Equation, Var
-from arrayfn.layout import Shape
+from arrayfn.ir.layout import Shape
 from arrayfn.lowering.kernel_ir import Constant, Count, Nest, Scalar, Value
 from arrayfn.lowering.templates.nest_builder import NestBuilder
 from arrayfn.lowering.templates.nest_builder import Place as Strided

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.dtypes import BY_SHORT_NAME, DType, short_name
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.lowering.cuda.config import Convolves, Way
 from arrayfn.lowering.cuda.windows.depthwise import depthwise, is_depthwise
 from arrayfn.lowering.cuda.windows.strided_blocks import of_blocks

@@ -6,8 +6,8 @@ element asks the few that it is in.
 
 from __future__ import annotations
 
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.ir import Program
+from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.lowering.cuda.windows.pools import is_pool
 from arrayfn.primitives.window_elements import put_in_phases, window_put
 

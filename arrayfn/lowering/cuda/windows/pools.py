@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from arrayfn import dtypes
-from arrayfn.builder import ProgramBuilder, rename
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
-from arrayfn.layout import Shape
+from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir.layout import Shape
 from arrayfn.lowering.cuda.windows.pool_text import (
     CELLS,
     MOST_CELLS,

@@ -1,9 +1,7 @@
 """Merging of sorted runs, compiled with all optimisations.
 
-Elements are compared by keys, signed integers that order as they do: the bits of a
-float without its sign, negated if it was negative (so -0.0 is 0.0). NaNs, which runs
-have at their ends, are left out of the comparison and put after everything else.
-Where a part begins in both runs is found by bisection (Odeh et al., Merge Path, 2012).
+Elements are integers: floats come as integers that order as they do. Where a part
+begins in both runs is found by bisection (Odeh et al., Merge Path, 2012).
 """
 
 from __future__ import annotations
@@ -26,30 +24,6 @@ memcpy = CFunction("memcpy", 3)
 SIGN_64: Final = -0x8000000000000000
 LOW_HALF: Final = 0xFFFFFFFF
 
-# Kinds of elements.
-FLOAT: Final = 0
-SIGNED: Final = 1
-UNSIGNED: Final = 2
-
-
-# Constants of a width, given by the bytes of an element.
-
-
-@inlined
-def magnitude(size: int) -> int:
-    """All bits but the sign, as numbers are loaded: those of 32 sign-extended."""
-    if size == 4:
-        return 0x7FFFFFFF
-    return 0x7FFFFFFFFFFFFFFF
-
-
-@inlined
-def infinity(size: int) -> int:
-    """The bits of infinity."""
-    if size == 4:
-        return 0x7F800000
-    return 0x7FF0000000000000
-
 
 @inlined
 def read(address: int, size: int) -> int:
@@ -70,33 +44,13 @@ def write(address: int, bits: int, size: int) -> int:
 
 
 @inlined
-def key(bits: int, kind: int, size: int) -> int:
-    """The key of a number."""
-    if kind == FLOAT:
-        if bits < 0:
-            return 0 - (bits & magnitude(size))
+def key(bits: int, signed: int, size: int) -> int:
+    """The signed integer that orders as an element does."""
+    if signed:
         return bits
-    if kind == UNSIGNED:
-        if size == 4:
-            return bits & LOW_HALF
-        return bits ^ SIGN_64
-    return bits
-
-
-@inlined
-def numbers(run: int, count: int, kind: int, size: int) -> int:
-    """How many elements of a sorted run are no NaN."""
-    low = 0
-    if kind != FLOAT:
-        low = count
-    high = count
-    while low < high:
-        middle = (low + high) >> 1
-        if (read(run + size * middle, size) & magnitude(size)) > infinity(size):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    if size == 4:
+        return bits & LOW_HALF
+    return bits ^ SIGN_64
 
 
 @inlined
@@ -116,32 +70,16 @@ def most(a: int, b: int) -> int:
 
 
 @inlined
-def copy_part(
-    source: int, target: int, place: int, count: int, begin: int, end: int, size: int
-) -> int:
-    """What of ``source``, which comes to ``place``, lies between begin and end."""
-    start = most(begin, place)
-    stop = least(end, place + count)
-    if start < stop:
-        memcpy(
-            target + start * size,
-            source + (start - place) * size,
-            (stop - start) * size,
-        )
-    return 0
-
-
-@inlined
 def split(
-    a: int, count_a: int, b: int, count_b: int, place: int, kind: int, size: int
+    a: int, count_a: int, b: int, count_b: int, place: int, signed: int, size: int
 ) -> int:
     """How many of the first ``place`` merged elements are a's."""
     low = most(0, place - count_b)
     high = least(place, count_a)
     while low < high:
         middle = (low + high) >> 1
-        left = key(read(a + size * middle, size), kind, size)
-        if left <= key(read(b + size * (place - 1 - middle), size), kind, size):
+        left = key(read(a + size * middle, size), signed, size)
+        if left <= key(read(b + size * (place - 1 - middle), size), signed, size):
             low = middle + 1
         else:
             high = middle
@@ -158,7 +96,7 @@ def span(
     i: int,
     k: int,
     stop: int,
-    kind: int,
+    signed: int,
     size: int,
 ) -> int:
     """Merged elements ``k`` to ``stop``, of which a has had ``i``."""
@@ -176,7 +114,7 @@ def span(
             y = read(b + size * j, size)
             value = x
             later = 0
-            if key(y, kind, size) < key(x, kind, size):
+            if key(y, signed, size) < key(x, signed, size):
                 value = y
                 later = 1
             write(target + size * (k + step), value, size)
@@ -195,42 +133,39 @@ def merge(
     target: int,
     begin: int,
     end: int,
-    kind: int,
+    signed: int,
     size: int,
 ) -> int:
     """Elements ``begin`` to ``end`` of two merged runs; of equal ones a's first.
 
     Two halves at a time: each waits for its own loads.
     """
-    numbers_a = numbers(a, count_a, kind, size)
-    numbers_b = numbers(b, count_b, kind, size)
-    total = numbers_a + numbers_b
-    stop = least(end, total)
+    stop = least(end, count_a + count_b)
     if begin < stop:
         middle = (begin + stop) >> 1
-        i = split(a, numbers_a, b, numbers_b, begin, kind, size)
-        u = split(a, numbers_a, b, numbers_b, middle, kind, size)
+        i = split(a, count_a, b, count_b, begin, signed, size)
+        u = split(a, count_a, b, count_b, middle, signed, size)
         j = begin - i
         v = middle - u
         k = 0
         steps = 1
         while steps > 0:
             steps = least(middle - begin - k, stop - middle - k)
-            steps = least(steps, least(numbers_a - i, numbers_b - j))
-            steps = least(steps, least(numbers_a - u, numbers_b - v))
+            steps = least(steps, least(count_a - i, count_b - j))
+            steps = least(steps, least(count_a - u, count_b - v))
             for step in range(steps):
                 x = read(a + size * i, size)
                 y = read(b + size * j, size)
                 value = x
                 later = 0
-                if key(y, kind, size) < key(x, kind, size):
+                if key(y, signed, size) < key(x, signed, size):
                     value = y
                     later = 1
                 x = read(a + size * u, size)
                 y = read(b + size * v, size)
                 second = x
                 behind = 0
-                if key(y, kind, size) < key(x, kind, size):
+                if key(y, signed, size) < key(x, signed, size):
                     second = y
                     behind = 1
                 write(target + size * (begin + k + step), value, size)
@@ -240,13 +175,8 @@ def merge(
                 v += behind
                 u += 1 - behind
             k += steps
-        span(a, numbers_a, b, numbers_b, target, i, begin + k, middle, kind, size)
-        span(a, numbers_a, b, numbers_b, target, u, middle + k, stop, kind, size)
-    copy_part(
-        a + size * numbers_a, target, total, count_a - numbers_a, begin, end, size
-    )
-    rest = total + count_a - numbers_a
-    copy_part(b + size * numbers_b, target, rest, count_b - numbers_b, begin, end, size)
+        span(a, count_a, b, count_b, target, i, begin + k, middle, signed, size)
+        span(a, count_a, b, count_b, target, u, middle + k, stop, signed, size)
     return 0
 
 
@@ -259,10 +189,10 @@ def merge_32(
     target: int,
     begin: int,
     end: int,
-    kind: int,
+    signed: int,
 ) -> int:
     """``merge`` of elements of 32 bits."""
-    return merge(a, count_a, b, count_b, target, begin, end, kind, 4)
+    return merge(a, count_a, b, count_b, target, begin, end, signed, 4)
 
 
 @native
@@ -274,7 +204,7 @@ def merge_64(
     target: int,
     begin: int,
     end: int,
-    kind: int,
+    signed: int,
 ) -> int:
     """``merge`` of elements of 64 bits."""
-    return merge(a, count_a, b, count_b, target, begin, end, kind, 8)
+    return merge(a, count_a, b, count_b, target, begin, end, signed, 8)

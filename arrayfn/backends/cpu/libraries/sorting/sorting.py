@@ -32,8 +32,8 @@ STABLE: Final = 2
 # Arguments of sort and argsort: words, then those of ``lowering.libraries.sorting``.
 ITEM_BYTES: Final = 0
 SORT: Final = 8  # of the elements, or of 64-bit integers
-ENCODE: Final = 16  # of halves; of argsort: what packs, or makes keys
-DECODE: Final = 24  # of halves; of argsort: what unpacks, or orders ties
+ENCODE: Final = 16  # of floats; of argsort: what packs, or makes keys
+DECODE: Final = 24  # of floats; of argsort: what unpacks, or orders ties
 METHOD: Final = 32  # of argsort; of sort: the function for short rows
 ARGSORT: Final = 40
 X: Final = 48
@@ -52,7 +52,7 @@ PLAIN: Final = 2
 
 # Arguments of merge.
 MERGE: Final = 0
-KIND: Final = 8
+IS_SIGNED: Final = 8
 MERGED_BYTES: Final = 16
 UNPACK: Final = 24
 RUNS: Final = 32
@@ -81,14 +81,16 @@ def sort_run(arguments: int, begin: int, end: int) -> int:
         place = (item // chunks * n + first) * size
         if count > 0:
             target = load(arguments + SORTED) + place
-            memcpy(target, load(arguments + X) + place, count * size)
+            source = load(arguments + X) + place
             if load(arguments + ENCODE) != 0:
-                call(load(arguments + ENCODE), target, count, infinity)
+                call(load(arguments + ENCODE), source, target, count, infinity)
+            else:
+                memcpy(target, source, count * size)
             if count < SHORT:
                 call(load(arguments + METHOD), target, count, 0)
             else:
                 call(load(arguments + SORT), target, count, 0)
-            if load(arguments + DECODE) != 0:
+            if load(arguments + DECODE) != 0 and chunks == 1:
                 call(load(arguments + DECODE), target, count, infinity)
     return 0
 
@@ -124,7 +126,7 @@ def order_chunk(
         call(encode, source, target, count, first, load(arguments + INFINITY))
         call(load(arguments + SORT), target, count, 0)
         if load(arguments + CHUNKS) == 1:
-            call(load(arguments + DECODE), target, count)
+            call(load(arguments + DECODE), target, count, 0)
         return 0
     for k in range(count):
         store(target + 8 * k, k)
@@ -172,10 +174,11 @@ def merge_run(arguments: int, begin: int, end: int) -> int:
                 target,
                 start,
                 stop,
-                load(arguments + KIND),
+                load(arguments + IS_SIGNED),
             )
             if load(arguments + UNPACKED) != 0:
-                call(load(arguments + UNPACK), target + start * size, stop - start)
+                place = target + start * size
+                call(load(arguments + UNPACK), place, stop - start, 0)
     return 0
 
 
@@ -197,6 +200,10 @@ ENCODERS: Final = {
     "i64": sorting_loops.keys_i64,
     "u64": sorting_loops.keys_u64,
     "f64": sorting_loops.keys_f64,
+}
+_CODES: Final = {
+    "f32": (dtypes.int32, sorting_loops.encode_f32, sorting_loops.decode_f32),
+    "f64": (dtypes.int64, sorting_loops.encode_f64, sorting_loops.decode_f64),
 }
 _MERGES: Final = {4: merging.merge_32, 8: merging.merge_64}
 
@@ -248,12 +255,20 @@ def argsort_words(dtype: str) -> tuple[int, ...]:
     return kind.itemsize, integers, *loops, PACKED, 0
 
 
+def sort_codes_words(dtype: str) -> tuple[int, ...]:
+    """The words of ``sort_codes``."""
+    integers, *loops = _CODES[dtype]
+    quick = sort_function(integers, TABLE_SORT + QUICK)
+    codes = native_addresses(*loops)
+    return integers.itemsize, quick, *codes, quick, 0
+
+
 def merge_words(dtype: str) -> tuple[int, ...]:
     """The words of ``merge``."""
     kind = BY_SHORT_NAME[dtype]
-    kinds = {"f": merging.FLOAT, "i": merging.SIGNED, "u": merging.UNSIGNED}
-    merge, unpack = native_addresses(_MERGES[kind.itemsize], sorting_loops.unpack)
-    return merge, kinds[kind.kind], kind.itemsize, unpack
+    decode = _CODES[dtype][2] if dtype in _CODES else sorting_loops.unpack
+    merge, unpack = native_addresses(_MERGES[kind.itemsize], decode)
+    return merge, int(kind.kind != "u"), kind.itemsize, unpack
 
 
 # Without a compiler.
@@ -263,7 +278,8 @@ _HALVES: Final = {0x7C00: dtypes.float16, 0x7F80: dtypes.bfloat16}
 
 def values_of(x: Any, infinity: int) -> Any:
     """Elements as NumPy sorts them; halves come as bits."""
-    return x.view(_HALVES[infinity]).astype(np.float32) if infinity else x
+    is_half = infinity in _HALVES
+    return x.view(_HALVES[infinity]).astype(np.float32) if is_half else x
 
 
 def _ranges(given: Mapping[str, Any]) -> list[slice]:
@@ -278,7 +294,7 @@ def sort_unjitted(given: Mapping[str, Any], items: int) -> None:
     x, out = (given[name].array(shape) for name in ("x", "sorted"))
     for part in _ranges(given):
         values = np.sort(values_of(x[:, part], infinity), axis=-1)
-        if infinity:
+        if infinity in _HALVES:
             values = values.astype(_HALVES[infinity]).view(np.uint16)
         out[:, part] = values
 
@@ -307,12 +323,13 @@ def merge_unjitted(given: Mapping[str, Any], items: int) -> None:
     for pair in range(pairs):
         part = slice(2 * pair * run, 2 * (pair + 1) * run)
         out[:, part] = np.sort(runs[:, part], axis=-1)
-    if int(given["unpack"]):
+    if int(given["unpack"]) and out.dtype == np.int64:
         out &= 0xFFFFFFFF
 
 
 PROVIDERS: Final = {
     "sort": Provider(sort_run, sort_words, sort_unjitted),
+    "sort_codes": Provider(sort_run, sort_codes_words, sort_unjitted),
     "argsort": Provider(argsort_run, argsort_words, argsort_unjitted),
     "merge": Provider(merge_run, merge_words, merge_unjitted),
 }

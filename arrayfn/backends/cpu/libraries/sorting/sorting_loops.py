@@ -16,6 +16,7 @@ from arrayfn.backends.native import (
     load_u8,
     native,
     store,
+    store_i32,
     store_u8,
 )
 
@@ -26,6 +27,8 @@ MAGNITUDE_32: Final = 0x7FFFFFFF
 INFINITY_32: Final = 0x7F800000
 MAGNITUDE_64: Final = 0x7FFFFFFFFFFFFFFF
 INFINITY_64: Final = 0x7FF0000000000000
+NAN_32: Final = 0x7FC00000
+NAN_64: Final = 0x7FF8000000000000
 SIGN_64: Final = -0x8000000000000000
 MAGNITUDE_16: Final = 0x7FFF
 LOW_HALF: Final = 0xFFFFFFFF
@@ -50,11 +53,11 @@ def half_key(bits: int, infinity: int) -> int:
 
 
 @native
-def encode_halves(address: int, count: int, infinity: int) -> int:
-    """Floats of 16 bits become unsigned integers of the same order, in place."""
+def encode_halves(source: int, target: int, count: int, infinity: int) -> int:
+    """Floats of 16 bits become unsigned integers of the same order."""
     for k in range(count):
-        place = address + 2 * k
-        bits = load_u16(place)
+        place = target + 2 * k
+        bits = load_u16(source + 2 * k)
         magnitude = bits & MAGNITUDE_16
         code = bits | 0x8000
         if bits != magnitude:
@@ -77,6 +80,58 @@ def decode_halves(address: int, count: int, infinity: int) -> int:
             bits = code & MAGNITUDE_16
         store_u8(place, bits)
         store_u8(place + 1, bits >> 8)
+    return 0
+
+
+@native
+def encode_f32(source: int, target: int, count: int, infinity: int) -> int:
+    """Floats become signed integers of the same order; NaNs the greatest."""
+    for k in range(count):
+        bits = load_i32(source + 4 * k)
+        code = bits
+        if bits < 0:
+            code = bits ^ MAGNITUDE_32
+        if (bits & MAGNITUDE_32) > infinity:
+            code = NAN_32
+        store_i32(target + 4 * k, code)
+    return 0
+
+
+@native
+def decode_f32(address: int, count: int, infinity: int) -> int:
+    """The inverse of ``encode_f32``; every NaN is the same one."""
+    for k in range(count):
+        code = load_i32(address + 4 * k)
+        bits = code
+        if code < 0:
+            bits = code ^ MAGNITUDE_32
+        store_i32(address + 4 * k, bits)
+    return 0
+
+
+@native
+def encode_f64(source: int, target: int, count: int, infinity: int) -> int:
+    """As ``encode_f32``."""
+    for k in range(count):
+        bits = load(source + 8 * k)
+        code = bits
+        if bits < 0:
+            code = bits ^ MAGNITUDE_64
+        if (bits & MAGNITUDE_64) > infinity:
+            code = NAN_64
+        store(target + 8 * k, code)
+    return 0
+
+
+@native
+def decode_f64(address: int, count: int, infinity: int) -> int:
+    """As ``decode_f32``."""
+    for k in range(count):
+        code = load(address + 8 * k)
+        bits = code
+        if code < 0:
+            bits = code ^ MAGNITUDE_64
+        store(address + 8 * k, bits)
     return 0
 
 
@@ -159,7 +214,7 @@ def pack_u8(source: int, target: int, count: int, first: int, infinity: int) -> 
 
 
 @native
-def unpack(target: int, count: int) -> int:
+def unpack(target: int, count: int, infinity: int) -> int:
     """The positions alone."""
     for k in range(count):
         store(target + 8 * k, load(target + 8 * k) & LOW_HALF)

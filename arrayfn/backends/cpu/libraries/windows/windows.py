@@ -5,6 +5,7 @@ The windows are the rows of the result, its columns, or what is summed over.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -91,12 +92,16 @@ SUM_RIGHT_STEP: Final = 96
 SUM_TRANSPOSE: Final = 104
 SUM_TILE: Final = 112
 PART: Final = 120
-SUM_DIMENSIONS: Final = 144
+PIECE: Final = 128
+PIECES: Final = 136
+SUM_CUT: Final = 144
+PIECE_COLUMNS: Final = 152
+SUM_DIMENSIONS: Final = 176
 
 
 @native
 def window_sums_run(arguments: int, begin: int, end: int) -> int:
-    """Sum up the parts ``begin`` to ``end``: each tile onto those before."""
+    """Sum up the items ``begin`` to ``end``: each tile onto those before."""
     own = stack(21)
     for word in range(4):
         store(own + 8 * word, load(arguments + 8 * word))
@@ -104,7 +109,6 @@ def window_sums_run(arguments: int, begin: int, end: int) -> int:
     n = load(arguments + SUM_COLUMNS)
     step = load(arguments + SUM_RIGHT_STEP)
     transpose = load(arguments + SUM_TRANSPOSE)
-    store(own + LDA, m)
     store(own + LDB, step)
     store(own + LDC, n)
     store(own + TRANSPOSE_A, 1)
@@ -114,29 +118,37 @@ def window_sums_run(arguments: int, begin: int, end: int) -> int:
     size = load(arguments + ITEM_BYTES)
     tile = load(arguments + SUM_TILE)
     windows = load(arguments + WINDOWS)
+    pieces = load(arguments + PIECES)
+    inner = load(arguments + PIECE_COLUMNS)
+    dimensions = stack(16)
+    for word in range(16):
+        store(dimensions + 8 * word, load(arguments + SUM_DIMENSIONS + 8 * word))
+    # Of the columns' dimension that is cut: extent and stride.
+    cut = arguments + SUM_DIMENSIONS + 64 + 16 * load(arguments + SUM_CUT)
     for item in range(begin, end):
-        first = item * load(arguments + PART)
+        part = item // pieces
+        start = item % pieces * load(arguments + PIECE)
+        count = load(cut) - start
+        if count > load(arguments + PIECE):
+            count = load(arguments + PIECE)
+        store(dimensions + 64 + 16 * load(arguments + SUM_CUT), count)
+        height = count * inner
+        store(own + LDA, height)
+        x = load(arguments + X) + start * load(cut + 8) * size
+        first = part * load(arguments + PART)
         stop = first + load(arguments + PART)
         if stop > load(arguments + SUMMED):
             stop = load(arguments + SUMMED)
-        product = load(arguments + PRODUCT) + item * m * n * size
+        product = load(arguments + PRODUCT) + (part * m + start * inner) * n * size
         onto = 0
         while first < stop:
             last = first + tile
             if last > stop:
                 last = stop
-            call(
-                load(arguments + COPY),
-                load(arguments + X),
-                windows,
-                first,
-                last,
-                arguments + SUM_DIMENSIONS,
-                size,
-            )
+            call(load(arguments + COPY), x, windows, first, last, dimensions, size)
             store(own + K, last - first)
             right = load(arguments + RIGHT) + first * step * size
-            matrix_matrix_onto(own, windows, right, product, m, n, onto)
+            matrix_matrix_onto(own, windows, right, product, height, n, onto)
             onto = load(arguments + ONE)
             first = last
     return 0
@@ -214,7 +226,7 @@ def _windows(given: Mapping[str, Any]) -> Any:
     extents = [int(given[f"{name}s_{d}"]) for name, d in names]
     strides = [int(given[f"{name}_step_{d}"]) for name, d in names]
     windows = given["x"].array(extents, strides)
-    return windows.reshape(extents[0], int(np.prod(extents[1:5])), -1)
+    return windows.reshape(extents[0], math.prod(extents[1:5]), math.prod(extents[5:]))
 
 
 def _right(given: Mapping[str, Any]) -> Any:
@@ -237,8 +249,9 @@ def sums_unjitted(given: Mapping[str, Any], items: int) -> None:
     """All parts, by NumPy."""
     m, n, part = (int(given[name]) for name in ("m", "n", "part"))
     windows, right = _windows(given)[0], _right(given)
-    out = given["c"].array((items, m, n))
-    for item in range(items):
+    parts = items // int(given["pieces"])
+    out = given["c"].array((parts, m, n))
+    for item in range(parts):
         rows = slice(item * part, (item + 1) * part)
         out[item] = windows[rows].T @ right[rows]
 

@@ -1,0 +1,183 @@
+"""Kernels of the attention operators on a GPU: cuDNN's and generated ones.
+
+cuDNN computes attention where nothing but a causal mask is given and it supports the
+heads; generated kernels compute it elsewhere. The kernel that is registered last is
+asked first.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from functools import cache
+from typing import Any
+
+from arrayfn import dtypes
+from arrayfn.backends.cuda.missing import missing_here
+from arrayfn.ir import ArrayType
+from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
+
+Window = tuple[int | None, int | None]
+
+_H200_HEAD = 256  # elements of a head that cuDNN supports there
+
+
+def _generated_supports(
+    q: ArrayType, k: ArrayType, *others: ArrayType, scale: float, **static: Any
+) -> bool:
+    """Whether this is half precision with heads whose sums fit into registers."""
+    from arrayfn.lowering.cuda.attention import calls
+
+    if q.dtype not in dtypes.HALVES or not math.isfinite(scale):
+        return False
+    return calls.takes(q.shape, k.shape)
+
+
+def _generated_supports_bias(
+    *types: ArrayType, given: tuple[str, ...], **static: Any
+) -> bool:
+    """As ``_generated_supports``, if the bias has an element for each key."""
+    bias = types[3 + given.index("bias")]
+    keys = types[1].shape[1]
+    supported = _generated_supports(*types, given=given, **static)
+    return bias.shape[-1] == keys and supported
+
+
+def _generated_reads(type: ArrayType, offset: int) -> bool:
+    from arrayfn.lowering.cuda.attention import calls
+
+    return calls.lies_in_pieces(type, offset)
+
+
+def generated_attention(*arguments: Any) -> Any:
+    """A generated kernel on tensor cores."""
+    from arrayfn.lowering.cuda.attention import calls
+
+    return calls.attention(*arguments)
+
+
+def generated_attention_gradient(*arguments: Any) -> Any:
+    """Generated kernels on tensor cores."""
+    from arrayfn.lowering.cuda.attention import calls
+
+    return calls.attention_gradient(*arguments)
+
+
+def generated_attention_bias_gradient(*arguments: Any) -> Any:
+    """A generated kernel on tensor cores."""
+    from arrayfn.lowering.cuda.attention import calls
+
+    return calls.attention_bias_gradient(*arguments)
+
+
+@cache
+def _has_cudnn() -> bool:
+    return importlib.util.find_spec("cudnn") is not None
+
+
+@cache
+def _longest_head() -> int:
+    """Elements of a head that cuDNN supports on the GPU here, or, if none, an H200."""
+    if missing_here():
+        return _H200_HEAD
+    from arrayfn.backends.cuda.libraries import cudnn
+
+    return cudnn.longest_head()
+
+
+def _cudnn_supports(
+    q: ArrayType, k: ArrayType, *others: ArrayType, window: Window, **static: Any
+) -> bool:
+    """Whether heads are short enough and whole vectors, and there is work to do."""
+    head = q.shape[-1]
+    return (
+        q.dtype in dtypes.HALVES
+        and head % 8 == 0
+        and bool(q.size and k.size)
+        and not static["given"]
+        and window in ((None, None), (None, 0))
+        and _has_cudnn()
+        and head <= _longest_head()
+    )
+
+
+def _cudnn_reads(type: ArrayType, offset: int) -> bool:
+    """Whether all rows of heads begin at multiples of 128 bits."""
+    if type.ndim != 4:
+        return False
+    strides = type.layout.strides(type.shape)
+    starts = (offset, *strides[:-1])
+    aligned = all(k >= 0 and k * type.dtype.itemsize % 16 == 0 for k in starts)
+    return strides[-1] == 1 and aligned
+
+
+def cudnn_attention(
+    *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
+) -> Any:
+    """cuDNN's scaled dot-product attention, for these types."""
+    from arrayfn.backends.cuda.libraries import cudnn
+
+    made: Any = cudnn.attention
+    return made(*types, scale, window[1] == 0)
+
+
+def cudnn_attention_gradient(
+    *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
+) -> Any:
+    """cuDNN's gradient of it, for these types."""
+    return _cudnn_gradient(types, scale, window, is_deterministic=True)
+
+
+def cudnn_attention_gradient_in_any_order(
+    *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
+) -> Any:
+    """cuDNN's gradient of it, which adds the blocks' parts in the order they come."""
+    return _cudnn_gradient(types, scale, window, is_deterministic=False)
+
+
+def _cudnn_gradient(
+    types: tuple[ArrayType, ...], scale: float, window: Window, is_deterministic: bool
+) -> Any:
+    from arrayfn.backends.cuda.libraries import cudnn
+
+    made: Any = cudnn.attention_gradient
+    return made(*types, scale, window[1] == 0, is_deterministic=is_deterministic)
+
+
+def register() -> None:
+    """Register the kernels, the ones to be asked first last."""
+    for operator, function, when in (
+        ("attention", generated_attention, _generated_supports),
+        ("attention_gradient", generated_attention_gradient, _generated_supports),
+        (
+            "attention_bias_gradient",
+            generated_attention_bias_gradient,
+            _generated_supports_bias,
+        ),
+    ):
+        KERNELS.register(
+            OperatorKernel(
+                operator,
+                "cuda",
+                function,
+                when,
+                views=_generated_reads,
+                lowered=True,
+            )
+        )
+    for operator, function, is_deterministic in (
+        ("attention", cudnn_attention, True),
+        ("attention_gradient", cudnn_attention_gradient, True),
+        ("attention_gradient", cudnn_attention_gradient_in_any_order, False),
+    ):
+        KERNELS.register(
+            OperatorKernel(
+                operator,
+                "cuda",
+                function,
+                _cudnn_supports,
+                prepared=True,
+                views=_cudnn_reads,
+                deterministic=is_deterministic,
+            )
+        )

@@ -1,0 +1,1 @@
+"""Compiling functions: ``jit``, its stages, operators, and saved functions."""

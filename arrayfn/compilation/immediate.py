@@ -1,0 +1,327 @@
+"""What is compiled outside ``jit``: long loops, and all that is on a device.
+
+A loop of a few steps is interpreted, which takes less time than to compile it. One that
+has come to more than that, in a single call or in several of the same Program, runs
+compiled from then on, a ``while_loop`` from the step that it had got to.
+
+An operation on an array in a device's memory is a Program of one equation, compiled for
+that device once for each of its types and params. Numbers are operands of it, so that
+another number is no other Program. The Program of a derivative runs as a whole.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.base import Executable
+from arrayfn.backends.registry import BACKENDS, choose
+from arrayfn.caches import forgets
+from arrayfn.ir import (
+    ArrayType,
+    Atom,
+    Equation,
+    Literal,
+    Params,
+    Program,
+    Var,
+    type_of,
+)
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.ir.format import format_param
+from arrayfn.ir.text import format_program, parse_program
+from arrayfn.lowering.operator_kernels import KERNELS
+from arrayfn.passes.expand import expand
+from arrayfn.primitives.base import Body, Primitive, has_effect
+from arrayfn.primitives.table import TABLE
+from arrayfn.primitives.views import relayout
+from arrayfn.tracing import ArrayOnDevice, Immediate, device_of
+
+Array = np.ndarray[Any, Any]
+
+# To compile an equation takes as long as to interpret it so often, about.
+_PATIENCE: Final = 300
+_MOST_LOOPS: Final = 1024
+_MOST_OPERATIONS: Final = 4096
+_MOST_NUMBERS: Final = 4096
+_LOOPS: Final = ("scan", "while_loop", "while_linear")
+
+
+def install() -> None:
+    """Let operations on arrays outside ``jit`` use what is here."""
+    Immediate.compute = compute
+    Immediate.compute_there = compute_there
+    Immediate.run_there = run_there
+
+
+def compute(
+    primitive: Primitive, arrays: Sequence[Array], params: Params
+) -> Sequence[Array] | None:
+    """The results of a primitive that holds a loop; None if NumPy is to compute them.
+
+    ``arrays`` are its operands.
+    """
+    if not _has_loop(primitive, params):
+        return None
+    operands = [np.asarray(x, order="C") for x in arrays]
+    program = _alone(primitive, map(type_of, operands), params)
+    text = format_program(program, comments=False)
+    left = _PATIENCE * _size(program) - _spent.of(text)
+    if has_effect(program.equations[0]):
+        left = 0  # what is begun anew would have its effects twice
+    run = _Interpreter(max(0, left))
+    try:
+        return run.evaluate(expand(program), operands)
+    except _OutOfPatienceError:
+        if primitive.name == "while_loop" and run.carry is not None:
+            operands = [np.asarray(x, order="C") for x in run.carry]
+        return _executable(text)(tuple(operands))
+    finally:
+        _spent.add(text, run.done)
+
+
+def compute_there(
+    primitive: Primitive, operands: Sequence[Any], params: Params
+) -> Sequence[Any]:
+    """The results of a primitive, on the device where one of ``operands`` is."""
+    if _subprograms(primitive, params):
+        return run_there(_alone(primitive, map(type_of, operands), params), operands)
+    device = device_of(operands)
+    types = tuple([type_of(x) for x in operands])
+    held = tuple([(name, format_param(value)) for name, value in params.items()])
+    key = (device, primitive.name, types, held)
+    run = _there.find(key, device, lambda: _alone(primitive, types, params))
+    return run(tuple([_there.put(device, x) for x in operands]))
+
+
+def run_there(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
+    """The outputs of ``program``, on the device where an operand or constant is."""
+    given = (*operands, *program.constant_values)
+    inputs = (*program.inputs, *program.constants)
+    arrays = [
+        x if isinstance(x, ArrayOnDevice) else np.asarray(x, v.type.dtype)
+        for x, v in zip(given, inputs, strict=True)
+    ]
+    device = device_of(arrays)
+    types = tuple([type_of(x) for x in arrays])
+    key = (device, format_program(program, comments=False), types)
+    run = _there.find(key, device, lambda: _of_types(program, types))
+    return run(tuple([_there.put(device, x) for x in arrays]))
+
+
+class _There:
+    """What is compiled for operations on devices, and numbers that they have used.
+
+    Where there are too many all are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._executables: dict[Any, Executable] = {}
+        self._numbers: dict[Any, Any] = {}
+
+    def find(self, key: Any, device: str, program: Callable[[], Program]) -> Executable:
+        """The executable kept under ``key``; of ``program()`` if there is none."""
+        known = self._executables.get(key)
+        if known is None:
+            if len(self._executables) >= _MOST_OPERATIONS:
+                self._executables.clear()
+            backend = choose(device)
+            known = backend.load(backend.lower(program(), frozenset()))
+            self._executables[key] = known
+        return known
+
+    def forget(self) -> None:
+        """Forget all."""
+        self._executables.clear()
+        self._numbers.clear()
+
+    def put(self, device: str, x: Any) -> Any:
+        """``x``; a number that was there before as the array that it is there."""
+        if isinstance(x, ArrayOnDevice) or x.shape:
+            return x
+        key = (device, x.dtype, x.tobytes())
+        known = self._numbers.get(key)
+        if known is None:
+            if len(self._numbers) >= _MOST_NUMBERS:
+                self._numbers.clear()
+            known = self._numbers[key] = BACKENDS[device].put(x)
+        return known
+
+
+_there = _There()
+
+
+def _of_types(program: Program, types: Sequence[ArrayType]) -> Program:
+    """``program`` without constants, of inputs of these types in place of its own."""
+    builder = ProgramBuilder(program.name)
+    with builder:
+        operands: list[Atom] = []
+        for var, type in zip((*program.inputs, *program.constants), types, strict=True):
+            given = builder.input(type, var.hint)
+            same = type.layout == var.type.layout
+            operands.append(given if same else relayout(given, layout="C"))
+        closed = Program(
+            program.name,
+            (*program.inputs, *program.constants),
+            program.equations,
+            program.outputs,
+        )
+        return builder.build(builder.inline(closed, operands))
+
+
+class _OutOfPatienceError(Exception):
+    """A loop that is interpreted for longer than it takes to compile it."""
+
+
+class _Interpreter:
+    """Evaluates Programs as the reference does, up to a number of equations.
+
+    ``carry`` are the operands with which the outermost while_loop is to be continued.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.done = 0
+        self.carry: list[Any] | None = None
+        self.depth = 0
+
+    def evaluate(self, program: Program, operands: Sequence[Any]) -> list[Any]:
+        """The outputs; raises _OutOfPatienceError after ``limit`` equations."""
+        values: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
+        self.depth += 1
+        for equation in program.equations:
+            self.done += 1
+            if self.done > self.limit:
+                raise _OutOfPatienceError
+            arguments = [_value(a, values) for a in equation.inputs]
+            results = self.results(equation, arguments)
+            values.update(zip(equation.outputs, results, strict=True))
+        self.depth -= 1
+        return [_value(a, values) for a in program.outputs]
+
+    def results(self, equation: Equation, arguments: list[Any]) -> Sequence[Any]:
+        """What one equation gives."""
+        row, params = equation.primitive, equation.params
+        assert isinstance(row, Primitive)
+        if row.name == "while_loop":
+            return self.while_loop(params, arguments)
+        if row.name == "scan":
+            return self.scan(equation, arguments)
+        if row.name == "cond":
+            branches = params["branches"]
+            chosen = min(max(int(arguments[0]), 0), len(branches) - 1)
+            return self.evaluate(branches[chosen], arguments[1:])
+        if isinstance(row.kernel, Body) and "body" in params:
+            return self.evaluate(params["body"], arguments)
+        result = row.reference(*arguments, **params)
+        return result if isinstance(result, (tuple, list)) else (result,)
+
+    def while_loop(self, params: Params, arguments: list[Any]) -> list[Any]:
+        """The last carry."""
+        condition, body = params["cond_program"], params["body_program"]
+        first = params["cond_consts"]
+        second = first + params["body_consts"]
+        for_cond, for_body = arguments[:first], arguments[first:second]
+        carry = arguments[second:]
+        outermost = self.depth == 1
+        while True:
+            if outermost:
+                self.carry = [*arguments[:second], *carry]
+            if not self.evaluate(condition, [*for_cond, *carry])[0]:
+                return carry
+            carry = self.evaluate(body, [*for_body, *carry])
+
+    def scan(self, equation: Equation, arguments: list[Any]) -> list[Any]:
+        """The last carry and the stacked results."""
+        params = equation.params
+        first = params["consts"]
+        second = first + params["carry"]
+        fixed, xs = arguments[:first], arguments[second:]
+        carry = arguments[first:second]
+        count, length = len(carry), params["length"]
+        ys = [np.zeros(v.type.shape, v.type.dtype) for v in equation.outputs[count:]]
+        for step in reversed(range(length)) if params["reverse"] else range(length):
+            taken = [*fixed, *carry, *(x[step] for x in xs)]
+            results = self.evaluate(params["program"], taken)
+            carry = results[:count]
+            for y, value in zip(ys, results[count:], strict=True):
+                y[step] = value
+        return [*carry, *ys]
+
+
+def _value(atom: Any, values: dict[Var, Any]) -> Any:
+    if isinstance(atom, Literal):
+        return np.asarray(atom.value).astype(atom.type.dtype)
+    return values[atom]
+
+
+class _Spent:
+    """How many equations of each loop have been interpreted, by its text."""
+
+    def __init__(self) -> None:
+        self.equations: dict[str, int] = {}
+
+    def of(self, text: str) -> int:
+        """The equations so far."""
+        return self.equations.get(text, 0)
+
+    def add(self, text: str, count: int) -> None:
+        """``count`` more."""
+        if len(self.equations) > _MOST_LOOPS:
+            self.equations.clear()
+        self.equations[text] = self.of(text) + count
+
+
+_spent = _Spent()
+
+
+def _has_loop(primitive: Primitive, params: Params) -> bool:
+    if primitive.name in _LOOPS:
+        return True
+    inner = _subprograms(primitive, params)
+    return any(
+        isinstance(equation.primitive, Primitive)
+        and _has_loop(equation.primitive, equation.params)
+        for program in inner
+        for equation in program.equations
+    )
+
+
+def _subprograms(primitive: Primitive, params: Params) -> Sequence[Program]:
+    return Equation(primitive, (), params, ()).subprograms() if params else ()
+
+
+def _alone(primitive: Primitive, types: Iterable[ArrayType], params: Params) -> Program:
+    """The Program of one equation."""
+    builder = ProgramBuilder(primitive.name)
+    inputs = [builder.input(type) for type in types]
+    return builder.build(builder.emit(primitive, inputs, params))
+
+
+def _size(program: Program) -> int:
+    """The equations of ``program``, with those inside."""
+    return sum(
+        1 + sum(map(_size, equation.subprograms())) for equation in program.equations
+    )
+
+
+@functools.lru_cache(maxsize=_MOST_LOOPS)
+def _executable(text: str) -> Any:
+    backend = choose("cpu")
+    program = parse_program(text, TABLE)
+    return backend.load(backend.lower(program, frozenset()))
+
+
+@KERNELS.tell
+def _forget_kernels(operator: str) -> None:
+    _there.forget()
+
+
+@forgets
+def _forget() -> None:
+    _there.forget()
+    _spent.equations.clear()
+    _executable.cache_clear()

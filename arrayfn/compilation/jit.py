@@ -1,0 +1,417 @@
+"""jit: a function compiled for the types of its arguments, once for each.
+
+A call looks its arguments' signature up, and runs the executable found there. A new
+signature traces the function anew; kernels that are equal compile once.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+
+from arrayfn import tree
+from arrayfn.backends.base import Backend, DirectExecutable
+from arrayfn.backends.registry import BACKENDS, choose
+from arrayfn.caches import forgets
+from arrayfn.compilation.own_constants import with_own_constants
+from arrayfn.compilation.short_calls import (
+    by_trees,
+    gives_tuple,
+    if_on_device,
+    is_flat,
+)
+from arrayfn.compilation.stages import Lowered
+from arrayfn.compilation.static_arguments import (
+    StaticArguments,
+    StaticParameters,
+    check_positions,
+)
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import ArrayType
+from arrayfn.lowering.operator_kernels import KERNELS, operators_of
+from arrayfn.lowering.options import MODES, Options
+from arrayfn.passes.checks import kinds_of, with_checks
+from arrayfn.pickling import pickled
+from arrayfn.primitives.calls import operator_call
+from arrayfn.tracing import apply, device_of, too_deep
+from arrayfn.tracing.frames import current_frame
+from arrayfn.transforms import (
+    FlatTrace,
+    Function,
+    check_leaves,
+    inside_trace,
+    leaf_type,
+    name_of,
+    trace_function,
+)
+from arrayfn.transforms.arguments import as_numbers, check_function
+
+Device = str | Sequence[str]
+
+
+class Jitted:
+    """What ``jit`` gives: call it as the function it wraps."""
+
+    # Apart from the attributes of the function, which a wrapper of this has too.
+    __slots__ = (
+        *("_function", "_backend", "_static", "_donated", "_options", "_checks"),
+        *("_cache", "_last", "_last_by_trees", "__dict__", "__weakref__"),
+    )
+
+    def __init__(
+        self,
+        function: Function,
+        backend: Backend | None,
+        static: StaticParameters,
+        donate_argnums: tuple[int, ...],
+        options: Options,
+        checks: frozenset[str] = frozenset(),
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._backend = backend
+        self._static = static
+        self._donated = donate_argnums
+        self._options = options
+        self._checks = checks
+        self._cache: dict[Any, _Entry] = {}
+        self._last: Callable[..., Any] | None = None
+        self._last_by_trees: Callable[..., Any] | None = None
+        _all.add(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function compiled for these arguments' types."""
+        last = self._last
+        if last is not None and not kwargs:
+            result = last(*args)
+            if type(result) is not int:
+                return result
+        by_trees = self._last_by_trees
+        if by_trees is not None:
+            result = by_trees(args, kwargs)
+            if type(result) is not int:
+                return result
+        return self._call(args, kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget what was compiled; the next call compiles again."""
+        self._cache.clear()
+        self._last = self._last_by_trees = None
+
+    def clear_calls_of(self, operator: str) -> None:
+        """Forget what was compiled if it calls ``operator``."""
+        if any(operator in entry.operators for entry in self._cache.values()):
+            self.clear_cache()
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        backend = None if self._backend is None else self._backend.name
+        options = self._static, self._donated, self._options, self._checks
+        return pickled(self, ((self._function, backend, *options), vars(self)))
+
+    def __setstate__(self, state: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        (function, backend, *options), own = state
+        chosen = None if backend is None else choose(backend)
+        self.__init__(function, chosen, *options)
+        vars(self).update(own)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """A method of the instance: its first argument, as any method's."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs, static = self._static.split(self._function, args, kwargs)
+        leaves, structure = tree.flatten((args, kwargs))
+        if inside_trace(leaves):
+            return self._inline(args, kwargs, static, leaves)
+        check_leaves(self._function, args, kwargs, leaves)
+        types = tuple(leaf_type(x) for x in leaves)
+        backend = self._backend_of(leaves)
+        key = (structure, static, types, backend.name)
+        entry = self._cache.get(key)
+        if entry is None:
+            traced = self._trace(args, kwargs, static, types)
+            if traced.trace.depends_on_frames:
+                return self._applied(traced, leaves)
+            try:
+                entry = self._compile(traced, args, kwargs, backend)
+            except RecursionError as error:
+                if current_frame() is not None:
+                    raise
+                raise too_deep(name_of(self._function)) from error
+            self._cache[key] = entry
+        kept = entry.kept_types
+        arrays = tuple(x if type(x) in kept else np.asarray(x) for x in leaves)
+        self._remember(entry, args, kwargs, leaves, structure)
+        return tree.unflatten(entry.out_tree, list(entry.run(arrays)))
+
+    def _remember(
+        self,
+        entry: _Entry,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        structure: tree.TreeDef,
+    ) -> None:
+        """Take a short way next time."""
+        run = entry.run
+        self._last = self._last_by_trees = None
+        if self._static or not isinstance(run, DirectExecutable):
+            return
+        plain = entry.single or gives_tuple(entry.out_tree)
+        call = run.call_single if entry.single else run.call
+        if self._backend is None and entry.is_on_device:
+            call = if_on_device(call)
+        if plain and not kwargs and is_flat(args, leaves):
+            self._last = call
+        else:
+            out_tree = None if plain else entry.out_tree
+            self._last_by_trees = by_trees(call, structure, out_tree)
+
+    def _backend_of(self, values: Sequence[Any]) -> Backend:
+        """Where to compute with ``values``: where they are, if no device was named."""
+        return self._backend or BACKENDS[device_of(values) or "cpu"]
+
+    def _trace(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        static: StaticArguments,
+        types: Sequence[ArrayType] | None = None,
+    ) -> FlatTrace:
+        return trace_function(
+            static.bound(self._function),
+            args,
+            kwargs,
+            types=types,
+            abstract=True,
+            with_values=False,
+            checks=self._checks,
+            whole=types is not None,
+        )
+
+    def _inline(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        static: StaticArguments,
+        leaves: list[Any],
+    ) -> Any:
+        """Inside a trace: one operator_call, whose body is the traced function."""
+        self._check_around()
+        return self._applied(self._trace(args, kwargs, static), leaves)
+
+    def _applied(self, traced: FlatTrace, leaves: list[Any]) -> Any:
+        """The operator_call of a traced function, in the current frame."""
+        operands = [*leaves, *traced.trace.captured]
+        results = apply(
+            operator_call, *operands, name=name_of(self._function), body=traced.program
+        )
+        if not isinstance(results, tuple):
+            results = (results,)
+        return tree.unflatten(traced.out_tree, list(results))
+
+    def _check_around(self) -> None:
+        """ArgumentError where checks are for a part only of what is compiled."""
+        around = current_frame()
+        missing = self._checks - (self._checks if around is None else around.checks)
+        if around is not None and missing:
+            name = name_of(self._function)
+            raise ArgumentError(
+                f"{name} is to be checked ({', '.join(sorted(missing))}), but is "
+                f"called while {around.name!r} is traced, which is not: a function is "
+                "checked as a whole. Ask for the checks where the whole is compiled, "
+                f"as in jit(grad({name}), checks=...)",
+                user_location(),
+            )
+
+    def _lower(
+        self,
+        traced: FlatTrace,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        backend: Backend,
+    ) -> Lowered:
+        program = with_own_constants(traced.program)
+        if device_of(program.constant_values):
+            backend = self._backend_of(program.constant_values)
+        donated = frozenset(self._donated_leaves(args))
+        with _collector_paused():
+            program, sites = with_checks(
+                program,
+                self._checks,
+                lambda call: KERNELS.for_call(call, backend.name) is not None,
+            )
+            compiled_program = backend.lower(program, donated, self._options)
+        return Lowered(
+            program,
+            compiled_program,
+            tree.structure((args, kwargs)),
+            traced.out_tree,
+            backend,
+            sites,
+            self._options,
+            donated,
+        )
+
+    def _donated_leaves(self, args: tuple[Any, ...]) -> list[int]:
+        donated: list[int] = []
+        position = 0
+        for number, argument in enumerate(args):
+            count = len(tree.leaves(argument))
+            if number in self._donated:
+                donated += range(position, position + count)
+            position += count
+        return donated
+
+    def _compile(
+        self,
+        traced: FlatTrace,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        backend: Backend,
+    ) -> _Entry:
+        lowered = self._lower(traced, args, kwargs, backend)
+        there = lowered.backend.array_types()
+        return _Entry(
+            lowered.load(),
+            lowered.out_tree,
+            lowered.out_tree == tree.structure(0),
+            (np.ndarray, float, int, bool, *there),
+            bool(there),
+            frozenset(operators_of(lowered.program)),
+        )
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The Program, kernels and plan for these arguments' types (values unused)."""
+        args, kwargs, static = self._static.split(self._function, args, kwargs)
+        leaves = tree.leaves((args, kwargs))
+        check_leaves(self._function, args, kwargs, leaves)
+        types = [leaf_type(x) for x in leaves]
+        traced = self._trace(args, kwargs, static, types)
+        if traced.trace.depends_on_frames:
+            raise ArgumentError(
+                f"{name_of(self._function)} uses values or named axes of a function "
+                "that is being traced, so it cannot be lowered by itself; call it, or "
+                "pass the values as arguments",
+                user_location(),
+            )
+        return self._lower(traced, args, kwargs, self._backend_of(leaves))
+
+
+_all: WeakSet[Jitted] = WeakSet()
+
+
+@forgets
+def _clear_all() -> None:
+    for jitted in list(_all):
+        jitted.clear_cache()
+
+
+@dataclass(frozen=True)
+class _Entry:
+    run: Callable[..., Any]
+    out_tree: tree.TreeDef
+    single: bool
+    kept_types: tuple[type, ...]  # that ``run`` takes as they are
+    is_on_device: bool
+    operators: frozenset[str]
+
+
+@KERNELS.tell
+def _clear_calls_of(operator: str) -> None:
+    """Have functions that call ``operator`` compiled again, with its kernels of now."""
+    for jitted in list(_all):
+        jitted.clear_calls_of(operator)
+
+
+@contextmanager
+def _collector_paused() -> Generator[None]:
+    """Pause the garbage collector, if it runs, while the compiler's own code does.
+
+    Lowering makes many objects and hardly any cycles. The collector would walk them all
+    each time their number has grown by a quarter: a third to a half of the time.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def jit(
+    function: Function | None = None,
+    *,
+    device: Device | None = None,
+    static_argnums: int | Sequence[int] | None = (),
+    static_argnames: str | Sequence[str] | None = (),
+    donate_argnums: int | Sequence[int] | None = (),
+    deterministic: bool = True,
+    mode: str | None = None,
+    checks: bool | str | Sequence[str] = False,
+) -> Any:
+    """Compile ``function`` for the types of its arguments, at its first call with them.
+
+    Arguments are pytrees of arrays and numbers. ``device`` names a backend, or several
+    to fall back in their order; arrays that are elsewhere are copied there. Without it
+    the function runs where its arguments are: on the GPU if one of them is an array
+    there, else on the CPU. Static arguments are Python values, hashed, for each of
+    which the function is compiled anew. Donated arguments may be overwritten.
+
+    Results have the same bits in each run on one machine, unless ``deterministic`` is
+    False: then a GPU may add up in whatever order is fastest. ``mode="persistent"``
+    makes one kernel, on a GPU, of steps that follow each other, for work so small that
+    launches are its cost. On a CPU neither changes anything.
+
+    ``checks=True`` raises OutOfBoundsError, an IndexError, for an index outside its
+    axis, where without it reading gives a fill value and writing does nothing. Other
+    checks are asked for by name, several in a tuple: ``"nan"`` and ``"inf"`` raise
+    NotFiniteError for what is made of operands that are none, ``"division"`` raises
+    DivisionByZeroError, ``"index"`` is what True is, and ``"all"`` all of them. The
+    errors name the line. A checked function is slower, and waits for its results.
+
+    Raises ArgumentError for what is no array and not static, for static arguments that
+    the function does not take, and for unknown modes and checks.
+
+    >>> import numpy as np
+    >>> jit(lambda x, y: x * y + 1.0)(np.ones(3), np.full(3, 2.0))
+    array([3., 3., 3.])
+    >>> jit(lambda x, i: x[i], checks=True)(np.ones(3), 3)
+    Traceback (most recent call last):
+    ...
+    arrayfn.errors.OutOfBoundsError: ... index 3 is out of bounds for axis 0 ...
+    """
+    if function is None:
+        return functools.partial(
+            jit,
+            device=device,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            donate_argnums=donate_argnums,
+            deterministic=deterministic,
+            mode=mode,
+            checks=checks,
+        )
+    if mode is not None and mode not in MODES:
+        raise ArgumentError(
+            f"jit has no mode {mode!r}; there is {', '.join(map(repr, MODES))}, or "
+            "None for a kernel a step",
+            user_location(),
+        )
+    check_function("jit", function)
+    static = StaticParameters.of(function, static_argnums, static_argnames)
+    donated = as_numbers(donate_argnums)
+    check_positions("donate_argnums", function, donated)
+    options = Options(deterministic, mode)
+    backend = None if device is None else choose(device)
+    kinds = kinds_of(checks)
+    return Jitted(function, backend, static, donated, options, kinds)

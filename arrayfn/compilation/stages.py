@@ -1,0 +1,200 @@
+"""The stages between a function and its results: lowered, then compiled.
+
+``jit(f).lower(*args)`` gives a ``Lowered``: Program, kernels and plan, to read, and to
+replace kernels in. Its ``compile()`` gives a ``Compiled``, to call.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from arrayfn import tree
+from arrayfn.backends.base import Backend, Executable
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import Program
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.options import DEFAULT, Options
+from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
+from arrayfn.passes.faults import NO_FAULT, Site, fault_error
+from arrayfn.tracing import ImmutableArray
+from arrayfn.transforms import leaf_type
+
+_OF_THIS_PROCESS: Final = (
+    "what is lowered or compiled belongs to this process and cannot be pickled; pickle "
+    "the jitted function, or write a bundle with arrayfn.save"
+)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A function compiled for one signature, that of its arguments."""
+
+    compiled: CompiledProgram
+    run: Callable[..., Any]
+    in_tree: tree.TreeDef
+    out_tree: tree.TreeDef
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(_OF_THIS_PROCESS)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on dynamic arguments (static ones are left out)."""
+        leaves, structure = tree.flatten((args, kwargs))
+        if structure != self.in_tree:
+            raise ArgumentError(
+                f"this was compiled for arguments of structure {self.in_tree}, "
+                f"not {structure}",
+                user_location(),
+            )
+        types = self.compiled.input_types
+        for number, (leaf, wanted) in enumerate(zip(leaves, types, strict=True)):
+            given = leaf_type(leaf)
+            if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
+                raise ArgumentError(
+                    f"argument {number} is to be {wanted}, not {given}: this was "
+                    "compiled for one signature; the jitted function takes any",
+                    user_location(),
+                )
+        arrays = tuple(
+            x if isinstance(x, (np.ndarray, ImmutableArray)) else np.asarray(x)
+            for x in leaves
+        )
+        return tree.unflatten(self.out_tree, list(self.run(arrays)))
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A function lowered for one signature, before it is compiled.
+
+    ``program`` is as traced; ``kernels`` have a name, a source and why they are fused
+    so; ``plan`` runs them; ``text()`` is all of it, to read. With ``sites`` the
+    Program's last result is a fault, that of the check at one of them.
+    """
+
+    program: Program
+    compiled_program: CompiledProgram
+    in_tree: tree.TreeDef
+    out_tree: tree.TreeDef
+    backend: Backend
+    sites: tuple[Site, ...] = ()
+    options: Options = DEFAULT
+    donated: frozenset[int] = frozenset()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(_OF_THIS_PROCESS)
+
+    @property
+    def kernels(self) -> tuple[Kernel | LibraryKernel, ...]:
+        """The kernels, generated and of libraries."""
+        return self.compiled_program.kernels
+
+    @property
+    def plan(self) -> ExecutionPlan:
+        """Buffers and steps."""
+        return self.compiled_program.plan
+
+    def __repr__(self) -> str:
+        program = self.compiled_program
+        kernels = ", ".join(kernel.name for kernel in self.kernels)
+        return (
+            f"<Lowered {program.name} for {program.target}: {kernels or 'no kernels'}>"
+        )
+
+    def text(self) -> str:
+        """The Program, the Program after the passes, the kernels' sources, the plan."""
+        parts = [
+            str(self.program),
+            "# after the passes",
+            self.compiled_program.text,
+            *[k.source for k in self.kernels if isinstance(k, Kernel)],
+            str(self.plan),
+        ]
+        return "\n".join(parts)
+
+    def with_kernel(self, name: str, source: str) -> Lowered:
+        """This, with other source for the kernel ``name``: an edited or a new one.
+
+        ``source`` is Python that defines a function of that name and the kernel's
+        parameters. It may use what the printed kernels use, and all that Numba
+        compiles for pointers and integers. On a CPU it must do the work items from
+        ``begin`` to ``end`` alone; on a GPU it is what every thread does. Raises
+        ArgumentError if there is no such kernel, or the function is not defined with
+        these parameters.
+
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> lowered = af.jit(lambda x: x + x).lower(np.zeros(3))
+        >>> (kernel,) = lowered.kernels
+        >>> edited = kernel.source.replace("x + x", "x - x")
+        >>> lowered.with_kernel(kernel.name, edited).compile()(np.ones(3))
+        array([0., 0., 0.])
+        """
+        kernels = list(self.kernels)
+        generated = [k.name for k in kernels if isinstance(k, Kernel)]
+        if name not in generated:
+            raise ArgumentError(
+                f"there is no kernel {name!r} whose source could be replaced; "
+                f"there are {', '.join(generated) or 'none'}",
+                user_location(),
+            )
+        number = [kernel.name for kernel in kernels].index(name)
+        kernel = kernels[number]
+        assert isinstance(kernel, Kernel)
+        _check_definition(source, kernel)
+        kernels[number] = replace(
+            kernel, source=source, key=source, reason=f"replaced; was {kernel.reason}"
+        )
+        program = replace(self.compiled_program, kernels=tuple(kernels))
+        return replace(self, compiled_program=program)
+
+    def load(self) -> Executable:
+        """The callable of flat arrays, which raises the errors of checks."""
+        run = self.backend.load(self.compiled_program)
+        sites = self.sites
+        if not sites:
+            return run
+
+        def checked(arrays: tuple[Any, ...]) -> Sequence[Any]:
+            *results, last = run(arrays)
+            fault = int(last)
+            if fault != NO_FAULT:
+                raise fault_error(sites, fault)
+            return results
+
+        return checked
+
+    def compile(self) -> Compiled:
+        """The callable."""
+        run = self.load()
+        return Compiled(self.compiled_program, run, self.in_tree, self.out_tree)
+
+
+def _check_definition(source: str, kernel: Kernel) -> None:
+    """ArgumentError unless ``source`` defines ``kernel``'s function."""
+    try:
+        body = ast.parse(source).body
+    except SyntaxError as error:
+        raise ArgumentError(
+            f"the source for {kernel.name} is not Python: {error}", user_location()
+        ) from None
+    wanted = [parameter.name for parameter in kernel.parameters]
+    if not kernel.threads:
+        wanted += ["begin", "end"]
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and node.name == kernel.name:
+            given = [argument.arg for argument in node.args.args]
+            if given != wanted:
+                raise ArgumentError(
+                    f"{kernel.name} is to have the parameters {', '.join(wanted)}, "
+                    f"not {', '.join(given)}: the plan passes these",
+                    user_location(),
+                )
+            return
+    raise ArgumentError(
+        f"the source defines no function {kernel.name}", user_location()
+    )

@@ -1,0 +1,188 @@
+"""Static arguments of a compiled function: values that it is compiled for."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.transforms.arguments import Function, as_numbers, name_of
+
+
+@dataclass(frozen=True)
+class StaticParameters:
+    """Which of a function's parameters are static, by position and by name."""
+
+    positions: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @staticmethod
+    def of(
+        function: Function,
+        numbers: int | Sequence[int] | None,
+        names: str | Sequence[str] | None,
+    ) -> StaticParameters:
+        """Those of ``numbers`` and ``names``: each may be given either way.
+
+        Raises ArgumentError for a number or name that ``function`` does not take.
+        """
+        positions = list(as_numbers(numbers))
+        named = [names] if isinstance(names, str) else list(names or ())
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            return StaticParameters(tuple(positions), tuple(named))
+        count = len(parameters)
+        _check_known(function, parameters, positions, named)
+        positions = [k + count if k < 0 else k for k in positions]
+        by_position = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        for k, parameter in enumerate(parameters):
+            if parameter.kind != by_position:
+                continue
+            if k in positions and parameter.name not in named:
+                named.append(parameter.name)
+            elif parameter.name in named and k not in positions:
+                positions.append(k)
+        return StaticParameters(tuple(sorted(positions)), tuple(named))
+
+    def __bool__(self) -> bool:
+        return bool(self.positions or self.names)
+
+    def split(
+        self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], StaticArguments]:
+        """The dynamic arguments of a call of ``function``, and the static ones.
+
+        Raises ArgumentError for a static argument that is not hashable.
+        """
+        if not self:
+            return args, kwargs, NO_STATIC_ARGUMENTS
+        positions = {k for k in self.positions if k < len(args)}
+        positional = tuple((k, _Value(args[k])) for k in sorted(positions))
+        named = tuple((k, _Value(kwargs[k])) for k in sorted(kwargs) if k in self.names)
+        for where, held in (*positional, *named):
+            value = held.value
+            try:
+                hash(value)
+            except TypeError:
+                raise ArgumentError(
+                    f"{name_of(function)}: static argument {where!r} is a "
+                    f"{type(value).__name__}, which is not hashable; pass a tuple "
+                    "for a list, or make the argument an array and not static",
+                    user_location(),
+                ) from None
+        dynamic = tuple(x for k, x in enumerate(args) if k not in positions)
+        rest = {k: v for k, v in kwargs.items() if k not in self.names}
+        return dynamic, rest, StaticArguments(positional, named)
+
+
+def check_positions(name: str, function: Function, positions: Sequence[int]) -> None:
+    """Raise ArgumentError for a position that ``function`` has no argument at."""
+    if positions:
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            return
+        _check_positions(name, function, parameters, positions)
+
+
+def _check_known(
+    function: Function,
+    parameters: Sequence[inspect.Parameter],
+    positions: Sequence[int],
+    names: Sequence[str],
+) -> None:
+    """Raise ArgumentError for a position or name that is no parameter's."""
+    _check_positions("static_argnums", function, parameters, positions)
+    own = [p.name for p in parameters]
+    if any(p.kind == inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return
+    for name in names:
+        if name not in own:
+            raise ArgumentError(
+                f"static_argnames names {name!r}, but "
+                f"{_signature(function, parameters)} has no parameter of that name",
+                user_location(),
+            )
+
+
+def _check_positions(
+    name: str,
+    function: Function,
+    parameters: Sequence[inspect.Parameter],
+    positions: Sequence[int],
+) -> None:
+    if any(p.kind == inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return
+    count = sum(p.kind in _POSITIONAL for p in parameters)
+    for k in positions:
+        if not -count <= k < count:
+            raise ArgumentError(
+                f"{name} names argument {k}, but {_signature(function, parameters)} "
+                f"takes {count} positional arguments",
+                user_location(),
+            )
+
+
+def _signature(function: Function, parameters: Sequence[inspect.Parameter]) -> str:
+    return f"{name_of(function)}({', '.join(map(str, parameters))})"
+
+
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+
+
+@dataclass(frozen=True)
+class StaticArguments:
+    """The static arguments of a call, hashed and compared by value."""
+
+    positional: tuple[tuple[int, _Value], ...] = ()
+    named: tuple[tuple[str, _Value], ...] = ()
+
+    def bound(self, function: Function) -> Function:
+        """The function of the dynamic arguments alone."""
+        if not self.positional and not self.named:
+            return function
+
+        @functools.wraps(function)
+        def bound(*args: Any, **kwargs: Any) -> Any:
+            whole = list(args)
+            for position, held in self.positional:
+                whole.insert(position, held.value)
+            named = {key: held.value for key, held in self.named}
+            return function(*whole, **kwargs, **named)
+
+        return bound
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A static argument, equal to one of the same type and value (1 is not True)."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Value) and _typed(self.value) == _typed(other.value)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return type(value), tuple(_typed(x) for x in value)
+    if isinstance(value, frozenset):
+        return type(value), frozenset(_typed(x) for x in value)
+    if isinstance(value, (float, complex, np.inexact)):
+        return type(value), repr(value)  # tells -0.0 from 0.0
+    return type(value), value
+
+
+NO_STATIC_ARGUMENTS = StaticArguments()

@@ -1,0 +1,34 @@
+"""The IR: Programs, their types and layouts, their text form, and a builder of them.
+
+A Program is a typed, frozen list of Equations over Vars and Literals; every
+transformation maps a Program to a Program.
+"""
+
+from __future__ import annotations
+
+from arrayfn.ir.program import (
+    NO_PARAMS,
+    Atom,
+    Equation,
+    Literal,
+    Params,
+    PrimitiveRow,
+    Program,
+    Var,
+)
+from arrayfn.ir.types import ArrayType, in_place, type_of, unlike_arrays
+
+__all__ = [
+    "NO_PARAMS",
+    "ArrayType",
+    "Atom",
+    "Equation",
+    "Literal",
+    "Params",
+    "PrimitiveRow",
+    "Program",
+    "Var",
+    "in_place",
+    "type_of",
+    "unlike_arrays",
+]

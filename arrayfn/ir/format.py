@@ -1,0 +1,149 @@
+"""The textual form of Programs: the printer. ``text`` parses it back.
+
+program loss(w: f32[784,10], x: f32[128,784]) -> (f32[128,10]) {
+  a: f32[128,10] = dot_general(x, w) {contract=((1,),(0,))}     # train.py:14
+  return a
+}
+"""
+
+from __future__ import annotations
+
+import keyword
+import unicodedata
+from collections.abc import Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from arrayfn.dtypes import short_name
+
+if TYPE_CHECKING:
+    from arrayfn.ir import Atom, Equation, Program, Var
+
+_COMMENT_COLUMN = 64
+
+
+def variable_names() -> Iterator[str]:
+    """a, b, ..., z, aa, ab, ... without keywords."""
+    for number in count():
+        name = ""
+        while True:
+            number, digit = divmod(number, 26)
+            name = chr(ord("a") + digit) + name
+            if number == 0:
+                break
+            number -= 1
+        if name not in _RESERVED:
+            yield name
+
+
+# Python's keywords, the text form's, and what it would read as numbers.
+_RESERVED = frozenset(
+    {*keyword.kwlist, "program", "constants", "inf", "nan", "infj", "nanj"}
+)
+
+
+def format_program(program: Program, comments: bool = True) -> str:
+    """The text of ``program``; ``comments`` adds each equation's source line."""
+    column = _COMMENT_COLUMN if comments else None
+    return "\n".join(_program_lines(program, "program ", column)) + "\n"
+
+
+def name_vars(program: Program) -> dict[Var, str]:
+    """The names that the printer gives to the Vars of ``program``."""
+    names: dict[Var, str] = {}
+    taken: set[str] = set()
+    fresh = (name for name in variable_names() if name not in taken)
+    arguments = (*program.inputs, *program.constants)
+    for var in arguments:
+        # Python reads identifiers so: one that looks different is the same name.
+        name = unicodedata.normalize("NFKC", var.hint)
+        if name.isidentifier() and name not in taken and name not in _RESERVED:
+            names[var] = name
+            taken.add(name)
+    for var in arguments:
+        if var not in names:
+            names[var] = next(fresh)
+    for equation in program.equations:
+        for var in equation.outputs:
+            names[var] = next(fresh)
+    return names
+
+
+def _program_lines(program: Program, keyword: str, column: int | None) -> list[str]:
+    """The lines; equations' comments, if any, begin in ``column``."""
+    names = name_vars(program)
+    inputs = ", ".join(f"{names[v]}: {v.type}" for v in program.inputs)
+    constants = ", ".join(f"{names[v]}: {v.type}" for v in program.constants)
+    results = ", ".join(str(a.type) for a in program.outputs)
+    head = f"{keyword}{program.name}({inputs})"
+    if constants:
+        head += f" constants ({constants})"
+    lines = [f"{head} -> ({results}) {{"]
+    for equation in program.equations:
+        lines += _equation_lines(equation, names, column)
+    outputs = ", ".join(_atom(a, names) for a in program.outputs)
+    lines += [f"  return {outputs}".rstrip(), "}"]
+    return lines
+
+
+def _equation_lines(
+    equation: Equation, names: dict[Var, str], column: int | None
+) -> list[str]:
+    outputs = ", ".join(f"{names[v]}: {v.type}" for v in equation.outputs)
+    inputs = ", ".join(_atom(a, names) for a in equation.inputs)
+    text = f"  {outputs} = {equation.primitive.name}({inputs})"
+    plain, nested = [], []
+    for key, value in equation.params.items():
+        if type(value).__name__ == "Program" or _are_programs(value):
+            nested.append((key, value))
+        else:
+            plain.append(f"{key}={format_param(value)}")
+    if plain:
+        text += " {" + ", ".join(plain) + "}"
+    if column is not None and equation.source is not None:
+        text = f"{text:<{column}}  # {equation.source}"
+    lines = [text]
+    for key, value in nested:
+        if isinstance(value, tuple):
+            lines.append(f"    {key} = (")
+            for program in value:
+                lines += _indented(program, "program ", 6, column)
+                lines[-1] += ","
+            lines.append("    )")
+        else:
+            lines += _indented(value, f"{key} = program ", 4, column)
+    return lines
+
+
+def _indented(
+    program: Program, keyword: str, indent: int, column: int | None
+) -> list[str]:
+    """A nested Program's lines; its comments stand below those around it."""
+    inner = None if column is None else column - indent
+    return [" " * indent + line for line in _program_lines(program, keyword, inner)]
+
+
+def _are_programs(value: Any) -> bool:
+    return isinstance(value, tuple) and type(next(iter(value), 0)).__name__ == "Program"
+
+
+def _atom(atom: Atom, names: dict[Var, str]) -> str:
+    if hasattr(atom, "value"):
+        weak = "~" if atom.type.weak else ""
+        value = format_param(atom.value)  # type: ignore[union-attr]
+        return f"{value}:{weak}{short_name(atom.type.dtype)}"
+    return names[atom]  # type: ignore[index]
+
+
+def format_param(value: Any) -> str:
+    """One parameter's value as text that ``text`` reads back."""
+    if isinstance(value, np.dtype):
+        return short_name(value)
+    if isinstance(value, tuple):
+        inner = ",".join(format_param(v) for v in value)
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if isinstance(value, np.generic):
+        return repr(value.item())
+    return repr(value)

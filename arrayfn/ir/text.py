@@ -1,0 +1,426 @@
+"""The textual form of Programs: the parser, and the printer beside it.
+
+``parse_program(format_program(p), table)`` gives a Program that prints as ``p`` does
+and means the same. Text is data: parsing runs none of it. The grammar, in which white
+space and comments separate and do nothing else (but a comment ``# file:line`` on the
+line of an equation is its source):
+
+    program  = "program" name "(" typed ")" ["constants" "(" typed ")"] "->" types body
+    body     = "{" equation* "return" [operand ("," operand)*] "}"
+    equation = typed "=" name "(" operands ")" ["{" params "}"] (name "=" nested)*
+    nested   = program | "(" program ("," program)* ")"
+    typed    = [name ":" type ("," name ":" type)*]
+    type     = ["~"] dtype "[" extents "]" ["F" | "S" "(" strides ")"]
+    operand  = name | number ":" ["~"] dtype
+    param    = name "=" (number | string | "None" | dtype | "(" values ")")
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import unicodedata
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeVar
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import BY_SHORT_NAME, DType, short_name
+from arrayfn.errors import ProgramError, SourceLocation
+from arrayfn.ir import (
+    ArrayType,
+    Atom,
+    Equation,
+    Literal,
+    PrimitiveRow,
+    Program,
+    Var,
+    type_of,
+)
+from arrayfn.ir import layout as layouts
+from arrayfn.ir.format import format_program
+from arrayfn.ir.layout import Layout
+
+__all__ = ["format_program", "parse_program"]
+
+T = TypeVar("T")
+
+_NUMBER = r"(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?:inf|nan)(?=j|\b))"
+_TOKEN: Final = re.compile(
+    rf"""
+      (?P<space>[ \t\n]+)
+    | (?P<comment>\#[^\n]*)
+    | (?P<complex>\([+-]?{_NUMBER}[+-]{_NUMBER}j\)|[+-]?{_NUMBER}j\b)
+    | (?P<arrow>->)
+    | (?P<number>[+-]?{_NUMBER}(?!\w))
+    | (?P<string>'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")
+    | (?P<name>[^\W\d]\w*)
+    | (?P<mark>[()\[\]{{}},:=~])
+    """,
+    re.VERBOSE,
+)
+_WORDS: Final[dict[str, bool | None]] = {"True": True, "False": False, "None": None}
+_DEEPEST = 64
+# What a type rule raises when its params are not of the form that it is written for.
+MISFITS: Final = (
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
+)
+_MOST_BYTES: Final = 2**63 - 1  # of an array
+
+
+def parse_program(
+    text: str,
+    table: Mapping[str, PrimitiveRow],
+    constants: Sequence[np.ndarray[Any, Any]] = (),
+    *,
+    keep_names: bool = True,
+) -> Program:
+    """The Program that ``text`` describes, with its equations' types checked.
+
+    ``table`` has the primitives by name; ``constants`` are the arrays of the Program's
+    constants, in order. Unless ``keep_names``, values have no names, and are numbered
+    where they are printed. Raises ProgramError, with the line, if the text is malformed
+    or describes no Program.
+    """
+    parser = _Parser(text, table, keep_names)
+    program = parser.program(tuple(constants))
+    parser.expect_end()
+    return program
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    line: int
+
+
+class _Parser:
+    """Recursive descent over the tokens of one text."""
+
+    def __init__(
+        self, text: str, table: Mapping[str, PrimitiveRow], keep_names: bool = True
+    ) -> None:
+        self.table = table
+        self.keep_names = keep_names
+        self.comments: dict[int, str] = {}
+        self.tokens = self._tokenize(text)
+        self.position = 0
+        self.depth = 0
+
+    def _tokenize(self, text: str) -> list[_Token]:
+        tokens: list[_Token] = []
+        line, place = 1, 0
+        while place < len(text):
+            match = _TOKEN.match(text, place)
+            if match is None:
+                raise ProgramError(
+                    f"line {line}: cannot read {text[place : place + 20]!r}"
+                )
+            kind, word = str(match.lastgroup), match.group()
+            if not word.isprintable() and kind != "space":
+                # Where it is printed again, it may end a comment or a line.
+                raise ProgramError(f"line {line}: a control character in {word!r}")
+            if kind == "name" and word != unicodedata.normalize("NFKC", word):
+                raise ProgramError(
+                    f"line {line}: {word} is not the normal form of the name "
+                    f"{unicodedata.normalize('NFKC', word)}"
+                )
+            if kind == "comment":
+                self.comments[line] = word
+            elif kind != "space":
+                tokens.append(_Token(kind, word, line))
+            line += word.count("\n")
+            place = match.end()
+        tokens.append(_Token("end", "the end of the text", line))
+        return tokens
+
+    # Tokens.
+
+    @property
+    def next(self) -> _Token:
+        return self.tokens[self.position]
+
+    def take(self) -> _Token:
+        token = self.tokens[self.position]
+        if token.kind != "end":
+            self.position += 1
+        return token
+
+    def at(self, text: str, ahead: int = 0) -> bool:
+        """Whether the token ``ahead`` of the next is the mark or word ``text``."""
+        position = min(self.position + ahead, len(self.tokens) - 1)
+        token = self.tokens[position]
+        return token.text == text and token.kind in ("mark", "arrow", "name")
+
+    def accept(self, text: str) -> bool:
+        if self.at(text):
+            self.position += 1
+            return True
+        return False
+
+    def expect(self, text: str) -> None:
+        if not self.accept(text):
+            self.fail(f"expected {text!r}, found {self.next.text!r}")
+
+    def expect_end(self) -> None:
+        if self.next.kind != "end":
+            self.fail(f"expected the end of the text, found {self.next.text!r}")
+
+    def fail(self, message: str, line: int | None = None) -> NoReturn:
+        raise ProgramError(
+            f"line {self.next.line if line is None else line}: {message}"
+        )
+
+    def name(self, what: str) -> str:
+        if self.next.kind != "name":
+            self.fail(f"expected {what}, found {self.next.text!r}")
+        return self.take().text
+
+    def listed(self, close: str, item: Callable[[], T]) -> list[T]:
+        """Items separated by commas, one after the last allowed, up to ``close``."""
+        items: list[T] = []
+        while not self.accept(close):
+            items.append(item())
+            if not self.accept(","):
+                self.expect(close)
+                break
+        return items
+
+    # Types and values.
+
+    def dtype(self) -> DType:
+        line, name = self.next.line, self.name("a data type")
+        if name not in BY_SHORT_NAME:
+            self.fail(f"there is no data type {name!r}", line)
+        return BY_SHORT_NAME[name]
+
+    def integer(self) -> int:
+        token = self.take()
+        if token.kind != "number" or not re.fullmatch(r"[+-]?\d+", token.text):
+            self.fail(f"expected an integer, found {token.text!r}", token.line)
+        return int(str(self.read_number(token)))
+
+    def extent(self) -> int:
+        line, value = self.next.line, self.integer()
+        if value < 0:
+            self.fail(f"an extent cannot be negative: {value}", line)
+        return value
+
+    def type(self) -> ArrayType:
+        weak = self.accept("~")
+        dtype = self.dtype()
+        self.expect("[")
+        line = self.next.line
+        shape = tuple(self.listed("]", self.extent))
+        type = ArrayType(shape, dtype, self.layout(len(shape)), weak)
+        if max(shape, default=0) > _MOST_BYTES or type.nbytes > _MOST_BYTES:
+            self.fail(f"no memory holds an array of {type}", line)
+        return type
+
+    def layout(self, ndim: int) -> Layout:
+        if self.accept("F"):
+            return layouts.F
+        if not self.at("S"):
+            return layouts.C
+        line = self.take().line
+        self.expect("(")
+        steps = tuple(self.listed(")", self.integer))
+        if len(steps) != ndim:
+            self.fail(f"{len(steps)} strides for {ndim} axes", line)
+        return layouts.Strided(steps)
+
+    def typed(self, scope: dict[str, Atom]) -> Var:
+        """``name: type`` as a new Var in ``scope``."""
+        line, name = self.next.line, self.name("the name of a value")
+        self.expect(":")
+        var = Var(self.type(), name if self.keep_names else "")
+        if name in scope:
+            self.fail(f"{name} is defined twice", line)
+        scope[name] = var
+        return var
+
+    def read_number(self, token: _Token) -> complex | float | int:
+        try:
+            if token.kind == "complex":
+                return complex(token.text)
+            if re.fullmatch(r"[+-]?\d+", token.text):
+                return int(token.text)
+            return float(token.text)
+        except ValueError as error:
+            self.fail(str(error), token.line)
+
+    def operand(self, scope: dict[str, Atom]) -> Atom:
+        token = self.take()
+        if token.kind == "name" and token.text not in ("True", "False"):
+            if token.text not in scope:
+                self.fail(f"{token.text} is not defined", token.line)
+            return scope[token.text]
+        if token.kind == "name":
+            value: Any = _WORDS[token.text]
+        elif token.kind in ("number", "complex"):
+            value = self.read_number(token)
+        else:
+            self.fail(f"expected a value, found {token.text!r}", token.line)
+        self.expect(":")
+        weak = self.accept("~")
+        dtype = self.dtype()
+        if not _holds(dtype, value):
+            self.fail(f"{value!r} is no value of {short_name(dtype)}", token.line)
+        return Literal(value, dtype, weak)
+
+    def param_value(self) -> Any:
+        token = self.take()
+        if token.kind in ("number", "complex"):
+            return self.read_number(token)
+        if token.kind == "string":
+            return self.string(token)
+        if token.kind == "name" and token.text in _WORDS:
+            return _WORDS[token.text]
+        if token.kind == "name" and token.text in BY_SHORT_NAME:
+            return BY_SHORT_NAME[token.text]
+        if token.text != "(":
+            self.fail(f"expected a parameter's value, found {token.text!r}", token.line)
+        self.enter()
+        values = tuple(self.listed(")", self.param_value))
+        self.depth -= 1
+        return values
+
+    def string(self, token: _Token) -> str:
+        """The text of a string, which may have no escape that Python has not."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", SyntaxWarning)
+                return ast.literal_eval(token.text)
+        except (SyntaxError, ValueError) as error:
+            self.fail(f"not a string: {error}", token.line)
+
+    def enter(self) -> None:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            self.fail(f"nested more than {_DEEPEST} deep")
+
+    # Programs.
+
+    def program(
+        self, constant_values: tuple[np.ndarray[Any, Any], ...] = ()
+    ) -> Program:
+        self.enter()
+        line = self.next.line
+        self.expect("program")
+        name = self.name("the program's name")
+        scope: dict[str, Atom] = {}
+        self.expect("(")
+        inputs = tuple(self.listed(")", lambda: self.typed(scope)))
+        constants: tuple[Var, ...] = ()
+        if self.accept("constants"):
+            self.expect("(")
+            constants = tuple(self.listed(")", lambda: self.typed(scope)))
+        self.check_constants(constants, constant_values, line)
+        self.expect("->")
+        self.expect("(")
+        types = self.listed(")", self.type)
+        self.expect("{")
+        equations: list[Equation] = []
+        while not self.accept("return"):
+            equations.append(self.equation(scope))
+        last = self.next.line
+        outputs = tuple(self.listed("}", lambda: self.operand(scope)))
+        if [a.type for a in outputs] != types:
+            have = ", ".join(str(a.type) for a in outputs)
+            self.fail(f"{name} returns {have}, not {', '.join(map(str, types))}", last)
+        self.depth -= 1
+        return Program(
+            name, inputs, tuple(equations), outputs, constants, constant_values
+        )
+
+    def check_constants(
+        self, constants: Sequence[Var], values: Sequence[Any], line: int
+    ) -> None:
+        given = [type_of(value) for value in values]
+        if [(v.type.shape, v.type.dtype) for v in constants] != [
+            (t.shape, t.dtype) for t in given
+        ]:
+            wanted = ", ".join(str(v.type) for v in constants) or "no constants"
+            have = ", ".join(map(str, given)) or "none"
+            self.fail(f"the program has {wanted}, but was given {have}", line)
+
+    def equation(self, scope: dict[str, Atom]) -> Equation:
+        line = self.next.line
+        # Not in scope yet: an equation does not see its own outputs.
+        results: dict[str, Atom] = {}
+        outputs = tuple(self.listed("=", lambda: self.typed(results)))
+        row = self.primitive()
+        self.expect("(")
+        inputs = tuple(self.listed(")", lambda: self.operand(scope)))
+        params: dict[str, Any] = {}
+        if self.accept("{"):
+            for key, value in self.listed("}", self.param):
+                self.add_param(params, key, value, line)
+        while self.next.kind == "name" and self.at("=", 1):
+            key = self.name("a parameter")
+            self.expect("=")
+            self.add_param(params, key, self.nested(), line)
+        for name in results:
+            if name in scope:
+                self.fail(f"{name} is defined twice", line)
+        scope.update(results)
+        equation = Equation(row, inputs, params, outputs, self.source(line))
+        try:
+            equation.check()
+        except MISFITS as error:
+            raise ProgramError(f"line {line}: {row.name}: {error}") from error
+        return equation
+
+    def nested(self) -> Program | tuple[Program, ...]:
+        if self.accept("("):
+            return tuple(self.listed(")", self.program))
+        return self.program()
+
+    def primitive(self) -> PrimitiveRow:
+        line, name = self.next.line, self.name("a primitive")
+        row = self.table.get(name)
+        if row is None:
+            near = difflib.get_close_matches(name, self.table, 1)
+            hint = f"; is it {near[0]!r}?" if near else ""
+            self.fail(f"there is no primitive {name!r}{hint}", line)
+        return row
+
+    def param(self) -> tuple[str, Any]:
+        key = self.name("a parameter")
+        self.expect("=")
+        return key, self.param_value()
+
+    def add_param(
+        self, params: dict[str, Any], key: str, value: Any, line: int
+    ) -> None:
+        if key in params:
+            self.fail(f"parameter {key} is given twice", line)
+        params[key] = value
+
+    def source(self, line: int) -> SourceLocation | None:
+        match = re.fullmatch(r"# (.+):(\d{1,9})", self.comments.get(line, "").rstrip())
+        return SourceLocation(match[1], int(match[2])) if match else None
+
+
+def _holds(dtype: DType, value: complex) -> bool:
+    """Whether a Literal of ``dtype`` may have this Python value."""
+    if dtype == dtypes.bool_:
+        return isinstance(value, bool)
+    if dtype in dtypes.INTEGERS:
+        bounds = np.iinfo(dtype)
+        return isinstance(value, int) and bounds.min <= value <= bounds.max
+    if isinstance(value, complex):
+        return dtype in dtypes.COMPLEX
+    return abs(value) < 2**1024 or not isinstance(value, int)

@@ -1,0 +1,142 @@
+"""Types of arrays, and the types that values have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from arrayfn.dtypes import (
+    SHORT_NAMES,
+    DType,
+    canonical,
+    is_python_scalar,
+    short_name,
+    weak_dtype,
+)
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import layout as layouts
+from arrayfn.ir.layout import Layout, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """Shape, data type and layout of an array.
+
+    ``weak`` marks what came from a Python scalar: its dtype gives way in promotion.
+    """
+
+    shape: Shape
+    dtype: DType
+    layout: Layout = layouts.C
+    weak: bool = False
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return self.size * self.dtype.itemsize
+
+    def span(self) -> tuple[int, int]:
+        """The lowest element in memory, from its first one, and how many it spans."""
+        if self.size == 0:
+            return 0, 0
+        steps = self.layout.strides(self.shape)
+        ends = [(n - 1) * step for n, step in zip(self.shape, steps, strict=True)]
+        low = sum(min(0, end) for end in ends)
+        return low, sum(max(0, end) for end in ends) - low + 1
+
+    def with_shape(self, shape: Iterable[int]) -> ArrayType:
+        """Row-major, strong, of another shape."""
+        return ArrayType(tuple(shape), self.dtype)
+
+    def with_dtype(self, dtype: DType) -> ArrayType:
+        """Row-major, strong, of another dtype."""
+        return ArrayType(self.shape, dtype)
+
+    def __str__(self) -> str:
+        weak = "~" if self.weak else ""
+        text = f"{weak}{short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
+        return text if self.layout == layouts.C else f"{text} {self.layout}"
+
+
+def unlike_arrays(value: object) -> str:
+    """Why ``value``, of a class derived from NumPy's arrays, is not taken as one.
+
+    Empty if it is.
+    """
+    if isinstance(value, np.matrix):
+        return (
+            "a numpy.matrix, whose * is a product of matrices and whose axes are "
+            "always two, as no array's are; convert it with numpy.asarray(x), and "
+            "write @ for products"
+        )
+    if isinstance(value, np.ma.MaskedArray):
+        return "a masked array, whose mask would be lost; call .filled() first"
+    return ""
+
+
+def type_of(value: object) -> ArrayType:
+    """The type of a NumPy array, NumPy scalar or Python scalar, or a device's array.
+
+    Arrays of devices say it themselves, as ``__arrayfn_type__``. One that cannot be
+    read in place has the type of its copy (``in_place``).
+    """
+    if type(value) is np.ndarray:
+        return _type_of_array(value)
+    if is_python_scalar(value):
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ArgumentError(
+                f"the Python int {value} does not fit int64; pass a float, or an array "
+                "of uint64",
+                user_location(),
+            )
+        return ArrayType((), weak_dtype(value), weak=True)  # type: ignore[arg-type]
+    if not isinstance(value, (np.ndarray, np.generic)):
+        known = getattr(value, "__arrayfn_type__", None)
+        if isinstance(known, ArrayType):
+            return known
+    if why := unlike_arrays(value):
+        raise ArgumentError(f"an operand is {why}", user_location())
+    return _type_of_array(np.asarray(value))
+
+
+def _type_of_array(array: np.ndarray[Any, Any]) -> ArrayType:
+    dtype = array.dtype
+    if dtype not in SHORT_NAMES:
+        dtype = canonical(dtype)
+    if array.flags.c_contiguous and array.flags.aligned:
+        return ArrayType(array.shape, dtype)
+    if not _lies_on_elements(array):
+        return ArrayType(array.shape, dtype)
+    steps = tuple(stride // array.itemsize for stride in array.strides)
+    return ArrayType(array.shape, dtype, layouts.from_strides(array.shape, steps))
+
+
+def in_place(x: Any) -> Any:
+    """``x``; a row-major copy of a NumPy array whose elements do not lie on words.
+
+    Such are fields of records, and arrays in bytes from an odd place on. ``type_of``
+    gives the type of the copy.
+    """
+    if not isinstance(x, np.ndarray) or _lies_on_elements(x):
+        return x
+    return np.array(x, order="C")
+
+
+def _lies_on_elements(array: np.ndarray[Any, Any]) -> bool:
+    """Whether each element is at a whole number of elements from the first, aligned."""
+    size = array.itemsize
+    return array.flags.aligned and not any(step % size for step in array.strides)

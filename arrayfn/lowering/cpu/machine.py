@@ -1,0 +1,83 @@
+"""The machine that plans are made for: how many cores this process may use.
+
+Only what has no bearing on bits may follow from it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from arrayfn.errors import ArgumentError
+
+THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
+MOST: Final = 256
+_GROUPS: Final = Path("/sys/fs/cgroup")
+
+
+@cache
+def cores() -> int:
+    """``ARRAYFN_NUM_THREADS``, else the processors that this process may use."""
+    text = os.environ.get(THREADS_VARIABLE)
+    if text is None:
+        return min(usable_cpus(), MOST)
+    if not text.isdecimal() or not 1 <= int(text) <= MOST:
+        raise ArgumentError(
+            f"{THREADS_VARIABLE}={text!r}: it is a number from 1 to {MOST}"
+        )
+    return int(text)
+
+
+def usable_cpus() -> int:
+    """The processors that this process may run on, as far as its time there goes.
+
+    A cgroup may give a process the time of fewer processors than it may run on.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    return max(1, min([count, *map(math.ceil, _quotas(_own_group(), _GROUPS))]))
+
+
+def _own_group() -> str:
+    """The path of this process's cgroup (version 2), or of its first in version 1."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return "/"
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "cpu", "cpu,cpuacct"):
+            return path
+    return "/"
+
+
+def _quotas(group: str, root: Path) -> Iterator[float]:
+    """The processors whose time ``group`` and those around it have, where limited."""
+    for base, files in ((root, ("cpu.max",)), (root / "cpu", _VERSION_1)):
+        place = base / group.lstrip("/")
+        while place.is_relative_to(base):
+            quota = _quota([place / name for name in files])
+            if quota is not None:
+                yield quota
+            if place == base:
+                break
+            place = place.parent
+
+
+_VERSION_1: Final = "cpu.cfs_quota_us", "cpu.cfs_period_us"
+
+
+def _quota(files: list[Path]) -> float | None:
+    """Microseconds of a period, over those of the period."""
+    try:
+        words = [word for file in files for word in file.read_text().split()]
+        quota, period = words
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):  # none, or "max"
+        return None

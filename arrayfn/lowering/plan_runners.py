@@ -1,0 +1,14 @@
+"""How backends run a plan with checked memory, where the verifier cannot prove it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from arrayfn.lowering.compiled import CompiledProgram
+
+Runner = Callable[[CompiledProgram], bool]
+"""Runs a plan with checked memory. False: it cannot, or that would take too long."""
+
+RUNNERS: Final[dict[str, Runner]] = {}
+"""By the target of a plan. Backends add theirs."""

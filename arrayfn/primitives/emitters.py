@@ -1,0 +1,60 @@
+"""Primitives that rules emit by name, because their rows are defined later.
+
+Derivatives need each other in a circle: the transpose of a broadcast is a sum, that of
+a sum is a broadcast. A rule emits what its own module can import directly, and the rest
+through here; ``table`` says which primitives there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from arrayfn.ir import Atom
+from arrayfn.primitives.base import Primitive
+
+_rows: dict[str, Primitive] = {}
+
+
+def define(rows: Mapping[str, Primitive]) -> None:
+    """Make the primitives known by their names."""
+    _rows.update(rows)
+
+
+class Emitter:
+    """The primitive ``name``, which is looked up when a rule emits it.
+
+    >>> Emitter("add")
+    <emitter of add>
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *operands: Any, **params: Any) -> Any:
+        """As ``Primitive.__call__``."""
+        return _rows[self._name](*operands, **params)
+
+    def __repr__(self) -> str:
+        return f"<emitter of {self._name}>"
+
+
+add: Final = Emitter("add")
+broadcast_in_dim: Final = Emitter("broadcast_in_dim")
+concatenate: Final = Emitter("concatenate")
+log: Final = Emitter("log")
+mul: Final = Emitter("mul")
+real: Final = Emitter("real")
+reduce_sum: Final = Emitter("reduce_sum")
+slice_: Final = Emitter("slice")
+transpose: Final = Emitter("transpose")
+while_loop: Final = Emitter("while_loop")
+
+
+def move_axis(x: Atom, source: int, target: int) -> Atom:
+    """``x`` with one axis moved; itself, if it is there already."""
+    if source == target:
+        return x
+    order = [axis for axis in range(x.type.ndim) if axis != source]
+    order.insert(target, source)
+    return transpose(x, permutation=tuple(order))

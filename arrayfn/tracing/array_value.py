@@ -1,0 +1,320 @@
+"""An immutable array with NumPy's operators, methods and protocols.
+
+What they do is looked up in ``Namespace``, which ``arrayfn.numpy`` fills: it is the
+same for a value that is being traced and for an array on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+
+from arrayfn.dtypes import DType
+from arrayfn.errors import ArgumentError, InPlaceError, user_location
+from arrayfn.ir import ArrayType
+from arrayfn.tracing.methods import (
+    Namespace,
+    Operand,
+    called,
+    function_for,
+    in_place_method,
+    is_operand,
+    operator,
+    reflected,
+)
+
+
+class ImmutableArray(Operand):
+    """What traced values and arrays on devices share."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    KIND: ClassVar[str] = "that is immutable"
+    """Which array, for errors: "an array that is being traced"."""
+    CHANGED: ClassVar[str] = "that is immutable"
+    """What is wrong with ``out=`` and ``ufunc.at``."""
+    REFUSED: ClassVar[str] = "is no function of arrayfn.numpy"
+    """What is wrong with a function of NumPy's that ``Namespace`` does not have."""
+
+    @property
+    def type(self) -> ArrayType:
+        """Shape, dtype and layout."""
+        raise NotImplementedError
+
+    def concrete(self, wanted: str, remedy: str) -> Any:
+        """Its value, as NumPy's array; AbstractValueError if that is not known.
+
+        ``wanted`` says what asks for it, ``remedy`` what to write instead.
+        """
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the axes."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The data type of the elements."""
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.type.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.type.size
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return self.type.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one element."""
+        return self.type.dtype.itemsize
+
+    @property
+    def T(self) -> Any:  # noqa: N802 - NumPy's name
+        """The axes reversed."""
+        return Namespace.functions["transpose"](self)
+
+    @property
+    def mT(self) -> Any:  # noqa: N802 - the array API's name
+        """The last two axes exchanged."""
+        return Namespace.functions["matrix_transpose"](self)
+
+    @property
+    def real(self) -> Any:
+        """The real part."""
+        return Namespace.functions["real"](self)
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary part."""
+        return Namespace.functions["imag"](self)
+
+    @property
+    def at(self) -> Any:
+        """``x.at[index].set(y)`` and its kin: a changed copy."""
+        return Namespace.functions["at"](self)
+
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, *inputs: Any, **options: Any
+    ) -> Any:
+        own = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        name = f"numpy.{own}" if hasattr(np, ufunc.__name__) else f"the ufunc {own}"
+        if options.get("out") is not None or method == "at":
+            raise InPlaceError(
+                f"{name} would change an array {self.CHANGED}; use the value "
+                "that a function returns, or x.at[index].add(y) and its kin",
+                user_location(),
+            )
+        function = function_for(ufunc, method)
+        if function is None:
+            if not all(is_operand(x) for x in inputs):
+                return NotImplemented
+            raise ArgumentError(
+                f"{name} {self.REFUSED}",
+                user_location(),
+            )
+        return called(name, function, inputs, options)
+
+    def __array_function__(
+        self, function: Any, types: Any, args: Any, kwargs: Any
+    ) -> Any:
+        name = f"{function.__module__}.{function.__name__}"
+        if function in Namespace.changing:
+            raise InPlaceError(
+                f"{name} would change an array in place, which is not done with what "
+                f"is an array {self.KIND}; arrayfn.numpy.{function.__name__} gives a "
+                "changed copy",
+                user_location(),
+            )
+        traced = Namespace.array_functions.get(function)
+        if traced is None:
+            raise ArgumentError(
+                f"{name} {self.REFUSED}",
+                user_location(),
+            )
+        return called(name, traced, args, kwargs)
+
+    def __array_namespace__(self, api_version: str | None = None) -> Any:
+        return Namespace.module
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a rank-0 array")
+        return self.shape[0]
+
+    def __iter__(self) -> Any:
+        if not self.shape:
+            raise ArgumentError(
+                f"iteration over an array of rank 0 ({self.type}); if it counts the "
+                "rounds of a loop, write arrayfn.lax.fori_loop(0, n, body, value)",
+                user_location(),
+            )
+        return (self[i] for i in range(self.shape[0]))
+
+    def __getitem__(self, index: Any) -> Any:
+        return Namespace.functions["getitem"](self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise InPlaceError(
+            f"x[index] = y would change an array {self.KIND}, and those are "
+            "immutable; write x = x.at[index].set(y)",
+            user_location(),
+        )
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __round__(self, digits: int = 0) -> Any:
+        return self.round(digits)
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())
+
+    __neg__ = operator("negative")
+    __pos__ = operator("positive")
+    __abs__ = operator("absolute")
+    __invert__ = operator("invert")
+    __add__ = operator("add")
+    __sub__ = operator("subtract")
+    __mul__ = operator("multiply")
+    __truediv__ = operator("true_divide")
+    __floordiv__ = operator("floor_divide")
+    __mod__ = operator("remainder")
+    __pow__ = operator("power")
+    __matmul__ = operator("matmul")
+    __and__ = operator("bitwise_and")
+    __or__ = operator("bitwise_or")
+    __xor__ = operator("bitwise_xor")
+    __lshift__ = operator("left_shift")
+    __rshift__ = operator("right_shift")
+    __eq__ = operator("equal")  # type: ignore[assignment]
+    __ne__ = operator("not_equal")  # type: ignore[assignment]
+    __lt__ = operator("less")
+    __le__ = operator("less_equal")
+    __gt__ = operator("greater")
+    __ge__ = operator("greater_equal")
+    __radd__ = reflected("add")
+    __rsub__ = reflected("subtract")
+    __rmul__ = reflected("multiply")
+    __rtruediv__ = reflected("true_divide")
+    __rfloordiv__ = reflected("floor_divide")
+    __rmod__ = reflected("remainder")
+    __rpow__ = reflected("power")
+    __rmatmul__ = reflected("matmul")
+    __rand__ = reflected("bitwise_and")
+    __ror__ = reflected("bitwise_or")
+    __rxor__ = reflected("bitwise_xor")
+    __rlshift__ = reflected("left_shift")
+    __rrshift__ = reflected("right_shift")
+
+    all = operator("all")
+    any = operator("any")
+    argmax = operator("argmax")
+    argmin = operator("argmin")
+    argpartition = operator("argpartition")
+    argsort = operator("argsort")
+    astype = operator("astype")
+    choose = operator("choose")
+    clip = operator("clip")
+    compress = operator("compress")
+    conj = operator("conj")
+    conjugate = operator("conj")
+
+    def copy(self) -> Any:
+        """The same elements; of an array on a device in other memory."""
+        return Namespace.functions["copy"](self)
+
+    cumprod = operator("cumprod")
+    cumsum = operator("cumsum")
+    diagonal = operator("diagonal")
+    dot = operator("dot")
+    flatten = operator("ravel")
+    max = operator("max")
+    mean = operator("mean")
+    min = operator("min")
+    nonzero = operator("nonzero")
+    prod = operator("prod")
+    ptp = operator("ptp")
+    ravel = operator("ravel")
+    repeat = operator("repeat")
+    reshape = operator("reshape_method")
+    round = operator("round")
+    searchsorted = operator("searchsorted")
+    squeeze = operator("squeeze")
+    std = operator("std")
+    sum = operator("sum")
+    swapaxes = operator("swapaxes")
+    take = operator("take")
+    trace = operator("trace")
+    transpose = operator("transpose_method")
+    var = operator("var")
+    view = operator("view_method")
+
+    fill = in_place_method("fill", "arrayfn.numpy.full_like(x, value)")
+    itemset = in_place_method("itemset", "x.at[index].set(value)")
+    partition = in_place_method("partition", "arrayfn.numpy.partition(x, kth)")
+    put = in_place_method("put", "x.at[index].set(values)")
+    resize = in_place_method("resize", "arrayfn.numpy.reshape(x, shape)")
+    sort = in_place_method("sort", "arrayfn.numpy.sort(x)")
+
+
+class ArrayOnDevice(ImmutableArray):
+    """An array in a device's memory: what is computed of it is computed there.
+
+    ``device`` names the backend. The work is compiled, and cached, operation by
+    operation; inside ``jit`` it is an argument, or a constant, like any array.
+    """
+
+    __slots__ = ()
+
+    KIND = "on a device"
+    CHANGED = "by what is computed on a device"
+    REFUSED = (
+        "is not computed on a device: arrayfn.numpy has no such function; "
+        "numpy.asarray(x) copies the array to the host"
+    )
+
+    @property
+    def device(self) -> str:
+        """The backend whose memory it is in."""
+        raise NotImplementedError
+
+    def to_device(self, device: str, /, *, stream: Any = None) -> Any:
+        """It on ``device``: itself if it is there, a NumPy array on "cpu"."""
+        if stream is not None:
+            raise ArgumentError(
+                "arrays move on the one stream that all work goes to; give no stream",
+                user_location(),
+            )
+        if device == self.device:
+            return self
+        if device == "cpu":
+            return np.asarray(self)
+        raise ArgumentError(
+            f"an array moves between {self.device!r} and 'cpu', not to {device!r}",
+            user_location(),
+        )
+
+    def __array__(
+        self, dtype: DType | None = None, copy: bool | None = None
+    ) -> np.ndarray[Any, Any]:
+        """A copy on the host."""
+        raise NotImplementedError
+
+    def concrete(self, wanted: str, remedy: str) -> np.ndarray[Any, Any]:
+        """A copy on the host."""
+        return np.asarray(self)

@@ -1,0 +1,195 @@
+"""Conversions of traced values to Python numbers that are not meant as such.
+
+``float(x)`` of a traced value is a number, without a derivative; who writes it wants
+that. ``a[0] = x`` into a NumPy array, ``math.sin(x)``, ``a.fill(x)`` and whatever else
+is compiled from C ask for the same number, and what they compute would be cut off from
+the derivative without a word: they are refused. Functions of C have no frames, so the
+asking frame is the one that called them; the instruction that it is at tells what it
+called.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import types
+from dataclasses import dataclass
+from typing import Any, Final
+
+from arrayfn.errors import (
+    ArrayfnError,
+    InPlaceError,
+    TracedConversionError,
+    user_location,
+)
+from arrayfn.tracing.methods import Namespace
+
+_MODULES: Final = ("math", "cmath")
+_OTHER_NAMES: Final = {
+    "dist": "arrayfn.numpy.linalg.norm",
+    "erf": "arrayfn.scipy.special.erf",
+    "erfc": "arrayfn.scipy.special.erfc",
+    "fabs": "arrayfn.numpy.abs",
+    "fsum": "arrayfn.numpy.sum",
+    "gamma": "arrayfn.scipy.special.gamma",
+    "lgamma": "arrayfn.scipy.special.gammaln",
+    "phase": "arrayfn.numpy.angle",
+    "sumprod": "arrayfn.numpy.vdot",
+}
+"""Functions of ``math`` and ``cmath`` that arrayfn has under another name."""
+_NO_COUNTERPART: Final = ("remainder",)  # NumPy's is another function
+
+
+def refused_conversion(frame: types.FrameType) -> ArrayfnError | None:
+    """The error for ``frame``, which asks for a number; None if it says so itself.
+
+    It does by calling ``float``, ``complex`` or a class derived from one, and by
+    ``"%f" % x``. An assignment to an element of an array is an InPlaceError, all else a
+    TracedConversionError.
+    """
+    at = _instruction(frame.f_code, frame.f_lasti)
+    if at.is_formatting:
+        return None
+    if at.is_assignment:
+        return InPlaceError(
+            "a traced value is assigned to an element of an array, where it would be a "
+            "plain number, without a derivative. Make the array by functions: "
+            "arrayfn.numpy.stack of the elements, or "
+            "arrayfn.numpy.asarray(a).at[index].set(x)",
+            user_location(),
+        )
+    called = _value(at.callee, frame)
+    if isinstance(called, type) and issubclass(called, (int, float, complex)):
+        return None
+    if at.callee[-1:] in (("__float__",), ("__complex__",)):
+        return None
+    return TracedConversionError(_refusal(at.callee, called), user_location())
+
+
+def _refusal(callee: tuple[str, ...], called: object) -> str:
+    """Why a conversion is refused, and what to write instead."""
+    module = getattr(called, "__module__", None)
+    if isinstance(called, types.BuiltinFunctionType) and module in _MODULES:
+        who = f"{module}.{called.__name__}"
+        instead = _counterpart(called.__name__)
+        use = f"Use {instead}, or " if instead else "Use "
+        use += f"{who}(float(x)) if the number alone is meant"
+    else:
+        who = f"{'.'.join(callee)}, or what it calls," if callee else "what is called"
+        use = (
+            "Use functions of arrayfn.numpy, which take traced values, or write "
+            "float(x) where the number alone is meant"
+        )
+    return (
+        f"{who} takes the plain number of a traced value, and what it makes of that "
+        f"has no derivative. {use}"
+    )
+
+
+def _counterpart(name: str) -> str:
+    """What arrayfn calls the function ``name`` of ``math``; empty if it has none."""
+    if name in _OTHER_NAMES:
+        return _OTHER_NAMES[name]
+    if name not in _NO_COUNTERPART and hasattr(Namespace.module, name):
+        return f"arrayfn.numpy.{name}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Instruction:
+    """What a frame is doing. ``callee`` is the name of what it calls, in parts."""
+
+    callee: tuple[str, ...] = ()
+    is_assignment: bool = False
+    is_formatting: bool = False
+
+
+@functools.lru_cache(maxsize=1024)
+def _instruction(code: types.CodeType, place: int) -> _Instruction:
+    """The instruction of ``code`` at ``place``."""
+    before: list[dis.Instruction] = []
+    for instruction in dis.get_instructions(code):
+        if instruction.offset > place:
+            break
+        before.append(instruction)
+    at = before.pop()
+    if at.opname == "STORE_SUBSCR":
+        return _Instruction(is_assignment=True)
+    if at.opname == "BINARY_OP":
+        return _Instruction(is_formatting=at.argrepr in ("%", "%="))
+    if at.opname.startswith(("CALL", "PRECALL")):
+        return _Instruction(_callee(code, at, before))
+    return _Instruction()
+
+
+def _callee(
+    code: types.CodeType, call: dis.Instruction, before: list[dis.Instruction]
+) -> tuple[str, ...]:
+    """The dotted name that is called; empty if it is no name.
+
+    What is called begins first in the call's text. Parts of a name that are on lines of
+    their own begin there, and so may the call.
+    """
+    begin, end = _begin(call), _end(call)
+    if begin is None or end is None:  # no positions: python -X no_debug_ranges
+        return ("float",) if {"float", "complex"} & {*code.co_names} else ()
+    loads = [at for at in before if at.opname not in _SKIPPED]
+    inside = {
+        k: where
+        for k, at in enumerate(loads)
+        if (where := _begin(at)) and (until := _end(at))
+        if begin <= where and until <= end and (where, until) != (begin, end)
+    }
+    # Of a loop's condition there are two copies: the last is the one that runs.
+    last = max(inside, key=lambda k: ((-inside[k][0], -inside[k][1]), k), default=None)
+    if last is None:
+        return ()
+    first = last
+    while last + 1 < len(loads) and loads[last + 1].opname in _ATTRIBUTES:
+        last += 1
+    while first and loads[first].opname in _ATTRIBUTES:
+        first -= 1
+    name, *parts = loads[first : last + 1]
+    if not name.opname.startswith(_NAMES):
+        return ()
+    return (str(name.argval), *(str(part.argval) for part in parts))
+
+
+_SKIPPED: Final = ("PUSH_NULL", "EXTENDED_ARG", "CACHE")
+_ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD")
+_NAMES: Final = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF")
+
+
+def _begin(instruction: dis.Instruction) -> tuple[int, int] | None:
+    where = instruction.positions
+    if where is None or where.lineno is None or where.col_offset is None:
+        return None
+    return where.lineno, where.col_offset
+
+
+def _end(instruction: dis.Instruction) -> tuple[int, int] | None:
+    where = instruction.positions
+    if where is None or where.end_lineno is None or where.end_col_offset is None:
+        return None
+    return where.end_lineno, where.end_col_offset
+
+
+def _value(name: tuple[str, ...], frame: types.FrameType) -> object:
+    """What a dotted name stands for in ``frame``; None if that cannot be told."""
+    if not name:
+        return None
+    first, *rest = name
+    scopes: tuple[dict[str, Any], ...] = (
+        frame.f_locals,
+        frame.f_globals,
+        frame.f_builtins,
+    )
+    for scope in scopes:
+        if first in scope:
+            value: object = scope[first]
+            break
+    else:
+        return None
+    for part in rest:
+        value = getattr(value, part, None)
+    return value

@@ -1,0 +1,152 @@
+"""Frames: functions being traced, one inside the other.
+
+A frame has the builder that equations go into. What its function closes over, arrays
+and Tracers of frames around it, becomes inputs of its Program.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.ir import ArrayType, Atom, Literal, Var, in_place, type_of
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.tracing.array_value import ArrayOnDevice
+from arrayfn.tracing.value import Refused, Tracer
+
+Array = np.ndarray[Any, Any]
+Captured = Tracer | Array | ArrayOnDevice
+
+INDEX: Final = "index"
+"""The check, among those that ``jit`` can be asked for, that tracing has a part in."""
+
+
+class Frame:
+    """A function being traced.
+
+    ``abstract`` frames, and those inside them, stage every operation, also those on
+    arrays alone; the others compute these at once. ``checks`` are what the compiled
+    function, and so those inside it, is checked for. ``asks_around`` says whether the
+    function has asked for a named axis of a frame around it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        abstract: bool,
+        parent: Frame | None,
+        checks: frozenset[str] = frozenset(),
+    ) -> None:
+        self.name = name
+        self.checks = checks if parent is None else checks | parent.checks
+        self.axes: dict[str, NamedAxis] = {}
+        self.builder = ProgramBuilder(name)
+        self.abstract = abstract or (parent is not None and parent.abstract)
+        self.asks_around = False
+        self.parent = parent
+        self.closed = False
+        self.refused: Refused | None = None
+        self._captured: dict[int, tuple[Captured, Var]] = {}
+
+    @contextmanager
+    def entered(self) -> Generator[None]:
+        """This frame as the innermost one of the thread; it is closed at the end."""
+        around = _local.frame
+        _local.frame = self
+        try:
+            yield
+        finally:
+            _local.frame = around
+            self.closed = True
+
+    def named_axis(self, name: str) -> NamedAxis | None:
+        """The axis called ``name`` that this frame or one around it is mapped along."""
+        frame: Frame | None = self
+        passed: list[Frame] = []
+        while frame is not None:
+            if name in frame.axes:
+                for inner in passed:
+                    inner.asks_around = True
+                return frame.axes[name]
+            passed.append(frame)
+            frame = frame.parent
+        return None
+
+    def axis_names(self) -> list[str]:
+        """The names of all axes that this frame is mapped along."""
+        names: list[str] = []
+        frame: Frame | None = self
+        while frame is not None:
+            names += frame.axes
+            frame = frame.parent
+        return names
+
+    @property
+    def captured(self) -> list[tuple[Captured, Var]]:
+        """What was closed over, with the input that stands for it."""
+        return list(self._captured.values())
+
+    def atom(self, operand: Any) -> Atom:
+        """``operand`` (Tracer, array or scalar) as an atom of this frame's Program."""
+        if isinstance(operand, Tracer):
+            if operand.frame is self:
+                return operand.atom
+            operand.check_alive(self)
+            if isinstance(operand.atom, Literal):
+                return operand.atom
+            return self._capture(operand, operand.type)
+        if isinstance(operand, Literal):
+            return operand
+        if dtypes.is_python_scalar(operand):
+            value = dtypes.plain_scalar(operand)
+            return Literal(value, dtypes.weak_dtype(value), weak=True)
+        if isinstance(operand, ArrayOnDevice):
+            return self._capture(operand, operand.type)
+        array = np.asarray(operand)
+        if array.ndim == 0 and array.dtype.kind in "biufc":
+            return Literal(array.item(), dtypes.canonical(array.dtype))
+        array = in_place(array)
+        return self._capture(array, type_of(array))
+
+    def _capture(self, value: Captured, type: ArrayType) -> Var:
+        key = id(value.atom) if isinstance(value, Tracer) else id(value)
+        known = self._captured.get(key)
+        if known is None:
+            known = self._captured[key] = (value, Var(type))
+        return known[1]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAxis:
+    """An axis that a function is mapped along: its extent, and a member's ``index``.
+
+    The index is a Tracer without a value: an input of the function's Program.
+    """
+
+    size: int
+    index: Tracer
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.frame: Frame | None = None
+
+
+_local = _Local()
+
+
+def current_frame() -> Frame | None:
+    """The innermost frame being traced in this thread."""
+    return _local.frame
+
+
+def checks_indices() -> bool:
+    """Whether indices whose values are not known are to be checked when they are."""
+    frame = _local.frame
+    return frame is not None and INDEX in frame.checks

@@ -1,0 +1,407 @@
+"""Tracing: running a Python function on Tracers, to get its Program.
+
+A Tracer stands for a value of the Program being traced (its *frame*, see ``frames``).
+Under ``jit`` it is abstract: a type. Outside ``jit``, ``grad`` and friends trace with
+values: the Tracer carries its concrete array too, so that ``print(x)``, ``float(x)``
+and ``if x > 0:`` work. What the function closes over becomes inputs of its Program (see
+``Trace.captured``).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import (
+    ArgumentError,
+    ArrayfnError,
+    NestingError,
+    SourceLocation,
+    located,
+    user_location,
+)
+from arrayfn.ir import (
+    NO_PARAMS,
+    ArrayType,
+    Atom,
+    Equation,
+    Literal,
+    Params,
+    Program,
+    Var,
+    type_of,
+)
+from arrayfn.ir.builder import rename
+from arrayfn.primitives.base import Primitive
+from arrayfn.tracing.array_value import ArrayOnDevice
+from arrayfn.tracing.frames import Captured, Frame, NamedAxis, current_frame
+from arrayfn.tracing.value import Tracer
+
+Array = np.ndarray[Any, Any]
+
+
+class Immediate:
+    """What computes operations whose operands are known; filled by a later room.
+
+    ``compute`` has the loops among those on NumPy's arrays, and gives None for what
+    NumPy's reference is to compute. ``compute_there`` and ``run_there`` have what
+    ``device_of`` says is on a device: a primitive, and a whole Program.
+    """
+
+    compute: ClassVar[
+        Callable[[Primitive, Sequence[Array], Params], Sequence[Array] | None] | None
+    ] = None
+    compute_there: ClassVar[Callable[[Primitive, Sequence[Any], Params], Sequence[Any]]]
+    run_there: ClassVar[Callable[[Program, Sequence[Any]], Sequence[Any]]]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What tracing gives.
+
+    ``program`` takes the function's arguments and then the ``captured`` values.
+    ``depends_on_frames`` says whether another call may give another Program: values or
+    named axes of a function being traced around this one went into it.
+    """
+
+    program: Program
+    captured: tuple[Captured, ...]
+    depends_on_frames: bool = False
+
+
+def trace(
+    function: Callable[..., Sequence[Any]],
+    types: Sequence[ArrayType],
+    *,
+    name: str,
+    hints: Sequence[str] | None = None,
+    values: Sequence[Any] | None = None,
+    abstract: bool = True,
+    axes: Mapping[str, int] | None = None,
+    constants: bool = True,
+    checks: frozenset[str] = frozenset(),
+    whole: bool = False,
+) -> Trace:
+    """Run ``function`` on one Tracer per type; its flat results make the Program.
+
+    With ``values`` the Tracers carry them (None where one is unknown), unless the frame
+    is abstract. At top level captured arrays become the Program's constants, but not
+    without ``constants``; so they do inside another function if the Program is to be
+    ``whole`` and does not depend on that. For each of ``axes``, names and extents,
+    there is one more input, the index of a member. ``checks`` are those of ``jit``.
+    """
+    parent = current_frame()
+    frame = Frame(name, abstract, parent, checks)
+    location = user_location()
+    tracers = [
+        Tracer(
+            frame,
+            frame.builder.input(type, hints[position] if hints else ""),
+            None if values is None or frame.abstract else values[position],
+            location,
+        )
+        for position, type in enumerate(types)
+    ]
+    for axis, size in (axes or {}).items():
+        index = frame.builder.input(ArrayType((), dtypes.int32), axis)
+        frame.axes[axis] = NamedAxis(size, Tracer(frame, index, None, location))
+    with frame.entered():
+        try:
+            results = function(*tracers)
+        except (TypeError, ValueError, IndexError, SystemError) as error:
+            refused = _refused_inside(frame, error)
+            if refused is None:
+                raise
+            raise refused from error
+        except RecursionError as error:
+            if parent is not None or isinstance(error, ArrayfnError):
+                raise
+            raise too_deep(name) from error
+        outputs = [frame.atom(x) for x in results]
+    captured = frame.captured
+    builder = frame.builder
+    depends = frame.asks_around or any(isinstance(v, Tracer) for v, _ in captured)
+    if constants and not depends and (parent is None or whole):
+        for value, var in captured:
+            builder.adopt_constant(var, value)
+        captured = []
+    builder.inputs += [var for _, var in captured]
+    return Trace(builder.build(outputs), tuple(v for v, _ in captured), depends)
+
+
+def too_deep(name: str) -> NestingError:
+    """The error for a function of more nested calls than Python's stack holds."""
+    return NestingError(
+        f"{name} calls functions inside functions, jitted ones perhaps, more deeply "
+        f"than Python's stack holds ({sys.getrecursionlimit()} calls). Write the "
+        "nesting as a loop (arrayfn.lax.fori_loop or scan), leave out jit of what is "
+        "called inside jit, or raise the limit with sys.setrecursionlimit",
+        user_location(),
+    )
+
+
+def _refused_inside(frame: Frame, error: Exception) -> ArrayfnError | None:
+    """The refusal of a conversion that ``error``, of other code, stands for.
+
+    That is so where the error came through the line that asked for the conversion.
+    """
+    refused, place = frame.refused, error.__traceback__
+    if refused is None or isinstance(error, ArrayfnError):
+        return None
+    while place is not None:
+        file = place.tb_frame.f_code.co_filename
+        if (file, place.tb_lineno) == (refused.file, refused.line):
+            return refused.error
+        place = place.tb_next
+    return None
+
+
+def is_staged(operands: Sequence[Any]) -> bool:
+    """Whether an operation on ``operands`` is traced, rather than computed at once."""
+    frame = current_frame()
+    if frame is None:
+        return False
+    if not frame.abstract:
+        return any(isinstance(x, Tracer) for x in operands)
+    return True
+
+
+def constant(array: Array) -> Any:
+    """``array`` as a Tracer that knows its value; itself where nothing is traced.
+
+    A Tracer may be indexed by others, and what it goes into is staged.
+    """
+    frame = current_frame()
+    if frame is None:
+        return array
+    return Tracer(frame, frame.atom(array), array, user_location())
+
+
+def device_of(operands: Iterable[Any]) -> str:
+    """The device that an operation on ``operands`` is computed on; empty for NumPy's.
+
+    NumPy's arrays and numbers go where the others are. Raises ArgumentError for arrays
+    on two devices.
+    """
+    found = ""
+    for x in operands:
+        if isinstance(x, ArrayOnDevice):
+            if found and x.device != found:
+                raise ArgumentError(
+                    f"operands are on two devices, {found!r} and {x.device!r}; move "
+                    f"one with x.to_device({found!r})",
+                    user_location(),
+                )
+            found = x.device
+    return found
+
+
+def is_made_of_equations(operands: Sequence[Any]) -> bool:
+    """Whether a function of ``operands`` applies primitives, and nothing of NumPy's.
+
+    They are staged, or on a device.
+    """
+    return is_staged(operands) or any(isinstance(x, ArrayOnDevice) for x in operands)
+
+
+def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
+    """Apply ``primitive`` to Tracers, arrays and scalars; the output or their tuple.
+
+    Traces into the current frame, or computes at once: with the NumPy reference, or on
+    the device where an operand is. Whole numbers of NumPy's, and members of an
+    ``IntEnum``, may be extents, axes and bounds among ``params``.
+    """
+    for name, value in params.items():
+        if type(value) not in _PLAIN:
+            params[name] = _plain(value)
+    frame = current_frame()
+    # What has an effect has it in its place among the others.
+    if frame is None or not (primitive.effect or is_staged(operands)):
+        return _compute(primitive, operands, params)
+    tracers = _stage(frame, primitive, operands, params, user_location())
+    return tracers[0] if len(tracers) == 1 else tracers
+
+
+def apply_program(
+    program: Program, operands: Sequence[Any], once: bool = False
+) -> list[Any]:
+    """The outputs of ``program`` on Tracers and arrays, by inlining or computing it.
+
+    If it is applied ``once`` only its equations may become part of what is traced.
+    """
+    frame = current_frame() if is_staged(operands) else None
+    if frame is not None and frame.abstract:
+        return _inlined(frame, program, operands, once)
+    if frame is None and device_of((*operands, *program.constant_values)):
+        return list(Immediate.run_there(program, operands))
+    environment: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
+    environment.update(zip(program.constants, program.constant_values, strict=True))
+    for equation in program.equations:
+        arguments = [_lookup(a, environment) for a in equation.inputs]
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        if frame is None:
+            arrays = [_array(x) for x in arguments]
+            try:
+                result = _results(row, arrays, equation.params)
+            except ArrayfnError as error:
+                raise located(error, equation.source) from None
+        else:
+            result = _stage(frame, row, arguments, equation.params, equation.source)
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        environment.update(zip(equation.outputs, results, strict=True))
+    outputs = [_lookup(a, environment) for a in program.outputs]
+    if frame is not None:
+        return [_array(x) if isinstance(x, Literal) else x for x in outputs]
+    taken = {id(x) for x in (*operands, *program.constant_values)}
+    owned: list[Any] = []
+    for output in outputs:
+        array = own(_array(output), taken)
+        taken.add(id(array))
+        owned.append(array)
+    return owned
+
+
+def _inlined(
+    frame: Frame, program: Program, operands: Sequence[Any], once: bool
+) -> list[Any]:
+    """The equations of ``program`` in ``frame``, where no value is known."""
+    given = (*operands, *program.constant_values)
+    inputs = (*program.inputs, *program.constants)
+    environment = {v: frame.atom(x) for v, x in zip(inputs, given, strict=True)}
+    emit = frame.builder.take if once else frame.builder.replay
+    for equation in program.equations:
+        emit(equation, environment)
+    location = user_location()
+    return [
+        Tracer(frame, rename(a, environment), None, location) for a in program.outputs
+    ]
+
+
+_PLAIN = frozenset(
+    (int, bool, str, float, complex, type(None), Program, *map(type, dtypes.ALL))
+)
+
+
+def _plain(value: Any) -> Any:
+    """``value``, a param, with Python's numbers for those of NumPy and subclasses."""
+    if type(value) is tuple:
+        for entry in value:
+            if type(entry) not in _PLAIN:
+                return tuple([x if type(x) in _PLAIN else _plain(x) for x in value])
+        return value
+    if isinstance(value, np.generic) or (type(value) is np.ndarray and not value.ndim):
+        return value.item()
+    return dtypes.plain_scalar(value) if dtypes.is_python_scalar(value) else value
+
+
+def _stage(
+    frame: Frame,
+    primitive: Primitive,
+    operands: Sequence[Any],
+    params: Any,
+    location: SourceLocation | None,
+) -> tuple[Any, ...]:
+    atoms = tuple([frame.atom(x) for x in operands])
+    types = _output_types(primitive, [a.type for a in atoms], params, location)
+    outputs = tuple([Var(type) for type in types])
+    kept = MappingProxyType(dict(params)) if params else NO_PARAMS
+    frame.builder.equations.append(Equation(primitive, atoms, kept, outputs, location))
+    known = None if frame.abstract or primitive.effect else _values(operands)
+    if known is None:
+        return tuple([Tracer(frame, var, None, location) for var in outputs])
+    result = _results(primitive, known, params)
+    values = result if isinstance(result, (tuple, list)) else [result]
+    return tuple(
+        Tracer(frame, var, value, location)
+        for var, value in zip(outputs, values, strict=True)
+    )
+
+
+def _output_types(
+    primitive: Primitive,
+    types: Sequence[ArrayType],
+    params: Any,
+    location: SourceLocation | None,
+) -> tuple[ArrayType, ...]:
+    try:
+        result = primitive.types(*types, **params)
+    except ArrayfnError as error:
+        raise located(error, location) from None
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _lookup(atom: Atom, environment: dict[Var, Any]) -> Any:
+    return atom if isinstance(atom, Literal) else environment[atom]
+
+
+def _array(value: Any) -> Any:
+    """``value``, an array or scalar or Literal, as an array."""
+    if isinstance(value, ArrayOnDevice):
+        return value
+    if isinstance(value, Literal):
+        return np.asarray(value.value).astype(value.type.dtype)
+    return np.asarray(value)
+
+
+def _results(primitive: Primitive, arrays: Sequence[Any], params: Params) -> Any:
+    """The result, or results, of ``primitive`` on arrays."""
+    if any(isinstance(x, ArrayOnDevice) for x in arrays):
+        there = Immediate.compute_there(primitive, arrays, params)
+        return there[0] if len(there) == 1 else tuple(there)
+    if Immediate.compute is not None and params:
+        results = Immediate.compute(primitive, arrays, params)
+        if results is not None:
+            return tuple(results)
+    return primitive.reference(*arrays, **params)
+
+
+def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
+    for operand in operands:
+        if isinstance(operand, Tracer):
+            operand.check_alive(None)
+    arrays = [_array(x) for x in operands]
+    types = [type_of(a) for a in arrays]
+    try:
+        primitive.types(*types, **params)
+    except ArrayfnError as error:
+        if error.location is None:
+            raise type(error)(str(error), user_location()) from None
+        raise
+    result = _results(primitive, arrays, params)
+    taken = {id(a) for a in arrays}
+    if isinstance(result, (tuple, list)):
+        return tuple(own(x, taken) for x in result)
+    return own(result, taken)
+
+
+def own(value: Any, taken: Container[int] = ()) -> Any:
+    """``value`` as an array that is row-major, writable and nobody else's.
+
+    ``taken`` holds the ids of arrays that are somebody else's. What is on a device is
+    immutable, and may be anybody's.
+    """
+    if isinstance(value, ArrayOnDevice):
+        return value
+    array = np.asarray(value)
+    flags = array.flags
+    free = array.base is None and id(array) not in taken
+    if free and flags.c_contiguous and flags.writeable:
+        return array
+    return np.array(array, order="C")
+
+
+def _values(operands: Sequence[Any]) -> list[Any] | None:
+    values: list[Any] = []
+    for x in operands:
+        value = x.value if isinstance(x, Tracer) else x
+        if value is None:
+            return None
+        values.append(_array(value))
+    return values

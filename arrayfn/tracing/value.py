@@ -1,0 +1,248 @@
+"""The Tracer: a value of the Program being traced, which behaves as a NumPy array.
+
+Its operators and methods, and NumPy's functions of it, are those of an
+``ImmutableArray``. It is of use only while the function it belongs to is being traced.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import (
+    AbstractValueError,
+    ArgumentError,
+    ArrayfnError,
+    SourceLocation,
+    TracerLeakError,
+    user_location,
+)
+from arrayfn.ir import ArrayType, Atom
+from arrayfn.ir.layout import Shape
+from arrayfn.tracing.array_value import ArrayOnDevice, ImmutableArray
+from arrayfn.tracing.conversions import refused_conversion
+
+Array = np.ndarray[Any, Any]
+
+STATIC_REMEDY: Final = "Make the argument static (jit(f, static_argnums=...))"
+_SCALAR_REMEDY: Final = (
+    "Keep it an array, or make the argument static (jit(f, static_argnums=...))"
+)
+_INDEX_REMEDY: Final = (
+    "Shapes are static: make the argument so (jit(f, static_argnums=...)). Write "
+    "arrayfn.lax.dynamic_slice_in_dim(x, start, size, axis) for a slice of a known "
+    "size, and arrayfn.lax.fori_loop(0, n, body, value) for a loop over range(n)"
+)
+
+
+class Owner(Protocol):
+    """The frame that a Tracer belongs to: a function being traced."""
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        ...
+
+    @property
+    def parent(self) -> Owner | None:
+        """The frame around it."""
+        ...
+
+    refused: Refused | None
+    """The last conversion that was refused to one of its values."""
+
+
+class Refused(NamedTuple):
+    """A conversion that was refused, and the line that asked for it.
+
+    NumPy, and other code compiled from C, may raise an error of its own in its place.
+    """
+
+    error: ArrayfnError
+    file: str
+    line: int
+
+
+class Tracer(ImmutableArray):
+    """A value of the Program being traced: an immutable array.
+
+    ``value`` is the array itself where that is known, else None.
+    """
+
+    __slots__ = ("atom", "frame", "location", "value")
+    __array_priority__ = 1000
+
+    KIND = "that is being traced"
+    CHANGED = "while tracing"
+    REFUSED = "cannot be traced: arrayfn.numpy has no such function"
+
+    def __init__(
+        self,
+        frame: Owner,
+        atom: Atom,
+        value: Any,
+        location: SourceLocation | None,
+    ) -> None:
+        self.frame = frame
+        self.atom = atom
+        self.value = value
+        self.location = location
+
+    @property
+    def type(self) -> ArrayType:
+        """Shape, dtype and layout."""
+        return self.atom.type
+
+    # Read in every operation of a trace, so without a second property on the way.
+
+    @property
+    def shape(self) -> Shape:
+        """The extents of the axes."""
+        return self.atom.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The data type."""
+        return self.atom.type.dtype
+
+    @property
+    def device(self) -> str:
+        """The array API's name of where the value is."""
+        return "cpu"
+
+    def check_alive(self, frame: Owner | None) -> None:
+        """Raise TracerLeakError unless this is a value of ``frame`` or around it."""
+        enclosing = frame
+        while enclosing is not None:
+            if enclosing is self.frame:
+                return
+            enclosing = enclosing.parent
+        made = f" It was made at {self.location}." if self.location else ""
+        raise TracerLeakError(
+            f"a traced value ({self.type}) is used after {self.frame.name!r}, "
+            f"the function it belongs to, has returned.{made} Return it from the "
+            "function instead of storing it outside",
+            user_location(),
+        )
+
+    def concrete(self, wanted: str, remedy: str) -> Any:
+        """The value; AbstractValueError if it is not known. ``wanted``: who asks."""
+        if isinstance(self.value, ArrayOnDevice):
+            return np.asarray(self.value)
+        if self.value is not None:
+            return self.value
+        made = f" It was made at {self.location}." if self.location else ""
+        raise self._refused(
+            AbstractValueError(
+                f"{wanted} needs the value of an array that is only known as "
+                f"{self.type} while {self.frame.name!r} is traced.{made} {remedy}",
+                user_location(),
+            )
+        )
+
+    def _refused(self, error: ArrayfnError) -> ArrayfnError:
+        """``error``, remembered with the line that is running outside this module."""
+        asking = sys._getframe(1)
+        while asking.f_back is not None and asking.f_code.co_filename == __file__:
+            asking = asking.f_back
+        self.frame.refused = Refused(error, asking.f_code.co_filename, asking.f_lineno)
+        return error
+
+    def _number(self, kind: Callable[[Any], Any]) -> Any:
+        """The value as a Python number, for who says that it is meant so."""
+        asking = sys._getframe(2)
+        error = refused_conversion(asking)
+        if error is not None:
+            raise self._refused(error)
+        return kind(self.concrete(f"{kind.__name__}()", _SCALAR_REMEDY))
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.concrete(
+                "a truth value (of if, while, and, or, not)",
+                "Write arrayfn.numpy.where(condition, x, y) to choose between values, "
+                "arrayfn.lax.cond(condition, f, g, x) between computations, "
+                "arrayfn.lax.while_loop for a while, or make the argument static "
+                "(jit(f, static_argnums=...))",
+            )
+        )
+
+    def __float__(self) -> float:
+        return self._number(float)
+
+    def __int__(self) -> int:
+        if self.dtype in dtypes.INEXACT:
+            return self._number(int)
+        return int(self.concrete("int()", _SCALAR_REMEDY))
+
+    def __index__(self) -> int:
+        return self.concrete("an index or a shape", _INDEX_REMEDY).__index__()
+
+    def __complex__(self) -> complex:
+        return self._number(complex)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        # Even where the value is known: what is computed from a plain array would be
+        # cut off from the derivative, without a word.
+        raise self._refused(
+            ArgumentError(
+                f"a traced value ({self.type}) is not converted to a NumPy array: what "
+                "is computed from that would not be traced. Use functions of "
+                "arrayfn.numpy (asarray and stack among them), or NumPy's that take "
+                "arrays as they are; to index a NumPy array by it, "
+                "arrayfn.numpy.asarray(array)[index]; x.value is the array alone, if "
+                "it is known",
+                user_location(),
+            )
+        )
+
+    def __copy__(self) -> Tracer:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Tracer:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise ArgumentError(
+            f"a traced value ({self.type}) cannot be pickled: it is of use only while "
+            f"{self.frame.name!r} is traced. Pass arrays to other processes, and trace "
+            "the function there",
+            user_location(),
+        )
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Tracer:
+        """The array API's move to a device: a traced value is where it will be."""
+        return self
+
+    def item(self, *index: int) -> Any:
+        """The Python scalar at ``index``; needs a value."""
+        return self.concrete("item()", _SCALAR_REMEDY).item(*index)
+
+    def tolist(self) -> Any:
+        """Nested lists; needs a value."""
+        return self.concrete("tolist()", _SCALAR_REMEDY).tolist()
+
+    def __repr__(self) -> str:
+        if self.value is not None:
+            return f"Tracer({self.value!r})"
+        return f"Tracer<{self.type}>"
+
+    def __str__(self) -> str:
+        return str(self.value) if self.value is not None else repr(self)
+
+    def __format__(self, spec: str) -> str:
+        if self.value is not None:
+            return format(self.value, spec)
+        return format(repr(self), spec if spec.isalpha() and spec == "s" else "")
+
+    def __hash__(self) -> int:
+        raise ArgumentError(
+            f"a traced value ({self.type}) is not hashable: it is no key of a dict or "
+            "set, and no static argument",
+            user_location(),
+        )

@@ -1,0 +1,181 @@
+"""Arguments of functions: which leaves they may have, and what to call them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.ir import ArrayType, type_of, unlike_arrays
+from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer
+from arrayfn.tracing.frames import current_frame
+from arrayfn.transforms.shape_struct import ShapeDtypeStruct
+
+Function = Callable[..., Any]
+
+
+def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
+    """Raise ArgumentError unless ``leaf``, called ``what``, is an array or a number."""
+    if isinstance(leaf, Tracer):
+        leaf.check_alive(current_frame())
+        return
+    if dtypes.is_python_scalar(leaf) or hasattr(leaf, "__arrayfn_type__"):
+        return
+    is_array = isinstance(leaf, (np.ndarray, np.generic))
+    why = unlike_arrays(leaf)
+    if is_array and not why and leaf.dtype in dtypes.ALL:
+        return
+    name = what if isinstance(what, str) else what()
+    if why:
+        raise ArgumentError(f"{name} is {why}", user_location())
+    if is_array:
+        raise ArgumentError(
+            f"{name} is an array of {leaf.dtype}, which arrayfn does not have; "
+            "convert it, or make the argument static (jit(f, static_argnums=...))",
+            user_location(),
+        )
+    if dataclasses.is_dataclass(leaf):
+        raise ArgumentError(
+            f"{name} is {type(leaf).__name__} ({short(leaf)}), a dataclass that is not "
+            "registered as a tree of its fields; decorate it with "
+            "@tree.register_dataclass",
+            user_location(),
+        )
+    raise ArgumentError(
+        f"{name} is {type(leaf).__name__} ({short(leaf)}), not an array or number; "
+        "convert it with arrayfn.numpy.asarray, or make the argument static "
+        "(jit(f, static_argnums=...))",
+        user_location(),
+    )
+
+
+def check_leaves(
+    function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+) -> None:
+    """Raise ArgumentError unless every leaf of the arguments is an array or number."""
+    where = leaf_names((args, kwargs))
+    for position, leaf in enumerate(leaves):
+        if type(leaf) is np.ndarray and leaf.dtype in dtypes.ALL:
+            continue
+        check_leaf(leaf, lambda k=position: f"{name_of(function)}: {where(k)}")
+
+
+def check_function(name: str, function: Any) -> None:
+    """Raise ArgumentError unless ``function``, given to ``name``, can be called."""
+    if not callable(function):
+        raise ArgumentError(
+            f"{name} takes a function, not {type(function).__name__} "
+            f"({short(function)})",
+            user_location(),
+        )
+
+
+def is_one(numbers: Any) -> bool:
+    """Whether ``numbers`` is one integer, of Python or NumPy, and not several."""
+    return isinstance(numbers, Integral)
+
+
+def as_numbers(numbers: int | Iterable[int] | None) -> tuple[int, ...]:
+    """An integer, or several, as a tuple of Python's; empty for None.
+
+    >>> as_numbers(2), as_numbers([0, 1]), as_numbers(None)
+    ((2,), (0, 1), ())
+    """
+    if numbers is None:
+        return ()
+    try:
+        given = numbers if isinstance(numbers, Iterable) else (numbers,)
+        return tuple(map(operator.index, given))
+    except TypeError:
+        raise ArgumentError(
+            f"arguments are named by their positions, integers, not {numbers!r}",
+            user_location(),
+        ) from None
+
+
+def short(value: Any) -> str:
+    """The beginning of ``repr(value)``."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def leaf_type(leaf: Any) -> ArrayType:
+    """The type of an argument or result leaf."""
+    return leaf.type if isinstance(leaf, ImmutableArray) else type_of(leaf)
+
+
+def value_of(leaf: Any) -> Any:
+    """The array that ``leaf`` is; None if it is not known."""
+    if isinstance(leaf, Tracer):
+        return leaf.value
+    if isinstance(leaf, ArrayOnDevice):
+        return leaf
+    return None if isinstance(leaf, ShapeDtypeStruct) else np.asarray(leaf)
+
+
+def name_of(function: Function) -> str:
+    """The name of ``function`` in Programs: an identifier."""
+    name = getattr(function, "__name__", type(function).__name__)
+    return name if name.isidentifier() else "function"
+
+
+def like(word: str, position: int, wanted: ArrayType, given: Any) -> Any:
+    """``given``, of type ``wanted``; an error that calls it ``word`` ``position``."""
+    check_leaf(given, f"{word} {position}")
+    if dtypes.is_python_scalar(given):
+        given = np.asarray(given, wanted.dtype)
+    have = leaf_type(given)
+    if (have.shape, have.dtype) != (wanted.shape, wanted.dtype):
+        raise ShapeError(
+            f"{word} {position} is {have}, but what it belongs to is {wanted}",
+            user_location(),
+        )
+    return given
+
+
+def hints(
+    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[str]:
+    """What the user calls each leaf: ``x``, ``params_w`` for ``params["w"]``."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in parameters if p.kind in kinds]
+    found: list[str] = []
+    for position, argument in enumerate(args):
+        stem = names[position] if position < len(names) else ""
+        found += [_identifier(stem, path) for path in tree.paths(argument)]
+    for key in sorted(kwargs):
+        found += [_identifier(key, path) for path in tree.paths(kwargs[key])]
+    return found
+
+
+def _identifier(stem: str, path: str) -> str:
+    name = re.sub(r"\W+", "_", stem + path).strip("_") if stem else ""
+    return name if name.isidentifier() and len(name) <= 24 else ""
+
+
+def leaf_names(arguments: Any) -> Callable[[int], str]:
+    """What to call leaf number k of the pair (args, kwargs)."""
+
+    def name(position: int) -> str:
+        # "[0]" of the pair (args, kwargs), then "[2]", then where in that argument.
+        path = tree.paths(arguments)[position]
+        first, _, rest = path[len("[0][") :].partition("]")
+        word = "argument" if path.startswith("[0]") else "keyword argument"
+        return f"{word} {first}{rest}"
+
+    return name

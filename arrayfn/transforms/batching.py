@@ -1,0 +1,157 @@
+"""Batching: maps a Program along a new axis of its inputs, as another Program."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from arrayfn.errors import ArrayfnError, located
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.primitives import views
+from arrayfn.primitives.base import (
+    THROUGH_BODY,
+    ByAxis,
+    Dim,
+    MappedAxis,
+    Marker,
+    OverPrograms,
+    Primitive,
+)
+
+
+def batch(
+    program: Program,
+    size: int,
+    in_dims: Sequence[Dim],
+    out_dims: Sequence[Dim],
+    axis_name: str | None = None,
+) -> Program:
+    """Map ``program`` along axes ``in_dims`` of its inputs, of extent ``size``.
+
+    Outputs are mapped along ``out_dims``; those that do not vary are repeated. An
+    output whose dim is None must not vary. Collectives over ``axis_name`` combine the
+    members of this axis.
+    """
+    axis = MappedAxis(size, axis_name)
+    builder = ProgramBuilder(f"batched_{program.name}")
+    with builder:
+        inputs = [
+            builder.input(mapped_type(t, size, dim))
+            for t, dim in zip(program.input_types, in_dims, strict=True)
+        ]
+        outputs, dims = _emit_batched(builder, program, axis, inputs, in_dims)
+        placed = [
+            move_mapped_axis(size, x, dim, wanted)
+            for x, dim, wanted in zip(outputs, dims, out_dims, strict=True)
+        ]
+    return builder.build(placed)
+
+
+def batch_varying(
+    program: Program,
+    size: int,
+    mapped: Sequence[bool],
+    dense: Sequence[bool],
+    *,
+    axis_name: str | None = None,
+) -> tuple[Program, list[bool]]:
+    """Map ``program`` along axis 0 of some inputs; also return which outputs vary.
+
+    Outputs marked in ``dense`` are always mapped, by repetition if they do not vary.
+    """
+    axis = MappedAxis(size, axis_name)
+    builder = ProgramBuilder(f"batched_{program.name}")
+    with builder:
+        in_dims: list[Dim] = [0 if m else None for m in mapped]
+        inputs = [
+            builder.input(mapped_type(v.type, size, dim), v.hint)
+            for v, dim in zip(program.inputs, in_dims, strict=True)
+        ]
+        outputs, dims = _emit_batched(builder, program, axis, inputs, in_dims)
+        wanted = [
+            0 if dim is not None or forced else None
+            for dim, forced in zip(dims, dense, strict=True)
+        ]
+        placed = [
+            move_mapped_axis(size, x, dim, to)
+            for x, dim, to in zip(outputs, dims, wanted, strict=True)
+        ]
+    return builder.build(placed), [dim is not None for dim in wanted]
+
+
+def mapped_type(type: ArrayType, size: int, dim: Dim) -> ArrayType:
+    """``type`` with a mapped axis of extent ``size`` inserted at ``dim``."""
+    if dim is None:
+        return type
+    shape = (*type.shape[:dim], size, *type.shape[dim:])
+    return ArrayType(shape, type.dtype, weak=type.weak)
+
+
+def move_mapped_axis(size: int, x: Atom, dim: Dim, wanted: Dim) -> Atom:
+    """``x``, mapped along ``dim``, with its mapped axis moved to ``wanted``."""
+    if wanted is None:
+        return x
+    return views.move_axis(views.batched(size, x, dim), 0, wanted)
+
+
+def _emit_batched(
+    builder: ProgramBuilder,
+    program: Program,
+    axis: MappedAxis,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+) -> tuple[list[Atom], list[Dim]]:
+    """Emit ``program`` mapped along ``dims``; return its outputs and their dims."""
+    values = builder.bind_inputs(program, inputs)
+    mapped: dict[Var, Dim] = dict(zip(program.inputs, dims, strict=True))
+    for equation in program.equations:
+        builder.source = equation.source
+        given = [_dim(a, mapped) for a in equation.inputs]
+        if all(dim is None for dim in given):
+            builder.replay(equation, values)
+            continue
+        operands = [rename(a, values) for a in equation.inputs]
+        try:
+            outputs, output_dims = _apply_rule(equation, axis, operands, given)
+        except ArrayfnError as error:
+            raise located(error, equation.source) from None
+        values.update(zip(equation.outputs, outputs, strict=True))
+        mapped.update(zip(equation.outputs, output_dims, strict=True))
+    outputs = [rename(a, values) for a in program.outputs]
+    return outputs, [_dim(a, mapped) for a in program.outputs]
+
+
+def _apply_rule(
+    equation: Equation, axis: MappedAxis, operands: Sequence[Atom], dims: Sequence[Dim]
+) -> tuple[Sequence[Atom], Sequence[Dim]]:
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    if row.batch == THROUGH_BODY:
+        body: Program = equation.params["body"]
+        params: dict[str, Any] = dict(equation.params)
+        if "static" in params:  # an operator; a kernel may compute the mapped one
+            operands = [
+                x if dim is None else views.move_axis(x, dim, 0)
+                for x, dim in zip(operands, dims, strict=True)
+            ]
+            dims = [None if dim is None else 0 for dim in dims]
+            is_mapped = tuple(dim is not None for dim in dims)
+            params["mapped"] = ((axis.size, is_mapped), *params.get("mapped", ()))
+        outs = [0] * len(body.outputs)
+        params["body"] = batch(body, axis.size, dims, outs, axis.name)
+        result = row(*operands, **params)
+        outputs = result if isinstance(result, tuple) else (result,)
+        return outputs, [0] * len(outputs)
+    if isinstance(row.batch, OverPrograms):
+        inner = functools.partial(batch_varying, axis_name=axis.name)
+        return row.batch.rule(inner, axis.size, operands, dims, **equation.params)
+    if isinstance(row.batch, ByAxis):
+        return row.batch.rule(axis, operands, dims, **equation.params)
+    assert not isinstance(row.batch, Marker)
+    return row.batch(axis.size, operands, dims, **equation.params)
+
+
+def _dim(atom: Atom, mapped: dict[Var, Dim]) -> Dim:
+    return mapped.get(atom) if isinstance(atom, Var) else None

@@ -1,0 +1,48 @@
+"""Functions with derivative rules of their own: ``custom_jvp``, ``custom_vjp``.
+
+Called outside a trace they are the functions they wrap. Inside one they become an
+equation that holds the function's Program and those of its rules, which the
+transformations use instead of differentiating through the function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arrayfn import dtypes, tree
+from arrayfn.primitives import views
+from arrayfn.tracing import Tracer, apply
+from arrayfn.transforms.custom.closed_functions import closure_convert, custom_gradient
+from arrayfn.transforms.custom.closures import closed_over, with_inputs
+from arrayfn.transforms.custom.forward import custom_jvp
+from arrayfn.transforms.custom.functions import SymbolicZero
+from arrayfn.transforms.custom.reverse import CustomVJPPrimal, custom_vjp
+
+__all__ = [
+    "CustomVJPPrimal",
+    "SymbolicZero",
+    "closed_over",
+    "closure_convert",
+    "custom_gradient",
+    "custom_jvp",
+    "custom_vjp",
+    "stop_gradient",
+    "with_inputs",
+]
+
+
+def stop_gradient(x: Any) -> Any:
+    """x, of a pytree each leaf, as if it were constant: its derivatives are zero.
+
+    >>> import numpy as np
+    >>> from arrayfn.transforms import grad
+    >>> grad(lambda x: x * stop_gradient(x))(3.0)
+    array(3.)
+    """
+    return tree.map(_constant, x)
+
+
+def _constant(x: Any) -> Any:
+    if isinstance(x, Tracer) and x.dtype in dtypes.INEXACT:
+        return apply(views.stop_gradient, x)
+    return x

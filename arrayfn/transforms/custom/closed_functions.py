@@ -1,0 +1,115 @@
+"""Functions as Programs with what they close over apart: ``closure_convert``.
+
+And ``custom_gradient``, whose rule closes over the values of the forward pass.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from arrayfn import dtypes, tree
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.tracing import Tracer, apply_program
+from arrayfn.transforms import FlatTrace, leaf_type, name_of, trace_function
+from arrayfn.transforms.custom.closures import held
+from arrayfn.transforms.custom.functions import Function, pair_of, struct
+from arrayfn.transforms.custom.reverse import custom_vjp
+
+
+def closure_convert(
+    function: Function, *example_args: Any
+) -> tuple[Callable[..., Any], list[Any]]:
+    """``function`` with what it closes over as arguments, and the values of those.
+
+    They are the traced floating-point values: what a derivative may be taken by. The
+    result is called as ``converted(*args, *values)``, with arguments of the structure
+    and types of ``example_args``. So functions with rules may take functions.
+
+    >>> from arrayfn.transforms import grad
+    >>> def f(w):
+    ...     converted, values = closure_convert(lambda x: w * x, 1.0)
+    ...     return converted(2.0, *values)
+    >>> grad(f)(3.0)
+    array(2.)
+    """
+    traced = trace_function(function, example_args, {}, with_values=False)
+    captured = traced.trace.captured
+    hoisted = [_is_hoisted(value) for value in captured]
+    structure = tree.structure(example_args)
+
+    def converted(*given: Any) -> Any:
+        args, values = given[: len(example_args)], iter(given[len(example_args) :])
+        leaves, have = tree.flatten(args)
+        if have != structure:
+            raise ArgumentError(
+                f"the converted {name_of(function)} takes arguments of structure "
+                f"{structure}, but was given {have}",
+                user_location(),
+            )
+        closure = [
+            next(values) if moved else value
+            for value, moved in zip(captured, hoisted, strict=True)
+        ]
+        results = apply_program(traced.program, [*leaves, *closure])
+        return tree.unflatten(traced.out_tree, results)
+
+    return converted, [x for x, moved in zip(captured, hoisted, strict=True) if moved]
+
+
+def _is_hoisted(value: Any) -> bool:
+    return isinstance(value, Tracer) and value.dtype in dtypes.INEXACT
+
+
+@tree.register_static
+class _Rule:
+    """A traced rule among residuals: part of their structure."""
+
+    def __init__(self, traced: FlatTrace) -> None:
+        self.traced = traced
+
+
+def custom_gradient(function: Function) -> Callable[..., Any]:
+    """A function that returns its value and its rule, as the function of the value.
+
+    ``function(*args)`` returns the pair of the value and a function from the value's
+    cotangent to the arguments' (a tuple, or the one). The rule may close over values of
+    ``function``. See ``custom_vjp``.
+
+    >>> from arrayfn.transforms import grad
+    >>> @custom_gradient
+    ... def f(x):
+    ...     return x * x, lambda ct: 10.0 * ct * x
+    >>> f(3.0), grad(f)(3.0)
+    (9.0, array(30.))
+    """
+
+    @functools.wraps(function)
+    def value_of(*args: Any) -> Any:
+        return _pair(*args)[0]
+
+    def _pair(*args: Any) -> tuple[Any, Any]:
+        return pair_of(name_of(function), "(value, rule)", function(*args))
+
+    def forward(*args: Any) -> Any:
+        value, rule = _pair(*args)
+        count = len(args)
+
+        def cotangents(ct: Any) -> Any:
+            given = rule(ct)
+            return (given,) if count == 1 and not isinstance(given, tuple) else given
+
+        example = tree.map(lambda y: struct(leaf_type(y)), value)
+        traced = trace_function(cotangents, (example,), {}, with_values=False)
+        saved = [held(x) for x in traced.trace.captured]
+        return value, (_Rule(traced), saved)
+
+    def backward(residuals: Any, ct: Any) -> Any:
+        rule, saved = residuals
+        results = apply_program(rule.traced.program, [*tree.leaves(ct), *saved])
+        return tree.unflatten(rule.traced.out_tree, results)
+
+    made = custom_vjp(value_of)
+    made.defvjp(forward, backward)
+    return made

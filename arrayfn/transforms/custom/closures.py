@@ -1,0 +1,106 @@
+"""What traced functions close over, as inputs that several Programs share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import DifferentiationError, user_location
+from arrayfn.ir import ArrayType, Atom, Program, Var
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.primitives import calls, views
+from arrayfn.tracing import ImmutableArray, Tracer, apply
+from arrayfn.transforms import FlatTrace, leaf_type
+
+
+def closed_over(
+    traces: Sequence[tuple[FlatTrace, int]],
+) -> tuple[list[Any], list[tuple[Var, ...]]]:
+    """What any of the traced functions closes over, and each one's inputs for it.
+
+    With each trace comes the number of its inputs that are arguments.
+    """
+    values: dict[int, Any] = {}
+    for traced, _ in traces:
+        values.update((id(value), value) for value in traced.trace.captured)
+    inputs: list[tuple[Var, ...]] = []
+    for traced, own in traces:
+        captured = traced.trace.captured
+        have = {
+            id(value): var
+            for value, var in zip(captured, traced.program.inputs[own:], strict=True)
+        }
+        inputs.append(
+            tuple(
+                have[key] if key in have else Var(leaf_type(value))
+                for key, value in values.items()
+            )
+        )
+    return list(values.values()), inputs
+
+
+def with_inputs(
+    traced: FlatTrace, inputs: Sequence[Var], outputs: Sequence[Atom] = ()
+) -> Program:
+    """The traced Program with these inputs in place of its own, and more outputs."""
+    program = traced.program
+    return Program(
+        program.name,
+        tuple(inputs),
+        program.equations,
+        (*program.outputs, *outputs),
+        program.constants,
+        program.constant_values,
+    )
+
+
+def closed(what: str, traced: FlatTrace, own: int) -> Program:
+    """The traced Program with the arrays it closes over as constants.
+
+    It is made when a derivative needs it, long after the call that it belongs to: a
+    traced value of that time is an error.
+    """
+    program, captured = traced.program, traced.trace.captured
+    for value in captured:
+        if isinstance(value, Tracer):
+            raise DifferentiationError(
+                f"{what} closes over a traced value ({value.type}), which a derivative "
+                "of this order cannot reach; pass it as an argument",
+                user_location(),
+            )
+    return Program(
+        program.name,
+        program.inputs[:own],
+        program.equations,
+        program.outputs,
+        (*program.constants, *program.inputs[own:]),
+        (*program.constant_values, *map(held, captured)),
+    )
+
+
+def with_zeros(program: Program, types: Sequence[ArrayType]) -> Program:
+    """``program`` with more outputs: zeros of ``types``."""
+    if not types:
+        return program
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs = builder.inputs_of(program)
+        outputs = builder.inline(program, inputs)
+        return builder.build(
+            [*outputs, *(views.broadcast_literal(0, type) for type in types)]
+        )
+
+
+def guarded(value: Any) -> Any:
+    """A value closed over, with an error for derivatives by it: no rule gives them."""
+    if isinstance(value, Tracer) and value.dtype in dtypes.INEXACT:
+        return apply(calls.closed_over, value)
+    return value
+
+
+def held(value: Any) -> Any:
+    """A value closed over, as it is kept: traced, on a device, or NumPy's."""
+    return value if isinstance(value, ImmutableArray) else np.asarray(value)

@@ -1,0 +1,211 @@
+"""``custom_jvp``: a function with a forward-mode rule of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from arrayfn import tree
+from arrayfn.errors import ArgumentError, DifferentiationError, user_location
+from arrayfn.ir import ArrayType, Program, Var
+from arrayfn.primitives import custom_rules
+from arrayfn.primitives.named_functions import FUNCTIONS
+from arrayfn.tracing import apply, is_staged
+from arrayfn.transforms import FlatTrace, leaf_type, name_of, trace_function
+from arrayfn.transforms.custom.closures import closed, closed_over, guarded, with_inputs
+from arrayfn.transforms.custom.functions import (
+    Custom,
+    Function,
+    SymbolicZero,
+    fitted,
+    pair_of,
+    struct,
+    unflattened,
+    zeros,
+)
+
+
+class custom_jvp(Custom):  # noqa: N801 - a decorator, named as JAX's
+    """A function differentiated by the rule that ``defjvp`` gives it.
+
+    It is an error to differentiate by values that the function closes over.
+
+    The rule takes ``(*static arguments, primals, tangents)``, tuples with an entry for
+    each other argument, and gives the pair (value, tangent of the value). Arguments in
+    ``nondiff_argnums`` are static: any Python values.
+
+    >>> import numpy as np
+    >>> from arrayfn.transforms import grad
+    >>> @custom_jvp
+    ... def f(x):
+    ...     return x * x
+    >>> @f.defjvp
+    ... def f_jvp(primals, tangents):
+    ...     return f(*primals), 10.0 * tangents[0]
+    >>> grad(f)(3.0)
+    array(10.)
+    """
+
+    def __init__(
+        self, function: Function, nondiff_argnums: int | Sequence[int] = ()
+    ) -> None:
+        super().__init__(function, nondiff_argnums)
+        self._rule: Function | None = None
+        self._symbolic_zeros = False
+
+    def defjvp(self, rule: Function, symbolic_zeros: bool = False) -> Function:
+        """Set the rule; usable as a decorator.
+
+        With ``symbolic_zeros`` tangents that are zero are ``SymbolicZero``, of a shape
+        and a dtype.
+        """
+        self._rule = rule
+        self._symbolic_zeros = symbolic_zeros
+        return rule
+
+    def defjvps(self, *rules: Function | None) -> None:
+        """Set a rule for each argument: ``rule(tangent, value, *arguments)``.
+
+        It gives the tangent of the value, that argument's alone moving; None is zero.
+
+        >>> from arrayfn.transforms import grad
+        >>> @custom_jvp
+        ... def area(width, height):
+        ...     return width * height
+        >>> area.defjvps(lambda t, value, w, h: t * h, None)
+        >>> grad(area, argnums=(0, 1))(2.0, 3.0)
+        (array(3.), array(0.))
+        """
+        if self.static:
+            raise ArgumentError(
+                f"{name_of(self.function)}.defjvps cannot be used with "
+                "nondiff_argnums; give one rule with defjvp",
+                user_location(),
+            )
+
+        def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+            value = self(*primals)
+            if len(rules) != len(primals):
+                raise ArgumentError(
+                    f"{name_of(self.function)}.defjvps was given {len(rules)} rules "
+                    f"for {len(primals)} arguments",
+                    user_location(),
+                )
+            total = tree.map(lambda y: zeros(leaf_type(y)), value)
+            for one, tangent in zip(rules, tangents, strict=True):
+                if one is not None:
+                    term = one(tangent, value, *primals)
+                    total = tree.map(lambda a, b: a + b, total, term)
+            return value, total
+
+        self.defjvp(rule)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function; one equation inside a trace."""
+        arguments = self.arguments(args, kwargs)
+        dynamic = self.dynamic(arguments)
+        function = self.with_static(self.function, arguments)
+        leaves = tree.leaves(dynamic)
+        if not is_staged(leaves):
+            return function(*dynamic)
+        name = name_of(self.function)
+        if self._rule is None:
+            raise DifferentiationError(
+                f"{name} is a custom_jvp function without a rule; give it one with "
+                f"@{name}.defjvp",
+                user_location(),
+            )
+        body = trace_function(function, dynamic, {})
+        own = len(leaves)
+        call = _Call(name, self, arguments, body)
+        if self._symbolic_zeros or self._within_rules.value:
+            extra, (in_body,) = closed_over([(body, own)])
+            unused = [leaf_type(value) for value in extra]
+            jvp_body: custom_rules.Rule = FUNCTIONS.name(
+                lambda varies: call.later(varies, unused), f"{name}_jvp"
+            )
+        else:
+            with self._within_rules:
+                rule = call.trace_rule(dynamic, [True] * own)
+            extra, (in_body, in_rule) = closed_over([(body, own), (rule, 2 * own)])
+            inputs = rule.program.inputs
+            directions = tuple(Var(v.type) for v in in_rule)
+            jvp_body = with_inputs(
+                rule, (*inputs[:own], *in_rule, *inputs[own : 2 * own], *directions)
+            )
+        results = apply(
+            custom_rules.custom_jvp,
+            *leaves,
+            *[guarded(value) for value in extra],
+            name=name,
+            body=with_inputs(body, (*body.program.inputs[:own], *in_body)),
+            jvp_body=jvp_body,
+        )
+        return unflattened(body, results)
+
+
+class _Call:
+    """A call of a function whose rule is traced now, or when it is needed."""
+
+    def __init__(
+        self, name: str, custom: custom_jvp, arguments: list[Any], body: FlatTrace
+    ) -> None:
+        self.name = name
+        self.rule = custom._rule
+        self.depth = custom._within_rules
+        self.symbolic_zeros = custom._symbolic_zeros
+        self.static = custom.static_arguments(arguments)
+        dynamic = custom.dynamic(arguments)
+        self.structure = tree.structure(dynamic)
+        self.leaf_types = [leaf_type(x) for x in tree.leaves(dynamic)]
+        self.out_tree = body.out_tree
+        self.types = body.program.output_types
+
+    def trace_rule(
+        self, primals: Any, varies: Sequence[bool], abstract: bool = False
+    ) -> FlatTrace:
+        """The rule as a Program of the primals and the tangents that are not zero."""
+        given = [struct(t) for t, v in zip(self.leaf_types, varies, strict=True) if v]
+
+        def derivative(primals: Any, given: list[Any]) -> list[Any]:
+            rest = iter(given)
+            pairs = zip(self.leaf_types, varies, strict=True)
+            tangents = tree.unflatten(
+                self.structure, [next(rest) if v else self.zero(t) for t, v in pairs]
+            )
+            assert self.rule is not None
+            made = self.rule(*self.static, primals, tangents)
+            what = f"{self.name}'s jvp rule"
+            value, tangent = pair_of(what, "(value, tangent)", made)
+            return [
+                *fitted(f"the value of {what}", value, self.out_tree, self.types),
+                *fitted(f"the tangent of {what}", tangent, self.out_tree, self.types),
+            ]
+
+        return trace_function(derivative, (primals, given), {}, abstract=abstract)
+
+    def zero(self, type: ArrayType) -> Any:
+        """What the rule is given for a tangent of zero."""
+        if self.symbolic_zeros:
+            return SymbolicZero(type.shape, type.dtype)
+        return zeros(type)
+
+    def later(self, varies: tuple[bool, ...], unused: Sequence[ArrayType]) -> Program:
+        """The rule's Program; it has inputs for what the body closes over, ``unused``.
+
+        Those do not vary: ``guarded`` sees to it.
+        """
+        own = len(self.leaf_types)
+        primals = tree.unflatten(self.structure, [struct(t) for t in self.leaf_types])
+        with self.depth:
+            # Abstract, so that arrays made within are equations and no constants.
+            traced = self.trace_rule(primals, varies[:own], abstract=True)
+        program = closed(f"the jvp rule of {self.name}", traced, own + sum(varies))
+        return Program(
+            program.name,
+            (*program.inputs[:own], *map(Var, unused), *program.inputs[own:]),
+            program.equations,
+            program.outputs,
+            program.constants,
+            program.constant_values,
+        )

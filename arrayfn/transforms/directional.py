@@ -1,0 +1,214 @@
+"""Derivatives as linear maps: ``jvp``, ``vjp``, ``linearize``, ``linear_transpose``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import ArrayType, Program
+from arrayfn.tracing import apply_program
+from arrayfn.transforms.arguments import Function, leaf_type, like, name_of
+from arrayfn.transforms.dce import dce
+from arrayfn.transforms.flat_trace import trace_function
+from arrayfn.transforms.forward_mode import jvp as jvp_program
+from arrayfn.transforms.gradients import pair_with_aux
+from arrayfn.transforms.linearization import linearize as linearize_program
+from arrayfn.transforms.transposition import transpose
+
+
+def jvp(
+    function: Function,
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    has_aux: bool = False,
+) -> Any:
+    """``function(*primals)`` and its directional derivative along ``tangents``.
+
+    ``tangents`` has the structure, shapes and dtypes of ``primals``. With ``has_aux``
+    the function returns a pair (value, aux), and the result has ``aux`` as its third.
+
+    >>> import numpy as np
+    >>> jvp(np.sin, (np.array(0.0),), (np.array(2.0),))
+    (array(0.), array(2.))
+    """
+    args = tuple(primals)
+    leaves, structure = tree.flatten(args)
+    types = [leaf_type(x) for x in leaves]
+    given = _flat_like("jvp: tangent", tangents, structure, types)
+    traced = trace_function(function, args, {})
+    wrt = [t.dtype in dtypes.INEXACT for t in types]
+    captured = traced.trace.captured
+    program = jvp_program(traced.program, wrt + [False] * len(captured))
+    directions = [t for t, wanted in zip(given, wrt, strict=True) if wanted]
+    results = apply_program(program, [*leaves, *captured, *directions], once=True)
+    outputs = len(traced.program.outputs)
+    values, derivatives = results[:outputs], results[outputs:]
+    if not has_aux:
+        return (
+            tree.unflatten(traced.out_tree, values),
+            tree.unflatten(traced.out_tree, derivatives),
+        )
+    value_tree, aux_tree = pair_with_aux(function, traced.out_tree)
+    own = value_tree.num_leaves
+    return (
+        tree.unflatten(value_tree, values[:own]),
+        tree.unflatten(value_tree, derivatives[:own]),
+        tree.unflatten(aux_tree, values[own:]),
+    )
+
+
+def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
+    """``function(*primals)``, and the function from output to input cotangents.
+
+    With ``has_aux`` the function returns a pair (value, aux), and the result has
+    ``aux`` as its third. The cotangents of arguments that are not inexact are zeros.
+
+    >>> import numpy as np
+    >>> y, pull_back = vjp(lambda x: x * x, np.array(3.0))
+    >>> pull_back(np.array(1.0))
+    (array(6.),)
+    """
+    leaves, structure = tree.flatten(primals)
+    traced = trace_function(function, primals, {})
+    captured = traced.trace.captured
+    value_tree, aux_tree = traced.out_tree, None
+    program = traced.program
+    if has_aux:
+        value_tree, aux_tree = pair_with_aux(function, traced.out_tree)
+    own = value_tree.num_leaves
+    wrt = [leaf_type(x).dtype in dtypes.INEXACT for x in leaves]
+    split = linearize_program(program, wrt + [False] * len(captured))
+    results = apply_program(split.known, [*leaves, *captured], once=True)
+    outputs = len(program.outputs)
+    residuals = results[outputs:]
+    backward = transpose(_first_outputs(split.linear, own), split.residuals)
+    types = program.output_types[:own]
+
+    def pull_back(cotangents: Any) -> Any:
+        given = _flat_like("vjp: cotangent", cotangents, value_tree, types)
+        gradients = iter(apply_program(backward, [*residuals, *given]))
+        dense = [
+            next(gradients) if wanted else np.zeros(leaf_type(x).shape)
+            for x, wanted in zip(leaves, wrt, strict=True)
+        ]
+        return tree.unflatten(structure, dense)
+
+    value = tree.unflatten(value_tree, results[:own])
+    if aux_tree is None:
+        return value, pull_back
+    return value, pull_back, tree.unflatten(aux_tree, results[own:outputs])
+
+
+def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
+    """``function(*primals)``, and the linear function of tangents that is its jvp.
+
+    What does not depend on the tangents is computed once, so that the second is cheap
+    to call often. With ``has_aux`` the function returns a pair (value, aux), and the
+    result has ``aux`` as its third.
+
+    >>> import numpy as np
+    >>> y, forward = linearize(np.sin, np.array(0.0))
+    >>> forward(np.array(2.0)), forward(np.array(3.0))
+    (array(2.), array(3.))
+    """
+    leaves, structure = tree.flatten(primals)
+    traced = trace_function(function, primals, {})
+    captured = traced.trace.captured
+    value_tree, aux_tree = traced.out_tree, None
+    if has_aux:
+        value_tree, aux_tree = pair_with_aux(function, traced.out_tree)
+    own = value_tree.num_leaves
+    types = [leaf_type(x) for x in leaves]
+    wrt = [t.dtype in dtypes.INEXACT for t in types]
+    split = linearize_program(traced.program, wrt + [False] * len(captured))
+    results = apply_program(split.known, [*leaves, *captured], once=True)
+    outputs = len(traced.program.outputs)
+    residuals = results[outputs:]
+    linear = _first_outputs(split.linear, own)
+
+    def push_forward(*tangents: Any) -> Any:
+        given = _flat_like("linearize: tangent", tangents, structure, types)
+        directions = [t for t, wanted in zip(given, wrt, strict=True) if wanted]
+        values = apply_program(linear, [*residuals, *directions])
+        return tree.unflatten(value_tree, values)
+
+    value = tree.unflatten(value_tree, results[:own])
+    if aux_tree is None:
+        return value, push_forward
+    return value, push_forward, tree.unflatten(aux_tree, results[own:outputs])
+
+
+def linear_transpose(function: Function, *primals: Any) -> Function:
+    """The transpose of ``function``, which is linear: from its result to its arguments.
+
+    ``primals`` give the arguments' structures, shapes and dtypes alone (they may be
+    ``ShapeDtypeStruct``). The transpose takes a value of the result's form, and gives a
+    tuple with one for each argument. Raises DifferentiationError where the function is
+    not linear.
+
+    >>> import numpy as np
+    >>> transposed = linear_transpose(lambda x: 3.0 * x[:2], np.zeros(3))
+    >>> transposed(np.array([1.0, 10.0]))
+    (array([ 3., 30.,  0.]),)
+    """
+    structure = tree.structure(primals)
+    traced = trace_function(function, primals, {}, with_values=False)
+    program, own = traced.program, structure.num_leaves
+    captured = (*program.constant_values, *traced.trace.captured)
+    ordered = Program(
+        program.name,
+        (*program.constants, *program.inputs[own:], *program.inputs[:own]),
+        program.equations,
+        program.outputs,
+    )
+    backward = transpose(ordered, len(captured))
+
+    def transposed(cotangents: Any) -> Any:
+        given = _flat_like(
+            f"the result of {name_of(function)}: cotangent",
+            cotangents,
+            traced.out_tree,
+            program.output_types,
+        )
+        return tree.unflatten(structure, apply_program(backward, [*captured, *given]))
+
+    return transposed
+
+
+def _first_outputs(program: Program, count: int) -> Program:
+    """``program`` with its first ``count`` outputs, and what they need, alone."""
+    if count == len(program.outputs):
+        return program
+    return dce(
+        Program(
+            program.name,
+            program.inputs,
+            program.equations,
+            program.outputs[:count],
+            program.constants,
+            program.constant_values,
+        )
+    )
+
+
+def _flat_like(
+    word: str, given: Any, structure: tree.TreeDef, types: Sequence[ArrayType]
+) -> list[Any]:
+    """The leaves of ``given``, of these types; an error if they have another form."""
+    if isinstance(given, list) and structure.type is tuple:
+        given = tuple(given)
+    leaves, have = tree.flatten(given)
+    if have != structure:
+        raise ArgumentError(
+            f"{word}s have the structure {have}, not {structure}, which is that of "
+            "what they belong to",
+            user_location(),
+        )
+    return [
+        like(word, position, t, x)
+        for position, (t, x) in enumerate(zip(types, leaves, strict=True))
+    ]

@@ -1,0 +1,107 @@
+"""Functions of pytrees as Programs, whose inputs and outputs are their leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arrayfn import tree
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import ArrayType, Program
+from arrayfn.tracing import Trace, Tracer, trace
+from arrayfn.tracing.frames import current_frame
+from arrayfn.transforms.arguments import (
+    Function,
+    check_function,
+    check_leaf,
+    check_leaves,
+    hints,
+    leaf_type,
+    name_of,
+    short,
+    value_of,
+)
+
+
+@dataclass(frozen=True)
+class FlatTrace:
+    """A traced function: its Program, what it closed over, its result's structure."""
+
+    trace: Trace
+    out_tree: tree.TreeDef
+
+    @property
+    def program(self) -> Program:
+        """The Program."""
+        return self.trace.program
+
+
+def trace_function(
+    function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    types: Sequence[ArrayType] | None = None,
+    abstract: bool = False,
+    with_values: bool = True,
+    axes: Mapping[str, int] | None = None,
+    constants: bool = True,
+    checks: frozenset[str] = frozenset(),
+    whole: bool = False,
+) -> FlatTrace:
+    """Trace ``function(*args, **kwargs)``, every leaf of which becomes an input.
+
+    ``types`` replaces the leaves' own types (a mapped axis taken out, say). ``axes``
+    are named axes that the function is mapped along, and their extents: for each, the
+    Program has one more input, a member's index. Without ``constants`` what it closes
+    over is an input always. ``checks`` are those of ``jit``. ``whole``: see ``trace``.
+    """
+    check_function("tracing", function)
+    leaves, structure = tree.flatten((args, kwargs))
+    check_leaves(function, args, kwargs, leaves)
+    out_tree: list[tree.TreeDef] = []
+
+    def flat(*tracers: Tracer) -> list[Any]:
+        inner_args, inner_kwargs = tree.unflatten(structure, tracers)
+        result = function(*inner_args, **inner_kwargs)
+        results, result_tree = tree.flatten(result)
+        for leaf in results:
+            _check_result(function, leaf)
+        out_tree.append(result_tree)
+        return results
+
+    traced = trace(
+        flat,
+        types or [leaf_type(x) for x in leaves],
+        name=name_of(function),
+        hints=hints(function, args, kwargs),
+        values=[value_of(x) for x in leaves] if with_values else None,
+        abstract=abstract,
+        axes=axes,
+        constants=constants,
+        checks=checks,
+        whole=whole,
+    )
+    return FlatTrace(traced, out_tree[0])
+
+
+def _check_result(function: Function, leaf: Any) -> None:
+    """Raise ArgumentError unless ``leaf``, returned, is an array or a number."""
+    try:
+        check_leaf(leaf, "")
+    except ArgumentError:
+        raise ArgumentError(
+            f"{name_of(function)} returned a {type(leaf).__name__} ({short(leaf)}), "
+            "not an array or number; return arrays only, and other things from outside "
+            "the function",
+            user_location(),
+        ) from None
+
+
+def inside_trace(leaves: Sequence[Any]) -> bool:
+    """Whether a call with ``leaves`` belongs to a trace rather than running at once."""
+    frame = current_frame()
+    return frame is not None and (
+        frame.abstract or any(isinstance(x, Tracer) for x in leaves)
+    )

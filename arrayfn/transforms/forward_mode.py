@@ -1,0 +1,138 @@
+"""Forward mode: turns a Program into the Program of its values and tangents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from arrayfn.errors import ArrayfnError, DifferentiationError, located
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.primitives import views
+from arrayfn.primitives.base import (
+    LINEAR,
+    THROUGH_BODY,
+    ZERO_TANGENT,
+    JvpWithOutputs,
+    Marker,
+    OverPrograms,
+    Primitive,
+)
+from arrayfn.primitives.dropped_kernels import DIFFERENTIATION, warn_dropped
+
+Emit = Callable[[Equation, dict[Var, Atom]], None]
+
+
+def jvp(program: Program, wrt: Sequence[bool]) -> Program:
+    """The Program (inputs, tangents of the inputs in ``wrt``) -> (outputs, tangents).
+
+    The tangent of an output that does not vary is zero.
+    """
+    return jvp_varying(program, wrt, [True] * len(program.outputs))[0]
+
+
+def jvp_varying(
+    program: Program, wrt: Sequence[bool], dense: Sequence[bool]
+) -> tuple[Program, list[bool]]:
+    """``jvp`` without the tangents of outputs that do not vary; and which vary.
+
+    Outputs marked in ``dense`` always have a tangent, zeros if they do not vary.
+    """
+    builder = ProgramBuilder(f"jvp_{program.name}")
+    with builder:
+        # The values come from the Equation objects of ``program`` itself.
+        primals = program.inputs
+        builder.inputs += primals
+        tangents = [
+            builder.input(v.type) if wanted else None
+            for v, wanted in zip(primals, wrt, strict=True)
+        ]
+        outputs, output_tangents = push_forward(
+            builder, program, primals, tangents, builder.take
+        )
+        directions = [
+            views.broadcast_literal(0, y.type) if t is None and wanted else t
+            for y, t, wanted in zip(outputs, output_tangents, dense, strict=True)
+        ]
+    varies = [t is not None for t in directions]
+    return builder.build([*outputs, *(t for t in directions if t is not None)]), varies
+
+
+def push_forward(
+    builder: ProgramBuilder,
+    program: Program,
+    primals: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    emit: Emit | None = None,
+) -> tuple[list[Atom], list[Atom | None]]:
+    """Emit ``program`` at ``primals`` and its tangents; None is a zero tangent.
+
+    Equations for values are emitted by ``emit``: the builder's ``replay``, or ``take``.
+    """
+    emit = emit or builder.replay
+    values = builder.bind_inputs(program, primals)
+    varies: dict[Var, Atom] = {
+        var: tangent
+        for var, tangent in zip(program.inputs, tangents, strict=True)
+        if tangent is not None
+    }
+    for equation in program.equations:
+        builder.source = equation.source
+        given = [_tangent(a, varies) for a in equation.inputs]
+        if all(t is None for t in given):
+            emit(equation, values)
+            continue
+        try:
+            outputs, results = _differentiated(builder, equation, values, given, emit)
+        except ArrayfnError as error:
+            raise located(error, equation.source) from None
+        values.update(zip(equation.outputs, outputs, strict=True))
+        pairs = zip(equation.outputs, results, strict=True)
+        varies.update((var, t) for var, t in pairs if t is not None)
+    outputs = [rename(a, values) for a in program.outputs]
+    return outputs, [_tangent(a, varies) for a in program.outputs]
+
+
+def _differentiated(
+    builder: ProgramBuilder,
+    equation: Equation,
+    values: dict[Var, Atom],
+    given: Sequence[Atom | None],
+    emit: Emit,
+) -> tuple[Sequence[Atom], Sequence[Atom | None]]:
+    """Emit ``equation`` and its tangents; return the outputs and the tangents."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    operands = [rename(a, values) for a in equation.inputs]
+    if row.jvp == THROUGH_BODY:
+        warn_dropped(equation, DIFFERENTIATION)
+        return push_forward(builder, equation.params["body"], operands, given)
+    if isinstance(row.jvp, JvpWithOutputs):
+        return row.jvp.rule(operands, given, **equation.params)
+    if isinstance(row.jvp, OverPrograms):
+        return row.jvp.rule(jvp_varying, operands, given, **equation.params)
+    emit(equation, values)
+    outputs = [rename(v, values) for v in equation.outputs]
+    return outputs, _apply_rule(equation, row, operands, outputs, given)
+
+
+def _apply_rule(
+    equation: Equation,
+    row: Primitive,
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+) -> Sequence[Atom | None]:
+    if row.jvp == ZERO_TANGENT:
+        return [None] * len(equation.outputs)
+    if row.jvp == LINEAR:
+        return [row(*[t for t in tangents if t is not None], **equation.params)]
+    if isinstance(row.jvp, Marker):
+        raise DifferentiationError(
+            f"{row.name} has no derivative: {row.jvp.reason}", equation.source
+        )
+    assert not isinstance(row.jvp, (JvpWithOutputs, OverPrograms))
+    return row.jvp(primals, outputs, tangents, **equation.params)
+
+
+def _tangent(atom: Atom, varies: dict[Var, Atom]) -> Atom | None:
+    return varies.get(atom) if isinstance(atom, Var) else None

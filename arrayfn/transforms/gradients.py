@@ -1,0 +1,219 @@
+"""Gradients of scalar functions: reverse mode, by the arguments one chooses."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from arrayfn import dtypes, tree
+from arrayfn.errors import ArgumentError, DifferentiationError, user_location
+from arrayfn.ir import Program
+from arrayfn.tracing import apply_program
+from arrayfn.transforms.arguments import (
+    Function,
+    as_numbers,
+    check_function,
+    check_leaf,
+    is_one,
+    leaf_type,
+    name_of,
+)
+from arrayfn.transforms.flat_trace import trace_function
+from arrayfn.transforms.transposition import value_and_grad as grad_program
+
+Argnums = int | Sequence[int]
+
+
+def value_and_grad(
+    function: Function,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Function:
+    """A function giving ``function``'s value and its gradient by some arguments.
+
+    ``function`` returns a real scalar, or with ``has_aux`` a pair of that and anything
+    else; the result is ``(value, gradient)`` or ``((value, aux), gradient)``. The
+    gradient has the structure of argument ``argnums`` (a tuple of them for a sequence).
+    With ``holomorphic`` arguments and value are complex, and it is the derivative.
+
+    Raises DifferentiationError if the value is no scalar, or an argument not inexact.
+
+    >>> import numpy as np
+    >>> value_and_grad(lambda x: (x * x).sum())(np.array([1.0, 2.0]))
+    (array(5.), array([2., 4.]))
+    """
+    check_function("grad", function)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        chosen = chosen_arguments(function, argnums, len(args))
+        wrt, shape_of_gradient = _differentiated(function, args, kwargs, chosen)
+        if holomorphic:
+            check_holomorphic(function, [args[k] for k in chosen])
+        traced = trace_function(function, args, kwargs)
+        program, out_tree = traced.program, traced.out_tree
+        aux_tree = None
+        if has_aux:
+            out_tree, aux_tree = pair_with_aux(function, out_tree)
+        _check_scalar(function, program, out_tree, holomorphic)
+        wrt += [False] * len(traced.trace.captured)
+        operands = [*tree.leaves((args, kwargs)), *traced.trace.captured]
+        results = apply_program(grad_program(program, wrt), operands, once=True)
+        outputs = len(program.outputs)
+        value, aux, gradients = results[0], results[1:outputs], results[outputs:]
+        ordered = _in_order_of(chosen, args, gradients)
+        gradient = tree.unflatten(shape_of_gradient, ordered)
+        if is_one(argnums):
+            (gradient,) = gradient
+        value = tree.unflatten(out_tree, [value])
+        if aux_tree is not None:
+            return (value, tree.unflatten(aux_tree, aux)), gradient
+        return value, gradient
+
+    return wrapper
+
+
+def grad(
+    function: Function,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Function:
+    """A function giving the gradient of ``function``, a real scalar, by some arguments.
+
+    With ``has_aux`` it gives ``(gradient, aux)``. See ``value_and_grad``.
+
+    >>> import numpy as np
+    >>> grad(lambda x: np.sin(x).sum())(np.zeros(3))
+    array([1., 1., 1.])
+    """
+    both = value_and_grad(function, argnums, has_aux, holomorphic)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        value, gradient = both(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return wrapper
+
+
+def chosen_arguments(
+    function: Function, argnums: Argnums, count: int
+) -> tuple[int, ...]:
+    """The positions that ``argnums`` names, from the front, of ``count`` arguments."""
+    named = as_numbers(argnums)
+    if not named:
+        raise ArgumentError(
+            f"argnums is {argnums}: it names no argument to differentiate "
+            f"{name_of(function)} by",
+            user_location(),
+        )
+    for position in named:
+        if not -count <= position < count:
+            raise ArgumentError(
+                f"argnums names argument {position}, but {name_of(function)} was "
+                f"called with {count} positional arguments",
+                user_location(),
+            )
+    return tuple(k % count for k in named)
+
+
+def check_inexact(function: Function, position: int, argument: Any) -> None:
+    """Raise DifferentiationError unless the leaves of ``argument`` are inexact."""
+    for number, leaf in enumerate(tree.leaves(argument)):
+        check_leaf(leaf, partial(_place_in, function, position, argument, number))
+        type = leaf_type(leaf)
+        if type.dtype not in dtypes.INEXACT:
+            raise DifferentiationError(
+                f"{name_of(function)} cannot be differentiated by argument "
+                f"{position}, which is {type}: derivatives are of "
+                "floating-point or complex numbers; convert it with "
+                ".astype(numpy.float64) (or write 1.0 for 1)",
+                user_location(),
+            )
+
+
+def check_holomorphic(function: Function, arguments: Sequence[Any]) -> None:
+    """Raise DifferentiationError unless all leaves are complex."""
+    for leaf in tree.leaves(list(arguments)):
+        if leaf_type(leaf).dtype not in dtypes.COMPLEX:
+            raise DifferentiationError(
+                f"{name_of(function)} is differentiated with holomorphic=True by "
+                f"{leaf_type(leaf)}, which is not complex; leave holomorphic out, or "
+                "convert it with .astype(numpy.complex128)",
+                user_location(),
+            )
+
+
+def pair_with_aux(
+    function: Function, out_tree: tree.TreeDef
+) -> tuple[tree.TreeDef, tree.TreeDef]:
+    """The structures of the value and of ``aux``, which ``function`` returns."""
+    parts = out_tree.children()
+    if len(parts) != 2:
+        raise DifferentiationError(
+            f"{name_of(function)} with has_aux=True returns a pair (value, aux)",
+            user_location(),
+        )
+    return parts[0], parts[1]
+
+
+def _differentiated(
+    function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    chosen: tuple[int, ...],
+) -> tuple[list[bool], tree.TreeDef]:
+    wrt: list[bool] = []
+    for position, argument in enumerate(args):
+        if position in chosen:
+            check_inexact(function, position, argument)
+        wrt += [position in chosen] * len(tree.leaves(argument))
+    wrt += [False] * len(tree.leaves(kwargs))
+    return wrt, tree.structure(tuple(args[k] for k in chosen))
+
+
+def _in_order_of(
+    chosen: tuple[int, ...], args: tuple[Any, ...], gradients: Sequence[Any]
+) -> list[Any]:
+    """Gradients, which come in the arguments' order, in that of ``chosen``."""
+    rest = iter(gradients)
+    leaves_of = {
+        k: [next(rest) for _ in tree.leaves(args[k])] for k in sorted({*chosen})
+    }
+    return [leaf for k in chosen for leaf in leaves_of[k]]
+
+
+def _place_in(function: Function, position: int, argument: Any, number: int) -> str:
+    """What to call leaf ``number`` of an argument."""
+    path = tree.paths(argument)[number]
+    return f"{name_of(function)}: argument {position}{path}"
+
+
+def _check_scalar(
+    function: Function, program: Program, out: tree.TreeDef, holomorphic: bool
+) -> None:
+    name = name_of(function)
+    if out.num_leaves != 1:
+        raise DifferentiationError(
+            f"grad needs a function that returns one scalar, but {name} returned "
+            f"{out.num_leaves} arrays; return the loss alone, or use has_aux=True",
+            user_location(),
+        )
+    type = program.outputs[0].type
+    if type.shape:
+        raise DifferentiationError(
+            f"grad needs a function that returns a scalar, but {name} returned {type}; "
+            "sum it, or use vjp",
+            user_location(),
+        )
+    if type.dtype not in (dtypes.COMPLEX if holomorphic else dtypes.FLOATS):
+        kind = "complex" if holomorphic else "real"
+        raise DifferentiationError(
+            f"grad needs a function that returns a {kind} scalar, but {name} returned "
+            f"{type}",
+            user_location(),
+        )

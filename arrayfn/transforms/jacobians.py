@@ -1,0 +1,324 @@
+"""Full matrices of derivatives: ``jacfwd``, ``jacrev``, ``hessian``.
+
+Each output leaf of the function becomes a tree of the arguments' structure, whose
+leaves have the shape of the output followed by that of the argument.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn.errors import DifferentiationError, user_location
+from arrayfn.ir import ArrayType
+from arrayfn.primitives import slicing, views
+from arrayfn.tracing import apply
+from arrayfn.transforms.arguments import (
+    Function,
+    check_function,
+    is_one,
+    leaf_type,
+    name_of,
+)
+from arrayfn.transforms.directional import jvp, vjp
+from arrayfn.transforms.gradients import (
+    Argnums,
+    check_holomorphic,
+    check_inexact,
+    chosen_arguments,
+)
+from arrayfn.transforms.mapping import vmap
+
+
+def jacfwd(
+    function: Function,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Function:
+    """A function giving the Jacobian by arguments ``argnums``, in forward mode.
+
+    One direction for each element of the arguments, all mapped together: the choice
+    for fewer inputs than outputs. For an output of shape s and an argument of shape t
+    the Jacobian has the shape s + t. With ``has_aux`` the function returns a pair
+    (value, aux), and the result is ``(jacobian, aux)``.
+
+    Raises DifferentiationError if an argument is not real (complex under
+    ``holomorphic``).
+
+    >>> import numpy as np
+    >>> jacfwd(lambda x: x**2)(np.array([1.0, 2.0]))
+    array([[2., 0.],
+           [0., 4.]])
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        of_chosen, chosen = _of_chosen(function, args, kwargs, argnums, holomorphic)
+        if not holomorphic:
+            _check_real(function, chosen)
+
+        def along(direction: Any) -> Any:
+            return jvp(of_chosen, chosen, direction, has_aux)[1:]
+
+        types = [leaf_type(x) for x in tree.leaves(chosen)]
+        basis = tree.unflatten(tree.structure(chosen), _basis(types))
+        columns = (-1, None) if has_aux else (-1,)
+        alone = _is_single(types)
+        if alone or not types:
+            derivatives, *aux = along(tree.map(lambda e: e[0], basis))
+        else:
+            derivatives, *aux = vmap(along, out_axes=columns)(basis)
+
+        def matrix(column: Any) -> Any:
+            shape = leaf_type(column).shape
+            shape = shape if alone else shape[:-1]
+            parts = _split(column, [t.shape for t in types], -1)
+            placed = [
+                _reshaped(part, (*shape, *t.shape))
+                for part, t in zip(parts, types, strict=True)
+            ]
+            return _alone(tree.unflatten(tree.structure(chosen), placed), argnums)
+
+        jacobian = tree.map(matrix, derivatives)
+        return (jacobian, aux[0]) if has_aux else jacobian
+
+    return wrapper
+
+
+def jacrev(
+    function: Function,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Function:
+    """A function giving the Jacobian by arguments ``argnums``, in reverse mode.
+
+    One pass for each element of the output, all mapped together: the choice for fewer
+    outputs than inputs. Shapes and ``has_aux`` are as ``jacfwd``'s.
+
+    Raises DifferentiationError if the output is not real (complex under
+    ``holomorphic``).
+
+    >>> import numpy as np
+    >>> jacrev(lambda x, y: x * y, argnums=(0, 1))(np.array([1.0, 2.0]), 3.0)
+    (array([[3., 0.],
+           [0., 3.]]), array([1., 2.]))
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        of_chosen, chosen = _of_chosen(function, args, kwargs, argnums, holomorphic)
+        value, pull_back, *aux = vjp(of_chosen, *chosen, has_aux=has_aux)
+        outputs, out_tree = tree.flatten(value)
+        types = [leaf_type(y) for y in outputs]
+        for type in types:
+            if type.dtype not in (dtypes.COMPLEX if holomorphic else dtypes.FLOATS):
+                kind = "complex" if holomorphic else "real"
+                raise DifferentiationError(
+                    f"jacrev needs a function with {kind} outputs, but "
+                    f"{name_of(function)} returned {type}; take the real and the "
+                    "imaginary part apart, or use jacfwd",
+                    user_location(),
+                )
+        basis = tree.unflatten(out_tree, _basis(types))
+        if _is_single(types) or not types:
+            rows = pull_back(tree.map(lambda e: e[0], basis))
+        else:
+            rows = vmap(pull_back)(basis)
+        places, structure = tree.flatten(rows)
+        split = [_split(row, [t.shape for t in types], 0) for row in places]
+
+        def matrix(number: int) -> Any:
+            placed = [
+                _reshaped(parts[number], (*types[number].shape, *leaf_type(x).shape))
+                for parts, x in zip(split, tree.leaves(chosen), strict=True)
+            ]
+            return _alone(tree.unflatten(structure, placed), argnums)
+
+        numbers = range(len(types))
+        jacobian = tree.unflatten(out_tree, [matrix(k) for k in numbers])
+        return (jacobian, aux[0]) if has_aux else jacobian
+
+    return wrapper
+
+
+jacobian = jacrev
+
+
+def hessian(
+    function: Function,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Function:
+    """A function giving the second derivatives of ``function``, forward over reverse.
+
+    For an output of shape s and arguments of shapes t and u the result has the shape
+    s + t + u, in a tree of trees of the arguments' structure. Second derivatives are
+    symmetric, and which of t and u was differentiated by first is not specified. With
+    ``has_aux`` the function returns a pair (value, aux), and the result is ``(hessian,
+    aux)``.
+
+    >>> import numpy as np
+    >>> hessian(lambda x: x[0] ** 2 * x[1])(np.array([1.0, 3.0]))
+    array([[6., 2.],
+           [2., 0.]])
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        of_chosen, chosen = _of_chosen(function, args, kwargs, argnums, holomorphic)
+        if not holomorphic:
+            _check_real(function, chosen)
+        out_tree: list[tree.TreeDef] = []
+
+        def recorded(*given: Any) -> Any:
+            value = of_chosen(*given)
+            out_tree.append(tree.structure(value[0] if has_aux else value))
+            return value
+
+        gradients = jacrev(recorded, range(len(chosen)), has_aux, holomorphic)
+
+        def along(direction: Any) -> Any:
+            return jvp(gradients, chosen, direction, has_aux)[1:]
+
+        leaves, structure = tree.flatten(chosen)
+        types = [leaf_type(x) for x in leaves]
+        basis = tree.unflatten(structure, _basis(types))
+        if types:
+            rows = (0, None) if has_aux else (0,)
+            derivatives, *aux = vmap(along, out_axes=rows)(basis)
+        else:
+            derivatives, *aux = along(basis)
+
+        def nested(blocks: list[list[Any]]) -> Any:
+            inner = [_alone(tree.unflatten(structure, row), argnums) for row in blocks]
+            return _alone(tree.unflatten(structure, inner), argnums)
+
+        flat, count = tree.leaves(derivatives), len(types)
+        starts = range(0, len(flat), max(1, count))
+        of_outputs = [nested(_blocks(flat[k : k + count], types)) for k in starts]
+        if not types:
+            of_outputs = [nested([])] * out_tree[0].num_leaves
+        result = tree.unflatten(out_tree[0], of_outputs)
+        return (result, aux[0]) if has_aux else result
+
+    return wrapper
+
+
+def _blocks(rows: Sequence[Any], types: Sequence[ArrayType]) -> list[list[Any]]:
+    """Blocks of second derivatives, by the direction's argument, then the gradient's.
+
+    ``rows`` are an output's gradients, one for each argument, along all directions:
+    their axes are the directions, the output's, and those of the argument. The output's
+    come first in a block.
+    """
+    blocks: list[list[Any]] = [[] for _ in types]
+    for row, own in zip(rows, types, strict=True):
+        for first, part in enumerate(_split(row, [t.shape for t in types], 0)):
+            rank = leaf_type(part).ndim - 1 - own.ndim
+            if rank:
+                after = range(rank + 1, rank + 1 + own.ndim)
+                order = (*range(1, rank + 1), 0, *after)
+                part = apply(views.transpose, part, permutation=order)
+            output = leaf_type(part).shape[:rank]
+            shape = (*output, *types[first].shape, *own.shape)
+            blocks[first].append(_reshaped(part, shape))
+    return blocks
+
+
+def _of_chosen(
+    function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    argnums: Argnums,
+    holomorphic: bool,
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """``function`` of the arguments it is differentiated by alone, and those."""
+    check_function("a jacobian", function)
+    positions = chosen_arguments(function, argnums, len(args))
+    for position in positions:
+        check_inexact(function, position, args[position])
+    chosen = tuple(args[k] for k in positions)
+    if holomorphic:
+        check_holomorphic(function, chosen)
+
+    @functools.wraps(function)
+    def of_chosen(*given: Any) -> Any:
+        whole = list(args)
+        for position, argument in zip(positions, given, strict=True):
+            whole[position] = argument
+        return function(*whole, **kwargs)
+
+    return of_chosen, chosen
+
+
+def _check_real(function: Function, arguments: Sequence[Any]) -> None:
+    for leaf in tree.leaves(list(arguments)):
+        if leaf_type(leaf).dtype in dtypes.COMPLEX:
+            raise DifferentiationError(
+                f"the Jacobian of {name_of(function)} by {leaf_type(leaf)} needs "
+                "holomorphic=True; or differentiate by real and imaginary parts",
+                user_location(),
+            )
+
+
+def _basis(types: Sequence[ArrayType]) -> list[Any]:
+    """For each type the unit vectors of all elements together, along a new axis 0."""
+    total = sum(t.size for t in types)
+    rows: list[Any] = []
+    begin = 0
+    for t in types:
+        unit = np.eye(total, t.size, -begin, t.dtype)
+        rows.append(unit.reshape(total, *t.shape))
+        begin += t.size
+    return rows
+
+
+def _is_single(types: Sequence[ArrayType]) -> bool:
+    """Whether there is one unit vector, of one array, so that nothing is mapped."""
+    return len(types) == 1 and types[0].size == 1
+
+
+def _split(x: Any, shapes: Sequence[Sequence[int]], axis: int) -> list[Any]:
+    """``x`` cut along its first or last axis into pieces as long as arrays are large.
+
+    A piece of its own keeps the rest of the shape; it is reshaped afterwards.
+    """
+    sizes = [math.prod(shape) for shape in shapes]
+    if len(sizes) == 1:
+        return [x]
+    shape = leaf_type(x).shape
+    pieces: list[Any] = []
+    begin = 0
+    for size in sizes:
+        first = [0] * len(shape)
+        last = list(shape)
+        first[axis], last[axis] = begin, begin + size
+        pieces.append(
+            apply(
+                slicing.slice_,
+                x,
+                start=tuple(first),
+                limit=tuple(last),
+                strides=(1,) * len(shape),
+            )
+        )
+        begin += size
+    return pieces
+
+
+def _reshaped(x: Any, shape: tuple[int, ...]) -> Any:
+    if leaf_type(x).shape == shape:
+        return x
+    return apply(views.reshape, x, shape=shape)
+
+
+def _alone(chosen: Any, argnums: Argnums) -> Any:
+    return chosen[0] if is_one(argnums) else chosen

@@ -1,0 +1,173 @@
+"""Linearization: splits a jvp into a known part and a part linear in the tangents.
+
+known:  inputs -> outputs, residuals
+linear: residuals, tangents -> output tangents
+
+Each equation belongs to one side, except for those that hold Programs: a loop over
+values and tangents becomes a loop over the values, which also returns the residuals of
+each iteration, and a linear loop over the tangents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.primitives.base import OverPrograms, Primitive, View
+from arrayfn.transforms.forward_mode import jvp
+
+
+@dataclass(frozen=True)
+class Linearization:
+    """``known`` and ``linear`` as above; ``residuals`` is the number of residuals."""
+
+    known: Program
+    linear: Program
+    residuals: int
+
+
+@dataclass(frozen=True)
+class Split:
+    """A Program split by whether equations depend on its unknown inputs.
+
+    known:  known inputs -> known outputs, residuals
+    linear: residuals, unknown inputs -> unknown outputs
+
+    ``unknown`` marks the unknown outputs; ``residuals`` is the number of residuals.
+    """
+
+    known: Program
+    linear: Program
+    unknown: list[bool]
+    residuals: int
+
+
+def linearize(program: Program, wrt: Sequence[bool]) -> Linearization:
+    """Split the jvp of ``program`` by whether equations depend on the tangents."""
+    forward = jvp(program, wrt)
+    count = len(program.outputs)
+    tangents = len(forward.inputs) - len(program.inputs)
+    parts = split(
+        forward,
+        [False] * len(program.inputs) + [True] * tangents,
+        [False] * count + [True] * count,
+    )
+    return Linearization(
+        _named(parts.known, program.name),
+        _named(parts.linear, f"linear_{program.name}"),
+        parts.residuals,
+    )
+
+
+def split(
+    program: Program, unknown: Sequence[bool], linear_outputs: Sequence[bool]
+) -> Split:
+    """Split ``program`` by whether equations depend on its ``unknown`` inputs.
+
+    Outputs marked in ``linear_outputs`` always count as unknown. ``program`` is linear
+    in the unknown inputs.
+    """
+    varying = {v for v, u in zip(program.inputs, unknown, strict=True) if u}
+    known: list[Equation] = []
+    linear: list[Equation] = []
+    for equation in program.equations:
+        given = [a in varying for a in equation.inputs]
+        if not any(given):
+            known.append(equation)
+            continue
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        if isinstance(row.split, OverPrograms):
+            before, after = row.split.rule(split, equation, given)
+            known += before
+        else:
+            after = [equation]
+        linear += after
+        varying.update(v for made in after for v in made.outputs)
+    is_unknown = [
+        forced or atom in varying
+        for atom, forced in zip(program.outputs, linear_outputs, strict=True)
+    ]
+    outputs = [a for a, u in zip(program.outputs, is_unknown, strict=True) if u]
+    after, residuals = _needed(linear, outputs, varying, _free(known))
+    pairs = list(zip(program.inputs, unknown, strict=True))
+    return Split(
+        Program(
+            program.name,
+            tuple(v for v, u in pairs if not u),
+            tuple(known),
+            (
+                *(a for a, u in zip(program.outputs, is_unknown, strict=True) if not u),
+                *residuals,
+            ),
+            program.constants,
+            program.constant_values,
+        ),
+        Program(
+            program.name,
+            (*residuals, *(v for v, u in pairs if u)),
+            after,
+            tuple(outputs),
+        ),
+        is_unknown,
+        len(residuals),
+    )
+
+
+def _named(program: Program, name: str) -> Program:
+    return Program(
+        name,
+        program.inputs,
+        program.equations,
+        program.outputs,
+        program.constants,
+        program.constant_values,
+    )
+
+
+def _free(known: Sequence[Equation]) -> dict[Var, Equation]:
+    """The equations of views of literals: recomputed, not kept as residuals."""
+    free: dict[Var, Equation] = {}
+    for equation in known:
+        row = equation.primitive
+        is_view = isinstance(row, Primitive) and isinstance(row.kernel, View)
+        if is_view and all(
+            not isinstance(a, Var) or a in free for a in equation.inputs
+        ):
+            free.update(dict.fromkeys(equation.outputs, equation))
+    return free
+
+
+def _needed(
+    linear: Sequence[Equation],
+    outputs: Sequence[Atom],
+    varying: set[Var],
+    free: dict[Var, Equation],
+) -> tuple[tuple[Equation, ...], list[Var]]:
+    """The linear equations that ``outputs`` need, and the known values they read."""
+    live = {a for a in outputs if isinstance(a, Var)}
+    kept: list[Equation] = []
+    for equation in reversed(linear):
+        if any(v in live for v in equation.outputs):
+            kept.append(equation)
+            live.update(a for a in equation.inputs if isinstance(a, Var))
+    kept.reverse()
+    read: dict[Var, None] = {}
+    for atom in (*(a for equation in kept for a in equation.inputs), *outputs):
+        if isinstance(atom, Var) and atom not in varying:
+            read[atom] = None
+    made: dict[Equation, None] = {}
+
+    def make(var: Var) -> None:
+        equation = free[var]
+        for atom in equation.inputs:
+            if isinstance(atom, Var):
+                make(atom)
+        made[equation] = None
+
+    for var in read:
+        if var in free:
+            make(var)
+    residuals = [var for var in read if var not in free]
+    return (*made, *kept), residuals

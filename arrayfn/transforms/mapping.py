@@ -1,0 +1,202 @@
+"""Mapping functions along axes of their arguments: ``vmap``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import tree
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.ir import ArrayType, Program
+from arrayfn.tracing import apply_program
+from arrayfn.transforms.arguments import (
+    Function,
+    check_function,
+    check_leaf,
+    is_one,
+    leaf_type,
+    name_of,
+)
+from arrayfn.transforms.batching import batch
+from arrayfn.transforms.flat_trace import trace_function
+
+
+def vmap(
+    function: Function,
+    in_axes: int | Sequence[Any] | None = 0,
+    out_axes: Any = 0,
+    axis_name: str | None = None,
+    axis_size: int | None = None,
+) -> Function:
+    """``function`` mapped along an axis of its arguments, all at once.
+
+    ``in_axes`` says which axis of each positional argument is mapped (None: the
+    argument is the same for all); an entry may be a pytree prefix of its argument.
+    Keyword arguments are mapped along axis 0. ``out_axes`` says where the mapped axis
+    stands in the outputs. Under ``axis_name`` the function may combine values of all
+    members: ``lax.psum(x, axis_name)``, for example. ``axis_size`` is the number of
+    members, needed only where no argument is mapped.
+
+    Raises ShapeError if the mapped extents differ, or nothing is mapped and no
+    ``axis_size`` is given.
+
+    >>> import numpy as np
+    >>> vmap(np.dot)(np.ones((3, 2)), np.ones((3, 2)))
+    array([2., 2., 2.])
+    """
+    check_function("vmap", function)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        name = name_of(function)
+        leaves = tree.leaves((args, kwargs))
+        dims = _in_dims(name, in_axes, args, kwargs)
+        size = _mapped_size(name, leaves, dims, axis_size)
+        types = [
+            _unmapped_type(leaf_type(x), dim)
+            for x, dim in zip(leaves, dims, strict=True)
+        ]
+        axes = None if axis_name is None else {axis_name: size}
+        traced = trace_function(
+            function, args, kwargs, types=types, with_values=False, axes=axes
+        )
+        captured = traced.trace.captured
+        placeholder = tree.unflatten(traced.out_tree, [0] * traced.out_tree.num_leaves)
+        try:
+            out_dims = tree.broadcast_prefix(out_axes, placeholder)
+        except ValueError as error:
+            raise ArgumentError(
+                f"vmap: out_axes {out_axes} is no prefix of the structure that {name} "
+                f"returns, {traced.out_tree}",
+                user_location(),
+            ) from error
+        _check_axes(out_axes, "out_axes", out_dims)
+        out_dims = [
+            _out_dim(name, dim, atom.type)
+            for dim, atom in zip(out_dims, traced.program.outputs, strict=True)
+        ]
+        # The index of a member among all, and what the function closes over.
+        indices = [] if axis_name is None else [np.arange(size, dtype=np.int32)]
+        all_dims = [*dims, *[0] * len(indices), *[None] * len(captured)]
+        mapped = batch(traced.program, size, all_dims, out_dims, axis_name)
+        _check_unmapped(name, traced.program, mapped, out_dims)
+        results = apply_program(mapped, [*leaves, *indices, *captured], once=True)
+        return tree.unflatten(traced.out_tree, results)
+
+    return wrapper
+
+
+def _check_axes(given: Any, name: str, axes: Sequence[Any]) -> None:
+    """Raise ArgumentError unless each of ``axes`` is an integer or None."""
+    for axis in axes:
+        if axis is not None and not is_one(axis):
+            raise ArgumentError(
+                f"vmap: {name} = {given} says {axis!r}, but an axis is an integer, or "
+                "None for what is the same for all",
+                user_location(),
+            )
+
+
+def _out_dim(name: str, dim: int | None, type: ArrayType) -> int | None:
+    """``dim`` counted from the front of ``type`` with a mapped axis put in."""
+    if dim is None:
+        return None
+    if not -type.ndim - 1 <= dim <= type.ndim:
+        raise ShapeError(
+            f"vmap: out_axes puts the mapped axis at {dim}, but an output of {name} is "
+            f"{type}, so that it can be 0 to {type.ndim}",
+            user_location(),
+        )
+    return dim % (type.ndim + 1)
+
+
+def _check_unmapped(
+    name: str, program: Program, mapped: Program, out_dims: Sequence[int | None]
+) -> None:
+    types = zip(program.output_types, mapped.output_types, strict=True)
+    for position, (alone, together) in enumerate(types):
+        if out_dims[position] is None and alone.shape != together.shape:
+            raise ShapeError(
+                f"vmap of {name}: out_axes says that output {position} ({alone}) is "
+                "the same for all, but it varies; give the axis to put it along",
+                user_location(),
+            )
+
+
+def _in_dims(
+    name: str, in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[int | None]:
+    if in_axes is None or is_one(in_axes):
+        axes: tuple[Any, ...] = (in_axes,) * len(args)
+    elif isinstance(in_axes, (tuple, list)):
+        axes = tuple(in_axes)
+    else:
+        raise ArgumentError(
+            f"vmap: in_axes is an integer, None, or a tuple of one for each positional "
+            f"argument, not {in_axes!r}",
+            user_location(),
+        )
+    if len(axes) != len(args):
+        raise ArgumentError(
+            f"vmap: in_axes has {len(axes)} entries, but {name} was called with "
+            f"{len(args)} positional arguments",
+            user_location(),
+        )
+    dims: list[int | None] = []
+    for position, (axis, argument) in enumerate(zip(axes, args, strict=True)):
+        try:
+            dims += tree.broadcast_prefix(axis, argument)
+        except ValueError as error:
+            raise ArgumentError(
+                f"vmap: in_axes[{position}] = {axis} is no prefix of argument "
+                f"{position} of {name}",
+                user_location(),
+            ) from error
+    dims += [0] * len(tree.leaves(kwargs))
+    _check_axes(in_axes, "in_axes", dims)
+    checked: list[int | None] = []
+    for leaf, dim in zip(tree.leaves((args, kwargs)), dims, strict=True):
+        check_leaf(leaf, f"vmap: an argument of {name}")
+        ndim = leaf_type(leaf).ndim
+        if dim is not None and not -ndim <= dim < ndim:
+            raise ShapeError(
+                f"vmap: axis {dim} of {leaf_type(leaf)} does not exist; give None in "
+                "in_axes for an argument that is the same for all",
+                user_location(),
+            )
+        checked.append(None if dim is None else dim % ndim)
+    return checked
+
+
+def _mapped_size(
+    name: str, leaves: list[Any], dims: list[int | None], given: int | None
+) -> int:
+    sizes = {
+        leaf_type(x).shape[dim]
+        for x, dim in zip(leaves, dims, strict=True)
+        if dim is not None
+    }
+    if given is not None:
+        sizes.add(given)
+    if len(sizes) == 1:
+        return sizes.pop()
+    extents = ", ".join(
+        f"{leaf_type(x)} along axis {d}" for x, d in zip(leaves, dims, strict=True)
+    )
+    if not sizes:
+        problem = f"nothing is mapped: {extents}; give axis_size for repetition"
+    elif given is not None:
+        problem = f"the mapped extents differ from axis_size={given}: {extents}"
+    else:
+        problem = f"the mapped extents differ: {extents}"
+    raise ShapeError(f"vmap of {name}: {problem}", user_location())
+
+
+def _unmapped_type(type: ArrayType, dim: int | None) -> ArrayType:
+    if dim is None:
+        return ArrayType(type.shape, type.dtype, weak=type.weak)
+    shape = type.shape[:dim] + type.shape[dim + 1 :]
+    return ArrayType(shape, type.dtype, weak=type.weak)

@@ -1,0 +1,89 @@
+"""Programs and result types of functions that are traced and not run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from arrayfn import tree
+from arrayfn.transforms.arguments import Function, as_numbers
+from arrayfn.transforms.flat_trace import FlatTrace, trace_function
+from arrayfn.transforms.shape_struct import ShapeDtypeStruct
+
+
+def eval_shape(function: Function, *args: Any, **kwargs: Any) -> Any:
+    """The shapes and data types of ``function(*args, **kwargs)``, which is not run.
+
+    Arguments are arrays, numbers and ``ShapeDtypeStruct``; the result has a
+    ``ShapeDtypeStruct`` in place of each array.
+
+    >>> import numpy as np
+    >>> eval_shape(np.matmul, np.ones((2, 3)), ShapeDtypeStruct((3, 4), "float64"))
+    ShapeDtypeStruct(shape=(2, 4), dtype=float64)
+    """
+    return _result_types(_traced(function, args, kwargs))
+
+
+def make_program(
+    function: Function,
+    static_argnums: int | Sequence[int] = (),
+    return_shape: bool = False,
+) -> Function:
+    """A function of the same arguments that gives the Program of ``function``.
+
+    Arguments are arrays, numbers and ``ShapeDtypeStruct``; those in ``static_argnums``
+    are any Python values. With ``return_shape`` it gives a pair of the Program and what
+    ``eval_shape`` gives.
+
+    >>> import numpy as np
+    >>> print(make_program(lambda x: np.sin(x) * 2.0)(np.ones(3)))
+    program function(x: f64[3]) -> (f64[3]) {
+      a: f64[3] = sin(x) ...
+      b: f64[3] = mul(a, 2.0:f64) ...
+      return b
+    }
+    <BLANKLINE>
+    """
+    static = as_numbers(static_argnums)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        bound, dynamic = without_static(function, args, static)
+        traced = _traced(bound, dynamic, kwargs)
+        if return_shape:
+            return traced.program, _result_types(traced)
+        return traced.program
+
+    return wrapper
+
+
+def without_static(
+    function: Function, args: tuple[Any, ...], static: Sequence[int]
+) -> tuple[Function, tuple[Any, ...]]:
+    """``function`` of the arguments that are not ``static``, and those."""
+    held = {k % len(args): args[k] for k in static if -len(args) <= k < len(args)}
+    if not held:
+        return function, args
+
+    @functools.wraps(function)
+    def bound(*others: Any, **kwargs: Any) -> Any:
+        rest = iter(others)
+        whole = [held[k] if k in held else next(rest) for k in range(len(args))]
+        return function(*whole, **kwargs)
+
+    return bound, tuple(x for k, x in enumerate(args) if k not in held)
+
+
+def _traced(
+    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> FlatTrace:
+    return trace_function(function, args, kwargs, abstract=True, with_values=False)
+
+
+def _result_types(traced: FlatTrace) -> Any:
+    types = traced.program.output_types
+    return tree.unflatten(
+        traced.out_tree,
+        [ShapeDtypeStruct(t.shape, t.dtype, weak_type=t.weak) for t in types],
+    )

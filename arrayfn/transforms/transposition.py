@@ -1,0 +1,182 @@
+"""Transposition of linear Programs, and reverse mode, which is built on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arrayfn.errors import DifferentiationError
+from arrayfn.ir import Atom, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import views
+from arrayfn.primitives.base import (
+    THROUGH_BODY,
+    Linear,
+    Marker,
+    Operand,
+    OverPrograms,
+    Primitive,
+)
+from arrayfn.primitives.dropped_kernels import DIFFERENTIATION, warn_dropped
+from arrayfn.transforms.linearization import Linearization, linearize, split
+
+
+def transpose(program: Program, residuals: int) -> Program:
+    """The transpose of ``program``, linear in the inputs after the first ``residuals``.
+
+    It takes the residuals and a cotangent for each output, and returns a cotangent for
+    each linear input.
+    """
+    linear = [False] * residuals + [True] * (len(program.inputs) - residuals)
+    every = [True] * len(program.outputs)
+    return transpose_varying(program, linear, every, linear[residuals:])[0]
+
+
+def transpose_varying(
+    program: Program,
+    linear: Sequence[bool],
+    given: Sequence[bool],
+    dense: Sequence[bool],
+) -> tuple[Program, list[bool]]:
+    """The transpose of ``program``, linear in some inputs, without zero cotangents.
+
+    It takes the other inputs, and the cotangents of the outputs that are ``given``. It
+    returns the cotangents of linear inputs that are not zero, and of those marked in
+    ``dense`` (one flag for each linear input). Also returned: which of them exist.
+    """
+    pairs = list(zip(program.inputs, linear, strict=True))
+    wanted = [v for v, is_linear in pairs if is_linear]
+    parts = split(program, linear, [True] * len(program.outputs))
+    builder = ProgramBuilder(f"transpose_{program.name}")
+    with builder:
+        saved = [builder.input(v.type) for v, is_linear in pairs if not is_linear]
+        known = builder.inline(parts.known, saved)
+        cotangents = [
+            builder.input(t) if has else None
+            for t, has in zip(program.output_types, given, strict=True)
+        ]
+        results = pull_back(builder, parts.linear, known, cotangents)
+        placed = [
+            views.broadcast_literal(0, v.type) if ct is None and forced else ct
+            for v, ct, forced in zip(wanted, results, dense, strict=True)
+        ]
+        found = [ct for ct in placed if ct is not None]
+        return builder.build(found), [ct is not None for ct in placed]
+
+
+def pull_back(
+    builder: ProgramBuilder,
+    program: Program,
+    saved: Sequence[Atom],
+    cotangents: Sequence[Atom | None],
+) -> list[Atom | None]:
+    """Emit the cotangents of ``program``'s inputs after the ``saved`` ones."""
+    known: dict[Var, Atom] = dict(zip(program.inputs, saved, strict=False))
+    linear: set[Var] = set(program.inputs[len(saved) :])
+    forward = []
+    for equation in program.equations:
+        if any(a in linear for a in equation.inputs):
+            linear.update(equation.outputs)
+            forward.append(equation)
+        else:
+            builder.replay(equation, known)
+    gathered: dict[Var, Atom] = {}
+
+    def gather(atom: Atom, cotangent: Atom | None) -> None:
+        if cotangent is None or not isinstance(atom, Var) or atom not in linear:
+            return
+        have = gathered.get(atom)
+        gathered[atom] = cotangent if have is None else e.add(have, cotangent)
+
+    for atom, cotangent in zip(program.outputs, cotangents, strict=True):
+        gather(atom, cotangent)
+    for equation in reversed(forward):
+        given = [gathered.pop(v, None) for v in equation.outputs]
+        if all(ct is None for ct in given):
+            continue
+        builder.source = equation.source
+        operands: list[Operand] = [
+            Linear(a.type) if a in linear else rename(a, known) for a in equation.inputs
+        ]
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        if row.transpose == THROUGH_BODY:
+            warn_dropped(equation, DIFFERENTIATION)
+            results = _through_body(builder, equation.params["body"], operands, given)
+        elif isinstance(row.transpose, OverPrograms):
+            results = row.transpose.rule(
+                transpose_varying, given, operands, **equation.params
+            )
+        elif isinstance(row.transpose, Marker):
+            raise DifferentiationError(
+                f"{row.name} is not linear, so it has no transpose", equation.source
+            )
+        else:
+            results = row.transpose(given, operands, **equation.params)
+        for atom, cotangent in zip(equation.inputs, results, strict=True):
+            gather(atom, cotangent)
+    return [gathered.get(v) for v in program.inputs[len(saved) :]]
+
+
+def _through_body(
+    builder: ProgramBuilder,
+    body: Program,
+    operands: Sequence[Operand],
+    cotangents: Sequence[Atom | None],
+) -> list[Atom | None]:
+    linear = [isinstance(x, Linear) for x in operands]
+    given = [ct is not None for ct in cotangents]
+    program, found = transpose_varying(body, linear, given, [False] * sum(linear))
+    known = [x for x in operands if not isinstance(x, Linear)]
+    present = [ct for ct in cotangents if ct is not None]
+    results = iter(builder.inline(program, [*known, *present]))
+    there = iter(found)
+    return [next(results) if at and next(there) else None for at in linear]
+
+
+def vjp(program: Program, wrt: Sequence[bool]) -> Program:
+    """The Program (inputs, output cotangents) -> (outputs, cotangents of ``wrt``)."""
+    split = linearize(program, wrt)
+    builder = _continuing(split.known, f"vjp_{program.name}")
+    with builder:
+        cotangents = [builder.input(t) for t in program.output_types]
+        return _with_gradients(builder, split, cotangents)
+
+
+def value_and_grad(program: Program, wrt: Sequence[bool]) -> Program:
+    """The Program inputs -> (outputs, gradients of the first output, a scalar)."""
+    split = linearize(program, wrt)
+    builder = _continuing(split.known, f"grad_{program.name}")
+    with builder:
+        seed = views.broadcast_literal(1, program.output_types[0])
+        others = [None] * (len(program.outputs) - 1)
+        return _with_gradients(builder, split, [seed, *others])
+
+
+def _continuing(program: Program, name: str) -> ProgramBuilder:
+    """A builder that already holds the equations of ``program``."""
+    builder = ProgramBuilder(name)
+    builder.inputs += program.inputs
+    builder.equations += program.equations
+    for var, value in zip(program.constants, program.constant_values, strict=True):
+        builder.adopt_constant(var, value)
+    return builder
+
+
+def _with_gradients(
+    builder: ProgramBuilder, split: Linearization, cotangents: Sequence[Atom | None]
+) -> Program:
+    """Extend ``builder``, which holds ``split.known``, by the cotangents."""
+    known, count = split.known, len(cotangents)
+    outputs, residuals = known.outputs[:count], known.outputs[count:]
+    gradients = pull_back(builder, split.linear, residuals, cotangents)
+    wanted = split.linear.inputs[len(residuals) :]
+    return builder.build([*outputs, *_dense(gradients, wanted)])
+
+
+def _dense(cotangents: Sequence[Atom | None], like: Sequence[Var]) -> list[Atom]:
+    """``cotangents`` with zeros for None."""
+    return [
+        views.broadcast_literal(0, v.type) if ct is None else ct
+        for v, ct in zip(like, cotangents, strict=True)
+    ]
