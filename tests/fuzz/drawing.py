@@ -88,7 +88,7 @@ def _finished(d: Draw, families: tuple[str, ...]) -> Case:
         return replace(case, outputs=(values[-1],))
     case = _transformed(d, case)
     if d.chance(0.45):
-        change = _changed(d, case)
+        change = changed(d, case)
         case = replace(case, change=change)
     return case
 
@@ -160,7 +160,7 @@ def _work(d: Draw, case: Case, growth: float = 1.0) -> float:
     return growth * numbers * rows
 
 
-def _changed(d: Draw, case: Case) -> Change | None:
+def changed(d: Draw, case: Case) -> Change | None:
     """The operands of a second call, with one thing changed."""
     operands = list(case.arguments)
     arrays_ = [k for k, x in enumerate(operands) if not x.python]

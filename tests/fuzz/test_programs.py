@@ -6,10 +6,12 @@ How many programs run is fixed, and sized to a minute on two cores. Others are r
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 from arrayfn.backends.registry import BACKENDS
@@ -18,12 +20,15 @@ from arrayfn.lowering import in_place
 from arrayfn.lowering.templates import indexing as templates
 from arrayfn.passes import masks
 from arrayfn.primitives.table import TABLE
+from tests.fuzz.arrays import Operand
 from tests.fuzz.campaign import Campaign
 from tests.fuzz.case import Case
 from tests.fuzz.devices import install
-from tests.fuzz.drawing import draw
+from tests.fuzz.drawing import changed, draw
+from tests.fuzz.generator import Draw, Known
 from tests.fuzz.run import CRASHED, PASSED, RAW, REFUSED, WRONG, Outcome, run_case
 from tests.fuzz.shrink import shrink
+from tests.fuzz.transformations import Transformation
 from tests.fuzz.worker import limit_of
 
 # A worker that aborts at program 1.
@@ -151,6 +156,21 @@ def test_crashes_and_hangs_are_counted_and_the_next_program_goes_on() -> None:
     report = campaign.run()
     assert report.statuses == {PASSED: 2, CRASHED: 1}
     assert said == ["0:1 crash: the process ended: SIGABRT: lost"]
+
+
+def test_second_calls_make_no_large_hessian() -> None:
+    """7 for 1 in five axes makes 16,807 numbers of one: their Hessian 2 GB."""
+    for seed in range(40):
+        d = Draw(np.random.default_rng(seed), 20_000)
+        d.operands.append(Operand("x0", (1,) * 5, "float32"))
+        d.known["x0"] = Known((1,) * 5, "float32")
+        assert d.try_line("x0 * 2")
+        hessian = Transformation("hessian", ("x0",), (("v0", "anp.sum({})"),))
+        case = Case(tuple(d.operands), tuple(d.lines), ("v0",), hessian)
+        change = changed(d, case)
+        if change is not None:
+            size = math.prod(change.operands[0].shape)
+            assert size**2 <= 4 * d.limit
 
 
 def test_a_program_is_the_same_whenever_it_is_drawn() -> None:
