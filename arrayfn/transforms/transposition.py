@@ -40,9 +40,9 @@ def transpose_varying(
 ) -> tuple[Program, list[bool]]:
     """The transpose of ``program``, linear in some inputs, without zero cotangents.
 
-    It takes the other inputs, and the cotangents of the outputs that are ``given``. It
-    returns the cotangents of linear inputs that are not zero, and of those marked in
-    ``dense`` (one flag for each linear input). Also returned: which of them exist.
+    It takes the other inputs, and the cotangents of the outputs marked in ``given``. It
+    returns the nonzero cotangents of linear inputs, and those marked in ``dense`` (one
+    flag for each linear input). The second result says which of them there are.
     """
     pairs = list(zip(program.inputs, linear, strict=True))
     wanted = [v for v, is_linear in pairs if is_linear]
