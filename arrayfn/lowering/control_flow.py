@@ -123,7 +123,8 @@ def _cond(
             storage.put(inner, into=outer)
         for atom, result in zip(program.outputs, equation.outputs, strict=True):
             storage.put(_own(atom), into=result)
-        blocks.append(block(program))
+        with storage.keeping(equation.outputs):
+            blocks.append(block(program))
     return BranchStep(index, blocks, rest, list(equation.outputs))
 
 

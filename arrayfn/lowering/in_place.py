@@ -11,8 +11,9 @@ value's where nothing else needs that: no iteration copies it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from arrayfn.dtypes import compute_dtype, short_name
@@ -41,6 +42,7 @@ class Storage:
 
     def __init__(self) -> None:
         self._in: dict[Var, Var] = {}
+        self._kept: set[Var] = set()
 
     def of(self, var: Var) -> Var:
         """The array whose memory ``var`` has."""
@@ -49,10 +51,26 @@ class Storage:
         return var
 
     def put(self, var: Var, into: Var) -> None:
-        """Store ``var`` where ``into`` is."""
+        """Store ``var`` where ``into`` is: both in one array from now on."""
         own, target = self.of(var), self.of(into)
+        if own in self._kept and target not in self._kept:
+            own, target = target, own
         if own is not target:
             self._in[own] = target
+
+    @contextmanager
+    def keeping(self, results: Sequence[Var]) -> Generator[None]:
+        """Meanwhile what is put together with ``results`` is stored where they are.
+
+        A branch is lowered so: its values may lie where its result does, and plans know
+        that by what it is outside.
+        """
+        new = {self.of(var) for var in results} - self._kept
+        self._kept |= new
+        try:
+            yield
+        finally:
+            self._kept -= new
 
 
 @dataclass(frozen=True)

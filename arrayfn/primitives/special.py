@@ -377,7 +377,7 @@ ndtr = elementwise(
 )
 erfinv = elementwise(
     "erfinv",
-    _scipy("erfinv"),
+    lambda x: np.copysign(_scipy("erfinv")(x), x),  # SciPy's of -0.0 is 0.0
     [lambda x, y: e.mul(exp(e.square(y)), _HALF_SQRT_PI)],
     accepts=dtypes.FLOATS,
     cost=20,

@@ -351,7 +351,7 @@ class _Rounding:
             if row.family in _WHOLE or np.iscomplexobj(x):
                 x = self.unlike(x)
             if row.name in _SUMS:
-                x = self.signed(x)
+                x = self.signed(self.overflowed(x, margin, dtype))
             elif row.name == "reduce_prod":
                 x = self.in_any_order(x, operands[0], equation.params["axes"], dtype)
             if self.excess:
@@ -362,6 +362,13 @@ class _Rounding:
                 result.imag = self.moved(x.imag, margin, dtypes.real_of(dtype))
                 return result
             return self.moved(x, margin, dtype)
+
+    def overflowed(self, x: Array, margin: Array | float, dtype: DType) -> Array:
+        """``x``, sums; any number where parts of one may be out of range."""
+        limits = ml_dtypes.finfo(dtypes.compute_dtype(dtypes.real_of(dtype)))
+        over = margin >= 2 * float(limits.eps) * float(limits.max)
+        kinds = self.random.choice([np.nan, np.inf, -np.inf, 1.0], x.shape)
+        return np.where(over, x * kinds, x)
 
     def signed(self, x: Array) -> Array:
         """``x`` with either sign where it is 0: that of a sum depends on its order."""

@@ -86,6 +86,7 @@ def _not_a_limit(
     claimed = sum(
         float(np.sum(g * d)) for g, d in zip(gradients, directions, strict=True)
     )
+    terms = sum(float(np.sum(np.abs(g))) for g in gradients)
     program = af.jit(loss, device="reference").lower(*arguments).program
 
     def along(step: float) -> float:
@@ -101,7 +102,7 @@ def _not_a_limit(
     for step in STEPS:
         slopes += [(along(step) - centre) / step, (centre - along(-step)) / step]
     scale = max(map(abs, slopes), default=0.0)
-    noise = 1e-14 * abs(centre) / min(STEPS)
+    noise = 1e-14 * abs(centre) / min(STEPS) + 1e-12 * terms
     if not np.isfinite(slopes).all() or not np.isfinite(claimed):
         return None
     if max(slopes) - min(slopes) > AGREE * scale + noise:

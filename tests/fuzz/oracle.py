@@ -123,7 +123,8 @@ class Expected:
             return wrong & ~(within & (own_error <= OWN * judged.bound))
 
     def _is_undefined(self) -> bool:
-        if all(np.isfinite(wide(np.asarray(x))).all() for x in self.operands):
+        values = [*self.operands, *self.program.constant_values]
+        if all(np.isfinite(wide(np.asarray(x))).all() for x in values):
             return False
         text = str(self.program)
         return any(name in text for name in PADDED)

@@ -10,6 +10,7 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
+from arrayfn import lax
 from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.backends.cuda.emulated_plan import run_plan
 from arrayfn.lowering.plan import kernel_calls
@@ -42,3 +43,22 @@ def test_a_product_of_which_a_part_is_scaled_lies_by_itself() -> None:
     plan = lowered(lambda t: anp.ravel((t @ t.T)[:3]) * 2, x).plan
     (written,) = next(kernel_calls(plan.steps)).writes
     assert plan.buffers[written].nbytes == x.nbytes
+
+
+def twice(a: Any) -> Any:
+    return a.at[2].set(1.5).at[1].set(2.5)
+
+
+@pytest.mark.parametrize("other", [lambda a: a.at[2].set(3.0), twice, lambda a: a])
+def test_a_branch_that_changes_an_operand_twice_writes_the_result(other: Any) -> None:
+    # What is changed in between lies where the result does, and so does the operand.
+    def function(x: Any) -> Any:
+        return lax.cond(anp.sum(x) > 0, other, twice, x), anp.exp(x[0])
+
+    compiled = af.jit(function).lower(np.ones((4, 3))).compiled_program
+    for x in (np.ones((4, 3)), -np.ones((4, 3))):
+        branch = other if x[0, 0] > 0 else twice
+        wanted = af.jit(branch, device="reference")(x)
+        emulated = run_plan(lowered(function, x), [x])
+        for result in (run_unjitted(compiled, [x]), emulated, af.jit(function)(x)):
+            np.testing.assert_array_equal(np.asarray(result[0]), wanted)

@@ -152,7 +152,7 @@ def of_matrices(d: Draw) -> str:
     dtype = d.choice(["float32", "float64"])
     n = d.integer(1, 4)
     x = d.of((n, n), dtype)
-    made = f"(anp.tanh({x}) + {n + 1} * anp.eye({n}, dtype={dtype!r}))"
+    made = f"(anp.tanh(anp.nan_to_num({x})) + {n + 1} * anp.eye({n}, dtype={dtype!r}))"
     return d.choice(MATRICES).replace("{n}", str(n)).replace("{a}", made)
 
 
