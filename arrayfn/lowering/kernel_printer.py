@@ -71,12 +71,18 @@ class ScheduledKernel:
 
 @dataclass
 class KernelPrinter(KernelText, ABC):
-    """Prints one kernel of ``nest``; ``body`` is a target's and a shape's own."""
+    """Prints one kernel of ``nest``.
+
+    Subclasses, one per target and kind of kernel, print the ``body``.
+    """
 
     scratch: list[ScratchRow] = field(default_factory=list)
+    # The hoisted offset of each operand: its index along ``offset_axes``.
     offsets: dict[int, str] = field(default_factory=dict)
     offset_axes: frozenset[int] = frozenset()
+    # Operands whose elements are held in shared memory or registers, and where.
     staged: dict[int, str] = field(default_factory=dict)
+    # A call's work items, and the fewest of them that are worth a thread.
     items: int = 1
     grain: int = 1
     source: str = ""

@@ -51,23 +51,23 @@ _WORDS: Final = frozenset({*dir(scalars), *keyword.kwlist, *dir(builtins)})
 def with_kernel_names(
     names: dict[Var, str], arguments: Sequence[Var], reserved: AbstractSet[str]
 ) -> dict[Var, str]:
-    """``names`` of a Program, where ``arguments`` have names that kernels can use.
+    """``names``, with an underscore after those that kernels cannot give ``arguments``.
 
-    The printed kernel is Python that people run: what the user calls an argument is no
-    other variable's name there, nor a word that kernels use, nor made of another name,
-    as that of a pointer is. ``reserved`` are a target's own words. No two arguments get
-    one name, as no kernel's own variable ends with an underscore.
+    An argument whose name is another variable's name followed by ``_...`` (as pointers'
+    names are), or a word that kernels use, gets a trailing underscore. ``reserved`` are
+    the target's words. Names stay distinct: one that already ends in ``_`` gets one
+    more.
     """
     taken = set(names.values())
     return names | {
         var: f"{names[var]}_"
         for var in arguments
-        if _is_kernels_own(names[var], taken, reserved)
+        if _clashes(names[var], taken, reserved)
     }
 
 
-def _is_kernels_own(name: str, taken: set[str], reserved: AbstractSet[str]) -> bool:
-    """Whether a kernel may have a variable or a word of that name."""
+def _clashes(name: str, taken: set[str], reserved: AbstractSet[str]) -> bool:
+    """Whether ``name`` may be that of a kernel's variable, or a word it uses."""
     parts = name.split("_")
     return (
         name in _WORDS

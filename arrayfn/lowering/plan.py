@@ -184,12 +184,12 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """A value in two buffers by turns: ``current`` holds it, ``next`` is to be written.
+    """A loop's value, double-buffered: an iteration reads ``current``, writes ``next``.
 
-    At first ``current`` is ``initial``. The iterations write into ``first``,
-    ``second``, ``first`` ... in turn, each reading what the last has written. After the
-    loop the value is in ``result``: where the number of iterations is known it was
-    written there, else it may have to be copied, once.
+    ``next`` alternates between ``first`` and ``second``, beginning with ``first``, and
+    ``current`` is the one written before, at first ``initial``. After the loop the
+    value is in ``result``. The last iteration writes there if the number of iterations
+    is known; otherwise the value may be copied there, once.
     """
 
     current: int

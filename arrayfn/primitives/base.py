@@ -302,9 +302,9 @@ class Primitive:
         if any(isinstance(a, Linear) for a in operands):
             # A transpose rule needs the value of an operand that it is linear in.
             raise DifferentiationError(
-                f"the transpose of a function that is not linear was asked for: its "
-                f"{self.name} takes values that depend on its arguments, where one "
-                "may; only linear functions have a transpose (jvp and vjp are for all)",
+                "the transpose of a function that is not linear was asked for: "
+                f"{self.name} would need the value of an argument; only linear "
+                "functions have a transpose (use jvp or vjp for others)",
                 current_builder().source,
             )
         typed = [a.type.dtype for a in operands if isinstance(a, (Var, Literal))]

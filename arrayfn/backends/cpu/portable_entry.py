@@ -48,6 +48,7 @@ def _call_single(*given: Any) -> Any:
 def _call(
     capsule: Any, inputs: Types, outputs: Types, *arguments: Any
 ) -> tuple[Any, ...] | int:
+    """The results, or 1 + the number of the first argument that does not fit."""
     if len(arguments) != len(inputs):
         return 1 + min(len(arguments), len(inputs))
     results = tuple(map(_empty, outputs))

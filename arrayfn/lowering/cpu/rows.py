@@ -12,7 +12,7 @@ from arrayfn.lowering.cpu.stages import StagedPrinter
 from arrayfn.lowering.cpu.sums import chunk_rows, cut, is_running_sum, is_sum, row_block
 from arrayfn.lowering.kernel_ir import Compute, Reduce
 
-STRIP: Final = 256  # elements that are computed while as many are fetched
+STRIP: Final = 256  # elements that are computed while as many are prefetched
 
 
 @dataclass(frozen=True)
@@ -129,16 +129,16 @@ class RowsPrinter(BlockedRowsPrinter):
     def row(self, variables: dict[int, str]) -> None:
         """All stages of the row at ``variables`` of the kept axes."""
         self.hoist_offsets(variables)
-        busiest = self.busiest_stage()
+        prefetching = self.prefetch_stage()
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
             for s in self.outer_statements(stage):
                 self.emit(s, variables)
             if stage >= self.nest.stages or not self.stage_bodies[stage]:
                 continue
-            self.row_stage(stage, variables, ahead=stage == busiest)
+            self.row_stage(stage, variables, ahead=stage == prefetching)
 
     def row_stage(self, stage: int, variables: dict[int, str], ahead: bool) -> None:
-        """One pass over the row; ``ahead`` if it fetches the next one."""
+        """One pass over the row; ``ahead`` if it prefetches the next one."""
         reduced = self.reduced_axes
         blocks = self.blocks(stage, STRIP if ahead else 0)
         self.begin_sums(stage, blocks)
@@ -156,15 +156,15 @@ class RowsPrinter(BlockedRowsPrinter):
         self.stage_loop_body(stage, inner, self.row_index(reduced))
         self.close_loops(blocks, stripped=ahead)
 
-    def busiest_stage(self) -> int | None:
-        """The stage during which the next row is fetched: the one that computes most.
+    def prefetch_stage(self) -> int | None:
+        """The stage that prefetches the next row: the one that computes most.
 
-        The first stage waits for memory while later ones compute on what is near; so
-        these ask for what the first will need. None if there is nothing to ask for.
+        The first waits for memory; later ones read the cache. None if nothing is
+        prefetched.
         """
         if len(self.reduced_axes) != 1 or not self.kept_axes or self.nest.stages == 1:
             return None
-        if not self.rows_fetched():
+        if not self.prefetched_operands():
             return None
         return max(range(1, self.nest.stages), key=self.cost_of_stage)
 
@@ -177,8 +177,8 @@ class RowsPrinter(BlockedRowsPrinter):
             and (s.result.name not in self.kept or self.home[s.result.name] == stage)
         )
 
-    def rows_fetched(self) -> list[int]:
-        """The operands read along their rows, another for each item."""
+    def prefetched_operands(self) -> list[int]:
+        """The operands whose rows are contiguous, and differ between items."""
         (axis,), last = self.reduced_axes, self.kept_axes[-1]
         return [
             k
@@ -193,7 +193,7 @@ class RowsPrinter(BlockedRowsPrinter):
         (axis,), last = self.reduced_axes, self.kept_axes[-1]
         n, least = self.extent(axis), self.use("min_i64")
         self.open(f"for near in range(0, {n}, {STRIP}):")
-        for k in self.rows_fetched():
+        for k in self.prefetched_operands():
             row = self.offsets.get(k, "0")
             place = f"{row} + {self.stride(k, last)} + near"
             self.line(

@@ -91,6 +91,7 @@ def _operator(number: int) -> PythonCall:
         function = partial(step.kernel.function, **dict(step.static))
 
     def call_kernel(operands: Sequence[Array], results: Sequence[Array]) -> None:
+        """Run the kernel once per member of the vmapped axes."""
         for x in operands:
             x.flags.writeable = False
         arrays = (*operands, *results)

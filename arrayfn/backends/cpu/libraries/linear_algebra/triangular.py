@@ -64,7 +64,8 @@ def triangular_run(arguments: int, begin: int, end: int) -> int:
     few = n <= LIMIT and load(arguments + COLUMNS) <= LIMIT
     if load(arguments + SMALL) and load(arguments + LEFT) and few:
         return triangular_small(arguments, begin, end)
-    # BLAS has no product with a conjugate alone, which op = 2 is by columns.
+    # TRANSPOSE 2 (conjugate transpose) is, read by columns, a conjugate without a
+    # transpose: BLAS has no such solve.
     single = load(arguments + LEFT) and load(arguments + COLUMNS) == 1
     if single and load(arguments + TRANSPOSE) < 2:
         return triangular_vectors(arguments, begin, end)
@@ -225,7 +226,7 @@ def zero_rows(b: int, rows: int, step: int, width: int) -> int:
 
 
 def words(dtype: str) -> tuple[int, ...]:
-    """trsm and trsv, the bits of 1, the bytes of an element."""
+    """The words before the arguments: TRSM, TRSV, ONE, ITEM_BYTES and SMALL."""
     letter, library = LETTERS[dtype], blas()
     trsm, trsv = library.address(letter + "trsm"), library.address(letter + "trsv")
     small = small_address(small_matrices.small_substitution, dtype)
