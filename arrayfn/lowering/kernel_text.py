@@ -154,7 +154,7 @@ class KernelText(Body):
         return self.integer(f"n{axis}", self.nest.axes[axis].extent)
 
     def name_of(self, value: Value) -> str:
-        """The scalar's name: the Program's, unless the kernel itself has it."""
+        """The scalar's name: the Program's, with ``_`` if kernels use it themselves."""
         if not self.readable:
             return self.values.setdefault(value.name, f"v{len(self.values)}")
         return f"{value.name}_" if OWN_NAMES.fullmatch(value.name) else value.name
@@ -166,7 +166,7 @@ class KernelText(Body):
         return self.pointer_names()[operand] + ("_out" if array.written else "_in")
 
     def pointer_names(self) -> list[str]:
-        """The Program's name of each operand's array, told apart where it recurs."""
+        """The Program's name of each operand's array, made unique."""
         names: list[str] = []
         for operand, statement in self.operand_statements():
             name = statement.result.name if isinstance(statement, Load) else ""
@@ -207,7 +207,7 @@ class KernelText(Body):
         return self.real(name, value)
 
     def passed(self, constant: Constant) -> str:
-        """The name of a constant that is an argument, as it may come from an extent."""
+        """The name of a constant that is passed, as it may depend on an extent."""
         known = self.constants.get(id(constant))
         if known is None:
             known = f"c{len(self.constants)}"
@@ -222,7 +222,7 @@ class KernelText(Body):
         return f"{constant}_bits"
 
     def unpacked(self, constant: Constant, name: str) -> tuple[int, str]:
-        """A constant's bits as an integer argument, and how the kernel reads them."""
+        """A constant's bits as an integer argument, and the text that unpacks them."""
         dtype = constant.dtype
         array = np.array(constant.value).astype(dtype)
         if dtype in dtypes.FLOATS:
@@ -247,7 +247,7 @@ class KernelText(Body):
 
 
 def _is_plain(constant: Constant) -> bool:
-    """Whether ``constant`` is printed: it is one of those that shapes do not give."""
+    """Whether ``constant`` is printed, as one that no extent gives."""
     if constant.dtype in dtypes.COMPLEX:
         return True
     value = constant.value

@@ -130,7 +130,7 @@ class ElementwisePrinter(BlockPrinter):
     def turn(
         self, operand: int, crossing: int, inner: int, here: dict[int, str]
     ) -> None:
-        """Bring the tile of ``operand``, which lies across the others, into scratch."""
+        """Copy the tile of ``operand``, transposed, into scratch memory."""
         tile = f"{self.pointer(operand)}_tile"
         dtype = self.nest.operands[operand].dtype
         self.scratch.append(ScratchRow(tile, dtype, tile_of(self.nest) ** 2))
@@ -147,7 +147,7 @@ class ElementwisePrinter(BlockPrinter):
         self.staged[operand] = place
 
     def tile_rows(self, inner: int) -> dict[int, str]:
-        """The results whose rows are first put together in scratch, and where."""
+        """The scratch row of each result that is written by whole rows of a tile."""
         rows: dict[int, str] = {}
         written = [(k, o) for k, o in enumerate(self.nest.operands) if o.written]
         read = {s.operand for s in self.nest.statements if isinstance(s, Load)}
@@ -163,7 +163,7 @@ class ElementwisePrinter(BlockPrinter):
         return rows
 
     def prefetch(self, operand: int, variables: dict[int, str]) -> None:
-        """Ask for the elements of a row of the next tile."""
+        """Prefetch a row of the next tile."""
         place = f"{self.pointer(operand)}, {self.index(operand, variables)}"
         self.line(f"{self.use('prefetch_row')}({place}, block)")
 

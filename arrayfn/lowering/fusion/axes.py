@@ -1,4 +1,4 @@
-"""Which axes of a group's domain a value varies along, and whether it fits there."""
+"""The axes of a group's domain that a value varies along, and whether it fits."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class AxisMatching(Recomputation):
         return tuple(known)
 
     def stage(self, equation: Equation, group: Group) -> int:
-        """Which pass over the reduced axes ``equation`` belongs to, counting from 0.
+        """The pass over the reduced axes that ``equation`` belongs to, counted from 0.
 
         A reduction's result is there from the stage after its operand's.
         """
@@ -125,5 +125,5 @@ class AxisMatching(Recomputation):
         return have == kept
 
     def can_reduce(self, group: Group, reduced: frozenset[int]) -> bool:
-        """Members so far vary over the whole domain, or would over what is kept."""
+        """Whether all members so far vary over the whole domain."""
         return all(self.is_full(ids, group) for ids in group.maps.values())
