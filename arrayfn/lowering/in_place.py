@@ -231,11 +231,11 @@ def _place_loop(
         else:
             # An outer loop learns by its storage that a value was written over.
             spare = c.current in free and of(c.initial) not in scope.donated
-            _take_turns(c, step.count, c.current in free, spare, storage, outputs)
+            _choose_buffers(c, step.count, c.current in free, spare, storage, outputs)
     return copies
 
 
-def _take_turns(
+def _choose_buffers(
     carry: CarriedValue,
     count: int | None,
     is_free: bool,

@@ -75,14 +75,14 @@ def kernel_of(
         scratch_bytes=offsets[-1],
         reads=[a for a in arrays if a not in printed.written],
         writes=[a for a in arrays if a in printed.written],
-        turns=_turns(loop),
+        turns=_trip_count(loop),
     )
     return kernel, call
 
 
-def _turns(loop: LoopStep) -> int | None:
+def _trip_count(loop: LoopStep) -> int | None:
     """The most iterations of the body and of loops in it; None if unknown."""
-    inner = [_turns(step) for step in loop.body if isinstance(step, LoopStep)]
+    inner = [_trip_count(step) for step in loop.body if isinstance(step, LoopStep)]
     known = [n for n in inner if n is not None]
     if loop.count is None or len(known) < len(inner):
         return None
@@ -94,7 +94,7 @@ def _is_loop(step: PlanStep) -> TypeGuard[LoopStep]:
 
 
 class LoopPrinter(LoopFrame):
-    """Prints one loop. ``block`` of the lanes are an item."""
+    """Prints one loop. A work item is ``block`` of the lanes."""
 
     block = BLOCK
     looks = True
@@ -124,7 +124,7 @@ class LoopPrinter(LoopFrame):
     @property
     def grain(self) -> int:
         """The least number of items worth giving to a thread."""
-        item = self.work * (_turns(self.step) or MANY) * BLOCK
+        item = self.work * (_trip_count(self.step) or MANY) * BLOCK
         return max(1, math.ceil(CPU.chunk_ns / max(1.0, item)))
 
     def guard(self, array: Var) -> str:
@@ -222,7 +222,7 @@ class LoopPrinter(LoopFrame):
 
     def open_for(self, step: LoopStep, turn: str, turns: str) -> None:
         """Open a loop over iterations; a long one is in parts, to be interruptible."""
-        inside = max([1, *(_turns(s) or MANY for s in step.body if _is_loop(s))])
+        inside = max([1, *(_trip_count(s) or MANY for s in step.body if _is_loop(s))])
         part = max(1, TURNS_BETWEEN_LOOKS // inside)
         if not self.looks or (step.count or 0) <= part:
             self.open(f"for {turn} in range({turns}):")

@@ -74,7 +74,7 @@ def triangular_run(arguments: int, begin: int, end: int) -> int:
 
 @native
 def triangular_small(arguments: int, begin: int, end: int) -> int:
-    """Solve for a few right-hand sides of small real matrices, some at once."""
+    """Solve for a few right-hand sides of small real matrices, several at once."""
     size = load(arguments + ITEM_BYTES)
     rows = load(arguments + ROWS)
     columns = load(arguments + COLUMNS)
@@ -214,7 +214,7 @@ def triangular_sides(arguments: int, begin: int, end: int) -> int:
 
 @native
 def zero_rows(b: int, rows: int, step: int, width: int) -> int:
-    """How many rows of ``width`` bytes are zeros before the first that is not."""
+    """The number of leading rows, of ``width`` bytes, that are zeros."""
     for row in range(rows):
         place = b + row * step
         k = 0
@@ -234,7 +234,7 @@ def words(dtype: str) -> tuple[int, ...]:
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """All right-hand sides, by NumPy's solver."""
+    """Solve for all right-hand sides, by NumPy."""
     if not items:
         return
     rows, columns = int(given["rows"]), int(given["columns"])
