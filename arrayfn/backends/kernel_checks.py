@@ -84,7 +84,7 @@ def _compare(
         far = _differs(have, want, kernel.check)
         if not far.any():
             continue
-        untouched = far & _same_bits(have, before)
+        untouched = far & _equal_or_both_nan(have, before)
         index = tuple(int(i) for i in np.argwhere(far)[0])
         count = int(np.count_nonzero(far))
         raise KernelMismatchError(
@@ -133,8 +133,8 @@ def _differs(have: Array, want: Array, tolerance: bool | float) -> Array:
     return ~(near & np.isfinite(y) | (x == y) | (np.isnan(x) & np.isnan(y)))
 
 
-def _same_bits(x: Array, y: Array) -> Array:
-    """Where two arrays of one dtype are equal, NaN to NaN."""
+def _equal_or_both_nan(x: Array, y: Array) -> Array:
+    """Where ``x`` equals ``y``, or both are NaN (0.0 equals -0.0)."""
     if x.dtype not in dtypes.INEXACT:
         return np.asarray(x == y)
     return (x == y) | (np.isnan(x) & np.isnan(y))

@@ -53,8 +53,8 @@ _LOOPS: Final = ("scan", "while_loop", "while_linear")
 def install() -> None:
     """Make operations on arrays outside ``jit`` use this module."""
     Immediate.compute = compute
-    Immediate.compute_there = compute_there
-    Immediate.run_there = run_there
+    Immediate.compute_on_device = compute_on_device
+    Immediate.run_on_device = run_on_device
 
 
 def compute(
@@ -83,22 +83,24 @@ def compute(
         _spent.add(text, run.done)
 
 
-def compute_there(
+def compute_on_device(
     primitive: Primitive, operands: Sequence[Any], params: Params
 ) -> Sequence[Any]:
-    """The results of a primitive, on the device where one of ``operands`` is."""
+    """The results of a primitive, computed on the device that holds an operand."""
     if _subprograms(primitive, params):
-        return run_there(_alone(primitive, map(type_of, operands), params), operands)
+        return run_on_device(
+            _alone(primitive, map(type_of, operands), params), operands
+        )
     device = device_of(operands)
     types = tuple([type_of(x) for x in operands])
     held = tuple([(name, format_param(value)) for name, value in params.items()])
     key = (device, primitive.name, types, held)
-    run = _there.find(key, device, lambda: _alone(primitive, types, params))
-    return run(tuple([_there.put(device, x) for x in operands]))
+    run = _device_cache.find(key, device, lambda: _alone(primitive, types, params))
+    return run(tuple([_device_cache.put(device, x) for x in operands]))
 
 
-def run_there(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
-    """The outputs of ``program``, on the device where an operand or constant is."""
+def run_on_device(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
+    """The outputs of ``program``, on the device that holds an operand or constant."""
     given = (*operands, *program.constant_values)
     inputs = (*program.inputs, *program.constants)
     arrays = [
@@ -108,12 +110,12 @@ def run_there(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
     device = device_of(arrays)
     types = tuple([type_of(x) for x in arrays])
     key = (device, format_program(program, comments=False), types)
-    run = _there.find(key, device, lambda: _of_types(program, types))
-    return run(tuple([_there.put(device, x) for x in arrays]))
+    run = _device_cache.find(key, device, lambda: _of_types(program, types))
+    return run(tuple([_device_cache.put(device, x) for x in arrays]))
 
 
-class _There:
-    """The executables of operations on devices, and numbers put there.
+class _DeviceCache:
+    """Compiled single operations by key, and scalars already copied to a device.
 
     When there are too many, all are dropped.
     """
@@ -139,7 +141,7 @@ class _There:
         self._numbers.clear()
 
     def put(self, device: str, x: Any) -> Any:
-        """``x``; a number that was put there before as the array it became."""
+        """``x``; a scalar of the host as its copy on ``device``, made once."""
         if isinstance(x, ArrayOnDevice) or x.shape:
             return x
         key = (device, x.dtype, x.tobytes())
@@ -151,7 +153,7 @@ class _There:
         return known
 
 
-_there = _There()
+_device_cache = _DeviceCache()
 
 
 def _of_types(program: Program, types: Sequence[ArrayType]) -> Program:
@@ -317,11 +319,11 @@ def _executable(text: str) -> Any:
 
 @KERNELS.tell
 def _forget_kernels(operator: str) -> None:
-    _there.forget()
+    _device_cache.forget()
 
 
 @forgets
 def _forget() -> None:
-    _there.forget()
+    _device_cache.forget()
     _spent.equations.clear()
     _executable.cache_clear()

@@ -7,12 +7,14 @@ An executable checks itself whether its inputs fit. If they do not, it returns a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from arrayfn import tree
 from arrayfn.tracing import ArrayOnDevice
 
 Call = Callable[..., Any]
+MISMATCH: Final = 1
+"""What calls return for arguments that do not fit: an ``int``, as executables do."""
 
 
 def is_flat(args: Sequence[Any], leaves: Sequence[Any]) -> bool:
@@ -32,10 +34,10 @@ def gives_tuple(out_tree: tree.TreeDef) -> bool:
 def by_trees(
     call: Call, structure: tree.TreeDef, out_tree: tree.TreeDef | None
 ) -> Call:
-    """A call with ``(args, kwargs)`` of one structure; it gives 1 for any other.
+    """A call with ``(args, kwargs)`` of one structure; ``MISMATCH`` for any other.
 
-    ``call`` takes their leaves, and gives what ``out_tree`` has, or without one the
-    result itself.
+    ``call`` takes their leaves. Its results are the leaves of ``out_tree``; without one
+    they are returned as they are.
 
     >>> by_name = by_trees(lambda a, b: (a, b), tree.structure(((0,), {"k": 0})), None)
     >>> by_name((5,), {"k": 6}), by_name((5, 6), {})
@@ -45,7 +47,7 @@ def by_trees(
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, given = tree.flatten((args, kwargs))
         if given != structure:
-            return 1
+            return MISMATCH
         result = call(*leaves)
         if out_tree is None or type(result) is int:
             return result
@@ -55,12 +57,13 @@ def by_trees(
 
 
 def if_on_device(call: Call) -> Call:
-    """``call`` if an argument is on a device; else 1, as if the inputs did not fit.
+    """``call`` if an argument is on a device; ``MISMATCH`` without one.
 
     NumPy arrays alone go to another backend.
     """
 
     def run(*args: Any) -> Any:
-        return call(*args) if any(isinstance(x, ArrayOnDevice) for x in args) else 1
+        on_device = any(isinstance(x, ArrayOnDevice) for x in args)
+        return call(*args) if on_device else MISMATCH
 
     return run

@@ -53,15 +53,15 @@ def continued_fraction(
     """
 
     def step(state: Any) -> Any:
-        n, value, c, d, converged = state
+        n, value, c, d, converged_steps = state
         a, b = part(n)
         d = 1.0 / _not_zero(b + a * d)
         c = _not_zero(b + a / c)
         change = c * d
         # NaN counts as converged.
-        still = ~anp.any(anp.abs(change - 1.0) > 8 * EPSILON)
-        converged = anp.where(still, converged + 1, 0)
-        return n + 1.0, value * change, c, d, converged
+        converged = ~anp.any(anp.abs(change - 1.0) > 8 * EPSILON)
+        converged_steps = anp.where(converged, converged_steps + 1, 0)
+        return n + 1.0, value * change, c, d, converged_steps
 
     first = _not_zero(whole)
     one = ops.as_array(ops.scalar(1.0, dtypes.float64))

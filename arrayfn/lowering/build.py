@@ -97,7 +97,7 @@ class _Builder:
         return tuple(strides), read.offset(base)
 
     def load(self, atom: Var, shape_ids: AxisIds, equation: Equation) -> Var:
-        """Read ``atom``, over axes ``shape_ids``; the Var that stands for it."""
+        """Load ``atom``, over axes ``shape_ids``; return the Var of the scalar."""
         read = self.reads[atom]
         ids = shape_ids if atom.type.shape else ()
         strides, offset = self.strides(read, ids, atom.type.ndim)
@@ -180,7 +180,7 @@ class _Builder:
     def bitcast(
         self, equation: Equation, operand: Scalar, level: Level, stage: int
     ) -> None:
-        """Read the bits anew. A half is a float32 here: its bits come and go as u16."""
+        """Reinterpret the bits. A half is a float32 here, so its bits are a u16."""
         output = equation.outputs[0]
         source, target = equation.inputs[0].type.dtype, output.type.dtype
         bits = [dtypes.uint16 if d in dtypes.HALVES else d for d in (source, target)]
@@ -301,7 +301,7 @@ class _Builder:
 
 
 def convert_function(source: DType, target: DType) -> str | None:
-    """The conversion between compute dtypes; None if there is nothing to do.
+    """The conversion between compute dtypes; None if they are equal.
 
     A conversion to a half rounds, although the value stays float32 in the kernel.
     """
@@ -342,7 +342,7 @@ def select_axes(nest: Nest, order: Sequence[int]) -> Nest:
 
 
 def order_axes(nest: Nest) -> Nest:
-    """``nest`` with the axes outermost first as the most of its memory lies.
+    """``nest`` with its axes in the order of most of its memory, outermost first.
 
     Written arrays count double: a strided write is dearer than a strided read.
     """

@@ -1,4 +1,4 @@
-"""Loops and branches as steps of a plan: what their Programs' values are outside.
+"""Loops and branches as steps of a plan, over the arrays outside their Programs.
 
 In: an equation as the passes leave it. The operands lie row-major; a ``while_loop``'s
 condition is the last value that it carries, so that its body computes it anew and the
@@ -105,7 +105,7 @@ def carried_values(
     initials: Sequence[Var],
     results: Sequence[Var],
 ) -> list[CarriedValue]:
-    """The values of a loop, from what they are in its body and outside."""
+    """The carried values of a loop, each with its Vars inside and outside."""
     values = zip(inputs, outputs, initials, results, strict=True)
     return [CarriedValue(*value) for value in values]
 
@@ -129,6 +129,6 @@ def _cond(
 
 
 def _own(atom: Atom) -> Var:
-    """A result of a body: the layout pass has made it an array of its own."""
+    """A result of a body, which the layout pass has made an array of its own."""
     assert isinstance(atom, Var)
     return atom

@@ -1,4 +1,4 @@
-"""Halves are rounded where anything but arithmetic of halves reads them.
+"""Rounds halves that are read by anything but arithmetic of halves.
 
 Kernels compute on halves in float32, and between the equations of one kernel a number
 keeps float32's precision and range. It is rounded where it is stored, and where it is

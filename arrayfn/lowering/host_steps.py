@@ -62,7 +62,7 @@ class HostStep:
         return tuple(made)
 
     def offsets_of_calls(self) -> Iterator[tuple[int, ...]]:
-        """For each call of the kernel, where its arrays begin, in elements."""
+        """The offsets of the arrays, in elements, for each call of the kernel."""
         types = self.types_of_call
         if not self.mapped or (self.kernel and self.kernel.vmap == "expand_dims"):
             yield (0,) * len(types)
@@ -78,13 +78,13 @@ class HostStep:
             yield tuple(offsets)
 
     def _has_axes(self, number: int) -> list[bool]:
-        """Which mapped axes operand, or result, ``number`` has."""
+        """Whether operand or result ``number`` has each of the mapped axes."""
         count = len(self.operands)
         return [number >= count or which[number] for _, which in self.mapped]
 
 
 class HostSteps:
-    """The steps of this process's plans, by number."""
+    """The host steps of this process's plans, by number."""
 
     def __init__(self) -> None:
         self._steps: list[HostStep] = []
@@ -160,7 +160,7 @@ def _call(
 
 
 def _type_of(atom: Atom, reads: Reads) -> ArrayType:
-    """The type of an operand, with the layout that it has where it lies."""
+    """The type of an operand, with the layout of the array that it is read from."""
     assert isinstance(atom, Var)
     read = reads[atom]
     base = read.base.type

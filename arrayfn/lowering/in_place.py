@@ -38,7 +38,7 @@ from arrayfn.lowering.steps import (
 
 
 class Storage:
-    """Which array each Var is stored in: its own, unless it took over another's."""
+    """The array in which each Var is stored: its own, or one it took over."""
 
     def __init__(self) -> None:
         self._in: dict[Var, Var] = {}
@@ -51,7 +51,7 @@ class Storage:
         return var
 
     def put(self, var: Var, into: Var) -> None:
-        """Store ``var`` where ``into`` is: both in one array from now on."""
+        """Store ``var`` in the array of ``into``."""
         own, target = self.of(var), self.of(into)
         if own in self._kept and target not in self._kept:
             own, target = target, own
@@ -60,7 +60,7 @@ class Storage:
 
     @contextmanager
     def keeping(self, results: Sequence[Var]) -> Generator[None]:
-        """Meanwhile what is put together with ``results`` is stored where they are.
+        """A context in which Vars joined with ``results`` take the memory of these.
 
         A branch is lowered so: its values may lie where its result does, and plans know
         that by what it is outside.
@@ -75,7 +75,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Scope:
-    """What may be done with the arrays of one Program: the whole one, or a body.
+    """The arrays of one Program, whole or a body, that may be overwritten.
 
     ``outputs`` are its results, whose memory is given: an operand goes there, not the
     result into the operand. Inputs in ``donated`` may be overwritten; if there is an
@@ -92,7 +92,7 @@ class Scope:
 
 
 def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None:
-    """Let results take the memory of operands that nothing needs any more.
+    """Store results in the memory of operands that are dead.
 
     The nests among ``steps`` are replaced; loops learn where their values lie, and get
     a copy before them of an initial value that has to stay.
@@ -166,7 +166,7 @@ def _write_over(
     outputs: AbstractSet[Var],
     scope: Scope,
 ) -> None:
-    """Store a result of a call where an operand lies that dies with it, if it may."""
+    """Store a call's result in the memory of an operand that dies there, if it may."""
     for result, operand in step.over:
         root = storage.of(operand)
         touched = sum(storage.of(var) is root for var in step.arrays())
@@ -187,7 +187,7 @@ def _place_loop(
     outputs: AbstractSet[Var],
     scope: Scope,
 ) -> list[PlanStep]:
-    """Decide where the values of ``step`` lie; the copies that come before it."""
+    """Assign memory to the values of ``step``; return the copies to make before it."""
     of = storage.of
     roots = [of(var) for var in step.operands]
     free: set[Var] = set()
@@ -231,11 +231,11 @@ def _place_loop(
         else:
             # An outer loop learns by its storage that a value was written over.
             spare = c.current in free and of(c.initial) not in scope.donated
-            _take_turns(c, step.count, c.current in free, spare, storage, outputs)
+            _choose_buffers(c, step.count, c.current in free, spare, storage, outputs)
     return copies
 
 
-def _take_turns(
+def _choose_buffers(
     carry: CarriedValue,
     count: int | None,
     is_free: bool,
@@ -243,7 +243,7 @@ def _take_turns(
     storage: Storage,
     outputs: AbstractSet[Var],
 ) -> None:
-    """Choose the two places such that the last value is written to the result.
+    """Choose the two buffers so that the last value is written to the result.
 
     The first iteration reads the initial value, so only the second may write over it.
     """
@@ -315,7 +315,7 @@ def write_in_place(
     outputs: AbstractSet[Var],
     scope: Scope,
 ) -> Nest:
-    """``nest`` with results over operands, as far as may be; ``storage`` learns of it.
+    """``nest`` with results stored over operands where possible; updates ``storage``.
 
     ``dying`` are the arrays (by storage) that may be overwritten here: temporaries and
     donated inputs that nothing reads later.
@@ -343,7 +343,7 @@ def _takes_over(
     dying: AbstractSet[Var],
     scope: Scope,
 ) -> int | None:
-    """The operand that ``written`` may take the place of: a donated one, if any."""
+    """The operand whose memory ``written`` may take: preferably a donated one."""
     target = nest.operands[written]
     store = next(
         s for s in nest.statements if isinstance(s, Store) and s.operand == written

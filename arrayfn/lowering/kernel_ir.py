@@ -66,7 +66,7 @@ class Constant:
 
 
 def constant_of(literal: ir.Literal) -> Constant:
-    """A literal as kernels compute with it: a number that its own dtype has."""
+    """The constant of a literal; a half's value is rounded to 16 bits."""
     dtype = literal.type.dtype
     value = literal.value
     if dtype in dtypes.HALVES:
@@ -178,7 +178,7 @@ def is_element_store(statement: Statement) -> bool:
 
 
 def uses(statement: Statement) -> list[Value]:
-    """The values that ``statement`` needs."""
+    """The values that ``statement`` reads."""
     scalars: list[Scalar | None] = []
     if isinstance(statement, Compute):
         scalars += statement.arguments
@@ -203,13 +203,13 @@ class Nest:
 
     @property
     def has_computed_places(self) -> bool:
-        """Whether some load or store goes where indices say (gather, scatter)."""
+        """Whether some load or store has computed indices (gather, scatter)."""
         accesses = (s for s in self.statements if isinstance(s, (Load, Store)))
         return any(s.at for s in accesses)
 
     @property
     def has_totals(self) -> bool:
-        """Whether some reductions go across the kept axes."""
+        """Whether some reductions run over the kept axes."""
         return any(isinstance(s, Reduce) and s.across for s in self.statements)
 
     @property

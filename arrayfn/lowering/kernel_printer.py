@@ -1,4 +1,4 @@
-"""What the printers of kernels share: places, statements, the function's frame.
+"""What the printers of kernels share: indices, statements, the function's frame.
 
 Targets add the loops: what becomes of the axes. Lines and names are ``kernel_text``'s.
 """
@@ -71,12 +71,18 @@ class ScheduledKernel:
 
 @dataclass
 class KernelPrinter(KernelText, ABC):
-    """Prints one kernel of ``nest``; ``body`` is a target's and a shape's own."""
+    """Prints one kernel of ``nest``.
+
+    Subclasses, one per target and kind of kernel, print the ``body``.
+    """
 
     scratch: list[ScratchRow] = field(default_factory=list)
+    # The hoisted offset of each operand: its index along ``offset_axes``.
     offsets: dict[int, str] = field(default_factory=dict)
     offset_axes: frozenset[int] = frozenset()
+    # Operands whose elements are held in shared memory or registers, and where.
     staged: dict[int, str] = field(default_factory=dict)
+    # A call's work items, and the fewest of them that are worth a thread.
     items: int = 1
     grain: int = 1
     source: str = ""
@@ -103,7 +109,7 @@ class KernelPrinter(KernelText, ABC):
     # Indices.
 
     def stride(self, operand: int, axis: int) -> str:
-        """The text of one stride: a product of extents where it is one."""
+        """The text of a stride: as a product of extents if it is one."""
         value = self.nest.operands[operand].strides[axis]
         if value in (0, 1):
             return str(value)
@@ -137,7 +143,7 @@ class KernelPrinter(KernelText, ABC):
         return " + ".join(terms) or "0"
 
     def decompose(self, text: str, axes: Sequence[int]) -> dict[int, str]:
-        """Loop variables of ``axes`` from a flat index over them."""
+        """The loop variables of ``axes``, computed from a flat index over them."""
         variables: dict[int, str] = {}
         if not axes:
             return variables
@@ -155,7 +161,7 @@ class KernelPrinter(KernelText, ABC):
         return variables
 
     def hoist_offsets(self, variables: dict[int, str]) -> None:
-        """One line for the offset of each operand along the axes of ``variables``."""
+        """Print a line for each operand's offset along the axes of ``variables``."""
         seen: dict[str, str] = {}
         offsets: dict[int, str] = {}
         for operand in range(len(self.nest.operands)):
@@ -184,7 +190,7 @@ class KernelPrinter(KernelText, ABC):
         return f"{self.pointer(s.operand)}[{self.index_of_place(s, variables)}]"
 
     def index_of_place(self, s: Load | Store, variables: dict[int, str]) -> str:
-        """The index of the element, its computed steps and all."""
+        """The index of the element, computed steps included."""
         steps = " + ".join(self.step(s.operand, k, step) for k, step in enumerate(s.at))
         affine = self.index(s.operand, variables)
         return (
@@ -202,7 +208,7 @@ class KernelPrinter(KernelText, ABC):
         self.line(f"{self.name_of(s.result)} = {self.widen_loaded(s.operand, text)}")
 
     def widen_loaded(self, operand: int, text: str) -> str:
-        """A value as it is computed with, from what ``operand`` has."""
+        """``text``, an element of ``operand``, widened to its compute dtype."""
         return self.widen(self.nest.operands[operand].dtype, text)
 
     def widen(self, dtype: DType, text: str) -> str:
@@ -251,7 +257,7 @@ class KernelPrinter(KernelText, ABC):
         return f"{self.use(function)}({', '.join(arguments)})"
 
     def stored(self, operand: int, text: str) -> str:
-        """A value as it is stored to ``operand``."""
+        """``text`` narrowed to the dtype of ``operand``."""
         return self.narrow(self.nest.operands[operand].dtype, text)
 
     def store(self, s: Store, variables: dict[int, str]) -> None:

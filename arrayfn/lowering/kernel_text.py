@@ -51,23 +51,23 @@ _WORDS: Final = frozenset({*dir(scalars), *keyword.kwlist, *dir(builtins)})
 def with_kernel_names(
     names: dict[Var, str], arguments: Sequence[Var], reserved: AbstractSet[str]
 ) -> dict[Var, str]:
-    """``names`` of a Program, where ``arguments`` have names that kernels can use.
+    """``names``, with an underscore after those that kernels cannot give ``arguments``.
 
-    The printed kernel is Python that people run: what the user calls an argument is no
-    other variable's name there, nor a word that kernels use, nor made of another name,
-    as that of a pointer is. ``reserved`` are a target's own words. No two arguments get
-    one name, as no kernel's own variable ends with an underscore.
+    An argument whose name is another variable's name followed by ``_...`` (as pointers'
+    names are), or a word that kernels use, gets a trailing underscore. ``reserved`` are
+    the target's words. Names stay distinct: one that already ends in ``_`` gets one
+    more.
     """
     taken = set(names.values())
     return names | {
         var: f"{names[var]}_"
         for var in arguments
-        if _is_kernels_own(names[var], taken, reserved)
+        if _clashes(names[var], taken, reserved)
     }
 
 
-def _is_kernels_own(name: str, taken: set[str], reserved: AbstractSet[str]) -> bool:
-    """Whether a kernel may have a variable or a word of that name."""
+def _clashes(name: str, taken: set[str], reserved: AbstractSet[str]) -> bool:
+    """Whether ``name`` may be that of a kernel's variable, or a word it uses."""
     parts = name.split("_")
     return (
         name in _WORDS
@@ -154,7 +154,7 @@ class KernelText(Body):
         return self.integer(f"n{axis}", self.nest.axes[axis].extent)
 
     def name_of(self, value: Value) -> str:
-        """The scalar's name: the Program's, unless the kernel itself has it."""
+        """The scalar's name: the Program's, with ``_`` if kernels use it themselves."""
         if not self.readable:
             return self.values.setdefault(value.name, f"v{len(self.values)}")
         return f"{value.name}_" if OWN_NAMES.fullmatch(value.name) else value.name
@@ -166,7 +166,7 @@ class KernelText(Body):
         return self.pointer_names()[operand] + ("_out" if array.written else "_in")
 
     def pointer_names(self) -> list[str]:
-        """The Program's name of each operand's array, told apart where it recurs."""
+        """The Program's name of each operand's array, made unique."""
         names: list[str] = []
         for operand, statement in self.operand_statements():
             name = statement.result.name if isinstance(statement, Load) else ""
@@ -207,7 +207,7 @@ class KernelText(Body):
         return self.real(name, value)
 
     def passed(self, constant: Constant) -> str:
-        """The name of a constant that is an argument, as it may come from an extent."""
+        """The name of a constant that is passed, as it may depend on an extent."""
         known = self.constants.get(id(constant))
         if known is None:
             known = f"c{len(self.constants)}"
@@ -222,7 +222,7 @@ class KernelText(Body):
         return f"{constant}_bits"
 
     def unpacked(self, constant: Constant, name: str) -> tuple[int, str]:
-        """A constant's bits as an integer argument, and how the kernel reads them."""
+        """A constant's bits as an integer argument, and the text that unpacks them."""
         dtype = constant.dtype
         array = np.array(constant.value).astype(dtype)
         if dtype in dtypes.FLOATS:
@@ -247,7 +247,7 @@ class KernelText(Body):
 
 
 def _is_plain(constant: Constant) -> bool:
-    """Whether ``constant`` is printed: it is one of those that shapes do not give."""
+    """Whether ``constant`` is printed, as one that no extent gives."""
     if constant.dtype in dtypes.COMPLEX:
         return True
     value = constant.value

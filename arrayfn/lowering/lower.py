@@ -130,7 +130,7 @@ class Lowering:
         )
 
     def block(self, program: Program) -> list[PlanStep]:
-        """The steps of ``program``: the whole one, or that of a loop or branch."""
+        """The steps of ``program``, the whole one or that of a loop or branch."""
         self.reads |= resolve_reads(program)
         names = name_vars(program)
         arguments = (*program.inputs, *program.constants)
@@ -149,11 +149,11 @@ class Lowering:
         return steps
 
     def units(self, program: Program) -> tuple[Unit, ...]:
-        """What of ``program`` is computed together."""
+        """The units of ``program``: equations that are computed together."""
         return fuse(program) if self.options.fused else each_alone(program)
 
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
-        """``steps`` with calls of kernels in the place of nests."""
+        """``steps`` with kernel calls in place of nests."""
         done: list[PlanStep] = []
         for step in steps:
             if isinstance(step, NestStep):
@@ -230,12 +230,12 @@ class Lowering:
         )
 
     def board(self, board: Var) -> None:
-        """Have ``board`` be zeros before the first call."""
+        """Allocate ``board``, zeroed before the first call."""
         zeros = np.zeros(board.type.shape, board.type.dtype)
         self.constants.append((board, zeros))
 
     def add_kernel(self, kernel: Kernel) -> str:
-        """The name under which ``kernel`` is known: an equal one's, if there is one."""
+        """Add ``kernel`` unless an equal one is there; return the name of either."""
         known = self.by_key.get(kernel.key)
         if known is None:
             self.by_key[kernel.key] = kernel.name
@@ -294,14 +294,14 @@ class Lowering:
         self.storage.put(target, into=equation.outputs[0])
 
     def library_row(self, form: Library, equation: Equation) -> None:
-        """A primitive that a library computes. Targets without it refuse it here."""
+        """Lower a primitive that a library computes; targets without it raise."""
         if form.in_place:
             self.take_over(equation)
         for call in libraries.calls(form.name, equation, self.reads):
             self.library(call)
 
     def control(self, equation: Equation) -> None:
-        """A loop or branch."""
+        """Lower a loop or branch."""
         outside = self.serial
         self.serial = outside or self.is_serial(equation)
         step = control_step(equation, self.reads, self.storage, self.block)
@@ -314,7 +314,7 @@ class Lowering:
         self.steps.append(step)
 
     def lanes(self, loop: LoopStep) -> int:
-        """How many elements go through a loop by themselves, in one kernel; 0: none."""
+        """The number of independent elements of a loop that is one kernel; else 0."""
         lanes = lanes_of(loop)
         return lanes if lanes >= BLOCK or not loop.serial else 0
 

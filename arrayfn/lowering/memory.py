@@ -23,7 +23,7 @@ class Lifetime:
 
     @property
     def size(self) -> int:
-        """The bytes that it takes of the arena."""
+        """The bytes that it takes in the arena, aligned."""
         return -(-self.nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -62,13 +62,13 @@ def lay_out(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 
 def _in_order(lifetimes: Sequence[Lifetime]) -> list[int]:
-    """The lifetimes' numbers as they begin, the larger of equals first."""
+    """The lifetimes' numbers by their first step, the larger of equals first."""
     keys = [(x.first, -x.nbytes, k) for k, x in enumerate(lifetimes)]
     return [k for _, _, k in sorted(keys)]
 
 
 def _meetings(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
-    """For each lifetime those that meet it; None if they are very many."""
+    """The lifetimes that overlap with each; None if they are very many."""
     meetings: list[list[int]] = [[] for _ in lifetimes]
     living: list[tuple[int, int]] = []
     count = 0
@@ -87,7 +87,7 @@ def _meetings(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
 
 
 def _as_they_come(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Each at the first gap that is wide enough, in the order in which they begin."""
+    """Offsets by first fit, in the order in which lifetimes begin."""
     offsets = [0] * len(lifetimes)
     living: list[tuple[int, int]] = []
     gaps: list[tuple[int, int]] = []  # from, to: ordered, apart

@@ -73,7 +73,7 @@ class OperatorKernel:
 
 
 def operators_of(program: Program) -> Iterator[str]:
-    """The names of what ``program`` calls, in the Programs of its equations too."""
+    """The operators that ``program`` calls, nested Programs included."""
     for equation in program.equations:
         if equation.primitive.name == "operator_call":
             yield equation.params["name"]
@@ -90,7 +90,7 @@ class KernelTable:
         self._defined: set[str] = set()
 
     def define(self, operator: str) -> None:
-        """Say that a function is now ``operator``.
+        """Record that a function now defines ``operator``.
 
         Kernels that a backend registered before the first such function stay; those of
         a function that had the name until now are forgotten.
@@ -100,7 +100,7 @@ class KernelTable:
         self._defined.add(operator)
 
     def tell(self, function: Callable[[str], None]) -> Callable[[str], None]:
-        """Have ``function`` called with each operator whose kernels change."""
+        """Have ``function`` be called with each operator whose kernels change."""
         self._told.append(function)
         return function
 
@@ -109,7 +109,7 @@ class KernelTable:
             function(operator)
 
     def register(self, kernel: OperatorKernel) -> None:
-        """Add ``kernel``, before those there are."""
+        """Add ``kernel``, which is tried before earlier ones."""
         key = kernel.operator, kernel.backend
         self._kernels.setdefault(key, []).insert(0, kernel)
         if kernel.check is not False:

@@ -68,7 +68,7 @@ class Kernel:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether somebody wrote it, with ``Lowered.with_kernel``."""
+        """Whether it was written by hand (``Lowered.with_kernel``)."""
         return self.key == self.source
 
     @property
@@ -170,7 +170,7 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Buffer ``buffer``: ``stride`` bytes further through ``source`` each iteration.
+    """A window ``buffer`` of ``source`` that moves by ``stride`` bytes an iteration.
 
     It begins ``offset`` bytes into ``source``. The stride of a reversed loop is
     negative.
@@ -184,12 +184,12 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """A value in two buffers by turns: ``current`` holds it, ``next`` is to be written.
+    """A loop's value, double-buffered: an iteration reads ``current``, writes ``next``.
 
-    At first ``current`` is ``initial``. The iterations write into ``first``,
-    ``second``, ``first`` ... in turn, each reading what the last has written. After the
-    loop the value is in ``result``: where the number of iterations is known it was
-    written there, else it may have to be copied, once.
+    ``next`` alternates between ``first`` and ``second``, beginning with ``first``, and
+    ``current`` is the one written before, at first ``initial``. After the loop the
+    value is in ``result``. The last iteration writes there if the number of iterations
+    is known; otherwise the value may be copied there, once.
     """
 
     current: int
@@ -222,7 +222,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Run the one of ``branches`` that ``index``, a buffer of an int32, says.
+    """Run one of ``branches``, by number ``index``, a buffer of an int32.
 
     An index outside is moved to the nearest branch. ``host`` is as in ``Loop``.
     """
@@ -238,7 +238,7 @@ Step = KernelCall | Loop | Branch
 
 
 def kernel_calls(steps: Iterable[Step]) -> Iterator[KernelCall]:
-    """The calls of kernels among ``steps``, those in loops and branches too."""
+    """The kernel calls among ``steps``, in loops and branches too."""
     for step in steps:
         if isinstance(step, KernelCall):
             yield step

@@ -93,7 +93,7 @@ class _Planner:
     # Lifetimes.
 
     def live(self, steps: Sequence[PlanStep]) -> None:
-        """Number ``steps`` and what is in them, and note which temporaries live."""
+        """Number ``steps``, nested ones too, and set the lifetimes of temporaries."""
         for step in steps:
             self.touch(step.arrays())
             self.time += 1
@@ -118,7 +118,7 @@ class _Planner:
                 self.lives[root] = replace(life, last=now)
 
     def place_moving(self, step: LoopStep) -> None:
-        """Buffers for what has another address in each iteration of ``step``."""
+        """Add buffers for arrays whose address changes with each iteration."""
         for s in step.slices:
             self.add(self.storage.of(s.inner), "slice")
         for c in step.carries:

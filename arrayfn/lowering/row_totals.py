@@ -1,4 +1,4 @@
-"""Totals over rows, taken along while each row is computed.
+"""Totals over rows, accumulated while each row is computed.
 
 A gradient often needs both: rows that are passed over in stages (layernorm's), and sums
 of the same arrays over all rows (its scale's and shift's). As two kernels they read
@@ -63,7 +63,7 @@ def with_totals(rows: Nest, totals: Nest) -> Nest | None:
 def drop_unread(
     steps: Sequence[PlanStep], outputs: AbstractSet[Var], storage: Storage
 ) -> None:
-    """Leave out what rows stored for totals that have since joined them.
+    """Remove stores of rows that nothing reads since the totals joined them.
 
     ``outputs`` are needed after ``steps``.
     """
@@ -116,7 +116,7 @@ class _Merger:
         self.levels[value.name], self.stages[value.name] = level, stage
 
     def add(self, s: Statement, totals: Nest) -> bool:
-        """Add a statement; False if it has no place among the rows."""
+        """Add a statement; return False if it does not fit among the rows."""
         match s:
             case Load():
                 return self.load(s, totals.operands[s.operand])

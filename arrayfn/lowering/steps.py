@@ -22,13 +22,13 @@ class NestStep:
     partials: list[Partial]
 
     def arrays(self) -> list[Var]:
-        """What it touches."""
+        """The arrays that it reads or writes."""
         arrays = [o.array for o in self.nest.operands]
         return arrays + [p.array for p in self.partials]
 
     @property
     def writes(self) -> list[Var]:
-        """What it writes, but for partial results."""
+        """The arrays that it writes, but for partial results."""
         return [o.array for o in self.nest.operands if o.written]
 
 
@@ -53,7 +53,7 @@ class CallStep:
     over: list[tuple[Var, Var]] = field(default_factory=list[tuple[Var, Var]])
 
     def arrays(self) -> list[Var]:
-        """What it touches."""
+        """The arrays that it reads or writes."""
         return [*self.reads, *self.writes]
 
 
@@ -105,19 +105,19 @@ class LoopStep:
     lanes: int = 0
 
     def arrays(self) -> list[Var]:
-        """What it touches."""
+        """The arrays that it reads or writes."""
         own = [v for c in self.carries for v in (c.first, c.second) if v is not None]
         return [*self.operands, *self.results, *own]
 
     @property
     def writes(self) -> list[Var]:
-        """What it writes."""
+        """The arrays that it writes."""
         return self.results
 
 
 @dataclass
 class BranchStep:
-    """The one of ``branches`` that ``index`` says."""
+    """Runs one of ``branches``, by number ``index``."""
 
     index: Var
     branches: list[list[PlanStep]]
@@ -125,12 +125,12 @@ class BranchStep:
     results: list[Var]
 
     def arrays(self) -> list[Var]:
-        """What it touches."""
+        """The arrays that it reads or writes."""
         return [self.index, *self.operands, *self.results]
 
     @property
     def writes(self) -> list[Var]:
-        """What it writes."""
+        """The arrays that it writes."""
         return self.results
 
 

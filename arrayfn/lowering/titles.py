@@ -1,4 +1,4 @@
-"""What kernels are titled with: the primitives that they compute."""
+"""Titles of kernels: the primitives that they compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether plans are proved when they have been made: if ``ARRAYFN_VERIFY=1``."""
+"""Proves each plan that is made if ``ARRAYFN_VERIFY=1``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _VARIABLE: Final = "ARRAYFN_VERIFY"
 
 
 def verified(compiled: CompiledProgram, donated: Collection[int]) -> CompiledProgram:
-    """``compiled``, which has been proved if that is asked for.
+    """``compiled``, proved first if ``ARRAYFN_VERIFY=1``.
 
     It may write over the inputs ``donated``. Raises VerificationError where a step does
     what it must not.

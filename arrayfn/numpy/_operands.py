@@ -309,6 +309,17 @@ def same(x: ArrayLike) -> Array:
     return np.array(value, order="C")
 
 
+def is_row_major(name: str, order: str) -> bool:
+    """Whether ``order`` is "C"; raises ArgumentError if it is not "F" either."""
+    if order not in ("C", "F"):
+        raise ArgumentError(
+            f"{name}: order is 'C' or 'F', not {order!r}; results do not depend on how "
+            "arrays lie in memory",
+            user_location(),
+        )
+    return order == "C"
+
+
 def as_shape(name: str, shape: Any) -> Shape:
     """``shape``, an integer or a sequence of them, as a tuple of ints."""
     entries = shape if isinstance(shape, (tuple, list)) else (shape,)

@@ -223,7 +223,8 @@ def ravel_multi_index(
         )
     places: Any = np.asarray(0)
     extents = list(zip(parts, shape, strict=True))
-    for part, extent in extents if order == "C" else extents[::-1]:
+    row_major = ops.is_row_major("ravel_multi_index", order)
+    for part, extent in extents if row_major else extents[::-1]:
         places = places * extent + _within(part, extent, mode)
     return asarray(places)
 
@@ -261,10 +262,11 @@ def unravel_index(x: ArrayLike, shape: Sequence[int], order: str = "C") -> Any:
     places = where(places < 0, places + size, places)
     places = where(places < 0, 0, where(places >= size, size - 1, places))
     found: list[Array] = []
-    for extent in extents[::-1] if order == "C" else extents:
+    row_major = ops.is_row_major("unravel_index", order)
+    for extent in extents[::-1] if row_major else extents:
         found.append(asarray(places % extent))
         places = places // extent
-    return tuple(found[::-1] if order == "C" else found)
+    return tuple(found[::-1] if row_major else found)
 
 
 # Sequences.

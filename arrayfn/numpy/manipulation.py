@@ -39,11 +39,12 @@ def reshape(
 ) -> Array:
     """x's elements, in row-major (``order="F"``: column-major) order, as ``shape``.
 
-    One extent may be -1; it follows from the others.
+    One extent may be -1; it follows from the others. ``copy`` has no effect: results
+    never share writable memory with ``x``.
     """
     type = ops.type_of_operand("reshape", x)
     wanted = _completed_shape(type.size, type.shape, shape)
-    if order == "F":
+    if not ops.is_row_major("reshape", order):
         reversed_shape = wanted[::-1]
         return transpose(apply(views.reshape, transpose(x), shape=reversed_shape))
     if wanted == type.shape:

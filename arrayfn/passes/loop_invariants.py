@@ -102,7 +102,7 @@ def _hoisted(
     operands: Sequence[Atom],
     wanted: Sequence[Equation],
 ) -> tuple[Var, ...]:
-    """The loop with the outputs of ``wanted``, computed before it, as constants."""
+    """Emit ``wanted``, then the loop with their outputs among its constants."""
     loop = _loop(equation)
     assert loop is not None
     key, first, second = loop

@@ -105,9 +105,22 @@ class ByAxis:
 
 Operand = Atom | Linear
 Dim = int | None
+
 JvpRule = Callable[..., Sequence[Atom | None]]
 TransposeRule = Callable[..., Sequence[Atom | None]]
 BatchRule = Callable[..., tuple[Sequence[Atom], Sequence[Dim]]]
+
+
+def value_of(operand: Operand, name: str) -> Atom:
+    """``operand``, whose value the transpose of primitive ``name`` needs."""
+    if isinstance(operand, Linear):
+        raise DifferentiationError(
+            "the transpose of a function that is not linear was asked for: "
+            f"{name} would need the value of an argument; only linear functions have "
+            "a transpose (use jvp or vjp for others)",
+            current_builder().source,
+        )
+    return operand
 
 
 # Kernel forms: what a primitive is to the compiler.
@@ -299,14 +312,9 @@ class Primitive:
 
     def _literals(self, operands: Sequence[Any]) -> list[Atom]:
         """``operands`` with Python scalars as Literals."""
-        if any(isinstance(a, Linear) for a in operands):
-            # A transpose rule needs the value of an operand that it is linear in.
-            raise DifferentiationError(
-                f"the transpose of a function that is not linear was asked for: its "
-                f"{self.name} takes values that depend on its arguments, where one "
-                "may; only linear functions have a transpose (jvp and vjp are for all)",
-                current_builder().source,
-            )
+        for a in operands:
+            if isinstance(a, Linear):
+                value_of(a, self.name)
         typed = [a.type.dtype for a in operands if isinstance(a, (Var, Literal))]
         return [
             a if isinstance(a, (Var, Literal)) else Literal(a, typed[0])

@@ -29,6 +29,7 @@ from arrayfn.primitives.base import (
     Primitive,
     Sample,
     Tolerance,
+    value_of,
 )
 
 Axes = tuple[int, ...]
@@ -160,7 +161,7 @@ def _cotangent(
     left: bool,
 ) -> Atom:
     """One operand's cotangent; ``contract`` and ``batch`` name its axes first."""
-    assert not isinstance(other, Linear)
+    other = value_of(other, "dot_general")
     if other.type.dtype != ct.type.dtype:
         other = conversion.convert(other, ct.type.dtype)
     batches = len(batch[0])

@@ -66,7 +66,7 @@ class Transpose(Protocol):
 
 
 class Parts(Protocol):
-    """A Program split: see ``transforms.linearize.Split``.
+    """A Program split: see ``transforms.linearization.Split``.
 
     A residual is one Var in both parts.
     """
@@ -88,7 +88,11 @@ class Split(Protocol):
     """(program, unknown inputs, outputs that count as unknown) -> its parts."""
 
     def __call__(
-        self, program: Program, unknown: Sequence[bool], forced: Sequence[bool], /
+        self,
+        program: Program,
+        unknown: Sequence[bool],
+        linear_outputs: Sequence[bool],
+        /,
     ) -> Parts: ...
 
 

@@ -159,6 +159,11 @@ def _transpose(
     consts: int,
     linear_consts: int,
 ) -> list[Atom | None]:
+    """Run the iterations backwards.
+
+    Cotangents of the linear constants are summed, those of the carry passed on. The
+    loop first finds which can be nonzero (a fixed point).
+    """
     given = [x for x in inputs[: 2 + tape + consts] if not isinstance(x, Linear)]
     trips, stride, *rest = given
     residuals = len(known_program.outputs) - tape

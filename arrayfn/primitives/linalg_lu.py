@@ -33,6 +33,7 @@ from arrayfn.primitives.base import (
     Primitive,
     Sample,
     Tolerance,
+    value_of,
 )
 from arrayfn.primitives.linalg_triangular import map_sides, solve_triangular
 
@@ -261,9 +262,9 @@ def _solve_transpose(
     conjugate: bool,
 ) -> list[Atom | None]:
     (ct,), (b, a) = cotangents, inputs
+    a = value_of(a, "solve")
     if ct is None or not isinstance(b, Linear):
         return [None, None]
-    assert not isinstance(a, Linear)
     return [solve(ct, a, transpose=not transpose, conjugate=conjugate), None]
 
 

@@ -36,6 +36,7 @@ from arrayfn.primitives.base import (
     Primitive,
     Sample,
     Tolerance,
+    value_of,
 )
 from arrayfn.primitives.convolution import (
     SIDES_NCH,
@@ -217,9 +218,8 @@ def _transpose(
         return [None, None]
     names = ARRAYS[params["gives"]]
     linear = 0 if isinstance(inputs[0], Linear) else 1
-    wanted, other = inputs[linear], inputs[1 - linear]
+    wanted, other = inputs[linear], value_of(inputs[1 - linear], "padded_convolution")
     assert isinstance(wanted, Linear)
-    assert not isinstance(other, Linear)
     arrays = {params["gives"]: ct, names[1 - linear]: other}
     made = _given(arrays, names[linear], wanted.type.shape, params)
     return [made, None] if linear == 0 else [None, made]

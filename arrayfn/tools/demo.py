@@ -189,7 +189,7 @@ def plot(trained: Trained, file: Path) -> None:
 
 
 def shortened(text: str, lines: int) -> str:
-    """The first lines of ``text``, and the number of lines left out."""
+    """At most ``lines`` lines of ``text``: the first, a count of others, the last."""
     every = text.rstrip().splitlines()
     if len(every) <= lines:
         return "\n".join(every)

@@ -50,15 +50,17 @@ class Immediate:
     """Computes operations whose operands are known; filled by a later room.
 
     ``compute`` computes loops on NumPy's arrays, and returns None for operations that
-    are left to the NumPy reference. ``compute_there`` computes a primitive, and
-    ``run_there`` a whole Program, whose operands are on a device (``device_of``).
+    are left to the NumPy reference. ``compute_on_device`` computes a primitive, and
+    ``run_on_device`` a whole Program, whose operands are on a device (``device_of``).
     """
 
     compute: ClassVar[
         Callable[[Primitive, Sequence[Array], Params], Sequence[Array] | None] | None
     ] = None
-    compute_there: ClassVar[Callable[[Primitive, Sequence[Any], Params], Sequence[Any]]]
-    run_there: ClassVar[Callable[[Program, Sequence[Any]], Sequence[Any]]]
+    compute_on_device: ClassVar[
+        Callable[[Primitive, Sequence[Any], Params], Sequence[Any]]
+    ]
+    run_on_device: ClassVar[Callable[[Program, Sequence[Any]], Sequence[Any]]]
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ def apply_program(
     if frame is not None and frame.abstract:
         return _inlined(frame, program, operands, once)
     if frame is None and device_of((*operands, *program.constant_values)):
-        return list(Immediate.run_there(program, operands))
+        return list(Immediate.run_on_device(program, operands))
     environment: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
     environment.update(zip(program.constants, program.constant_values, strict=True))
     for equation in program.equations:
@@ -353,8 +355,9 @@ def _array(value: Any) -> Any:
 def _results(primitive: Primitive, arrays: Sequence[Any], params: Params) -> Any:
     """The result, or results, of ``primitive`` on arrays."""
     if any(isinstance(x, ArrayOnDevice) for x in arrays):
-        there = Immediate.compute_there(primitive, arrays, params)
-        return there[0] if len(there) == 1 else tuple(there)
+        outputs = Immediate.compute_on_device(primitive, arrays, params)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    # It computes loops alone, which hold their Programs in params.
     if Immediate.compute is not None and params:
         results = Immediate.compute(primitive, arrays, params)
         if results is not None:

@@ -86,8 +86,8 @@ def split(
         linear += after
         varying.update(v for made in after for v in made.outputs)
     is_unknown = [
-        forced or atom in varying
-        for atom, forced in zip(program.outputs, linear_outputs, strict=True)
+        is_linear or atom in varying
+        for atom, is_linear in zip(program.outputs, linear_outputs, strict=True)
     ]
     outputs = [a for a, u in zip(program.outputs, is_unknown, strict=True) if u]
     after, residuals = _needed(linear, outputs, varying, _free(known))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import arrayfn as af
+import arrayfn.numpy as anp
 from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError, DifferentiationError
 from arrayfn.transforms import (
@@ -98,7 +100,23 @@ def test_the_transpose_may_close_over_traced_values():
 
 
 def test_the_transpose_of_what_is_not_linear_is_refused():
-    with pytest.raises(DifferentiationError, match="mul takes values that depend on"):
+    with pytest.raises(DifferentiationError, match="mul would need the value of an"):
         linear_transpose(lambda x: x * x, X)(X)
     with pytest.raises(DifferentiationError, match="sin is not linear"):
         linear_transpose(np.sin, X)(X)
+
+
+SQUARE = np.eye(3) + 0.25
+PRODUCTS = {
+    "div": lambda x: SQUARE / x,
+    "dot_general": lambda x: x @ x,
+    "conv_general": lambda x: anp.convolve(x[0], x[1]),
+    "triangular_solve": lambda x: af.lax.linalg.triangular_solve(x, SQUARE),
+    "solve": lambda x: anp.linalg.solve(x, SQUARE),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_the_transpose_in_an_operand_whose_value_it_needs_is_refused(name):
+    with pytest.raises(DifferentiationError, match=f"{name} would need the value of"):
+        linear_transpose(PRODUCTS[name], SQUARE)(PRODUCTS[name](SQUARE))

@@ -298,6 +298,19 @@ def test_what_is_no_array_is_refused_by_name(function):
         function([1.0, 2.0])
 
 
+@pytest.mark.parametrize("order", ["A", "K", "f"])
+def test_orders_other_than_c_and_f_are_refused(order: str) -> None:
+    match = f"reshape: order is 'C' or 'F', not '{order}'"
+    with pytest.raises(ArgumentError, match=match):
+        anp.reshape(X, (6, 4), order=order)
+    with pytest.raises(ArgumentError, match=match):
+        af.jit(lambda x: x.ravel(order))(X)
+    with pytest.raises(ArgumentError, match="unravel_index: order is"):
+        anp.unravel_index(5, (2, 3), order=order)
+    with pytest.raises(ArgumentError, match="ravel_multi_index: order is"):
+        anp.ravel_multi_index((1, 2), (2, 3), order=order)
+
+
 def test_integers_to_a_negative_power_are_refused():
     with pytest.raises(ArgumentError, match="integers to negative integer powers"):
         anp.power(np.arange(3), -1)

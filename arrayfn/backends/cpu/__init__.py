@@ -34,11 +34,11 @@ class CpuBackend:
         )
 
     def array_types(self) -> tuple[type, ...]:
-        """NumPy's arrays are all."""
+        """None but NumPy's."""
         return ()
 
     def put(self, x: Any) -> Any:
-        """A NumPy array."""
+        """A copy of ``x`` as a NumPy array."""
         return np.array(x)
 
     def lower(

@@ -78,7 +78,7 @@ def _ir(kernel: Kernel, symbol: str) -> tuple[str, bool]:
 
 @cache
 def _compiler() -> str:
-    """What kernels' code depends on: also Numba, Python's bytecode, and arrayfn.
+    """What code depends on besides kernels: Numba, Python's bytecode, and arrayfn.
 
     arrayfn counts by the content of the files that determine generated code, so that an
     edited checkout never meets code of its past.

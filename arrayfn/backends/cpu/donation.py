@@ -47,7 +47,7 @@ class DonatingExecutable:
 
 
 def _can_be_written(inputs: Sequence[Any], donor: int) -> bool:
-    """Whether input ``donor`` is an array of its own that nothing else sees."""
+    """Whether input ``donor`` is an array, no view, that overlaps no other input."""
     array = inputs[donor]
     if not isinstance(array, np.ndarray) or array.base is not None:
         return False

@@ -118,7 +118,7 @@ def number_fits(
 
 @native
 def bind_inputs(image: Image, frame: Frame, arguments: Array[Ref[PyObject]]) -> int:
-    """Set the frame's input bases: 0, or 1 + the number of the first mismatch."""
+    """Set the frame's input bases; return 0, or 1 + the first mismatch's number."""
     for i in range(image.input_count):
         argument = arguments[i]
         spec = image.inputs[i]
@@ -198,7 +198,7 @@ def call_with(
 
 @native
 def single_make(image: Image, bases: Array[int]) -> PyObject | None:
-    """Make the only output and set its base."""
+    """The only output, new; its base is set."""
     array = output_make(image, image.outputs[0])
     if array is not None:
         bases[0] = array.data
@@ -207,7 +207,7 @@ def single_make(image: Image, bases: Array[int]) -> PyObject | None:
 
 @native
 def tuple_make(image: Image, bases: Array[int]) -> PyObject | None:
-    """Make the outputs, a tuple, and set their bases."""
+    """The outputs, new, as a tuple; their bases are set."""
     result = PyTuple_New(image.output_count)
     if result is None:
         return None

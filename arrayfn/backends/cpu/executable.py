@@ -64,7 +64,7 @@ class Executable:
         return result
 
     def mismatch(self, inputs: Sequence[Any], number: int) -> str:
-        """Why input ``number`` does not fit, in words."""
+        """The text of an error: why input ``number`` does not fit."""
         if len(inputs) != len(self.input_types):
             return f"expected {len(self.input_types)} arrays, not {len(inputs)}"
         given = inputs[number]
@@ -153,7 +153,7 @@ def _entries(
 
 
 def _let_runner_set_threads(process: Runtime) -> None:
-    """Tell the runner how it is to make BLAS single-threaded."""
+    """Give the runner the functions that make BLAS single-threaded."""
     library = blas()
     process.blas.set(
         get_threads=library.get_threads,

@@ -1,4 +1,4 @@
-"""Frames: what one call of a plan needs, kept for the next one.
+"""Frames: the memory that one call of a plan needs, kept for the next one.
 
 A *frame* has resolved arguments, the threads' own copies of them, and a small
 workspace (arena and scratch memory). Frames go back to a list of their image, so that
@@ -72,14 +72,14 @@ def frame_take(image: Image) -> Frame | None:
 
 @native
 def frame_give(image: Image, frame: Frame) -> None:
-    """Put a frame on its image's list."""
+    """Put a frame on its image's list of free ones."""
     frame.next = image.frames
     image.frames = frame
 
 
 @native
 def frames_free(image: Image) -> None:
-    """Free all frames of an image that dies."""
+    """Free all frames of an image that is destroyed."""
     frame = image.frames
     while frame is not None:
         image.frames = frame.next

@@ -22,14 +22,14 @@ HUGE_FROM: Final = 1 << 22
 
 
 class Block(Struct):
-    """A block that nobody uses."""
+    """A free block."""
 
     address: int
     size: int
 
 
 class Heap(Struct):
-    """The blocks that are kept, oldest first."""
+    """The free blocks that are kept, oldest first."""
 
     count: int
     size: int  # bytes in all of them
@@ -86,7 +86,7 @@ def heap_take(heap: Heap, size: int) -> int:
 
 @native
 def heap_remove(heap: Heap, index: int) -> int:
-    """Take block number ``index`` off the list; its address."""
+    """Take block number ``index`` off the list; return its address."""
     blocks = heap.blocks
     address = blocks[index].address
     heap.size -= blocks[index].size

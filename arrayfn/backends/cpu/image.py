@@ -99,7 +99,7 @@ class _Tables:
 
 
 class _Arguments:
-    """The template of all steps' arguments, and what a call fills into it."""
+    """The template of all steps' arguments, and the patches that a call applies."""
 
     def __init__(self, plan: ExecutionPlan, constants: Sequence[int]) -> None:
         self.plan = plan
@@ -135,7 +135,7 @@ class _Arguments:
             self.patches.append(Patch(word, self.bases[number], offset))
 
     def take_moving(self) -> list[Patch]:
-        """The patches of a step's arguments that point to moving buffers."""
+        """Remove and return the patches of arguments that point to moving buffers."""
         taken, self.moving_patches = self.moving_patches, []
         return taken
 
@@ -146,7 +146,7 @@ class _Arguments:
         self.template.append(0)
 
     def add_call(self, step: KernelCall, prefix: tuple[int, ...]) -> list[int]:
-        """A step's arguments; the numbers of those that point to scratch memory."""
+        """Add a step's arguments; return the numbers of those that point to scratch."""
         first = len(self.template)
         slots: list[int] = []
         self.template += prefix
@@ -162,7 +162,7 @@ class _Arguments:
 
 
 class _Steps:
-    """Makes steps, those in loops and branches too."""
+    """Encodes steps, those in loops and branches too."""
 
     def __init__(
         self, tables: _Tables, arguments: _Arguments, entries: Mapping[str, Entry]
@@ -189,7 +189,7 @@ class _Steps:
         return made
 
     def moving(self) -> dict[str, int]:
-        """The patches that the arguments just added need in each iteration."""
+        """The patches to apply in each iteration to the arguments just added."""
         patches = self.arguments.take_moving()
         address = self.tables.structures(patches)
         return {"patches": address, "patch_count": len(patches)}
@@ -277,7 +277,7 @@ def _count(plan: ExecutionPlan, kind: BufferKind) -> int:
 
 
 def _spec(kind: ArrayType, tables: _Tables, *, is_input: bool) -> Spec:
-    """What an input is checked against, or an output made from."""
+    """The spec of an input or output."""
     strides = [step * kind.dtype.itemsize for step in kind.layout.strides(kind.shape)]
     number = Number.NONE
     if is_input and kind.weak and kind.shape == ():

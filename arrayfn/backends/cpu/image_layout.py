@@ -1,4 +1,4 @@
-"""What the native routines read: a plan's *image*, and the *frame* of one call.
+"""The structures that native routines read: a plan's *image*, a call's *frame*.
 
 An image is a plan encoded as structures, which ``image`` makes. A frame has what one
 call of it needs; see ``frames``.
@@ -29,7 +29,7 @@ LINE: Final = 64
 
 
 class StepKind(IntEnum):
-    """What a step does."""
+    """The kinds of steps."""
 
     CALL = 0
     LOOP = 1
@@ -37,7 +37,7 @@ class StepKind(IntEnum):
 
 
 class Layout(IntEnum):
-    """How the elements of an array lie."""
+    """Memory layouts of arrays."""
 
     C = 0
     F = 1
@@ -45,7 +45,7 @@ class Layout(IntEnum):
 
 
 class Number(IntEnum):
-    """Which Python numbers are accepted for an array of rank 0, and what is stored."""
+    """The Python numbers accepted for an array of rank 0, and the dtype stored."""
 
     NONE = 0
     F32 = 1
@@ -55,7 +55,7 @@ class Number(IntEnum):
 
 
 class Spec(Struct):
-    """What an input is checked against, or an output made from."""
+    """The type that an input is checked against, or an output made from."""
 
     descr: PyArrayDescr
     ndim: int
@@ -106,7 +106,7 @@ class Carry(Struct):
 
 
 class Loop(Struct):
-    """A loop's steps and what it moves."""
+    """A loop's steps, slices and carried values."""
 
     count: int  # or -1: while the predicate is true
     predicate: int  # the loop's argument with its address
@@ -160,7 +160,7 @@ class Blas(Struct):
 
 
 class Frame(Struct):
-    """What one call of a plan needs; the arrays and a small workspace follow it."""
+    """The head of a call's memory; its arrays and a small workspace follow."""
 
     next: Frame | None  # in the image's list of free ones
     threads: int
@@ -174,7 +174,7 @@ class Frame(Struct):
 
 
 class Image(Struct):
-    """A plan, its types, and what it needs of the process."""
+    """A plan, its types, and pointers to the process's pool, heap and BLAS."""
 
     inputs: Array[Spec]
     input_count: int

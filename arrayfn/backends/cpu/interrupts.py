@@ -1,4 +1,4 @@
-"""What ``signals`` keeps: made with the engine, by its first code."""
+"""The state of ``signals``, made when the first code is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which loops of a kernel LLVM is to interleave or to unroll."""
+"""Metadata by which LLVM interleaves or unrolls the loops of a kernel."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def metadata_of(module: ir.Module, loop: KernelLoop, longest: int) -> Any:
 
 
 def unrolled(module: ir.Module) -> Any:
-    """Metadata of a loop to be unrolled as a whole."""
+    """Metadata of a loop to be unrolled fully."""
     return _loop_metadata(module, [ir.MetaDataString(module, "llvm.loop.unroll.full")])
 
 

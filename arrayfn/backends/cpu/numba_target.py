@@ -61,7 +61,7 @@ class KernelCodegen(codegen.Codegen):
 
 
 class KernelCallConv(shared.KernelCallConv, callconv.BaseCallConv):
-    """How kernels are called."""
+    """The calling convention of kernels."""
 
 
 class KernelTyping(shared.KernelTyping, BaseContext):
@@ -81,17 +81,17 @@ class KernelContext(shared.KernelContext, cpu.CPUContext):
 
     @property
     def call_conv(self) -> Any:
-        """How kernels are called."""
+        """The calling convention of kernels."""
         return KernelCallConv(self)
 
     def mangler(
         self, name: str, types: Any, *, abi_tags: Any = (), uid: Any = None
     ) -> str:
-        """A module has one kernel."""
+        """The name of a module's only function."""
         return "kernel"
 
     def post_lowering(self, mod: ir.Module, library: Any) -> None:
-        """There are no reference counts to remove."""
+        """Nothing: there are no reference counts to remove."""
 
 
 class CpuLowering(KernelLowering, _BaseLower):

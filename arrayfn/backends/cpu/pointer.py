@@ -1,4 +1,4 @@
-"""Pointers of un-jitted kernels: NumPy memory, and a place in it."""
+"""Pointers of un-jitted kernels: an array of NumPy's, and an offset into it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Pointer:
-    """A place in memory: ``pointer[k]`` is the element ``k`` after it, or before it."""
+    """A pointer to memory: ``pointer[k]`` is element ``k`` from it on, or back."""
 
     def __init__(self, memory: Array, begin: int) -> None:
         self.memory = memory

@@ -53,7 +53,7 @@ KernelEntry: TypeAlias = Callable[[Array[int], int, int], int]
 
 
 class Job(Struct):
-    """What the pool's threads work on."""
+    """A launch that the pool's threads share: a kernel, its arguments, its chunks."""
 
     entry: KernelEntry
     arguments: Array[int]
@@ -78,7 +78,7 @@ class Worker(Struct):
 
 
 class Pool(Struct):
-    """The process's threads. What they fight for has cache lines of its own."""
+    """The process's threads. Contended fields have cache lines of their own."""
 
     owner: int  # 1 while a plan uses the pool
     threads: int  # threads of a launch, the launching one included
@@ -150,7 +150,7 @@ def pool_wake(pool: Pool) -> None:
 
 @native
 def pool_wake_some(pool: Pool, wanted: int) -> None:
-    """Wake workers for ``wanted`` chunks that nobody awake is there for: some of them.
+    """Wake some of the workers that ``wanted`` chunks need beyond those awake.
 
     Those wake others. Where there are workers that do not take part, all are woken.
     """
@@ -191,7 +191,7 @@ def pool_has_work(pool: Pool, worker: int) -> bool:
 
 @native
 def pool_worker(worker: Worker) -> int:
-    """The life of a worker."""
+    """The main function of a worker thread."""
     pool = worker.pool
     spins = 0
     while atomic_load(pool.stop) == 0:
@@ -225,7 +225,7 @@ def pool_core(pool: Pool) -> int:
 
 @native
 def pool_keep_apart(pool: Pool) -> None:
-    """Leave the core of the launching thread, if this worker runs there too.
+    """Move this worker off the launching thread's core, if it runs there.
 
     A system may leave two busy threads on one core for seconds while another is idle:
     they look for work, and so seem to need no other.
@@ -256,7 +256,7 @@ def pool_keep_apart(pool: Pool) -> None:
 
 @native
 def pool_claim(pool: Pool) -> int:
-    """Claim a chunk: how many were left with it, or 0 if none was."""
+    """Claim a chunk; return how many were left, this one included (0: none)."""
     ticket = atomic_load(pool.ticket)
     while ticket & REMAINING:
         seen = atomic_exchange_if(pool.ticket, ticket, ticket - 1)
@@ -296,7 +296,7 @@ def pool_chunk(job: Job, worker: int, chunk: int) -> None:
 def pool_launch(
     pool: Pool, entry: KernelEntry, arguments: Array[int], items: int, grain: int
 ) -> None:
-    """Run ``items`` of a kernel on the pool's threads. The job's rest is set."""
+    """Run ``items`` of a kernel on the pool; the job's other fields are set."""
     threads = pool.threads
     if pool.started < threads - 1:
         pool_grow(pool, threads - 1)
@@ -328,13 +328,13 @@ def pool_launch(
 
 @native
 def pool_enter(pool: Pool) -> bool:
-    """Take the pool for one plan; False if another thread has it."""
+    """Take the pool for one plan; return False if another thread has it."""
     return atomic_exchange_if(pool.owner, 0, 1) == 0
 
 
 @native
 def pool_leave(pool: Pool) -> None:
-    """Give the pool back."""
+    """Release the pool."""
     atomic_store(pool.owner, 0)
 
 

@@ -48,6 +48,7 @@ def _call_single(*given: Any) -> Any:
 def _call(
     capsule: Any, inputs: Types, outputs: Types, *arguments: Any
 ) -> tuple[Any, ...] | int:
+    """The results, or 1 + the number of the first argument that does not fit."""
     if len(arguments) != len(inputs):
         return 1 + min(len(arguments), len(inputs))
     results = tuple(map(_empty, outputs))
@@ -83,12 +84,12 @@ def _call_into(capsule: Any, inputs: Types, outputs: Types, *arguments: Any) -> 
 
 
 def _field(frame: Frame, name: str) -> int:
-    """The address in a field."""
+    """The address in a field of the frame."""
     return getattr(frame, name)
 
 
 def _fits(value: Any, kind: ArrayType, *, is_output: bool) -> bool:
-    """Whether a value is an ndarray exactly as its type says."""
+    """Whether a value is an ndarray of this very type; outputs must be writable."""
     if type(value) is not np.ndarray or not value.flags.aligned:
         return False
     if value.dtype != kind.dtype or value.shape != kind.shape:

@@ -40,9 +40,9 @@ memcpy = CFunction[[int, int, int], int]("memcpy")
 
 @native
 def run_frame(image: Image, frame: Frame) -> bool:
-    """Run the plan on a frame whose bases are set; False with an error set.
+    """Run the plan on a frame whose bases are set; return False with an error set.
 
-    That is that memory is out, or what a signal's handler raised.
+    The error is MemoryError, or one that a signal's handler raised.
     """
     patch_arguments(frame, image.patches, image.patch_count)
     workspace = frame.workspace
@@ -71,7 +71,7 @@ def run_frame(image: Image, frame: Frame) -> bool:
 
 @native
 def run_plan(image: Image, frame: Frame) -> None:
-    """Run all steps, on the pool where they are large enough and it is free."""
+    """Run all steps, on the pool if they are large enough and it is free."""
     pool = image.pool
     threads = pool.threads if image.flags & PARALLEL else 1
     if threads > 1 and frame.threads >= threads and pool_enter(pool):
@@ -136,7 +136,7 @@ def run_loop(frame: Frame, pool: Pool | None, own: Array[int], loop: Loop) -> bo
 
 @native
 def enter_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
-    """Put a loop's moving buffers where the first iteration has them."""
+    """Set a loop's moving buffers to their addresses in the first iteration."""
     for k in range(loop.slice_count):
         part = loop.slices[k]
         bases[part.base] = own[part.argument]
@@ -148,7 +148,7 @@ def enter_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
 
 @native
 def advance_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
-    """Move a loop's buffers to where the next iteration has them."""
+    """Set a loop's moving buffers to their addresses in the next iteration."""
     for k in range(loop.slice_count):
         part = loop.slices[k]
         bases[part.base] += part.stride
@@ -162,7 +162,7 @@ def advance_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
 
 @native
 def leave_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
-    """Bring a loop's values to where its results are to be."""
+    """Copy a loop's values to its results, unless they lie there."""
     for k in range(loop.carry_count):
         carry = loop.carries[k]
         result = own[carry.argument + 3]
@@ -175,7 +175,7 @@ def leave_loop(bases: Array[int], own: Array[int], loop: Loop) -> None:
 def run_branch(
     frame: Frame, pool: Pool | None, own: Array[int], branch: Branch
 ) -> bool:
-    """Run the block whose number is at the address that is the only argument.
+    """Run the block whose number the step's only argument points to.
 
     True if the plan is to end.
     """

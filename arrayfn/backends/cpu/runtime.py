@@ -1,4 +1,4 @@
-"""What all executables of a process share: native routines, thread pool, heap.
+"""The state that all executables of a process share: routines, pool, heap.
 
 ``runtime()`` makes it on first use. ``set_num_threads`` and ``get_num_threads`` govern
 the pool; the default is ``ARRAYFN_NUM_THREADS``, else the processors this process may

@@ -1,4 +1,4 @@
-"""Whether the run is to end because a signal's handler raised: native routines.
+"""Ends a run when a signal's handler has raised: native routines.
 
 Signals are handled by Python, in its main thread, and a plan runs without returning
 there. So the thread that runs it looks from time to time: it takes the GIL and lets the
@@ -16,7 +16,7 @@ from arrayfn.backends.native.structures import Struct, external, i32
 
 
 class Signals(Struct):
-    """What the threads that run plans know of signals."""
+    """The state of signals that the threads which run plans share."""
 
     main: int  # the main thread
     looked: int  # when it last looked, by the counter of cycles
@@ -37,7 +37,7 @@ PyErr_CheckSignals = CFunction[[], i32]("PyErr_CheckSignals")
 
 @native
 def look() -> int:
-    """1 if the running plan is to end; handlers of signals may run first."""
+    """Whether the running plan is to end; may run handlers of signals first."""
     if pthread_self() != SIGNALS.main:
         # A worker ends with the plan that it works for; another's goes on.
         if SIGNALS.stopped == 0 or SIGNALS.pool_user != SIGNALS.main:
@@ -60,13 +60,13 @@ def look() -> int:
 
 @native
 def use_pool() -> None:
-    """Say that this thread's plan uses the pool."""
+    """Record that this thread's plan uses the pool."""
     SIGNALS.pool_user = pthread_self()
 
 
 @native
 def leave_stopped() -> bool:
-    """Whether this thread's plan was ended; the next one runs."""
+    """Whether this thread's plan was ended; resets that for the next one."""
     if SIGNALS.stopped == 0 or pthread_self() != SIGNALS.main:
         return False
     SIGNALS.stopped = 0

@@ -1,4 +1,4 @@
-"""Plans for a CPU that are not proved are run, as Python, with checked memory."""
+"""Runs CPU plans that are not proved, as Python with checked memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST_ITEMS: Final = 4096
 
 
 def try_plan(compiled: CompiledProgram) -> bool:
-    """Run ``compiled`` if it is small; whether it was run."""
+    """Run ``compiled`` if it is small; return whether it was run."""
     from arrayfn.backends.cpu.unjitted import run_unjitted
     from arrayfn.lowering.verify import trial
 

@@ -37,7 +37,7 @@ _ELEMENTS: Final = {"bool": np.uint8, "f16": np.uint16, "bf16": np.uint16}
 
 
 class _Buffer:
-    """Bytes with a place in them: that of the first element."""
+    """Bytes, and the offset of the first element in them."""
 
     def __init__(self, memory: Array, begin: int = 0) -> None:
         self.memory = memory
@@ -54,12 +54,12 @@ class _Buffer:
         return Pointer(view, begin // dtype.itemsize)
 
     def view(self, dtype: np.dtype[Any]) -> Array:
-        """The elements from the first on."""
+        """The elements of ``dtype`` from the first on."""
         rest = self.memory[self.begin :]
         return rest[: rest.size // dtype.itemsize * dtype.itemsize].view(dtype)
 
     def part(self, offset: int, nbytes: int) -> _Buffer:
-        """``nbytes`` from ``offset`` on, and no more."""
+        """The buffer of ``nbytes`` from ``offset`` on."""
         begin = self.begin + offset
         return _Buffer(self.memory[begin : begin + nbytes])
 

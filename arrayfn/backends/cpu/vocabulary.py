@@ -1,4 +1,4 @@
-"""The vocabulary of kernels, known to Numba on a CPU: importing this registers it.
+"""Registers the vocabulary of kernels with Numba for CPUs, when imported.
 
 The scalar functions are those of ``scalars``; here are the functions about memory
 (prefetches, and stores past the caches) and ``interrupted``, which looks at signals.
@@ -57,7 +57,7 @@ def signature_of(
 
 
 def _register() -> dict[Any, Any]:
-    """Make Numba know the vocabulary; the types of the scalar functions."""
+    """Register the vocabulary with Numba; return the types of scalar functions."""
     known = scalars.register(
         types,
         signature,

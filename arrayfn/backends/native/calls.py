@@ -121,7 +121,10 @@ class Calls(Expressions):
     def call_pointer(
         self, node: ast.Call, function: Value, given: list[ast.expr]
     ) -> Value:
-        """A call through a pointer; with ``...`` for its types, of any."""
+        """A call through a function pointer.
+
+        With ``...`` as its argument types any arguments are taken.
+        """
         parts = typing.get_args(function.type)
         if not (is_pointer(function.type) and len(parts) == 2):
             raise self.error(node, f"{named(function.type)} is not a function")

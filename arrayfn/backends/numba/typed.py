@@ -139,6 +139,7 @@ class _Typing:
         return known
 
     def assign(self, statement: Any) -> None:
+        """Give the target the type of its value; raise if it had another."""
         name, value, ir = statement.target.name, statement.value, self.dialect.ir
         if isinstance(value, ir.Expr):
             kind = self.expression(value, name)

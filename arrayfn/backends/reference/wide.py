@@ -25,25 +25,25 @@ from arrayfn.primitives.control_flow import limited_while
 Array = np.ndarray[Any, Any]
 
 
-class Rounding(Protocol):
-    """What is done to the operands and results of each equation."""
+class EquationHooks(Protocol):
+    """Called with the operands and results of each equation; may replace them."""
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
-        """What the equation is given."""
+        """The operands that the equation gets in place of ``arrays``."""
         ...
 
     def results(
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
-        """What goes on of what it gives."""
+        """What later equations get in place of the results ``arrays``."""
         ...
 
     def limit(self, equation: Equation) -> float:
-        """How many iterations the loop ``equation`` has at most."""
+        """The most iterations that the loop ``equation`` may run."""
         ...
 
     def iterated(self, equation: Equation, count: int) -> None:
-        """Told after the loop ``equation`` how many iterations it had."""
+        """Called after the loop ``equation`` with the number of its iterations."""
         ...
 
 
@@ -70,10 +70,10 @@ def wide_array(x: Any, dtype: DType) -> Array:
         return np.asarray(np.asarray(x).astype(dtype)).astype(wide_dtype(dtype))
 
 
-def widened(program: Program, rounding: Rounding | None = None) -> Program:
+def widened(program: Program, hooks: EquationHooks | None = None) -> Program:
     """``program`` in double precision.
 
-    ``rounding`` has its say on what each equation of the original takes and gives.
+    ``hooks`` see, and may change, the operands and results of each equation.
     """
     known: dict[Var, Var] = {}
 
@@ -92,10 +92,10 @@ def widened(program: Program, rounding: Rounding | None = None) -> Program:
     for equation in program.equations:
         params = equation.params
         if equation.primitive.name not in OF_A_DTYPE:
-            params = {k: _wide_param(v, rounding) for k, v in params.items()}
+            params = {k: _wide_param(v, hooks) for k, v in params.items()}
         equations.append(
             Equation(
-                _row(equation, rounding),
+                _row(equation, hooks),
                 tuple(atom(a) for a in equation.inputs),
                 params,
                 tuple(var(v) for v in equation.outputs),
@@ -119,34 +119,34 @@ def _wide_type(type: ArrayType) -> ArrayType:
     return dataclasses.replace(type, dtype=wide_dtype(type.dtype))
 
 
-def _wide_param(value: Any, rounding: Rounding | None) -> Any:
+def _wide_param(value: Any, hooks: EquationHooks | None) -> Any:
     if isinstance(value, Program):
-        return widened(value, rounding)
+        return widened(value, hooks)
     if isinstance(value, np.dtype):
         return wide_dtype(value)
     if isinstance(value, tuple):
-        return tuple(_wide_param(v, rounding) for v in value)
+        return tuple(_wide_param(v, hooks) for v in value)
     return value
 
 
-def _row(equation: Equation, rounding: Rounding | None) -> Primitive:
+def _row(equation: Equation, hooks: EquationHooks | None) -> Primitive:
     """The equation's row with a reference of wide arrays."""
     row = equation.primitive
     assert isinstance(row, Primitive)
     narrow = row.name in OF_A_DTYPE
-    if row.name not in EXACT and not narrow and rounding is None:
+    if row.name not in EXACT and not narrow and hooks is None:
         return row
     reference = EXACT.get(row.name, row.reference)
     taken = [a.type.dtype for a in equation.inputs]
     types = tuple(_wide_type(v.type) for v in equation.outputs)
 
     def compute(*operands: Array, **params: Any) -> Any:
-        if rounding is not None:
-            operands = tuple(rounding.operands(equation, operands))
-        if rounding is not None and row.name == "while_loop":
-            limit = rounding.limit(equation)
+        if hooks is not None:
+            operands = tuple(hooks.operands(equation, operands))
+        if hooks is not None and row.name == "while_loop":
+            limit = hooks.limit(equation)
             results, count = limited_while(*operands, limit=limit, **params)
-            rounding.iterated(equation, count)
+            hooks.iterated(equation, count)
             return results
         given: Sequence[Array] = operands
         if narrow:
@@ -156,8 +156,8 @@ def _row(equation: Equation, rounding: Rounding | None) -> Primitive:
         every = [
             np.asarray(x).astype(t.dtype) for x, t in zip(every, types, strict=True)
         ]
-        if rounding is None:
+        if hooks is None:
             return every
-        return rounding.results(equation, operands, every)
+        return hooks.results(equation, operands, every)
 
     return dataclasses.replace(row, reference=compute, types=lambda *_, **__: types)

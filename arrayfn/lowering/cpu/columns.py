@@ -131,7 +131,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         return name
 
     def column_total(self, s: Reduce, column: str) -> str:
-        """Where the total of a sum is, for each column of the block."""
+        """The element with the total of sum ``s``, for each column of the block."""
         return f"{self.row_of(self.total_of(s), total_dtype(s))}[{column} - start]"
 
     def column_value(self, value: Value, column: str) -> str:
@@ -157,7 +157,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
     def fetch(
         self, value: Value, local: set[str], variables: dict[int, str], column: str
     ) -> None:
-        """Bring an outer value of an earlier stage into a local name."""
+        """Load an outer value of an earlier stage into a local variable."""
         if value.name in local:
             return
         s = self.producers[value.name]
@@ -222,7 +222,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
             self.close()
 
     def column_run(self, s: Reduce, column: str) -> None:
-        """One more term of a running sum: before the block, and in it."""
+        """Add a term to a running sum: the total before the block, and that in it."""
         within, earlier = self.column_parts(s, column)
         total = self.expression(s.function, [within, self.scalar(s.argument)])
         self.line(f"{within} = {total}", s.source)
@@ -230,7 +230,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         self.line(f"{self.name_of(s.result)} = {total}")
 
     def column_parts(self, s: Reduce, column: str) -> tuple[str, str]:
-        """Where a column's running sum of this block is, and what comes before it."""
+        """The elements with a column's running sum in this block, and before it."""
         name, dtype = self.name_of(s.result), s.result.dtype
         within, earlier = (
             f"{self.row_of(f'{name}_{part}', dtype)}[{column} - start]"
@@ -241,7 +241,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
     def open_row_blocks(
         self, last: str, size: int, sums: Sequence[Reduce], column: str
     ) -> str:
-        """Open a loop over blocks of rows; the bounds of the loop inside it."""
+        """Open a loop over blocks of rows; return the bounds of the loop inside it."""
         self.open(f"for near in range(0, {last}, {size}):")
         self.open(f"for {column} in range(start, stop):")
         for s in sums:

@@ -70,8 +70,8 @@ class ElementwisePrinter(BlockPrinter):
     def blocks(self) -> None:
         """Items are blocks of the innermost axis, or of one outside of short ones.
 
-        An item begins with divisions, more of them the more axes there are: it has to
-        have some elements.
+        An item begins with divisions, more of them the more axes there are: it needs
+        some elements to be worth them.
         """
         axes = self.nest.axes
         first, within = len(axes) - 1, 1
@@ -95,22 +95,22 @@ class ElementwisePrinter(BlockPrinter):
     def tiles(self, crossing: int, inner: int) -> None:
         """Items are square tiles of two axes for each index of the others.
 
-        An operand that is contiguous along the crossing axis is first brought, line by
-        line, into a tile of scratch memory that lies as the loops run; the tile of the
-        next item is asked for meanwhile. Results leave by whole rows of the tile.
+        An operand that is contiguous along the crossing axis is first copied, line by
+        line, into a transposed tile of scratch memory; the tile of the next item is
+        prefetched meanwhile. Results are stored by whole rows of the tile.
         """
         outer = [k for k in range(inner) if k != crossing]
         tile = tile_of(self.nest)
         variables = self.open_blocks([*outer, crossing], inner, tile, tile)
         self.hoist_offsets({k: variables[k] for k in outer})
         here = {**variables, crossing: f"i{crossing}", inner: f"i{inner}"}
-        turned = self.turned(crossing, inner)
-        for operand in turned:
-            self.turn(operand, crossing, inner, here)
+        crossed = self.crossed_operands(crossing, inner)
+        for operand in crossed:
+            self.transpose_tile(operand, crossing, inner, here)
         self.open(f"for i{crossing} in range(first, last):")
         for operand, array in enumerate(self.nest.operands):
             if (
-                operand not in turned
+                operand not in crossed
                 and not array.written
                 and array.strides[inner] == 1
             ):
@@ -127,10 +127,10 @@ class ElementwisePrinter(BlockPrinter):
         self.close()
         self.close()
 
-    def turn(
+    def transpose_tile(
         self, operand: int, crossing: int, inner: int, here: dict[int, str]
     ) -> None:
-        """Bring the tile of ``operand``, which lies across the others, into scratch."""
+        """Copy the tile of ``operand``, transposed, into scratch memory."""
         tile = f"{self.pointer(operand)}_tile"
         dtype = self.nest.operands[operand].dtype
         self.scratch.append(ScratchRow(tile, dtype, tile_of(self.nest) ** 2))
@@ -147,7 +147,7 @@ class ElementwisePrinter(BlockPrinter):
         self.staged[operand] = place
 
     def tile_rows(self, inner: int) -> dict[int, str]:
-        """The results whose rows are first put together in scratch, and where."""
+        """The scratch row of each result that is written by whole rows of a tile."""
         rows: dict[int, str] = {}
         written = [(k, o) for k, o in enumerate(self.nest.operands) if o.written]
         read = {s.operand for s in self.nest.statements if isinstance(s, Load)}
@@ -163,11 +163,11 @@ class ElementwisePrinter(BlockPrinter):
         return rows
 
     def prefetch(self, operand: int, variables: dict[int, str]) -> None:
-        """Ask for the elements of a row of the next tile."""
+        """Prefetch a row of the next tile."""
         place = f"{self.pointer(operand)}, {self.index(operand, variables)}"
         self.line(f"{self.use('prefetch_row')}({place}, block)")
 
-    def turned(self, crossing: int, inner: int) -> list[int]:
+    def crossed_operands(self, crossing: int, inner: int) -> list[int]:
         """The operands read that are contiguous along ``crossing``."""
         return [
             k

@@ -1,4 +1,4 @@
-"""Loops whose elements have nothing to do with each other: each can go by itself.
+"""Loops whose elements are independent: each can run all iterations by itself.
 
 The body computes elementwise on arrays of one size, and scalars that are the same for
 all. Then a block of elements can go through all iterations while it is in the cache,
@@ -19,7 +19,7 @@ MOST_STATEMENTS: Final = 600
 
 
 def lanes_of(loop: LoopStep) -> int:
-    """How many elements go through ``loop`` side by side; 0 if they need each other."""
+    """The number of independent elements of ``loop``; 0 if they need each other."""
     found = _lanes([loop])
     if found is None or len(found) != 1 or _length([loop]) > MOST_STATEMENTS:
         return 0
@@ -52,7 +52,7 @@ def _length(steps: Iterable[PlanStep]) -> int:
 
 
 def side_by_side(loop: LoopStep, lanes: int) -> None:
-    """Have ``loop``, and those in it, be one kernel of elements by themselves."""
+    """Mark ``loop`` and its inner loops as one kernel of ``lanes`` elements."""
     for step in _loops([loop]):
         step.serial, step.lanes = True, lanes
 
@@ -68,7 +68,7 @@ def _loops(steps: Iterable[PlanStep]) -> Iterator[LoopStep]:
 
 
 def _lanes(steps: Iterable[PlanStep]) -> set[int] | None:
-    """The numbers of elements that nests have; None if one is not elementwise."""
+    """The numbers of elements of nests; None if one is not elementwise."""
     lanes: set[int] = set()
     for step in steps:
         if isinstance(step, NestStep):

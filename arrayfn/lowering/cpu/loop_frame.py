@@ -1,4 +1,4 @@
-"""What a kernel that is a loop knows while it is printed: names, and where values are.
+"""The names and places of values in a kernel that is a loop, while it is printed.
 
 Arrays are known by the Var that they are stored in. Scalars of the loop are variables;
 all else lies in memory: an argument's, or part of one, as a slice of what is scanned.
@@ -19,14 +19,14 @@ from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, PlanStep
 
 @dataclass(frozen=True)
 class Place:
-    """Where an array lies: in ``array``, from the element on that ``begin`` says."""
+    """The memory of a value: ``array`` from element ``begin`` on."""
 
     array: Var
     begin: str = ""
 
 
 class LoopFrame(Body):
-    """The text of one loop so far, and what it refers to."""
+    """The text of one loop so far, and its arguments and variables."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class LoopFrame(Body):
     # Names.
 
     def unique(self, base: str) -> str:
-        """``base``, or with a number if it is taken."""
+        """``base``, with a number appended if it is taken."""
         if OWN_NAMES.fullmatch(base):
             base += "_"
         name, number = base, 1
@@ -129,7 +129,7 @@ class LoopFrame(Body):
     # Where values are.
 
     def place(self, root: Var) -> Place:
-        """Where an array that is no variable lies."""
+        """The memory of an array that is no variable."""
         return self.places.get(root, Place(root))
 
     def register(self, root: Var) -> str | None:
@@ -153,7 +153,7 @@ class LoopFrame(Body):
         return f"{self.pointer(place.array)}[{' + '.join(terms) or '0'}]"
 
     def index_of(self, root: Var) -> str:
-        """Which element of memory a variable has: of arrays that are one here."""
+        """The index of the element in memory that a variable stands for."""
         return ""
 
     def read(self, root: Var, index: str = "") -> str:
@@ -192,7 +192,7 @@ class LoopFrame(Body):
         return self.own_values[root]
 
     def guard(self, array: Var) -> str:
-        """Who of several that all have its value stores ``array``; "" if one has."""
+        """The condition under which an item stores ``array``; "" without one."""
         return ""
 
     def stored(self, root: Var, index: str = "") -> str:

@@ -57,7 +57,7 @@ class InlinePrinter(StagedPrinter):
             self.close()
 
     def open_axis(self, axis: int, variables: dict[int, str]) -> bool:
-        """Have a variable for the index along ``axis``; whether that opens a loop."""
+        """Set the variable of the index along ``axis``; return whether a loop opens."""
         variables[axis] = f"i{axis}"
         bounds = self.frame.bounds(self.nest.axes[axis].extent)
         if bounds is not None:

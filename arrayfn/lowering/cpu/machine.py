@@ -33,9 +33,9 @@ def cores() -> int:
 
 
 def usable_cpus() -> int:
-    """The processors that this process may run on, as far as its time there goes.
+    """The number of processors that this process can keep busy.
 
-    A cgroup may give a process the time of fewer processors than it may run on.
+    A cgroup may give it the time of fewer processors than it may run on.
     """
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
@@ -58,7 +58,7 @@ def _own_group() -> str:
 
 
 def _quotas(group: str, root: Path) -> Iterator[float]:
-    """The processors whose time ``group`` and those around it have, where limited."""
+    """The quotas of ``group`` and of its parents, in processors."""
     for base, files in ((root, ("cpu.max",)), (root / "cpu", _VERSION_1)):
         place = base / group.lstrip("/")
         while place.is_relative_to(base):
@@ -74,7 +74,7 @@ _VERSION_1: Final = "cpu.cfs_quota_us", "cpu.cfs_period_us"
 
 
 def _quota(files: list[Path]) -> float | None:
-    """Microseconds of a period, over those of the period."""
+    """A cgroup's quota in processors; None if it has none."""
     try:
         words = [word for file in files for word in file.read_text().split()]
         quota, period = words

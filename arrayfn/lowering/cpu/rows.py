@@ -12,7 +12,7 @@ from arrayfn.lowering.cpu.stages import StagedPrinter
 from arrayfn.lowering.cpu.sums import chunk_rows, cut, is_running_sum, is_sum, row_block
 from arrayfn.lowering.kernel_ir import Compute, Reduce
 
-STRIP: Final = 256  # elements that are computed while as many are fetched
+STRIP: Final = 256  # elements that are computed while as many are prefetched
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class BlockedRowsPrinter(StagedPrinter):
         return Blocks(sums, axis, strip or size)
 
     def begin_sums(self, stage: int, blocks: Blocks | None) -> None:
-        """Nothing is accumulated by ``stage`` yet."""
+        """Set the sums of ``stage`` to their identities."""
         for s in self.reduces(stage):
             if blocks is not None and s in blocks.sums:
                 self.line(f"{self.total_of(s)} = {self.total_identity(s)}")
@@ -59,12 +59,12 @@ class BlockedRowsPrinter(StagedPrinter):
                 self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
 
     def open_blocks(self, first: str, last: str, size: int) -> str:
-        """Open a loop over blocks; the bounds of the loop inside it."""
+        """Open a loop over blocks; return the bounds of the loop inside it."""
         self.open(f"for near in range({first}, {last}, {size}):")
         return f"near, {self.use('min_i64')}(near + {size}, {last})"
 
     def begin_block(self, blocks: Blocks) -> None:
-        """Nothing of this block is accumulated yet."""
+        """Set the sums of a block to their identities."""
         for s in blocks.sums:
             self.line(f"{self.in_block(s)} = {self.constant(s.identity)}")
             if is_running_sum(s):
@@ -72,11 +72,11 @@ class BlockedRowsPrinter(StagedPrinter):
                 self.line(f"{self.name_of(s.result)}_earlier = {total}")
 
     def in_block(self, s: Reduce) -> str:
-        """What is accumulated of this block: of a running sum no result by itself."""
+        """The variable of the sum in this block (that of a running sum is its own)."""
         return self.within.get(s.result.name, self.name_of(s.result))
 
     def accumulate(self, s: Reduce) -> None:
-        """A running sum in blocks is what is before the block, and what is in it."""
+        """Add a term; a running sum is that before the block plus that in it."""
         within = self.within.get(s.result.name)
         if within is None:
             super().accumulate(s)
@@ -88,7 +88,7 @@ class BlockedRowsPrinter(StagedPrinter):
         self.line(f"{name} = {total}")
 
     def close_loops(self, blocks: Blocks | None, *, stripped: bool = False) -> None:
-        """Close the loops over the reduced axes; then sums are what totals are."""
+        """Close the loops over the reduced axes, and round totals to sums."""
         for axis in reversed(self.reduced_axes):
             self.close()
             if blocks is not None and blocks.axis == axis:
@@ -108,7 +108,7 @@ class BlockedRowsPrinter(StagedPrinter):
 
 @dataclass
 class RowsPrinter(BlockedRowsPrinter):
-    """An item is one index of the kept axes, whose row is passed over in stages."""
+    """An item is one row, an index of the kept axes, computed in stages."""
 
     def body(self) -> None:
         kept, reduced = self.kept_axes, self.reduced_axes
@@ -127,18 +127,18 @@ class RowsPrinter(BlockedRowsPrinter):
         self.close()
 
     def row(self, variables: dict[int, str]) -> None:
-        """All stages of the row at ``variables`` of the kept axes."""
+        """Print all stages of the row at ``variables`` of the kept axes."""
         self.hoist_offsets(variables)
-        busiest = self.busiest_stage()
+        prefetching = self.prefetch_stage()
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
             for s in self.outer_statements(stage):
                 self.emit(s, variables)
             if stage >= self.nest.stages or not self.stage_bodies[stage]:
                 continue
-            self.row_stage(stage, variables, ahead=stage == busiest)
+            self.row_stage(stage, variables, ahead=stage == prefetching)
 
     def row_stage(self, stage: int, variables: dict[int, str], ahead: bool) -> None:
-        """One pass over the row; ``ahead`` if it fetches the next one."""
+        """Print one pass over the row; ``ahead`` if it prefetches the next one."""
         reduced = self.reduced_axes
         blocks = self.blocks(stage, STRIP if ahead else 0)
         self.begin_sums(stage, blocks)
@@ -156,20 +156,20 @@ class RowsPrinter(BlockedRowsPrinter):
         self.stage_loop_body(stage, inner, self.row_index(reduced))
         self.close_loops(blocks, stripped=ahead)
 
-    def busiest_stage(self) -> int | None:
-        """The stage during which the next row is fetched: the one that computes most.
+    def prefetch_stage(self) -> int | None:
+        """The stage that prefetches the next row: the one that computes most.
 
-        The first stage waits for memory while later ones compute on what is near; so
-        these ask for what the first will need. None if there is nothing to ask for.
+        The first waits for memory; later ones read the cache. None if nothing is
+        prefetched.
         """
         if len(self.reduced_axes) != 1 or not self.kept_axes or self.nest.stages == 1:
             return None
-        if not self.rows_fetched():
+        if not self.prefetched_operands():
             return None
         return max(range(1, self.nest.stages), key=self.cost_of_stage)
 
     def cost_of_stage(self, stage: int) -> int:
-        """What the stage computes, without what earlier stages keep for it."""
+        """The cost of the stage's statements, without values kept already."""
         return sum(
             s.cost
             for s in self.stage_bodies[stage]
@@ -177,8 +177,8 @@ class RowsPrinter(BlockedRowsPrinter):
             and (s.result.name not in self.kept or self.home[s.result.name] == stage)
         )
 
-    def rows_fetched(self) -> list[int]:
-        """The operands read along their rows, another for each item."""
+    def prefetched_operands(self) -> list[int]:
+        """The operands whose rows are contiguous, and differ between items."""
         (axis,), last = self.reduced_axes, self.kept_axes[-1]
         return [
             k
@@ -189,11 +189,11 @@ class RowsPrinter(BlockedRowsPrinter):
         ]
 
     def open_strips(self) -> str:
-        """Open a loop over strips of the row; the bounds of the loop inside it."""
+        """Open a loop over strips of a row; return the bounds of the loop inside it."""
         (axis,), last = self.reduced_axes, self.kept_axes[-1]
         n, least = self.extent(axis), self.use("min_i64")
         self.open(f"for near in range(0, {n}, {STRIP}):")
-        for k in self.rows_fetched():
+        for k in self.prefetched_operands():
             row = self.offsets.get(k, "0")
             place = f"{row} + {self.stride(k, last)} + near"
             self.line(
@@ -212,7 +212,7 @@ class RowsPrinter(BlockedRowsPrinter):
 
 @dataclass
 class RowTotalsPrinter(RowsPrinter):
-    """An item is a chunk of rows, whose elements are added up across as well."""
+    """An item is a chunk of rows, whose elements are also summed over the rows."""
 
     def body(self) -> None:
         (kept,), (reduced,) = self.kept_axes, self.reduced_axes

@@ -27,7 +27,7 @@ Shape = Literal["elementwise", "rows", "columns"]
 
 @dataclass(frozen=True, slots=True)
 class CpuConfig:
-    """Numbers of the hardware that schedules are made from."""
+    """Hardware parameters that schedules depend on."""
 
     block: int = 4096  # elements of the innermost axis in one item
     short: int = 64  # elements that are too few for an item
@@ -47,7 +47,7 @@ CPU: Final = CpuConfig()
 
 
 def shape_of(nest: Nest) -> Shape:
-    """Which shape of kernel ``nest`` becomes."""
+    """The shape of kernel that ``nest`` becomes."""
     if not any(axis.reduced for axis in nest.axes):
         has_reduction = any(isinstance(s, Reduce) for s in nest.statements)
         return "rows" if has_reduction else "elementwise"
@@ -115,7 +115,7 @@ def grain_of(nest: Nest, elements_per_item: int) -> int:
 
 
 def columns_per_item(nest: Nest, blocks: int, width: int, height: int) -> int:
-    """The columns of an item, of ``blocks`` blocks of ``width`` columns in all.
+    """The columns of an item, out of ``blocks`` blocks of ``width`` columns.
 
     Fewer where there would be fewer items than cores, and each is worth giving to a
     thread. Columns do not meet, so no bits depend on it.
@@ -131,5 +131,5 @@ def columns_per_item(nest: Nest, blocks: int, width: int, height: int) -> int:
 
 
 def chunk_size(extent: int, per_index: int) -> int:
-    """How many indices of the first reduced axis make a chunk."""
+    """The number of indices of the first reduced axis in a chunk."""
     return max(1, min(max(1, extent), CPU.chunk // max(1, per_index)))

@@ -75,14 +75,14 @@ def kernel_of(
         scratch_bytes=offsets[-1],
         reads=[a for a in arrays if a not in printed.written],
         writes=[a for a in arrays if a in printed.written],
-        turns=_turns(loop),
+        turns=_trip_count(loop),
     )
     return kernel, call
 
 
-def _turns(loop: LoopStep) -> int | None:
-    """How often the body and what is in it run, at most; None if nobody knows."""
-    inner = [_turns(step) for step in loop.body if isinstance(step, LoopStep)]
+def _trip_count(loop: LoopStep) -> int | None:
+    """The most iterations of the body and of loops in it; None if unknown."""
+    inner = [_trip_count(step) for step in loop.body if isinstance(step, LoopStep)]
     known = [n for n in inner if n is not None]
     if loop.count is None or len(known) < len(inner):
         return None
@@ -94,7 +94,7 @@ def _is_loop(step: PlanStep) -> TypeGuard[LoopStep]:
 
 
 class LoopPrinter(LoopFrame):
-    """Prints one loop. ``block`` of the lanes are an item."""
+    """Prints one loop. A work item is ``block`` of the lanes."""
 
     block = BLOCK
     looks = True
@@ -123,8 +123,8 @@ class LoopPrinter(LoopFrame):
 
     @property
     def grain(self) -> int:
-        """How many items are worth giving to a thread."""
-        item = self.work * (_turns(self.step) or MANY) * BLOCK
+        """The least number of items worth giving to a thread."""
+        item = self.work * (_trip_count(self.step) or MANY) * BLOCK
         return max(1, math.ceil(CPU.chunk_ns / max(1.0, item)))
 
     def guard(self, array: Var) -> str:
@@ -210,7 +210,7 @@ class LoopPrinter(LoopFrame):
             self.leave(c)
 
     def open_while(self, step: LoopStep, condition: str) -> None:
-        """Begin a loop of unknown length, which ends if the run does."""
+        """Open a loop of unknown trip count, which ends if the run is interrupted."""
         if not self.looks:
             self.open(f"while {condition}:")
             return
@@ -221,8 +221,8 @@ class LoopPrinter(LoopFrame):
         self.line(f"{turn} = {turn} + 1")
 
     def open_for(self, step: LoopStep, turn: str, turns: str) -> None:
-        """Begin a loop over turns; a long one is in parts, between which it may end."""
-        inside = max([1, *(_turns(s) or MANY for s in step.body if _is_loop(s))])
+        """Open a loop over iterations; a long one is in parts, to be interruptible."""
+        inside = max([1, *(_trip_count(s) or MANY for s in step.body if _is_loop(s))])
         part = max(1, TURNS_BETWEEN_LOOKS // inside)
         if not self.looks or (step.count or 0) <= part:
             self.open(f"for {turn} in range({turns}):")
@@ -240,9 +240,9 @@ class LoopPrinter(LoopFrame):
         self.close()
 
     def enter(self, c: CarriedValue) -> bool:
-        """Bring a value to where the loop has it; whether that is a place of its own.
+        """Copy a value to its place in the loop; return whether it has one of its own.
 
-        It is not if an outer loop carries it too.
+        It has none if an outer loop carries it too.
         """
         current, following = self.of(c.current), self.of(c.next)
         initial, result = self.of(c.initial), self.of(c.result)
@@ -270,7 +270,7 @@ class LoopPrinter(LoopFrame):
         return True
 
     def advance(self, c: CarriedValue) -> None:
-        """The value of the next iteration takes the place of this one's."""
+        """Make the next iteration's value the current one."""
         current, following = self.of(c.current), self.of(c.next)
         if current is following:
             return
@@ -280,7 +280,7 @@ class LoopPrinter(LoopFrame):
             self.copy(following, current)
 
     def leave(self, c: CarriedValue) -> None:
-        """The last value goes to the result."""
+        """Copy the last value to the result."""
         current, following = self.of(c.current), self.of(c.next)
         if current in self.registers:
             result = self.of(c.result)
@@ -339,5 +339,5 @@ class LoopPrinter(LoopFrame):
         self.source = "\n".join([*head, *self.constant_lines, *self.lines]) + "\n"
 
     def vocabularies(self) -> list[tuple[str, set[str]]]:
-        """Where the names that are used come from."""
+        """The modules that the used names are imported from."""
         return [("scalars", self.imports)] if self.imports else []

@@ -1,4 +1,4 @@
-"""What each pass over the reduced axes computes, and takes from earlier ones."""
+"""Stages of a kernel: values that each computes, and that it keeps for later ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from arrayfn.lowering.kernel_text import Partial
 
 @dataclass
 class StagedPrinter(KernelPrinter):
-    """Kernels with reductions: their element-level values may be kept between stages.
+    """Kernels with reductions, whose element-level values may be kept between stages.
 
     ``home`` is the first stage that computes a value; ``kept`` says where a dear value
     stays for later stages: a row of scratch, or ``@k``, operand k where it is stored.
@@ -37,7 +37,7 @@ class StagedPrinter(KernelPrinter):
     stage_bodies: list[list[Statement]] = field(default_factory=list)
 
     def plan_stages(self, keep: bool = True) -> None:
-        """Decide which element values are kept between stages, which computed again."""
+        """Decide which element values are kept between stages, and which recomputed."""
         nest = self.nest
         for stage in range(nest.stages):
             needed: set[str] = set()
@@ -125,24 +125,24 @@ class StagedPrinter(KernelPrinter):
         return self.expression(f"add_{suffix}", [total, wide])
 
     def from_total(self, s: Reduce, total: str) -> str:
-        """A ``total`` as the sum's dtype."""
+        """``total``, converted to the sum's dtype."""
         functions = widening(s)
         return f"{self.use(functions[1])}({total})" if functions else total
 
     def narrow_partial(self, partial: Partial, text: str) -> str:
-        """A partial result as it is stored."""
+        """A partial result, narrowed to the dtype that it is stored in."""
         is_bool = partial.reduce.result.dtype == dtypes.bool_
         return self.narrow(dtypes.bool_, text) if is_bool else text
 
     def widen_partial(self, partial: Partial, text: str) -> str:
-        """A stored partial result as it is computed with."""
+        """A stored partial result, widened to its compute dtype."""
         is_bool = partial.reduce.result.dtype == dtypes.bool_
         return self.widen(dtypes.bool_, text) if is_bool else text
 
     def stage_loop_body(
         self, stage: int, variables: dict[int, str], row_index: str
     ) -> None:
-        """The statements of ``stage`` inside its innermost loop."""
+        """Print the statements of ``stage`` inside its innermost loop."""
         for s in self.stage_bodies[stage]:
             if isinstance(s, Reduce):
                 self.accumulate(s)

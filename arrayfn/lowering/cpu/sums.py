@@ -72,7 +72,7 @@ def row_block(nest: Nest, reduced: Sequence[int]) -> int:
 
 
 def cut(nest: Nest, reduced: Sequence[int], block: int) -> tuple[int, int] | None:
-    """The axis whose indices are cut into blocks, and how many are in one.
+    """The axis whose indices are cut into blocks, and the number of them in a block.
 
     None if all the reduced axes together fit in a block.
     """

@@ -1,4 +1,4 @@
-"""Which axes of a group's domain a value varies along, and whether it fits there."""
+"""The axes of a group's domain that a value varies along, and whether it fits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AxisMatching(Recomputation):
         """The domain axes of an elementwise equation's output, if it can join."""
         shape = equation.outputs[0].type.shape
         known: list[int | None] = [None] * len(shape)
-        bound = False
+        matched = False
         for atom in equation.inputs:
             if not isinstance(atom, Var):
                 continue
@@ -24,9 +24,9 @@ class AxisMatching(Recomputation):
             ids = group.maps.get(read.base)
             if ids is None:
                 continue
-            self.bind(read, ids, shape, known, group)
-            bound = True
-        if not bound and group.equations:
+            self.match_axes(read, ids, shape, known, group)
+            matched = True
+        if not matched and group.equations:
             # A sibling: its domain is the group's own, axis by axis.
             return tuple(range(len(shape))) if shape == group.extents else None
         return self.fill(shape, known, group)
@@ -40,7 +40,7 @@ class AxisMatching(Recomputation):
             read = self.reads[operand]
             ids = group.maps.get(read.base)
             if ids is not None:
-                self.bind(read, ids, shape, known, group)
+                self.match_axes(read, ids, shape, known, group)
                 return self.fill(shape, known, group)
             if group.equations:
                 known_ids = group.arrays.get(operand)
@@ -54,7 +54,7 @@ class AxisMatching(Recomputation):
             return None
         return tuple(range(len(shape)))
 
-    def bind(
+    def match_axes(
         self,
         read: Read,
         ids: AxisIds,
@@ -62,11 +62,11 @@ class AxisMatching(Recomputation):
         known: list[int | None],
         group: Group,
     ) -> None:
-        """Bind output axes, so that ``read`` reads its base where it is computed.
+        """Note the domain axes of ``shape`` in ``known``, as ``read`` indexes its base.
 
-        That is not always possible; ``may_read`` refuses what would be wrong. A base
-        that is computed again for a slice is not computed whole: ``group`` may be
-        shorter than the base, and reads the part of it that the slice has.
+        An axis along which it does so gets the domain axis of the base's axis, where
+        their extents agree. Others are left: a base that is computed again for a slice
+        is longer than ``group``. ``may_read`` refuses reads that would be wrong.
         """
         for axis_map, domain_axis, extent in zip(
             read.axes, ids, read.base.type.shape, strict=True
@@ -80,7 +80,7 @@ class AxisMatching(Recomputation):
     def fill(
         self, shape: tuple[int, ...], known: list[int | None], group: Group
     ) -> AxisIds | None:
-        """Give the axes not bound yet the domain axes that are left, in order."""
+        """``known``, with the free domain axes, in order, for the axes it lacks."""
         used = {i for i in known if i is not None}
         if len(used) != sum(i is not None for i in known):
             return None
@@ -96,7 +96,7 @@ class AxisMatching(Recomputation):
         return tuple(known)
 
     def stage(self, equation: Equation, group: Group) -> int:
-        """Which pass over the reduced axes ``equation`` belongs to, counting from 0.
+        """The pass over the reduced axes that ``equation`` belongs to, counted from 0.
 
         A reduction's result is there from the stage after its operand's.
         """
@@ -125,5 +125,5 @@ class AxisMatching(Recomputation):
         return have == kept
 
     def can_reduce(self, group: Group, reduced: frozenset[int]) -> bool:
-        """Members so far vary over the whole domain, or would over what is kept."""
+        """Whether all members so far vary over the whole domain."""
         return all(self.is_full(ids, group) for ids in group.maps.values())

@@ -145,7 +145,7 @@ class _Fuser(Merging):
         group.open = False
 
     def producers(self, equation: Equation) -> list[int]:
-        """The open groups that make an operand, the most binding first.
+        """The open groups that make an operand, those most worth joining first.
 
         First those whose value could not be had otherwise, then reductions, then those
         begun last.
@@ -210,7 +210,7 @@ class _Fuser(Merging):
         self.note(group, equation)
 
     def take(self, atom: Var, group: Group, ids: AxisIds) -> None:
-        """Have ``atom``, made elsewhere, in ``group``: read, or computed again."""
+        """Have ``group`` read or recompute ``atom``, which another group computes."""
         read = self.reads[atom]
         base = read.base
         if base in group.maps:
@@ -230,7 +230,7 @@ class _Fuser(Merging):
         group.stages[base] = 0
 
     def read_array(self, atom: Var, group: Group, ids: AxisIds) -> None:
-        """Note that ``group`` reads ``atom``, over the axes ``ids``, from memory."""
+        """Record that ``group`` reads ``atom`` from memory, over the axes ``ids``."""
         ids = ids if atom.type.shape else ()
         if group.arrays.setdefault(atom, ids) != ids:
             group.crossing.add(atom)
@@ -292,7 +292,7 @@ class _Fuser(Merging):
         return tuple(reversed(units))
 
     def prune(self, group: Group, outputs: Sequence[Var]) -> None:
-        """Leave in ``group`` only what ``outputs`` need."""
+        """Remove the equations of ``group`` that ``outputs`` do not need."""
         live: set[Var] = set(outputs)
         kept: list[Equation] = []
         for equation in reversed(group.equations):

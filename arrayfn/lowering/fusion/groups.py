@@ -107,14 +107,14 @@ class Groups:
         return group
 
     def close_groups(self) -> None:
-        """Have equations that come join none of the groups so far."""
+        """Close all groups: later equations join none of them."""
         for number in range(self.closed, self.count):
             if number in self.groups:
                 self.groups[number].open = False
         self.closed = self.count
 
     def note(self, group: Group, equation: Equation) -> None:
-        """Record that ``equation`` is now in ``group``: what it makes and needs."""
+        """Record ``equation`` in ``group``, and the arrays that it makes and reads."""
         for var in equation.outputs:
             self.made_in[var] = group.number
         arrays = [self.reads[atom].base for atom in group.arrays]
@@ -127,7 +127,7 @@ class Groups:
                     self.order(self.groups[number], group)
 
     def note_overwritten(self, group: Group, equation: Equation) -> None:
-        """Have whatever reads an array run before ``equation`` writes over it."""
+        """Order the readers of an array before ``equation``, which writes over it."""
         for number in overwritten(equation):
             atom = equation.inputs[number]
             assert isinstance(atom, Var)
@@ -136,7 +136,7 @@ class Groups:
                     self.order(self.groups[reader], group)
 
     def order(self, first: Group, second: Group) -> None:
-        """Have ``second`` run after ``first``."""
+        """Order ``second`` after ``first``."""
         if second.before >> first.number & 1:
             return
         second.needs.add(first.number)
@@ -146,7 +146,7 @@ class Groups:
             group.before |= earlier
 
     def later(self, first: Group) -> list[Group]:
-        """``first``, and the groups that need it, directly or not."""
+        """``first`` and the groups that depend on it, directly or not."""
         found = {first.number: first}
         pending = [first]
         while pending:
@@ -157,7 +157,7 @@ class Groups:
         return list(found.values())
 
     def is_between(self, first: Group, second: Group) -> bool:
-        """Whether some group needs ``first`` and is needed by ``second``."""
+        """Whether some group depends on ``first`` and ``second`` depends on it."""
         return any(
             second.before >> number & 1
             for number in first.needed_by
@@ -165,7 +165,7 @@ class Groups:
         )
 
     def absorb(self, other: Group, group: Group) -> None:
-        """Make of ``other`` a part of ``group``."""
+        """Move the equations of ``other`` into ``group``."""
         bit, own = 1 << other.number, 1 << group.number
         both = {other.number, group.number}
         group.before = (group.before | other.before) & ~(bit | own)
@@ -188,7 +188,7 @@ class Groups:
         return sorted(equations, key=self.position.__getitem__)
 
     def sorted_groups(self) -> list[Group]:
-        """The groups in an order of dependency, otherwise as they were begun."""
+        """The groups in topological order, otherwise as they were begun."""
         groups = sorted(self.groups.values(), key=lambda g: g.number)
         return sorted(groups, key=lambda g: g.before.bit_count())
 
@@ -234,12 +234,12 @@ def reads_in_place(read: Read, base_ids: AxisIds, ids: AxisIds) -> bool:
 
 
 def moved_ids(read: Read, ids: AxisIds) -> AxisIds:
-    """The axes along which the base varies if what reads it does along ``ids``."""
+    """The axes along which the base varies if its reader varies along ``ids``."""
     return tuple(None if m.axis is None else ids[m.axis] for m in read.axes)
 
 
 def domain_of(equation: Equation) -> tuple[int, ...]:
-    """The extents over which ``equation`` is computed: before a reduction, if it is."""
+    """The extents of the domain of ``equation``: a reduction's are its operand's."""
     row = equation.primitive
     assert isinstance(row, Primitive)
     if isinstance(row.kernel, Reduction):
@@ -254,7 +254,7 @@ def is_reduction(equation: Equation) -> bool:
 
 
 def price_of(equation: Equation) -> int | None:
-    """What an elementwise equation costs to compute again; None if it must not be."""
+    """The cost of recomputing an elementwise equation; None if it must not be."""
     row = equation.primitive
     assert isinstance(row, Primitive)
     if isinstance(row.kernel, Convert):

@@ -1,4 +1,4 @@
-"""What is cheaply computed again rather than stored and read back."""
+"""Values that are cheaper to recompute than to store and read back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLONE_ARRAYS = 2  # full-size arrays it may be computed from
 
 
 class Recomputation(Groups):
-    """Groups whose members may be computed again in others: *clones*."""
+    """Groups whose members may be recomputed in others: *clones*."""
 
     def is_plain(self, read: Read) -> bool:
         """Whether ``read`` only permutes and repeats axes."""
@@ -30,13 +30,13 @@ class Recomputation(Groups):
         )
 
     def is_computed_again(self, read: Read) -> bool:
-        """Whether a group that does not have the base of ``read`` computes it again."""
+        """Whether a group without the base of ``read`` recomputes it."""
         if read.base in self.sources and read.base not in self.made_in:
             return True
         return self.is_plain(read) and self.clone_arrays(read.base) is not None
 
     def clone_arrays(self, base: Var) -> list[Var] | None:
-        """The arrays from which ``base`` is cheaply computed again; None if it is not.
+        """The arrays from which ``base`` is cheaply recomputed; None if it is not.
 
         They are arrays that exist in any case, or small ones (results of reductions).
         """
@@ -116,7 +116,7 @@ class Recomputation(Groups):
     def arrays_read(
         self, atom: Var, group: Group, ids: AxisIds, taken: dict[Var, AxisIds]
     ) -> Iterable[Var]:
-        """What ``take`` would make ``group`` read; ``taken`` is computed again."""
+        """The arrays that ``group`` reads for ``atom``; ``taken`` is recomputed."""
         read = self.reads[atom]
         base = read.base
         here = group.maps.get(base, taken.get(base))

@@ -41,7 +41,7 @@ def cuts(program: Program, most: int) -> frozenset[Equation]:
 
 
 def _cost(equation: Equation) -> int:
-    """What ``equation`` costs an element; views cost nothing."""
+    """The cost of ``equation`` per element; views cost nothing."""
     row = equation.primitive
     assert isinstance(row, Primitive)
     if isinstance(row.kernel, Scalar):
@@ -74,7 +74,7 @@ def _numbered(equations: Sequence[Equation], reach: int) -> list[int]:
 
 
 def _repetitions(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]:
-    """Begin, end and period of what repeats, over at least twice ``most`` numbers."""
+    """Begin, end and period of each repetition of at least twice ``most`` numbers."""
     done = 0
     while done + 2 * most <= len(numbers):
         end = done + 2 * most
@@ -91,7 +91,7 @@ def _repetitions(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int, 
 
 
 def _repeating_end(numbers: Sequence[int], most: int) -> tuple[int, int]:
-    """How many of the last ``numbers`` repeat, with which period: at most ``most``.
+    """The number of last ``numbers`` that repeat, and the period: at most ``most``.
 
     By the failure function of Knuth, Morris and Pratt, Fast Pattern Matching in Strings
     (1977), of the numbers read backwards.

@@ -1,4 +1,4 @@
-"""What fusion gives: groups of equations, and equations that stand alone."""
+"""The units that fusion returns: groups of equations, and single equations."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class LibraryCall:
 
 
 def place_of(atom: Atom, reads: Reads) -> Place:
-    """Where an operand lies; the layout pass has made it row-major from there on."""
+    """The memory of an operand, which the layout pass has made row-major."""
     assert isinstance(atom, Var)
     read = reads[atom]
     base = read.base.type
@@ -65,5 +65,5 @@ def place_of(atom: Atom, reads: Reads) -> Place:
 
 
 def grain_of(work: float) -> int:
-    """How many items of ``work`` multiply-adds each are worth giving to a thread."""
+    """The least number of items, of ``work`` multiply-adds each, worth a thread."""
     return max(1, int(ITEM_WORK / max(1.0, work)))

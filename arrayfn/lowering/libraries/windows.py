@@ -43,7 +43,7 @@ DIMENSIONS: Final = 4  # of the rows, and of the columns
 
 
 def array_uses(program: Program, reads: Reads) -> Counter[Var]:
-    """How many equations, and outputs, of ``program`` read each array."""
+    """The number of equations and outputs of ``program`` that read each array."""
     atoms = [
         atom
         for equation in program.equations
@@ -226,7 +226,7 @@ def _summed(
 
 
 def _added(sums: Var, output: Var, parts: int) -> Nest:
-    """The parts added up, first to last."""
+    """The step that adds up the parts, first to last."""
     dtype, size = output.type.dtype, output.type.size
     operands: list[ArrayOperand] = []
     statements: list[Statement] = []
@@ -255,7 +255,7 @@ def _added(sums: Var, output: Var, parts: int) -> Nest:
 
 
 def _tile(rows: int, most: int) -> int:
-    """Rows of an item: as many for each."""
+    """The number of rows of an item, equal for all items."""
     items = -(-rows // most)
     items = -(-items // ITEMS) * ITEMS
     tile = max(-(-rows // items), min(FEWEST, -(-rows // 2)))

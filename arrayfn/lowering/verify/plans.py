@@ -70,6 +70,8 @@ def verify(compiled: CompiledProgram, donated: Collection[int] = frozenset()) ->
 
 
 class _Verifier:
+    """Walks a plan's steps in order, with `Coverage` of the bytes written so far."""
+
     def __init__(self, compiled: CompiledProgram, donated: Collection[int]) -> None:
         self.compiled = compiled
         self.donated = donated
@@ -92,7 +94,7 @@ class _Verifier:
         self.steps(self.plan.steps, cover)
         for number, b in enumerate(self.buffers):
             if b.kind == "output":
-                self.read(number, cover, "the results are read")
+                self.check_written(number, cover, "the results are read")
         return self.report
 
     def fail(
@@ -130,7 +132,7 @@ class _Verifier:
                 self.branch(step, cover)
 
     def branch(self, step: Branch, cover: Coverage) -> None:
-        self.read(step.index, cover, "a branch is chosen by it")
+        self.check_written(step.index, cover, "a branch is chosen by it")
         ends: list[Coverage] = []
         for steps in step.branches:
             inner = cover.copy()
@@ -149,23 +151,25 @@ class _Verifier:
             turns.append(last)
         for turn in turns:
             if loop.predicate is not None:
-                self.read(loop.predicate, cover, "it says whether a loop goes on")
+                self.check_written(
+                    loop.predicate, cover, "it says whether a loop goes on"
+                )
             self.number = first_number
             self.place_turn(loop, turn)
             self.steps(loop.body, cover)
             for c in loop.carries:
-                self.read(c.next, cover, "a loop carries it to its next turn")
+                self.check_written(c.next, cover, "a loop carries it to its next turn")
         for c in loop.carries:
             source = c.initial if last < 0 else (c.first, c.second)[last % 2]
-            self.read(source, cover, "a loop's result is there")
-            self.write_all(c.result, cover)
+            self.check_written(source, cover, "a loop's result is there")
+            self.note_written(c.result, cover)
         for s in loop.slices:
             self.all_turns(loop, s.buffer, cover)
         if loop.predicate is not None:
             # It may not have run at all.
             results = [c.result for c in loop.carries]
             for number in results:
-                self.write_all(number, before)
+                self.note_written(number, before)
             met = cover.met(before)
             cover.surely, cover.perhaps = met.surely, met.perhaps
             cover.owners = met.owners
@@ -222,8 +226,8 @@ class _Verifier:
             self.fail(f"{b.label} is used outside of its loop")
         return _Place(number, 0, span_of(b.type))
 
-    def read(self, number: int, cover: Coverage, why: str) -> None:
-        """Check that all of a buffer is written, or may be."""
+    def check_written(self, number: int, cover: Coverage, why: str) -> None:
+        """Fail unless each byte may have been written (``cover.perhaps``)."""
         place = self.place(number)
         b = self.buffers[number]
         low, high = place.span
@@ -233,7 +237,7 @@ class _Verifier:
             a, z = (x - place.begin for x in missing)
             self.fail(f"bytes {a} to {z} of {b.label} are not written, and {why}")
 
-    def write_all(self, number: int, cover: Coverage) -> None:
+    def note_written(self, number: int, cover: Coverage) -> None:
         place = self.place(number)
         low, high = place.span
         cover.write(place.buffer, Runs.one(low + place.begin, high + place.begin))
@@ -276,7 +280,7 @@ class _Verifier:
                     f"{self.buffers[number].label} is read, and not written", call
                 )
         for number in call.writes:
-            self.write_all(number, cover)
+            self.note_written(number, cover)
 
     def scratch(self, call: KernelCall) -> None:
         if call.scratch > self.plan.scratch:

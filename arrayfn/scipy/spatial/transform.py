@@ -24,11 +24,11 @@ _SMALL = 1e-6
 _NEAR = 1e-7
 
 
-def _inexact(x: ArrayLike, last: int, name: str) -> Array:
+def _floats_of_length(x: ArrayLike, length: int, name: str) -> Array:
     value = anp.asarray(x)
-    if not value.ndim or value.shape[-1] != last:
+    if not value.ndim or value.shape[-1] != length:
         raise ShapeError(
-            f"{name} takes {last} numbers along the last axis, not {value.shape}",
+            f"{name} takes {length} numbers along the last axis, not {value.shape}",
             user_location(),
         )
     return ops.convert(value, ops.floating_dtype(value.dtype))
@@ -63,13 +63,13 @@ class Rotation(NamedTuple):
     @classmethod
     def from_quat(cls, quat: ArrayLike) -> Rotation:
         """The rotation of nonzero quaternions (..., 4), the scalar last."""
-        value = _inexact(quat, 4, "Rotation.from_quat")
+        value = _floats_of_length(quat, 4, "Rotation.from_quat")
         return cls(value / _norm(value))
 
     @classmethod
     def from_matrix(cls, matrix: ArrayLike) -> Rotation:
         """The rotation of orthogonal matrices (..., 3, 3) with determinant 1."""
-        m = _inexact(matrix, 3, "Rotation.from_matrix")
+        m = _floats_of_length(matrix, 3, "Rotation.from_matrix")
         if m.ndim < 2 or m.shape[-2] != 3:
             raise ShapeError(
                 f"Rotation.from_matrix takes matrices (..., 3, 3), not {m.shape}",
@@ -107,7 +107,7 @@ class Rotation(NamedTuple):
     @classmethod
     def from_rotvec(cls, rotvec: ArrayLike, degrees: bool = False) -> Rotation:
         """The rotation about vectors (..., 3) by angles equal to their lengths."""
-        v = _inexact(rotvec, 3, "Rotation.from_rotvec")
+        v = _floats_of_length(rotvec, 3, "Rotation.from_rotvec")
         v = anp.deg2rad(v) if degrees else v
         square = anp.sum(v * v, -1, keepdims=True)
         small = square < _SMALL
@@ -125,7 +125,7 @@ class Rotation(NamedTuple):
     @classmethod
     def from_mrp(cls, mrp: ArrayLike) -> Rotation:
         """The rotation of modified Rodrigues parameters: axis times tan(angle / 4)."""
-        v = _inexact(mrp, 3, "Rotation.from_mrp")
+        v = _floats_of_length(mrp, 3, "Rotation.from_mrp")
         square = anp.sum(v * v, -1, keepdims=True)
         return cls(anp.concatenate([2.0 * v, 1.0 - square], -1) / (1.0 + square))
 
@@ -252,7 +252,7 @@ class Rotation(NamedTuple):
         """Vectors (..., 3) rotated by this rotation, or by its inverse."""
         matrix = self.as_matrix()
         matrix = anp.matrix_transpose(matrix) if inverse else matrix
-        return anp.matvec(matrix, _inexact(vectors, 3, "Rotation.apply"))
+        return anp.matvec(matrix, _floats_of_length(vectors, 3, "Rotation.apply"))
 
     def inv(self) -> Rotation:
         """The inverse rotation."""

@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Arguments(Struct):
-    """What a call is given; the pointers to operands and results follow it."""
+    """The head of a call's arguments; pointers to operands and results follow."""
 
     function: Callable[[Arguments], None]
     number: int  # of the call
@@ -66,7 +66,7 @@ class PythonCall:
 
 
 def _callback(number: int) -> PythonCall:
-    """The call of a Python function: it may keep what it is given, which is copied."""
+    """The call of a Python function, on copies of the operands, which it may keep."""
     site = SITES.find(number)
 
     def run(operands: list[Array], results: list[Array]) -> None:
@@ -91,6 +91,7 @@ def _operator(number: int) -> PythonCall:
         function = partial(step.kernel.function, **dict(step.static))
 
     def call_kernel(operands: Sequence[Array], results: Sequence[Array]) -> None:
+        """Run the kernel once per member of the vmapped axes."""
         for x in operands:
             x.flags.writeable = False
         arrays = (*operands, *results)
@@ -184,7 +185,7 @@ def calls_python(kernel: Kernel | LibraryKernel) -> bool:
 
 
 def raising(entry: Callable[..., Any]) -> Callable[..., Any]:
-    """``entry``, which runs a plan, raising what a function in the plan has raised."""
+    """``entry``, which runs a plan, raising the error of a function in the plan."""
 
     @functools.wraps(entry, assigned=(), updated=())
     def run(*arguments: Any) -> Any:

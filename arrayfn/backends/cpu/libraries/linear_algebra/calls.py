@@ -1,4 +1,4 @@
-"""Calls of LAPACK by tables: where each argument of a function comes from.
+"""Calls of LAPACK by tables, which name the source of each argument.
 
 A provider says in text what it calls, as ``"?syevd V U &n $0 &n $1 work &words info"``:
 
@@ -50,7 +50,7 @@ NULL: Final = 4
 
 @native
 def lapack(arguments: int, table: int, own: int) -> int:
-    """Call the function of the ``table`` at a byte offset; what it says of failure.
+    """Call the function of the ``table`` at a byte offset; return its ``info``.
 
     At ``own`` are the pointers ``$0``, ``$1`` and so on.
     """

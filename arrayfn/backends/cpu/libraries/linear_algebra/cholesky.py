@@ -66,7 +66,7 @@ def cholesky_run(arguments: int, begin: int, end: int) -> int:
 
 @native
 def small_choleskys(arguments: int, begin: int, end: int) -> int:
-    """Factor small matrices ``begin`` to ``end``, some at once."""
+    """Factor small matrices ``begin`` to ``end``, several at once."""
     n = load(arguments + SIZE)
     size = load(arguments + ITEM_BYTES)
     step = n * n * size

@@ -71,7 +71,7 @@ def eig_run(arguments: int, begin: int, end: int) -> int:
 
 @native
 def eigvals_run(arguments: int, begin: int, end: int) -> int:
-    """The eigenvalues of matrices ``begin`` to ``end``."""
+    """Write the eigenvalues of matrices ``begin`` to ``end``."""
     for item in range(begin, end):
         geev(arguments, VALUES_CALL, item)
     return 0
@@ -79,7 +79,7 @@ def eigvals_run(arguments: int, begin: int, end: int) -> int:
 
 @native
 def geev(arguments: int, table: int, item: int) -> int:
-    """One decomposition; not 0 if it failed, and then the values are NaN."""
+    """Decompose one matrix; return 0, or another number if it failed (values NaN)."""
     n = load(arguments + SIZE)
     size = load(arguments + ITEM_BYTES)
     real = load(arguments + REAL_BYTES)
@@ -112,7 +112,7 @@ def geev(arguments: int, table: int, item: int) -> int:
 
 @native
 def unpack_vectors(arguments: int, vectors: int) -> int:
-    """Complex eigenvectors from what geev left."""
+    """Write complex eigenvectors, from the real pairs that geev returns."""
     n = load(arguments + SIZE)
     real = load(arguments + REAL_BYTES)
     packed = load(arguments + PACKED)

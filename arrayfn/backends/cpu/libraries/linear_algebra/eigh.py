@@ -67,7 +67,7 @@ def eigh_run(arguments: int, begin: int, end: int) -> int:
 
 @native
 def eigvalsh_run(arguments: int, begin: int, end: int) -> int:
-    """The eigenvalues of matrices ``begin`` to ``end``."""
+    """Write the eigenvalues of matrices ``begin`` to ``end``."""
     n = load(arguments + SIZE)
     step = n * n * load(arguments + ITEM_BYTES)
     for item in range(begin, end):
@@ -79,7 +79,7 @@ def eigvalsh_run(arguments: int, begin: int, end: int) -> int:
 
 @native
 def decompose(arguments: int, table: int, item: int, matrix: int) -> int:
-    """One decomposition; not 0 if it failed, and then the values are NaN."""
+    """Decompose one matrix; return 0, or another number if it failed (values NaN)."""
     n = load(arguments + SIZE)
     size = load(arguments + ITEM_BYTES)
     real = load(arguments + REAL_BYTES)

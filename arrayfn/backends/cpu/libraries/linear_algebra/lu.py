@@ -76,7 +76,7 @@ def lu_run(arguments: int, begin: int, end: int) -> int:
 
 @native
 def small_lus(arguments: int, begin: int, end: int) -> int:
-    """Factor small matrices ``begin`` to ``end``, some at once."""
+    """Factor small matrices ``begin`` to ``end``, several at once."""
     rows = load(arguments + ROWS)
     columns = load(arguments + COLUMNS)
     size = load(arguments + ITEM_BYTES)
@@ -134,7 +134,7 @@ def words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
 
 
 def no_words(dtype: str) -> tuple[int, ...]:
-    """None: of what calls nothing."""
+    """No words: the routine calls nothing."""
     return ()
 
 

@@ -1,4 +1,4 @@
-"""What native routines around LAPACK share: copies, NaN for what failed, triangles.
+"""Native routines shared around LAPACK: copies, NaN for failures, triangles.
 
 LAPACK's matrices lie by columns. A row-major matrix is, by columns, its transpose.
 """
@@ -89,7 +89,7 @@ def is_zero(address: int, size: int) -> int:
 
 @native
 def all_finite(address: int, bytes: int, size: int) -> int:
-    """Whether no real number of ``bytes`` bytes of them is infinite or NaN."""
+    """Whether all real numbers in ``bytes`` bytes are finite."""
     if size == 8:
         for k in range(bytes // 8):
             if ((load(address + 8 * k) >> 52) & 0x7FF) == 0x7FF:

@@ -132,7 +132,7 @@ def qr_matrix(arguments: int, x: int, q: int, r: int) -> int:
 
 @native
 def column_order_run(arguments: int, begin: int, end: int) -> int:
-    """The orders of matrices ``begin`` to ``end``."""
+    """Write the column orders of matrices ``begin`` to ``end``."""
     rows = load(arguments + ORDER_ROWS)
     columns = load(arguments + ORDER_COLUMNS)
     step = rows * columns * load(arguments + ITEM_BYTES)
@@ -170,7 +170,7 @@ def words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
 
 
 def order_words(dtype: str) -> tuple[int, ...]:
-    """Those of ``column_order_run``."""
+    """The words before the arguments of ``column_order_run``."""
     text = "?geqp3 &rows &columns a &leading integers tau work &words {}info"
     call = text.format(""), text.format("real_work ")
     return lapack_words(dtype, ORDER_PLACES, call)

@@ -1,4 +1,4 @@
-"""Un-jitted factorizations: the references of the primitives that are computed."""
+"""Un-jitted factorizations, by the references of their primitives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def by_reference(
     *results: str,
     params: Callable[[Given], dict[str, Any]] = _none,
 ) -> Callable[[Given, int], None]:
-    """All of a call's items by the reference of ``row``.
+    """Compute all items of a call by the reference of ``row``.
 
     ``extents`` name the integers that are the shape of an item of the operand; the
     results are written in the order of the row's outputs.

@@ -50,7 +50,7 @@ def largest_exponent(address: int, count: int, real: int) -> int:
 
 @native
 def is_finite_exponent(exponent: int, real: int) -> int:
-    """Whether an exponent field is that of numbers, not of infinities and NaN."""
+    """Whether an exponent field is that of finite numbers."""
     if real == 8:
         return exponent != 0x7FF
     return exponent != 0xFF
@@ -58,7 +58,7 @@ def is_finite_exponent(exponent: int, real: int) -> int:
 
 @native
 def scale_of(exponent: int, real: int) -> int:
-    """The bits of the power of two to divide by; 0 if the matrix is fine as it is."""
+    """The bits of the power of two to divide by; 0 if no scaling is needed."""
     bias = BIAS_F64
     plain = PLAIN_F64
     if real == 4:

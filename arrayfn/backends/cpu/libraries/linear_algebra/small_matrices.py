@@ -124,7 +124,7 @@ def write_matrices(
 
 @native
 def clear_lanes(y: int) -> int:
-    """Write zeros."""
+    """Set all lanes to zeros."""
     for lane in range(LANES):
         store(y + 8 * lane, 0)
     return 0
@@ -149,7 +149,7 @@ def small_lu(
     columns: int,
     size: int,
 ) -> int:
-    """LU factors of matrices that lie by columns, in place; their pivots from 0 on."""
+    """Factor column-major matrices as LU, in place; pivots count from 0."""
     own = stack(WORDS)
     count = rows
     if columns < count:
@@ -193,7 +193,7 @@ def pivot_of(column: int, first: int, rows: int) -> int:
 
 @native
 def eliminate(own: int, k: int, rows: int, columns: int) -> int:
-    """Divide column k by its pivot and take its multiples from those that follow."""
+    """Divide column k by its pivot; subtract its multiples from later columns."""
     step = rows * LANE_BYTES
     column = own + k * step
     divisor = stack(LANES)
@@ -215,7 +215,7 @@ def eliminate(own: int, k: int, rows: int, columns: int) -> int:
 
 @native
 def small_cholesky(matrices: int, many: int, n: int, size: int) -> int:
-    """The factors of row-major matrices' lower triangles, in place; zeros above them.
+    """Factor the lower triangles of row-major matrices in place; zero the upper.
 
     A bit is set for each matrix that is not positive definite.
     """

@@ -70,7 +70,7 @@ def svd_run(arguments: int, begin: int, end: int) -> int:
 
 @native
 def svdvals_run(arguments: int, begin: int, end: int) -> int:
-    """The singular values of matrices ``begin`` to ``end``."""
+    """Write the singular values of matrices ``begin`` to ``end``."""
     own = stack(3)
     for item in range(begin, end):
         decompose(arguments, VALUES_CALL, item, own)
@@ -79,7 +79,7 @@ def svdvals_run(arguments: int, begin: int, end: int) -> int:
 
 @native
 def decompose(arguments: int, table: int, item: int, own: int) -> int:
-    """One decomposition; not 0 if it failed, and then the values are NaN."""
+    """Decompose one matrix; return 0, or another number if it failed (values NaN)."""
     rows = load(arguments + ROWS)
     columns = load(arguments + COLUMNS)
     step = rows * columns * load(arguments + ITEM_BYTES)

@@ -30,7 +30,7 @@ from arrayfn.backends.native.structures import Struct, i32
 
 
 class State(Struct):
-    """The library's number of threads, one of the process."""
+    """The library's number of threads, which is the process's."""
 
     lock: int
     users: int  # routines that run
@@ -41,7 +41,7 @@ class State(Struct):
 
 
 class Arguments(Struct):
-    """What ``on_threads_run`` is given; the routine's arguments begin at ``own``."""
+    """The arguments of ``on_threads_run``; the routine's own begin at ``own``."""
 
     state: State
     pool: Pool

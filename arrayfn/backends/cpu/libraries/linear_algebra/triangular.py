@@ -64,7 +64,8 @@ def triangular_run(arguments: int, begin: int, end: int) -> int:
     few = n <= LIMIT and load(arguments + COLUMNS) <= LIMIT
     if load(arguments + SMALL) and load(arguments + LEFT) and few:
         return triangular_small(arguments, begin, end)
-    # BLAS has no product with a conjugate alone, which op = 2 is by columns.
+    # TRANSPOSE 2 (conjugate transpose) is, read by columns, a conjugate without a
+    # transpose: BLAS has no such solve.
     single = load(arguments + LEFT) and load(arguments + COLUMNS) == 1
     if single and load(arguments + TRANSPOSE) < 2:
         return triangular_vectors(arguments, begin, end)
@@ -73,7 +74,7 @@ def triangular_run(arguments: int, begin: int, end: int) -> int:
 
 @native
 def triangular_small(arguments: int, begin: int, end: int) -> int:
-    """Solve for a few right-hand sides of small real matrices, some at once."""
+    """Solve for a few right-hand sides of small real matrices, several at once."""
     size = load(arguments + ITEM_BYTES)
     rows = load(arguments + ROWS)
     columns = load(arguments + COLUMNS)
@@ -213,7 +214,7 @@ def triangular_sides(arguments: int, begin: int, end: int) -> int:
 
 @native
 def zero_rows(b: int, rows: int, step: int, width: int) -> int:
-    """How many rows of ``width`` bytes are zeros before the first that is not."""
+    """The number of leading rows, of ``width`` bytes, that are zeros."""
     for row in range(rows):
         place = b + row * step
         k = 0
@@ -225,7 +226,7 @@ def zero_rows(b: int, rows: int, step: int, width: int) -> int:
 
 
 def words(dtype: str) -> tuple[int, ...]:
-    """trsm and trsv, the bits of 1, the bytes of an element."""
+    """The words before the arguments: TRSM, TRSV, ONE, ITEM_BYTES and SMALL."""
     letter, library = LETTERS[dtype], blas()
     trsm, trsv = library.address(letter + "trsm"), library.address(letter + "trsv")
     small = small_address(small_matrices.small_substitution, dtype)
@@ -233,7 +234,7 @@ def words(dtype: str) -> tuple[int, ...]:
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """All right-hand sides, by NumPy's solver."""
+    """Solve for all right-hand sides, by NumPy."""
     if not items:
         return
     rows, columns = int(given["rows"]), int(given["columns"])

@@ -28,7 +28,7 @@ def split(
     rank: int,
     flip: int,
 ) -> int:
-    """How many of the first ``rank`` merged elements are a's."""
+    """The number of a's elements among the first ``rank`` merged ones."""
     low = max(0, rank - count_b)
     high = min(rank, count_a)
     while low < high:
@@ -52,7 +52,7 @@ def span(
     stop: int,
     flip: int,
 ) -> None:
-    """Merged elements ``k`` to ``stop``, of which a has had ``i``."""
+    """Write merged elements ``k`` to ``stop``, after ``i`` elements of a."""
     j = k - i
     while k < stop:
         steps = min(stop - k, count_a - i, count_b - j)
@@ -81,7 +81,7 @@ def merge(
     end: int,
     flip: int,
 ) -> None:
-    """Elements ``begin`` to ``end`` of two merged runs; of equal ones a's first.
+    """Write elements ``begin`` to ``end`` of two merged runs; of equal ones a's first.
 
     Two halves at a time: each waits for its own loads.
     """

@@ -30,7 +30,7 @@ SHORT: Final = 256  # elements that a radix sort is too slow for
 
 
 class Sort(Struct):
-    """What ``words`` gives; then the arguments of ``lowering.libraries.sorting``."""
+    """The words of ``sort``; then the arguments of ``lowering.libraries.sorting``."""
 
     item_bytes: int
     sort: NumpySort
@@ -66,7 +66,7 @@ class Argsort(Struct):
 
 
 class Merge(Struct):
-    """What ``merge_words`` gives; then the arguments of the lowering."""
+    """The words of ``merge``; then the arguments of the lowering."""
 
     item_bytes: int
     merge: Callable[[int, int, int, int, int, int, int, int], None]
@@ -105,7 +105,7 @@ def sort_run(a: Sort, begin: int, end: int) -> None:
 
 @native
 def argsort_run(a: Argsort, begin: int, end: int) -> None:
-    """Order chunks ``begin`` to ``end``."""
+    """Argsort chunks ``begin`` to ``end``."""
     for item in range(begin, end):
         first = item % a.chunks * a.chunk
         count = min(a.n - first, a.chunk)
@@ -119,7 +119,7 @@ def argsort_run(a: Argsort, begin: int, end: int) -> None:
 def order_chunk(
     a: Argsort, source: int, order: Array[int], count: int, first: int
 ) -> None:
-    """Order one chunk, whose positions begin with ``first``."""
+    """Argsort one chunk, whose positions begin with ``first``."""
     target = cast(int, order)
     if a.pack is not None:
         a.pack(source, target, count, first, a.infinity)
@@ -227,7 +227,7 @@ def _ranges(given: Mapping[str, Any]) -> list[slice]:
 
 
 def sort_unjitted(given: Mapping[str, Any], items: int) -> None:
-    """All chunks, by NumPy."""
+    """Sort all chunks, by NumPy."""
     shape = (items // int(given["chunks"]), int(given["n"]))
     infinity = int(given["infinity"])
     x, out = (given[name].array(shape) for name in ("x", "sorted"))
@@ -239,7 +239,7 @@ def sort_unjitted(given: Mapping[str, Any], items: int) -> None:
 
 
 def argsort_unjitted(given: Mapping[str, Any], items: int) -> None:
-    """All chunks, by NumPy; elements and positions are packed if there are several."""
+    """Argsort all chunks, by NumPy; several are packed with their positions."""
     shape = (items // int(given["chunks"]), int(given["n"]))
     x = values_of(given["x"].array(shape), int(given["infinity"]))
     out = given["sorted"].array(shape)
@@ -255,7 +255,7 @@ def argsort_unjitted(given: Mapping[str, Any], items: int) -> None:
 
 
 def merge_unjitted(given: Mapping[str, Any], items: int) -> None:
-    """All pairs of runs, by NumPy."""
+    """Merge all pairs of runs, by NumPy."""
     n, run, pairs = (int(given[name]) for name in ("n", "run", "pairs"))
     rows = items // (pairs * int(given["parts"]))
     runs, out = (given[name].array((rows, n)) for name in ("runs", "merged"))

@@ -53,7 +53,7 @@ def float_key(bits: int, greatest: int, infinity: int) -> int:
 def encode_halves(
     source: Array[u16], target: Array[u16], count: int, infinity: int
 ) -> None:
-    """Floats of 16 bits become unsigned integers of the same order."""
+    """Write floats of 16 bits as unsigned integers of the same order."""
     for k in range(count):
         bits = source[k]
         magnitude = bits & 0x7FFF
@@ -73,7 +73,7 @@ def decode_halves(codes: Array[u16], count: int, infinity: int) -> None:
 def encode_floats(
     source: Array[Integer], target: Array[Integer], count: int, infinity: int
 ) -> None:
-    """Floats become signed integers of the same order; NaNs the greatest."""
+    """Write floats as signed integers of the same order; NaNs as the greatest."""
     greatest = (1 << (8 * size_of(Integer) - 1)) - 1
     nan = infinity | (1 << (22 if size_of(Integer) == 4 else 51))
     for k in range(count):
@@ -159,7 +159,7 @@ PACK: Final = {
 
 @native
 def unpack(packed: Array[int], count: int, infinity: int) -> None:
-    """The positions alone."""
+    """Reduce packed elements to their positions."""
     for k in range(count):
         packed[k] &= LOW_HALF
 
@@ -169,20 +169,20 @@ def unpack(packed: Array[int], count: int, infinity: int) -> None:
 
 @native
 def keys_f64(source: Array[int], keys: Array[int], count: int) -> None:
-    """The keys of floats."""
+    """Write the keys of floats."""
     for k in range(count):
         keys[k] = float_key(source[k], GREATEST_64, INFINITY_64)
 
 
 @native
 def keys_i64(source: Array[int], keys: Array[int], count: int) -> None:
-    """The keys of signed integers."""
+    """Write the keys of signed integers."""
     memcpy(keys, source, size_of(int) * count)
 
 
 @native
 def keys_u64(source: Array[int], keys: Array[int], count: int) -> None:
-    """The keys of unsigned integers."""
+    """Write the keys of unsigned integers."""
     for k in range(count):
         keys[k] = source[k] ^ SIGN_64
 
@@ -239,6 +239,6 @@ def select_packed(
 
 @native
 def reverse_keys(keys: Array[int], count: int) -> None:
-    """Keys of the opposite order."""
+    """Complement the keys, which then order the other way round."""
     for k in range(count):
         keys[k] = ~keys[k]

@@ -31,7 +31,7 @@ POSITION: Final = 0xFFFFFFFF
 
 
 class TopK(Struct):
-    """What ``words`` gives; then the arguments of ``lowering.libraries.sorting``."""
+    """The words of ``top_k``; then the arguments of ``lowering.libraries.sorting``."""
 
     item_bytes: int
     sort: NumpySort  # of 64-bit integers
@@ -100,7 +100,7 @@ def words(dtype: str) -> tuple[int, ...]:
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """All rows, by NumPy."""
+    """Select from all rows, by NumPy."""
     n, k = int(given["n"]), int(given["k"])
     x = given["x"].array((items, n))
     # Descending is the reverse of ascending; among equal elements too, if reversed.

@@ -12,7 +12,7 @@ memcpy = CFunction[[int, int, int], int]("memcpy")
 
 
 class Dimension(Struct):
-    """How many indices an axis of windows has, and how many elements lie between."""
+    """An axis of windows: its extent, and its stride in elements."""
 
     extent: int
     step: int
@@ -30,7 +30,7 @@ class Windows(Struct):
 def copy_windows(
     x: int, target: int, first: int, last: int, windows: Windows, size: int
 ) -> None:
-    """Rows ``first`` to ``last`` of a matrix; ``size`` is that of an element."""
+    """Copy rows ``first`` to ``last`` of a matrix; elements have ``size`` bytes."""
     # Read once: as far as the compiler knows, what is written may be these.
     n1 = windows.rows[1].extent
     n2 = windows.rows[2].extent
@@ -68,7 +68,7 @@ def copy_windows(
 
 @native
 def copy_run(source: int, target: int, count: int) -> None:
-    """``count`` bytes, a multiple of 4."""
+    """Copy ``count`` bytes, a multiple of 4."""
     if count > 64:
         memcpy(target, source, count)
         return
@@ -83,7 +83,7 @@ def copy_run(source: int, target: int, count: int) -> None:
 
 @native
 def spread_run(source: int, target: int, run: int, step: int, size: int) -> None:
-    """Elements that are ``step`` bytes apart."""
+    """Copy ``run`` elements, which are ``step`` bytes apart in ``source``."""
     if size == 4:
         narrow = cast(Array[i32], target)
         for k in range(run):

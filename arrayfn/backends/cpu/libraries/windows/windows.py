@@ -123,7 +123,7 @@ def windows_run(given: ByRows, begin: int, end: int) -> None:
 
 @native
 def window_sums_run(given: BySums, begin: int, end: int) -> None:
-    """Sum up the items ``begin`` to ``end``: each tile onto those before."""
+    """Compute the sums of items ``begin`` to ``end``, tile by tile."""
     size = given.blas.item_bytes
     step = 1 if given.transpose_b else given.ldb
     p = local(Product, 1)[0]
@@ -190,7 +190,7 @@ def windows_right_run(given: ByColumns, begin: int, end: int) -> None:
 
 
 def _windows(given: Mapping[str, Any]) -> Any:
-    """All windows, by their dimensions: a batch of matrices."""
+    """All windows, as a batch of matrices."""
     names = [("problem", 0), *(("row", d) for d in range(4))]
     names += [("column", d) for d in range(4)]
     extents = [int(given[f"{name}s_{d}"]) for name, d in names]
@@ -209,14 +209,14 @@ def _right(given: Mapping[str, Any]) -> Any:
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """The whole product, by NumPy."""
+    """Compute the whole product, by NumPy."""
     shape = (int(given["m"]), int(given["n"]))
     out = given["c"].array(shape, (int(given["ldc"]), 1))
     out[...] = _windows(given)[0] @ _right(given)
 
 
 def sums_unjitted(given: Mapping[str, Any], items: int) -> None:
-    """All parts, by NumPy."""
+    """Compute all parts, by NumPy."""
     m, n, part = (int(given[name]) for name in ("m", "n", "part"))
     windows, right = _windows(given)[0], _right(given)
     parts = items // int(given["pieces"])
@@ -227,7 +227,7 @@ def sums_unjitted(given: Mapping[str, Any], items: int) -> None:
 
 
 def right_unjitted(given: Mapping[str, Any], items: int) -> None:
-    """The whole product, by NumPy."""
+    """Compute the whole product, by NumPy."""
     m, n, k, step = (int(given[name]) for name in ("m", "n", "k", "lda"))
     batch, between = int(given["problems_0"]), int(given["batch_stride_a"])
     transposed = int(given["transpose_a"])
