@@ -211,6 +211,26 @@ def k(x, out):
     assert "both touch element" in text
 
 
+def test_what_threads_read_by_index_through_another_argument_is_run() -> None:
+    source = """
+from arrayfn.lowering.cuda.vocabulary import block_index, thread_index
+from arrayfn.lowering.scalars import clamp_i64, convert_i32_i64, i64
+def k(index, x, out):
+    i = block_index() * 32 + thread_index()
+    at = clamp_i64(convert_i32_i64(index[i]), i64(0), i64(63))
+    out[i] = x[at]
+"""
+    compiled = of_kernel(source, {"index": 64, "x": 64, "out": 64}, 2, 32)
+    arguments = BufferArgument(0), BufferArgument(2), BufferArgument(2)
+    wrong = with_call(
+        replace(compiled, target="cuda"), 0, arguments=arguments, writes=(2,)
+    )
+    report = verify(wrong)
+    assert "blocks 0 and 1 both touch element 0 of x and out" in report.unproved[0]
+    with pytest.raises(VerificationError, match="written by another through another"):
+        Tally().add(wrong, report)
+
+
 def test_two_writers_of_an_element_in_one_kernel_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
