@@ -17,6 +17,7 @@ from arrayfn.dtypes import bfloat16, short_name
 from arrayfn.errors import VerificationError
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.cuda import destinations
 from arrayfn.lowering.cuda.solvers import substitution
 from arrayfn.lowering.options import Options
 from arrayfn.lowering.plan import (
@@ -143,6 +144,120 @@ def k(x, begin, end):
 """
     compiled = of_kernel(source, {"x": 8}, 8)
     refused(compiled, "items 0 and 7 both touch element 0 of x, and write it")
+
+
+def in_one_buffer(source: str, items: int, threads: int = 0, offset: int = 0) -> Any:
+    """A kernel whose ``x`` and ``out`` are one buffer, ``offset`` bytes apart."""
+    compiled = of_kernel(source, {"x": 64, "out": 64 + offset // 4}, items, threads)
+    arguments = BufferArgument(1), BufferArgument(1, offset)
+    return with_call(compiled, 0, arguments=arguments)
+
+
+def moved_by_items(element: str) -> str:
+    return f"""
+def k(x, out, begin, end):
+    for i in range(begin, end):
+        out[i] = x[{element}]
+"""
+
+
+def test_items_read_through_one_argument_what_they_write_through_another() -> None:
+    assert verify(in_one_buffer(moved_by_items("i"), 64)).unproved == []
+    apart = in_one_buffer(moved_by_items("i"), 32, offset=128)
+    refused(apart, "bytes 0 to 128 of output 0 are read as x, and no step before has")
+    refused(
+        in_one_buffer(moved_by_items("63 - i"), 64),
+        "items 0 and 63 both touch element 0 of x and out, of one buffer, and write it",
+    )
+    refused(
+        in_one_buffer(moved_by_items("i"), 64, offset=4),
+        "items 0 and 1 both touch element 1 of x and out, of one buffer, and write it",
+    )
+
+
+def moved_by_threads(between: str) -> str:
+    return f"""
+def k(x, out):
+    value = x[63 - thread_index()]
+    {between}
+    out[thread_index()] = value
+"""
+
+
+def test_a_barrier_stands_between_a_read_and_a_write_by_another_thread() -> None:
+    right = in_one_buffer(moved_by_threads("barrier()"), 1, threads=64)
+    assert verify(right).unproved == []
+    wrong = in_one_buffer(moved_by_threads("pass"), 1, threads=64)
+    refused(wrong, "threads 0 and 63 both touch element 0 of x and out, of one buffer")
+    guarded = "if block_index() > 0:\n        barrier()"
+    some = in_one_buffer(moved_by_threads(guarded), 1, threads=64)
+    refused(some, "threads 0 and 63 both touch element 0 of x and out, of one buffer")
+
+
+def test_a_turn_of_a_loop_meets_the_turn_before() -> None:
+    source = """
+def k(x, out):
+    for turn in range(2):
+        {first}
+        barrier()
+        {second}
+"""
+    one = "out[thread_index() + turn * 32] = 1.0"
+    other = "x[(63 - thread_index()) - turn * 32] = 2.0"
+    right = in_one_buffer(source.format(first=one, second="pass"), 1, threads=32)
+    assert verify(right).unproved == []
+    both = in_one_buffer(source.format(first=one, second=other), 1, threads=32)
+    text, *_ = verify(both).unproved
+    assert "both touch element" in text
+
+
+def test_what_threads_read_by_index_through_another_argument_is_run() -> None:
+    source = """
+from arrayfn.lowering.cuda.vocabulary import block_index, thread_index
+from arrayfn.lowering.scalars import clamp_i64, convert_i32_i64, i64
+def k(index, x, out):
+    i = block_index() * 32 + thread_index()
+    at = clamp_i64(convert_i32_i64(index[i]), i64(0), i64(63))
+    out[i] = x[at]
+"""
+    compiled = of_kernel(source, {"index": 64, "x": 64, "out": 64}, 2, 32)
+    arguments = BufferArgument(0), BufferArgument(2), BufferArgument(2)
+    wrong = with_call(
+        replace(compiled, target="cuda"), 0, arguments=arguments, writes=(2,)
+    )
+    report = verify(wrong)
+    assert "blocks 0 and 1 both touch element 0 of x and out" in report.unproved[0]
+    with pytest.raises(VerificationError, match="written by another through another"):
+        Tally().add(wrong, report)
+
+
+def test_two_writers_of_an_element_in_one_kernel_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a sum once was that replaces an element of the array it is of."""
+
+    def replaced(x: Any) -> Any:
+        return x.at[4].set(anp.sum(x))
+
+    x = np.arange(5.0, dtype=np.float32)
+    assert verify(lowered(replaced, x)).unproved == []
+    monkeypatch.setattr(destinations, "_may_write", lambda *_: False)
+    with pytest.raises(
+        VerificationError,
+        match=r"kernel rows_0, line \d+ \(test_verify.py:\d+\): threads 0 and 4 both "
+        "touch element 4 of a_out and c_out, of one buffer, and write it",
+    ):
+        lowered(replaced, x)
+
+
+def test_a_product_does_not_write_over_its_factor() -> None:
+    compiled = on_cpu(lambda x: x @ x, np.ones((40, 40), np.float32))
+    call = compiled.plan.steps[0]
+    assert isinstance(call, KernelCall)
+    assert verify(compiled).unproved == []
+    (result,) = map(BufferArgument, call.writes)
+    _, *others = call.arguments
+    refused(with_call(compiled, 0, arguments=(result, *others)), "as a, it writes")
 
 
 def test_what_no_step_has_written_is_not_read() -> None:

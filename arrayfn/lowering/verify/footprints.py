@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
-from arrayfn.lowering.plan import Kernel
+from arrayfn.dtypes import BY_SHORT_NAME
+from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.verify.interpreter import Access, Interpreted, Interpreter
 from arrayfn.lowering.verify.numbers import (
     BLOCK,
@@ -29,9 +30,11 @@ from arrayfn.lowering.verify.numbers import (
     UnknownTextError,
     Value,
 )
+from arrayfn.lowering.verify.phases import phases_of
 from arrayfn.lowering.verify.runs import (
     NOTHING,
     Runs,
+    are_told_apart,
     extremes,
     is_exact,
     is_told_apart,
@@ -106,21 +109,30 @@ class Footprint:
     """Whether the analysis failed, which need not be for the text's sake."""
 
 
+Shared = tuple[tuple[int, int], ...]
+"""Arguments in one buffer: their numbers, and the bytes from the first one's place."""
+
 _KNOWN: Final[OrderedDict[object, Footprint]] = OrderedDict()
 
 
 def footprint(
-    kernel: Kernel, integers: Sequence[int], items: int, own: frozenset[str]
+    kernel: Kernel,
+    integers: Sequence[int],
+    items: int,
+    own: frozenset[str],
+    shared: Sequence[Shared] = (),
 ) -> Footprint:
     """What ``items`` items of ``kernel`` do with these integer arguments.
 
-    Each thread has the memory of the arguments ``own`` for itself.
+    Each thread has the memory of the arguments ``own`` for itself. The arguments of
+    each of ``shared`` lie in one buffer.
     """
-    numbers = [k for k, p in enumerate(kernel.parameters) if p.name in own]
-    key = kernel.key, tuple(integers), items, kernel.threads, tuple(numbers)
+    numbers = tuple(k for k, p in enumerate(kernel.parameters) if p.name in own)
+    shared = tuple(shared)
+    key = kernel.key, tuple(integers), items, kernel.threads, numbers, shared
     known = _KNOWN.get(key)
     if known is None:
-        known = _Footprints(kernel, integers, items, own).made()
+        known = _Footprints(kernel, integers, items, own, shared).made()
         if not known.findings and not known.broken_off:
             _KNOWN[key] = known
             if len(_KNOWN) > _KEPT:
@@ -145,9 +157,11 @@ class _Footprints:
         integers: Sequence[int],
         items: int,
         own: frozenset[str],
+        shared: Sequence[Shared],
     ) -> None:
         self.kernel = kernel
         self.own_names = own
+        self.shared = shared
         self.integers = integers
         self.items = items
         self.found = Footprint()
@@ -225,8 +239,7 @@ class _Footprints:
                     "perhaps not all threads come to this barrier",
                 )
         numbers = {p.name: k for k, p in enumerate(self.kernel.parameters)}
-        stores: dict[str, list[Access]] = {}
-        loads: dict[str, list[Access]] = {}
+        touched: dict[str, list[Access]] = {}
         for access in interpreted.accesses:
             if access.memory.size is not None:
                 self.own(access)
@@ -240,15 +253,42 @@ class _Footprints:
             part = parts.setdefault(numbers[name], Part())
             touch(part, access, known=not sampled)
             if access.kind != "add":
-                of = stores if access.kind == "store" else loads
-                of.setdefault(name, []).append(access)
-        for name, accesses in stores.items():
-            if name in self.own_names:
+                touched.setdefault(name, []).append(access)
+        for name, accesses in self.by_buffer(touched).items():
+            stores = [a for a in accesses if a.kind == "store"]
+            if not stores or name in self.own_names:
                 continue
             if sampled:
-                self.note(accesses[0].line, "whether elements are written once")
+                self.note(stores[0].line, "whether elements are written once")
             else:
-                self.once(name, accesses, loads.get(name, ()))
+                self.once(name, stores, [a for a in accesses if a.kind == "load"])
+
+    def by_buffer(self, touched: dict[str, list[Access]]) -> dict[str, list[Access]]:
+        """The accesses of arguments in one buffer as those of one argument."""
+        alone = dict(touched)
+        for group in self.shared:
+            members = [(self.kernel.parameters[k], offset) for k, offset in group]
+            members = [(p, offset) for p, offset in members if p.name in touched]
+            if not any(a.kind == "store" for p, _ in members for a in touched[p.name]):
+                continue
+            if len(members) == 1:
+                continue
+            # In elements, if all have the same.
+            sizes = {_itemsize(p) for p, _ in members}
+            unit = max(sizes)
+            first = min(offset for _, offset in members)
+            if len(sizes) > 1 or any((o - first) % unit for _, o in members):
+                unit = 1
+            every: list[Access] = []
+            for p, offset in members:
+                size, begin = _itemsize(p) // unit, Number((offset - first) // unit)
+                every += [
+                    replace(a, at=a.at.times(size).plus(begin), width=a.width * size)
+                    for a in alone.pop(p.name)
+                ]
+            names = [p.name for p, _ in members]
+            alone[" and ".join(names) + ", of one buffer"] = every
+        return alone
 
     def own(self, access: Access) -> None:
         """Check an access of an array that a block, or a thread, has for itself."""
@@ -285,22 +325,48 @@ class _Footprints:
         if kernel.threads and any(w in kernel.source for w in _BETWEEN_BLOCKS):
             self.note(stores[0].line, f"the order in which blocks write {name}")
             return
+        accesses = [*stores, *loads]
+        by = [(a, a.item) for a in accesses if a.item is not None]
+        if len(by) == len(accesses) and are_told_apart(by):
+            return
         if self.items > 1:
-            self.between(name, stores, loads)
+            self.between(name, accesses, by_thread=False)
+        if kernel.threads > 1:
+            phases = phases_of(kernel.source, kernel.name).of_line
+            for phase in sorted(set(phases.values())):
+                here = [a for a in accesses if phases.get(a.line, phase) == phase]
+                self.within(name, here)
+
+    def within(self, name: str, accesses: Sequence[Access]) -> None:
+        """Check accesses of a phase with each other, by threads of a block.
+
+        What is loaded and stored through one argument is left out: threads without a
+        row of their own load that of another, which writes over it, for nothing.
+        """
+        stores = [a for a in accesses if a.kind == "store"]
+        if stores:
+            self.between(name, stores, by_thread=True)
+        for argument in dict.fromkeys(a.memory.name for a in stores):
+            own = [a for a in stores if a.memory.name == argument]
+            loads = [
+                a for a in accesses if a.kind == "load" and a.memory.name != argument
+            ]
+            self.between(name, [*own, *loads], by_thread=True)
 
     def between(
-        self, name: str, stores: Sequence[Access], loads: Sequence[Access]
+        self, name: str, accesses: Sequence[Access], *, by_thread: bool
     ) -> None:
-        """Check accesses with each other: items of a CPU, blocks of a GPU."""
-        first = stores[0]
-        mine = self.who(first)
-        others = [*stores[1:], *loads]
+        """Check accesses with each other, the first of which is a store.
+
+        Of items of a CPU, blocks of a GPU, or threads.
+        """
+        first = accesses[0]
+        who = [a.item if by_thread else self.who(a) for a in accesses]
+        mine = who[0]
         rest = [
             x
-            for x in others
-            if (theirs := self.who(x)) is None
-            or mine is None
-            or not same_places(first, x, mine, theirs)
+            for x, theirs in zip(accesses[1:], who[1:], strict=True)
+            if theirs is None or mine is None or not same_places(first, x, mine, theirs)
         ]
         if mine is None or not rest:
             return
@@ -311,7 +377,17 @@ class _Footprints:
             for t in sets[:k]
         ):
             return
-        self.one_by_one(name, [*stores, *loads], by_thread=False)
+        by = [(a, b) for a, b in zip(accesses, who, strict=True) if b is not None]
+        if len(by) == len(accesses) and are_told_apart(by):
+            return
+        self.one_by_one(name, accesses, by_thread=by_thread)
+
+    def may_be_ordered(self, accesses: Sequence[Access]) -> bool:
+        """Whether a barrier may stand between threads of a block on one phase."""
+        phases = phases_of(self.kernel.source, self.kernel.name)
+        return "warp_barrier" in self.kernel.source or any(
+            a.line not in phases.of_line or a.line in phases.repeated for a in accesses
+        )
 
     def who(self, access: Access) -> Number | None:
         return access.block if self.kernel.threads else access.item
@@ -350,7 +426,7 @@ class _Footprints:
         )
         exact = all(is_exact(a) for a in accesses)
         within = threads and by_thread and one // threads == other // threads
-        if exact and not (within and "barrier()" in self.kernel.source):
+        if exact and not (within and self.may_be_ordered(accesses)):
             self.found.findings.append(Finding(line, text))
         else:
             self.note(line, text)
@@ -377,6 +453,10 @@ def touch(part: Part, access: Access, *, known: bool = True) -> None:
         part.whole = False
     else:
         part.runs = part.runs.joined(runs)
+
+
+def _itemsize(parameter: Parameter) -> int:
+    return BY_SHORT_NAME[parameter.kind.removesuffix("*")].itemsize
 
 
 def _residue(x: Number, lanes: int) -> int | None:

@@ -4,7 +4,8 @@ In: a CompiledProgram. Out: a ``Report`` of what was not proved. Raises
 VerificationError where a step is wrong:
 
 * each load and store of a kernel lies inside its buffer, for all items;
-* no two items, or threads, write the same element;
+* no two items, or threads, write the same element, and none reads what another writes,
+  through whichever arguments, but for threads with a barrier between;
 * all threads of a block come to its barriers;
 * what is read was written before, in loops and branches too, and not written over by
   another array that lies in the same part of the arena;
@@ -24,6 +25,7 @@ from arrayfn.errors import VerificationError
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import (
     Branch,
+    BufferArgument,
     Kernel,
     KernelCall,
     LibraryKernel,
@@ -35,6 +37,7 @@ from arrayfn.lowering.verify.coverage import Coverage, Span, span_of
 from arrayfn.lowering.verify.footprints import (
     Footprint,
     Part,
+    Shared,
     footprint,
     user_line,
 )
@@ -263,12 +266,26 @@ class _Verifier:
                 for p, a in zip(kernel.parameters, call.arguments, strict=True)
                 if isinstance(a, ScratchArgument)
             )
-            made = footprint(kernel, numbers, call.items, own)
+            made = footprint(kernel, numbers, call.items, own, self.shared(call))
         for finding in made.findings:
             self.fail(finding.text, call, finding.line)
         for finding in made.unproved:
             self.unproved(finding.text, call, finding.line)
         self.check(kernel, call, made, cover)
+
+    def shared(self, call: KernelCall) -> list[Shared]:
+        """The arguments that lie in one buffer, of each that has several."""
+        groups: dict[int, list[tuple[int, int]]] = {}
+        for k, argument in enumerate(call.arguments):
+            if isinstance(argument, BufferArgument):
+                place = self.place(argument.buffer)
+                begin = place.begin + argument.offset
+                groups.setdefault(place.buffer, []).append((k, begin))
+        return [
+            tuple((k, begin - group[0][1]) for k, begin in group)
+            for group in groups.values()
+            if len(group) > 1
+        ]
 
     def library(self, call: KernelCall, cover: Coverage) -> None:
         """A library's call, of which the plan says what it reads and writes."""
@@ -292,7 +309,8 @@ class _Verifier:
 
     def apart(self, call: KernelCall, cover: Coverage) -> None:
         """Check that what a call writes lies apart from its other arguments."""
-        touched = {self.place(n).buffer for n in (*call.reads, *call.writes)}
+        given = [a.buffer for a in call.arguments if isinstance(a, BufferArgument)]
+        touched = {self.place(n).buffer for n in (*call.reads, *call.writes, *given)}
         for number in call.writes:
             written = self.place(number).buffer
             for other in touched - {written}:
@@ -347,6 +365,9 @@ class _Verifier:
                     writes.append((place.buffer, _reached(part, size, begin), False))
         for name, buffer, part, size, begin in loads:
             own = stored.get(buffer, NOTHING)
+            if own and isinstance(kernel, LibraryKernel):
+                read = part.runs.scaled(size, begin)
+                self.read_and_written(name, buffer, read, writes, call)
             self.written(name, buffer, part, own, size, begin, call, cover)
         if made.partly:
             for number in call.writes:
@@ -358,6 +379,25 @@ class _Verifier:
             if surely and runs and b.kind == "input" and b.index not in self.donated:
                 self.fail(f"it writes {self.buffers[buffer].label}", call)
             cover.write(buffer, runs, surely=surely)
+
+    def read_and_written(
+        self,
+        name: str,
+        buffer: int,
+        read: Runs,
+        writes: Sequence[tuple[int, Runs, bool]],
+        call: KernelCall,
+    ) -> None:
+        """Check that a product does not write over what it reads, but an addend."""
+        for other, runs, _ in writes:
+            common = runs.common(read) if other == buffer else NOTHING
+            alike = common and not (runs.missing(read) or read.missing(runs))
+            if common and not (name == "added" and alike):
+                a, z = int(common.starts[0]), int(common.stops[0])
+                label = self.buffers[buffer].label
+                self.fail(
+                    f"bytes {a} to {z} of {label}, read as {name}, it writes", call
+                )
 
     def inside(
         self,

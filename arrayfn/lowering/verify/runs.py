@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from arrayfn.lowering.verify.interpreter import Access
-from arrayfn.lowering.verify.numbers import Array, Lanes, Number
+from arrayfn.lowering.verify.numbers import Array, Lanes, Number, Symbol
 
 MOST: Final = 1 << 18
 """Runs, or elements, that are told apart."""
@@ -217,6 +217,52 @@ def is_told_apart(access: Access, who: Number) -> bool:
     order = np.argsort(low, kind="stable")
     apart = low[order][1:] >= np.maximum.accumulate(high[order])[:-1] + access.width
     return bool(apart.all())
+
+
+def are_told_apart(found: Sequence[tuple[Access, Number]]) -> bool:
+    """Whether an element surely says who touches it in any access, by the strides.
+
+    The strides of all accesses are then places of one number, whose digits an element
+    has: those that say who are the same in all.
+    """
+    who = dict(found[0][1].terms)
+    lows: list[int] = []
+    highs: list[int] = []
+    digits: dict[Symbol | int, tuple[int, int, int]] = {}
+    same = {s: c for s, c in found[0][0].at.terms.items() if s.same}
+    for access, by in found:
+        if access.count != 1 or dict(by.terms) != who or by.base != found[0][1].base:
+            return False
+        if {s: c for s, c in access.at.terms.items() if s.same} != same:
+            return False
+        base, inner = int(np.min(access.at.base)), dict[int, int]()
+        for symbol in dict.fromkeys([*access.at.terms, *who]):
+            if symbol in same:
+                continue
+            c = access.at.terms.get(symbol, 0)
+            least, greatest = (int(np.min(x)) for x in access.bounds[symbol])
+            if symbol not in who:
+                base += c * (least if c > 0 else greatest)
+                inner[abs(c)] = inner.get(abs(c), 0) + greatest - least
+                continue
+            stride, low, high = digits.get(symbol, (c, least, greatest))
+            if stride != c:
+                return False
+            digits[symbol] = c, min(low, least), max(high, greatest)
+        for c, n in inner.items():
+            digits[c] = c, 0, max(digits.get(c, (c, 0, 0))[2], n)
+        lows.append(base)
+        highs.append(base + access.width - 1)
+    reach, alone = max(highs) - min(lows), True
+    kept = [(abs(c), high - low, s) for s, (c, low, high) in digits.items()]
+    for c, most, s in sorted(kept, key=lambda digit: digit[:2]):
+        if not most:
+            continue
+        alone = alone and s not in who
+        if c <= reach and not alone:
+            return False
+        reach += c * most
+    return True
 
 
 def same_places(x: Access, y: Access, one: Number, other: Number) -> bool:
