@@ -120,8 +120,8 @@ def test_the_kernel_of_a_recurrence_is_a_loop_with_one_meeting():
     h_next = value_at
     h_after = a_at
     for turn in range(4):
-        given = window_f32(x_at, turn * 30)
-        s = window_f32(c_at, turn * 30)
+        given = subarray_f32(x_at, turn * 30)
+        s = subarray_f32(c_at, turn * 30)
         for block in range(block_index(), 3, 2):
             columns_0(block, given, w_at, h_now, u_at, b_at, h_next, s, 10, 10)
             barrier()
@@ -180,12 +180,12 @@ def test_on_a_cpu_the_mode_changes_nothing():
 
 
 RACING = """
-from arrayfn.lowering.cuda.vocabulary import block_index, grid_barrier, window_f32
+from arrayfn.lowering.cuda.vocabulary import block_index, grid_barrier, subarray_f32
 from arrayfn.lowering.scalars import f32
 
 
 def passed_on(x, meeting, n):
-    own = window_f32(x, block_index())
+    own = subarray_f32(x, block_index())
     own[0] = f32(1.0)
     {meet}
     own[n] = x[n - 1 - block_index()]

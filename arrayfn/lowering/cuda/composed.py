@@ -141,7 +141,7 @@ class _Composer(ComposedText):
     def window(self, pointer: str, kind: str, at: str) -> str:
         dtype = short_name(dtypes.BY_SHORT_NAME[kind.removesuffix("*")])
         stored = {"bool": "u8", "f16": "u16", "bf16": "u16"}.get(dtype, dtype)
-        return f"{self.device(f'window_{stored}')}({pointer}, {at})"
+        return f"{self.device(f'subarray_{stored}')}({pointer}, {at})"
 
     def touch(
         self, reads: Iterable[Var], writes: Iterable[Var], items: int = 0

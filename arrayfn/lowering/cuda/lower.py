@@ -425,8 +425,8 @@ class _CudaLowering(Lowering):
     def written(self, call: WrittenCall) -> None:
         """The step that launches a kernel written by hand."""
         kernel = call.kernel(self.fresh(call.text.stem))
-        if call.board is not None:
-            self.board(call.board)
+        if call.flag_buffer is not None:
+            self.flag_buffer(call.flag_buffer)
         self.steps.append(call.step(self.add_kernel(kernel)))
 
     def lanes(self, loop: LoopStep) -> int:

@@ -28,7 +28,7 @@ class PipelinePrinter(TakenRowsPrinter):
     def body(self) -> None:
         kept, schedule = self.kept_axes, self.schedule
         self.items = schedule.clusters * schedule.cluster
-        self.board_words = 2
+        self.flag_words = 2
         self.make_shared()
         self.begin_rows_ahead()
         self.line(f"turn = {self.use('i64')}(0)")
@@ -45,14 +45,14 @@ class PipelinePrinter(TakenRowsPrinter):
         self.close()
         self.open(f"if {self.takes}:")
         clusters = self.integer("clusters", schedule.clusters)
-        self.line(f"{self.use_device('close_board')}(board, 1, {clusters})")
+        self.line(f"{self.use_device('end_work_queue')}(flag_buffer, 1, {clusters})")
         self.close()
         self.lines[before:before] = self.shared_lines
 
     def make_shared(self) -> None:
-        """Make what is in shared memory: signals, numbers of rows, places for them.
+        """Make what is in shared memory: mbarriers, numbers of rows, places for them.
 
-        Of signals there is one for each place of a row, and one for what is the same
+        Of mbarriers there is one for each place of a row, and one for what is the same
         for all rows; those of exchanges; and those that tell rows' numbers. What other
         blocks give is in lines of its own.
         """
@@ -67,26 +67,26 @@ class PipelinePrinter(TakenRowsPrinter):
             depth = self.open_slices()
             self.line("size = size + count")
             self.close_all(depth)
-        signals: dict[str, Sequence[int | None]] = {}
-        signals["signals"] = [None] * (schedule.ahead + bool(schedule.held))
+        mbarriers: dict[str, Sequence[int | None]] = {}
+        mbarriers["mbarriers"] = [None] * (schedule.ahead + bool(schedule.held))
         if schedule.cluster > 1:
             self.exchanged = "exchanged"
             sizes = [self.exchanged_bytes(k) for k in self.exchanged_stages()]
-            signals[self.exchanged] = sizes if len(sizes) > 1 else sizes * 2
+            mbarriers[self.exchanged] = sizes if len(sizes) > 1 else sizes * 2
             # The first rows are nobody's to tell.
-            signals["told"] = [*[0] * first, *[NUMBER_BYTES] * (PLACES - first)]
-        self.make_signals(**signals)
+            mbarriers["told"] = [*[0] * first, *[NUMBER_BYTES] * (PLACES - first)]
+        self.make_mbarriers(**mbarriers)
         count = SHARED_LINE // NUMBER_BYTES
         self.line(f"numbers = {self.use_device('shared_i64')}({count})")
         part = schedule.tiles * schedule.slice
-        self.arenas(schedule.fetched, schedule.ahead * part)
+        self.dynamic_shared_arrays(schedule.fetched, schedule.ahead * part)
         for operand in schedule.held:
-            self.arenas([operand], part - self.spared_of(operand))
+            self.dynamic_shared_arrays([operand], part - self.spared_of(operand))
 
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
         """The array is one for all rows: it is declared before the first.
 
-        It is whole lines. What blocks of a cluster send each other, the signals that
+        It is whole lines. What blocks of a cluster send each other, the mbarriers that
         count it and what a block uses meanwhile share none: softmax of rows of 131072
         took up to 20 us more where they did.
         """
@@ -106,9 +106,9 @@ class PipelinePrinter(TakenRowsPrinter):
         clusters = self.integer("clusters", schedule.clusters)
         if schedule.cluster > 1:
             self.line(f"{self.use_device('cluster_arrive')}()")
-        self.line(f"{self.use_device('await_kernels')}()")
+        self.line(f"{self.use_device('griddepcontrol_wait')}()")
         # The blocks fill the card: those of the next kernel find room as these end.
-        self.line(f"{self.use_device('release_kernels')}()")
+        self.line(f"{self.use_device('griddepcontrol_launch_dependents')}()")
         self.open("if member == 0:")
         self.line("following = start")
         for turn in range(self.first_rows):
@@ -129,16 +129,16 @@ class PipelinePrinter(TakenRowsPrinter):
 
     def fetch_held(self) -> None:
         """Begin to copy what is the same for all rows."""
-        schedule, signal = self.schedule, str(self.schedule.ahead)
+        schedule, mbarrier = self.schedule, str(self.schedule.ahead)
         size = self.nest.operands[schedule.held[0]].dtype.itemsize
         spared = self.spared_of(schedule.held[0]) * size
-        self.expect_all(schedule.held, self.size, signal, less=spared)
+        self.mbarrier_expect_all(schedule.held, self.size, mbarrier, less=spared)
         for operand in schedule.held:
             first = schedule.spared if self.spared_of(operand) else 0
             depth = self.open_slices(first)
             place = f"(vector - {first})" if first else "vector"
             at, place = self.index(operand, {}), f"{place} * {schedule.slice}"
-            self.fetch_slice(operand, at, place, signal)
+            self.fetch_slice(operand, at, place, mbarrier)
             self.close_all(depth)
 
     def spared_of(self, operand: int) -> int:
@@ -175,15 +175,15 @@ class PipelinePrinter(TakenRowsPrinter):
         """The first turn waits, in the first stage that needs it."""
         if not self.awaited:
             self.open("if turn == 0:")
-            wait, signal = self.use_device("await_signal"), self.schedule.ahead
-            self.line(f"{wait}(signals, {signal}, 0)")
+            wait, mbarrier = self.use_device("mbarrier_wait"), self.schedule.ahead
+            self.line(f"{wait}(mbarriers, {mbarrier}, 0)")
             self.close()
         self.awaited = True
 
     def load_beside(self, operand: int) -> None:
         schedule, lanes = self.schedule, self.schedule.lanes
         load = self.use_device(f"load_{self.vector_name(operand, lanes)}")
-        source, tile = self.arena_name(operand), self.tile_name(operand)
+        source, tile = self.shared_name(operand), self.tile_name(operand)
         spared, threads, own = self.spared_of(operand), schedule.threads, "member"
         if self.again:
             own = f"{self.use_device('remainder')}({self.again}, {threads})"
@@ -209,8 +209,10 @@ class PipelinePrinter(TakenRowsPrinter):
         schedule = self.schedule
         ahead, remainder = schedule.ahead, self.use_device("remainder")
         turns = f"{self.use_device('quotient')}(turn, {ahead})" if ahead > 1 else "turn"
-        signal, parity = self.ring("turn"), f"{remainder}({turns}, 2)"
-        self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
+        mbarrier, parity = self.ring("turn"), f"{remainder}({turns}, 2)"
+        self.line(
+            f"{self.use_device('mbarrier_wait')}(mbarriers, {mbarrier}, {parity})"
+        )
         lanes, count = schedule.lanes, schedule.lanes * schedule.tiles
         for operand in schedule.fetched:
             is_wide = operand in self.wide_rows
@@ -220,13 +222,13 @@ class PipelinePrinter(TakenRowsPrinter):
         _, depth = self.open_row({}, self.thread)
         if schedule.tiles == 1:
             self.line("vector = 0")
-        place = f"{self.place_in(signal)} + member * {lanes}"
+        place = f"{self.place_in(mbarrier)} + member * {lanes}"
         for operand in schedule.fetched:
             is_wide = operand in self.wide_rows
             load = self.use_device(f"load_{self.vector_name(operand, lanes)}")
             tile, slot = self.tile_name(operand), self.slot("")
             taken = f"{tile}, {'0' if is_wide else slot}"
-            self.line(f"{load}({self.arena_name(operand)}, {place}, {taken})")
+            self.line(f"{load}({self.shared_name(operand)}, {place}, {taken})")
             if is_wide:
                 dtype = short_name(self.nest.operands[operand].dtype)
                 widen = self.use_device(f"widen_{dtype}x{lanes}")
@@ -288,7 +290,7 @@ class PipelinePrinter(TakenRowsPrinter):
         self.do_chores()
 
     def loads_are_begun(self) -> None:
-        """Signals are made before the first row."""
+        """Mbarriers are made before the first row."""
 
     def begin_exchanges(self) -> None:
         """Blocks have met before the first row."""
@@ -300,9 +302,10 @@ class PipelinePrinter(TakenRowsPrinter):
         return f"{self.use_device('remainder')}(turn, 2) * {warps} + ", 2 * warps
 
     def exchange_of_turn(self, number: int) -> tuple[str, str, str]:
-        """A signal has its next turn when all have had another exchange between.
+        """An mbarrier has its next turn when all have had another exchange between.
 
-        Where there is only one for each row, two signals and places are used by turns.
+        Where there is only one for each row, two mbarriers and places are used by
+        turns.
         """
         remainder = self.use_device("remainder")
         if len(self.exchanged_stages()) > 1:
@@ -311,9 +314,10 @@ class PipelinePrinter(TakenRowsPrinter):
         turn = f"{remainder}(turn, 2)"
         return turn, f"{remainder}({half}, 2)", f"{turn} * {self.parts} + "
 
-    def end_exchange(self, stage: int, signal: str) -> None:
-        """Say what the signal's next turn will bring."""
+    def end_exchange(self, stage: int, mbarrier: str) -> None:
+        """Say what the mbarrier's next turn will bring."""
         self.open("if member == 0:")
         size = self.exchanged_bytes(stage)
-        self.line(f"{self.use_device('expect')}({self.exchanged}, {signal}, {size})")
+        expect = self.use_device("mbarrier_expect_tx")
+        self.line(f"{expect}({self.exchanged}, {mbarrier}, {size})")
         self.close()

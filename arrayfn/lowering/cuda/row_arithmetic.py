@@ -27,7 +27,7 @@ from arrayfn.lowering.kernel_ir import (
     uses,
 )
 
-_EXTREMES: Final = {"accumulate_max_f32": "greatest", "accumulate_min_f32": "least"}
+_EXTREMES: Final = {"accumulate_max_f32": "max", "accumulate_min_f32": "min"}
 _ROUGH: Final = {"div_f32": "divide", "sqrt_f32": "sqrt"}
 T = TypeVar("T", Rows, Pipeline, Columns)
 
@@ -198,7 +198,7 @@ class RowArithmetic(CudaPrinter[T]):
             if product is not None and self.fusing(product) is s:
                 factors = product.arguments[0], product.arguments[-1]  # or its square
                 given = ", ".join(map(self.scalar, (*factors, terms[1 - k])))
-                fused = self.use_device("fused_f32")
+                fused = self.use_device("fma_rn_f32")
                 self.line(f"{self.name_of(s.result)} = {fused}({given})", s.source)
                 return True
         return False

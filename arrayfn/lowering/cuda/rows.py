@@ -23,7 +23,7 @@ class RowsPrinter(MergedRowsPrinter[R]):
     """
 
     exchanges: int = 0  # of the cluster, that are printed already
-    exchanged: str = "signals"  # the name of those that count what the blocks send
+    exchanged: str = "mbarriers"  # the name of those that count what the blocks send
 
     def body(self) -> None:
         schedule = self.schedule
@@ -130,9 +130,9 @@ class RowsPrinter(MergedRowsPrinter[R]):
             self.open_exchanges()
 
     def open_exchanges(self) -> None:
-        """Make this block's signals, and tell the other blocks so."""
+        """Make this block's mbarriers, and tell the other blocks so."""
         sizes = [self.exchanged_bytes(stage) for stage in self.exchanged_stages()]
-        self.make_signals(signals=sizes)
+        self.make_mbarriers(mbarriers=sizes)
         self.line(f"{self.use_device('cluster_arrive')}()")
 
     def exchanged_stages(self) -> list[int]:
@@ -151,7 +151,7 @@ class RowsPrinter(MergedRowsPrinter[R]):
     def exchange_blocks(self, stage: int, texts: Mapping[Value, str]) -> Parts:
         """The first warp sends what the block has to all, where each combines it."""
         cluster = self.schedule.cluster
-        signal, parity, place = self.exchange_of_turn(self.exchanges)
+        mbarrier, parity, place = self.exchange_of_turn(self.exchanges)
         self.exchanges += 1
         for value in texts:
             self.shared_array(value, "sent", cluster * (2 if place else 1))
@@ -159,19 +159,19 @@ class RowsPrinter(MergedRowsPrinter[R]):
             self.begin_exchanges()
         self.open(f"if member < {cluster}:")
         for value, text in texts.items():
-            send = self.use_device(f"send_{short_name(value.dtype)}")
+            send = self.use_device(f"dsmem_store_{short_name(value.dtype)}")
             sent = f"{self.name_of(value)}_sent, {place}rank, {text}"
-            self.line(f"{send}({sent}, member, {self.exchanged}, {signal})")
+            self.line(f"{send}({sent}, member, {self.exchanged}, {mbarrier})")
         self.close()
-        wait = self.use_device("await_signal")
-        self.line(f"{wait}({self.exchanged}, {signal}, {parity})")
-        self.end_exchange(stage, signal)
+        wait = self.use_device("mbarrier_wait")
+        self.line(f"{wait}({self.exchanged}, {mbarrier}, {parity})")
+        self.end_exchange(stage, mbarrier)
         own = f"{self.use_device('remainder')}(member, {cluster})"
         return Parts(cluster, "sent", own, place, self.row_elements() // cluster)
 
     def begin_exchanges(self) -> None:
-        """Before the first: the other blocks' signals are made."""
+        """Before the first: the other blocks' mbarriers are made."""
         self.line(f"{self.use_device('cluster_wait')}()")
 
-    def end_exchange(self, stage: int, signal: str) -> None:
+    def end_exchange(self, stage: int, mbarrier: str) -> None:
         """After an exchange, that of a block's only row."""

@@ -37,7 +37,7 @@ class PartsPrinter(ScanPrinter[S]):
         store, schedule = self.read_nest(), self.schedule
         self.items = self.all_parts + schedule.lag
         words = max(1, self.reduce.result.dtype.itemsize // 4)
-        self.board_words = 1 + words * (self.all_parts + self.rows * self.groups)
+        self.flag_words = 1 + words * (self.all_parts + self.rows * self.groups)
         self.has_begin = True
         self.line(f"thread = {self.use_device('thread_index')}()")
         self.begin_lanes("thread")
@@ -60,7 +60,9 @@ class PartsPrinter(ScanPrinter[S]):
         self.close()
         blocks = self.integer("blocks", self.items)
         # Which launch this is; blocks begin in the order of their own numbers.
-        self.line(f"number = {self.use_device('ticket')}(board, {blocks})")
+        self.line(
+            f"number = {self.use_device('dynamic_block_id')}(flag_buffer, {blocks})"
+        )
         self.open(f"if tile < {count}:")
         self.sum_part(moved, self.begin_part())
         self.close()
@@ -162,7 +164,7 @@ class PartsPrinter(ScanPrinter[S]):
         place = f"{self.use_device('remainder')}(lane, {self.warps})"
         self.line(f"{total} = {total}_parts[{place}]")
         self.combine_lanes(total, self.warps)
-        self.post("tile", total)
+        self.publish("tile", total)
         self.close()
 
     def sum_group(self, count: str) -> None:
@@ -189,7 +191,7 @@ class PartsPrinter(ScanPrinter[S]):
         row = self.quotient("tile", parts, self.all_parts)
         number = f"{self.use_device('quotient')}(part, {group})"
         self.line(f"number = {count} + {row} * {self.groups_of_row} + {number}")
-        self.post("number", "before")
+        self.publish("number", "before")
         self.close()
 
     @property
@@ -229,13 +231,13 @@ class PartsPrinter(ScanPrinter[S]):
     def collect(self, apart: int) -> None:
         """``before`` is what is posted from ``at`` on, so far apart, to ``end``."""
         posts, identity = f"{self.total}_posts", self.constant(self.reduce.identity)
-        postings = self.use_device(f"postings_{self.dtype}x{AT_ONCE}")
+        wait_for_many = self.use_device(f"wait_for_{self.dtype}x{AT_ONCE}")
         self.line(f"before = {identity}")
         self.open(f"for item in range(at, end, {apart * AT_ONCE}):")
         self.open(f"for slot in range({AT_ONCE}):")
         self.line(f"{posts}[slot] = {identity}")
         self.close()
-        self.line(f"{postings}(board, item, {apart}, end, {posts})")
+        self.line(f"{wait_for_many}(flag_buffer, item, {apart}, end, {posts})")
         self.open(f"for slot in range({AT_ONCE}):")
         self.line(f"before = {self.combined('before', f'{posts}[slot]')}")
         self.close()
@@ -263,7 +265,9 @@ class PartsPrinter(ScanPrinter[S]):
         self.line(f"before = {self.combined('before', f'{found}[item]')}")
         self.close()
 
-    def post(self, place: str, value: str, member: str = "lane") -> None:
+    def publish(self, place: str, value: str, member: str = "lane") -> None:
         self.open(f"if {member} == 0:")
-        self.line(f"{self.use_device(f'post_{self.dtype}')}(board, {place}, {value})")
+        self.line(
+            f"{self.use_device(f'publish_{self.dtype}')}(flag_buffer, {place}, {value})"
+        )
         self.close()

@@ -1,6 +1,6 @@
 """Kernels of running values along rows whose parts are fetched ahead.
 
-Blocks stay, and take the parts of rows in turns. A part is copied to shared memory
+Blocks stay, and take parts of rows from a work queue. A part is copied to shared memory
 while others are computed. In its turn a block sums it up, and posts what it comes to;
 two turns later it finds what is before the part, which has been posted by then, and
 scans it. So blocks hardly wait for each other, and memory is read once.
@@ -44,7 +44,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.items = self.schedule.blocks
         words = max(1, self.reduce.result.dtype.itemsize // 4)
         places = words * (self.all_parts + self.rows * self.groups)
-        self.board_words, self.has_begin = 2 + places, True
+        self.flag_words, self.has_begin = 2 + places, True
         self.line(f"thread = {self.use_device('thread_index')}()")
         self.begin_lanes("thread")
         count = self.integer("tiles", self.all_parts)
@@ -62,7 +62,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.line(f"{self.use_device('barrier')}()")
         self.open(f"if newest < {count}:")
         self.scan_totals()
-        self.post("newest", self.total, "thread")
+        self.publish("newest", self.total, "thread")
         self.close()
         if self.groups:
             self.sum_group(count)
@@ -92,8 +92,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.line(f"newest = numbers[{remainder}(turn, {slots})]")
         self.close()
         self.open("if thread == 0:")
-        blocks, close = self.integer("blocks", self.items), "close_board"
-        self.line(f"{self.use_device(close)}(board, {self.counter}, {blocks})")
+        blocks, close = self.integer("blocks", self.items), "end_work_queue"
+        self.line(f"{self.use_device(close)}(flag_buffer, {self.counter}, {blocks})")
         self.close()
 
     def declare(self) -> tuple[list[int], list[int], tuple[int, ...]]:
@@ -111,8 +111,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             self.shared_array(self.reduce.result, suffix, self.warps)
         slots = schedule.slots
         self.line(f"numbers = {self.use_device('shared_i64')}({slots})")
-        self.line(f"signals = {self.use_device('signals_i64')}({slots})")
-        self.arenas(schedule.fetched, slots * self.at_a_time)
+        self.line(f"mbarriers = {self.use_device('mbarriers_i64')}({slots})")
+        self.dynamic_shared_arrays(schedule.fetched, slots * self.at_a_time)
         return loads, stores, moved
 
     # Turns.
@@ -123,9 +123,9 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.open("if thread == 0:")
         # One at a time: neighbouring parts are other blocks', as they are later on.
         self.take_part()
-        self.line(f"{self.use_device('open_board')}(board)")
-        self.line(f"{self.use_device('signal_init')}(signals, {slots})")
-        self.line(f"{self.use_device('show_signals')}()")
+        self.line(f"{self.use_device('begin_work_queue')}(flag_buffer)")
+        self.line(f"{self.use_device('mbarrier_init')}(mbarriers, {slots})")
+        self.line(f"{self.use_device('fence_mbarrier_init')}()")
         for slot in range(slots - _BEHIND):
             if slot:
                 self.take_part()
@@ -145,7 +145,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         remainder, quotient = self.use_device("remainder"), self.use_device("quotient")
         self.line(f"ring = {remainder}(turn, {slots})")
         parity = f"{remainder}({quotient}(turn, {slots}), 2)"
-        self.line(f"{self.use_device('await_signal')}(signals, ring, {parity})")
+        self.line(f"{self.use_device('mbarrier_wait')}(mbarriers, ring, {parity})")
         self.line("tile = newest")
         variables = self.begin_part()
         self.load_all(loads, variables)
@@ -186,8 +186,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
     def take_part(self) -> None:
         """The number of the next part."""
-        take = self.use_device("take")
-        self.line(f"taken = {take}(board, {self.counter}, 1)")
+        next_item = self.use_device("next_work_item")
+        self.line(f"taken = {next_item}(flag_buffer, {self.counter}, 1)")
 
     def move_on(self) -> None:
         """Each part is one turn older."""
@@ -248,5 +248,5 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             super().load_vector(operand, lanes, variables, place)
             return
         load = self.use_device(f"load_{self.vector_name(operand, lanes)}")
-        source = f"{self.arena_name(operand)}, ring * {self.at_a_time} + place"
+        source = f"{self.shared_name(operand)}, ring * {self.at_a_time} + place"
         self.line(f"{load}({source}, {self.tile_name(operand)}, {place})")

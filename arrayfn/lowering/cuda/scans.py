@@ -42,7 +42,7 @@ class ScanPrinter(CudaPrinter[S]):
         if schedule.cluster > 1:
             variables = self.begin_cluster(schedule.cluster, schedule.threads)
             size = self.reduce.result.dtype.itemsize
-            self.make_signals(signals=[schedule.cluster * size])
+            self.make_mbarriers(mbarriers=[schedule.cluster * size])
             self.line(f"{self.use_device('cluster_arrive')}()")
         else:
             variables = self.begin_rows(schedule.threads, schedule.team)
@@ -269,10 +269,10 @@ class ScanPrinter(CudaPrinter[S]):
         """What blocks have goes to all of the cluster, each of which scans it."""
         total, cluster = self.total, self.schedule.cluster
         self.open(f"if member < {cluster}:")
-        send = self.use_device(f"send_{self.dtype}")
-        self.line(f"{send}({total}_sent, rank, {total}, member, signals, 0)")
+        send = self.use_device(f"dsmem_store_{self.dtype}")
+        self.line(f"{send}({total}_sent, rank, {total}, member, mbarriers, 0)")
         self.close()
-        self.line(f"{self.use_device('await_signal')}(signals, 0, 0)")
+        self.line(f"{self.use_device('mbarrier_wait')}(mbarriers, 0, 0)")
         self.line(f"{total} = {self.constant(self.reduce.identity)}")
         self.open(f"for part in range({cluster}):")
         self.open("if part == rank:")

@@ -21,7 +21,7 @@ from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, SHARED_LINE, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
 
-_SIGNALS: Final = 4  # lines: of signals of rows, exchanges, numbers; of numbers
+_MBARRIERS: Final = 4  # lines: of mbarriers of rows, exchanges, numbers; of numbers
 
 
 def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
@@ -184,8 +184,8 @@ def _places(
 
 
 def _beside(nest: Nest, threads: int) -> int:
-    """Bytes of a block's other arrays: of signals, of what warps, blocks exchange."""
-    arrays = _SIGNALS
+    """Bytes of a block's other arrays: of mbarriers, of what warps, blocks exchange."""
+    arrays = _MBARRIERS
     for s in nest.statements:
         if isinstance(s, Reduce):
             # By turns, at most: twice as much.

@@ -55,14 +55,14 @@ class SlicesPrinter(RowsPrinter[Pipeline]):
         self.open("if count > 0:")
         return 2
 
-    def fetch_slice(self, operand: int, at: str, place: str, signal: str) -> None:
+    def fetch_slice(self, operand: int, at: str, place: str, mbarrier: str) -> None:
         """Begin to copy the current slice of what begins ``at`` an index."""
         at = "begin" if at == "0" else f"{at} + begin"
         count = "count" if self.is_ragged else str(self.schedule.slice)
-        self.fetch(operand, at, place, count, signal)
+        self.fetch(operand, at, place, count, mbarrier)
 
-    def arena_name(self, operand: int) -> str:
-        name = super().arena_name(operand)
+    def shared_name(self, operand: int) -> str:
+        name = super().shared_name(operand)
         is_held = operand in self.schedule.held
         return f"{name.removesuffix('ahead')}held" if is_held else name
 
@@ -72,17 +72,17 @@ class SlicesPrinter(RowsPrinter[Pipeline]):
         self.offsets, self.offset_axes = {}, frozenset()
         self.open(f"if {number} < {self.rows}:")
         variables = self.decompose(number, self.kept_axes, "j")
-        signal = self.ring(turn)
-        self.expect_all(schedule.fetched, self.size, signal)
+        mbarrier = self.ring(turn)
+        self.mbarrier_expect_all(schedule.fetched, self.size, mbarrier)
         depth = self.open_slices()
         for operand in schedule.fetched:
             at = self.index(operand, variables)
-            self.fetch_slice(operand, at, self.place_in(signal), signal)
+            self.fetch_slice(operand, at, self.place_in(mbarrier), mbarrier)
         self.close_all(depth + 1)
         self.offsets, self.offset_axes = own
 
     def ring(self, turn: str) -> str:
-        """The signal of a turn's row, which is the number of its place, too."""
+        """The mbarrier of a turn's row, which is the number of its place, too."""
         ahead = self.schedule.ahead
         if ahead == 1 or turn == "0":
             return "0"

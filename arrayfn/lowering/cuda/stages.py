@@ -146,7 +146,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
             if schedule.team > 1:
                 # What is loaded again is not kept in registers until then.
                 own = self.thread_of(member)
-                self.line(f"again = {self.use_device('anew_i64')}({own})")
+                self.line(f"again = {self.use_device('opaque_i64')}({own})")
                 self.again = "again"
             vectors = replace(vectors, copied=())
             self.all_vectors(plan, stage, variables, member, vectors)

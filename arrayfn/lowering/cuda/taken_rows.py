@@ -47,7 +47,7 @@ class TakenRowsPrinter(SlicesPrinter):
             return
         turns = f"{self.use_device('quotient')}({turn}, {PLACES})"
         parity = f"{self.use_device('remainder')}({turns}, 2)"
-        wait = self.use_device("await_signal")
+        wait = self.use_device("mbarrier_wait")
         self.line(f"{wait}(told, {self.place_of(turn)}, {parity})")
 
     def do_chores(self) -> None:
@@ -85,7 +85,7 @@ class TakenRowsPrinter(SlicesPrinter):
         self.close()
         if self.schedule.cluster > 1:
             # All of the block know what this turn computes.
-            expect, this = self.use_device("expect"), self.place_of("turn")
+            expect, this = self.use_device("mbarrier_expect_tx"), self.place_of("turn")
             self.line(f"{expect}(told, {this}, {NUMBER_BYTES})")
 
     def tell_following(self) -> None:
@@ -94,12 +94,12 @@ class TakenRowsPrinter(SlicesPrinter):
         clusters = self.integer("clusters", self.schedule.clusters)
         place = self.place_of(f"turn + {first}")
         self.open(f"if following < {self.rows}:")
-        self.line(f"following = {self.use_device('take')}(board, 1, 1)")
+        self.line(f"following = {self.use_device('next_work_item')}(flag_buffer, 1, 1)")
         self.line(f"following = following + {clusters} * {first}")
         if cluster == 1:
             self.line(f"numbers[{place}] = following")
         else:
-            send = self.use_device("send_i64")
+            send = self.use_device("dsmem_store_i64")
             self.open(f"for peer in range({cluster}):")
             self.line(f"{send}(numbers, {place}, following, peer, told, {place})")
             self.close()

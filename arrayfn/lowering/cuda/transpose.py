@@ -168,8 +168,8 @@ class TransposePrinter(CudaPrinter[Transpose]):
         for k in turned:
             word = self.vector_name(k, pack)
             lines = self.lines_name(k)
-            turn = self.use_device(f"turn_{word}")
-            self.line(f"{turn}({lines}, part * {pack * pack})")
+            transpose = self.use_device(f"transpose_{word}")
+            self.line(f"{transpose}({lines}, part * {pack * pack})")
         self.open(f"for slot in {unrolled}({pack}):")
         self.line(f"column = (warp + part * {warps}) * {pack}")
         for k in turned:

@@ -53,7 +53,13 @@ _FAULTS: Final = (
     ValueError,
 )
 """What the analysis of a text that it cannot handle may raise."""
-_BETWEEN_BLOCKS: Final = ("grid_barrier", "post", "cluster_wait", "take(", "fence")
+_BETWEEN_BLOCKS: Final = (
+    "grid_barrier",
+    "publish",
+    "cluster_wait",
+    "next_work_item(",
+    "fence",
+)
 """Words by which blocks hand on what they wrote."""
 
 

@@ -1,7 +1,7 @@
-"""The emulator's boards: values that blocks post for those that begin later.
+"""The emulator's look-back flags and work queues.
 
-The words are those of a GPU (``arrayfn.backends.cuda.boards``). Where blocks run one
-after the other, what is waited for is there, or never comes.
+Words of a flag buffer are as on a GPU (``arrayfn.backends.cuda.boards``). The emulator
+runs blocks one after the other: a value that is waited for is there, or never comes.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ _HALF: Final = 32
 _LOW: Final = 2**_HALF - 1
 
 
-def _ticket(thread: Any, function: DeviceFunction, arguments: Any) -> int:
-    board, blocks = arguments
+def _dynamic_block_id(thread: Any, function: DeviceFunction, arguments: Any) -> int:
+    flag_buffer, blocks = arguments
     block = thread.block
-    if block.ticket is None:
-        word = int(board.array[board.place(0)])
-        block.ticket, launch = word & _LOW, word >> _HALF
+    if block.dynamic_block_id is None:
+        word = int(flag_buffer.array[flag_buffer.place(0)])
+        block.dynamic_block_id, launch = word & _LOW, word >> _HALF
         block.launch = launch + 1
         following = word + 1
-        if block.ticket == int(blocks) - 1:
+        if block.dynamic_block_id == int(blocks) - 1:
             following = (launch + 1) << _HALF
-        board.array[board.place(0)] = following
-    return block.ticket
+        flag_buffer.array[flag_buffer.place(0)] = following
+    return block.dynamic_block_id
 
 
 def _open(thread: Any, function: DeviceFunction, arguments: Any) -> None:
-    (board,) = arguments
-    thread.block.launch = (int(board.array[board.place(0)]) >> _HALF) + 1
+    (flag_buffer,) = arguments
+    thread.block.launch = (int(flag_buffer.array[flag_buffer.place(0)]) >> _HALF) + 1
 
 
-def _take(thread: Any, function: DeviceFunction, arguments: Any) -> int:
-    board, at, count = arguments
-    number = int(board.array[board.place(at)])
-    board.array[board.place(at)] = number + int(count)
+def _next_work_item(thread: Any, function: DeviceFunction, arguments: Any) -> int:
+    flag_buffer, at, count = arguments
+    number = int(flag_buffer.array[flag_buffer.place(at)])
+    flag_buffer.array[flag_buffer.place(at)] = number + int(count)
     return number
 
 
 def _close(thread: Any, function: DeviceFunction, arguments: Any) -> None:
-    board, at, blocks = arguments
-    word = int(board.array[board.place(0)]) + 1
+    flag_buffer, at, blocks = arguments
+    word = int(flag_buffer.array[flag_buffer.place(0)]) + 1
     if word & _LOW == int(blocks):
         word = ((word >> _HALF) + 1) << _HALF
-        board.array[board.place(at)] = 0
-    board.array[board.place(0)] = word
+        flag_buffer.array[flag_buffer.place(at)] = 0
+    flag_buffer.array[flag_buffer.place(0)] = word
 
 
 def _words(function: DeviceFunction) -> int:
@@ -61,41 +61,41 @@ def _words(function: DeviceFunction) -> int:
 def _launch(block: Any, function: DeviceFunction) -> int:
     if not block.launch:
         raise EmulationError(
-            f"{function.name} is called before a ticket, or open_board, says which "
-            "launch it is"
+            f"{function.name} is called before dynamic_block_id or begin_work_queue "
+            "says which launch it is"
         )
     return block.launch
 
 
-def _post(thread: Any, function: DeviceFunction, arguments: Any) -> None:
-    board, at, value = arguments
+def _publish(thread: Any, function: DeviceFunction, arguments: Any) -> None:
+    flag_buffer, at, value = arguments
     launch, count = _launch(thread.block, function), _words(function)
     bits = np.array([value], DTYPES[function.dtype]).tobytes().ljust(4, b"\0")
     for k, word in enumerate(np.frombuffer(bits, np.uint32)):
-        place = board.place(1 + int(at) * count + k)
-        if int(board.array[place]) >> _HALF == launch:
-            raise EmulationError(f"place {at} of {board.name} is posted to twice")
-        board.array[place] = launch << _HALF | int(word)
+        place = flag_buffer.place(1 + int(at) * count + k)
+        if int(flag_buffer.array[place]) >> _HALF == launch:
+            raise EmulationError(f"slot {at} of {flag_buffer.name} is published twice")
+        flag_buffer.array[place] = launch << _HALF | int(word)
 
 
-def posted(block: Any, function: DeviceFunction, arguments: Any) -> Any:
-    """The value at a place of a board; None if this launch has not posted one yet."""
-    board, at = arguments
+def wait_for(block: Any, function: DeviceFunction, arguments: Any) -> Any:
+    """The value in a slot; None if this launch has not published one yet."""
+    flag_buffer, at = arguments
     launch, count = _launch(block, function), _words(function)
     words: list[int] = []
     for k in range(count):
-        word = int(board.array[board.place(1 + int(at) * count + k)])
+        word = int(flag_buffer.array[flag_buffer.place(1 + int(at) * count + k)])
         if word >> _HALF != launch:
             return None
         words.append(word & _LOW)
     return np.array(words, np.uint32).view(DTYPES[function.dtype])[0]
 
 
-def postings(block: Any, function: DeviceFunction, arguments: Any) -> bool | None:
-    """Put values that have been posted in registers; None if one has not been yet."""
-    board, *_, tile = arguments
-    places = _places(function, arguments)
-    values = [posted(block, function, (board, at)) for at in places]
+def wait_for_many(block: Any, function: DeviceFunction, arguments: Any) -> bool | None:
+    """Put published values in registers; None if one is not published yet."""
+    flag_buffer, *_, tile = arguments
+    slots = _slots(function, arguments)
+    values = [wait_for(block, function, (flag_buffer, at)) for at in slots]
     if any(value is None for value in values):
         return None
     for k, value in enumerate(values):
@@ -103,30 +103,32 @@ def postings(block: Any, function: DeviceFunction, arguments: Any) -> bool | Non
     return True
 
 
-def _places(function: DeviceFunction, arguments: Any) -> range:
-    if function.kind == "posted":
+def _slots(function: DeviceFunction, arguments: Any) -> range:
+    if function.kind == "wait_for":
         return range(arguments[1], arguments[1] + 1)
     first, step, end = map(int, arguments[1:4])
     return range(first, min(end, first + function.lanes * step), step)
 
 
-def never_posted(
+def never_published(
     block: Any, function: DeviceFunction, arguments: Any
 ) -> EmulationError:
-    """The error of a block that waits for what no block is going to post."""
-    board, places = arguments[0], _places(function, arguments)
-    at = next(at for at in places if posted(block, function, (board, at)) is None)
+    """The error of a block that waits for a slot that no block publishes."""
+    flag_buffer, slots = arguments[0], _slots(function, arguments)
+    at = next(
+        at for at in slots if wait_for(block, function, (flag_buffer, at)) is None
+    )
     return EmulationError(
-        f"block {block.index} waits for place {at} of {board.name}, which no block "
-        "before it has posted to"
+        f"block {block.index} waits for slot {at} of {flag_buffer.name}, which no "
+        "block before it has published"
     )
 
 
-BOARDS: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
-    "ticket": _ticket,
-    "open_board": _open,
-    "take": _take,
-    "close_board": _close,
-    "post": _post,
+LOOKBACK: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
+    "dynamic_block_id": _dynamic_block_id,
+    "begin_work_queue": _open,
+    "next_work_item": _next_work_item,
+    "end_work_queue": _close,
+    "publish": _publish,
     "fence": lambda thread, function, arguments: None,
 }

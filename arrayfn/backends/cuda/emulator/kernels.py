@@ -25,7 +25,11 @@ from typing import Any
 import numpy as np
 
 from arrayfn.backends.cuda.emulator import matrices
-from arrayfn.backends.cuda.emulator.boards import never_posted, posted, postings
+from arrayfn.backends.cuda.emulator.boards import (
+    never_published,
+    wait_for,
+    wait_for_many,
+)
 from arrayfn.backends.cuda.emulator.memory import (
     Accesses,
     EmulationError,
@@ -37,7 +41,7 @@ from arrayfn.backends.cuda.emulator.threads import (
     Meeting,
     Thread,
     has_come,
-    signal_of,
+    mbarrier_of,
 )
 from arrayfn.backends.cuda.emulator.warps import exchanged
 from arrayfn.lowering.cuda import vocabulary
@@ -181,7 +185,7 @@ def _go_on(block: Sequence[Thread]) -> bool:
 
 
 def _awaits(thread: Thread) -> bool:
-    """Whether a thread waits by itself, for a signal or for what is posted."""
+    """Whether a thread waits by itself, for an mbarrier or for a look-back flag."""
     waiting = thread.waiting
     return waiting is not None and waiting.function.startswith(_BY_ITSELF)
 
@@ -189,14 +193,14 @@ def _awaits(thread: Thread) -> bool:
 def _come(thread: Thread) -> Any:
     """What a thread that waits by itself goes on with; None if it has to wait."""
     assert thread.waiting is not None
-    if thread.waiting.function == "await_signal":
+    if thread.waiting.function == "mbarrier_wait":
         return has_come(thread) or None
     function = FUNCTIONS[thread.waiting.function]
-    found = posted if function.kind == "posted" else postings
+    found = wait_for if function.kind == "wait_for" else wait_for_many
     return found(thread.block, function, thread.waiting.arguments)
 
 
-_BY_ITSELF = ("await", "posted", "postings")
+_BY_ITSELF = ("mbarrier_wait", "wait_for", "wait_for_many")
 _OF_BLOCKS = ("cluster_wait", "grid_barrier")
 """Where blocks meet."""
 
@@ -210,14 +214,14 @@ def _open_cluster(running: Sequence[Sequence[Thread]]) -> None:
     for thread in (thread for block in running for thread in block):
         if _awaits(thread):
             assert thread.waiting is not None
-            if thread.waiting.function != "await_signal":
+            if thread.waiting.function != "mbarrier_wait":
                 function = FUNCTIONS[thread.waiting.function]
-                raise never_posted(thread.block, function, thread.waiting.arguments)
-            signals, k, _ = thread.waiting.arguments
-            signal = signal_of((signals, k))
+                raise never_published(thread.block, function, thread.waiting.arguments)
+            mbarriers, k, _ = thread.waiting.arguments
+            mbarrier = mbarrier_of((mbarriers, k))
             raise EmulationError(
-                f"signal {k} never comes to block {thread.block.index}: "
-                f"{signal.bytes} bytes arrive of {signal.expected}"
+                f"mbarrier {k} of block {thread.block.index} never completes: "
+                f"{mbarrier.bytes} bytes arrive of {mbarrier.expected}"
             )
     if not all(_at_cluster_wait(block) for block in running):
         raise EmulationError("blocks of a cluster part: some wait for one that is done")

@@ -285,7 +285,7 @@ class SharedMemory(Memory):
 
 
 @dataclass
-class Signal:
+class Mbarrier:
     """What is to arrive, and how often all of it did."""
 
     expected: int = 0

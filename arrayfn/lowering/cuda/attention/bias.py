@@ -39,10 +39,10 @@ _TEXT: Final = """
     tile = quotient(tile, down)
     tile_head = remainder(tile, bias_heads)
     tile_batch = quotient(tile, bias_heads)
-    q_tile = arena_u16(0, {row_size})
-    cotangent_tile = arena_u16({cotangent_offset}, {row_size})
-    k_tile = arena_u16({k_offset}, {column_size})
-    v_tile = arena_u16({v_offset}, {column_size})
+    q_tile = dynamic_shared_u16(0, {row_size})
+    cotangent_tile = dynamic_shared_u16({cotangent_offset}, {row_size})
+    k_tile = dynamic_shared_u16({k_offset}, {column_size})
+    v_tile = dynamic_shared_u16({v_offset}, {column_size})
 {clear}
 {places}
     factor = {factor}
@@ -70,9 +70,9 @@ _TEXT: Final = """
             # All are done with the tiles of the turn before.
             barrier()
 {copies}
-            close_copies()
+            cp_async_commit()
 {row_terms}
-            await_copies(0)
+            cp_async_wait(0)
             barrier()
             # Logits, and slopes: products of cotangents and values.
 {zero_logits}
@@ -102,7 +102,7 @@ for half in range({halves}):
 
 # Where all queries share a row: the rows of a warp, then its lanes', then the warps'.
 _GIVE_ROW: Final = """
-rows_tile = arena_f32(0, {all_columns})
+rows_tile = dynamic_shared_f32(0, {all_columns})
 barrier()
 for i in range({row_logits}):
     part = f32(0)

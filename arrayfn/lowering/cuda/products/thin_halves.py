@@ -58,29 +58,29 @@ def halves_text(tile: HalvesTile) -> Written:
     lines, line = (tile.strip, tile.deep) if tile.turned else (tile.deep, tile.strip)
     # Which line of a lane's matrix, and which piece of it, as fragments want them.
     row, side = "remainder(lane, 16)", "quotient(lane, 16)"
-    load, b_row, b_piece = "load_transposed", "i * 16 + across", "j * 2 + beside"
+    load, b_row, b_piece = "ldmatrix_trans", "i * 16 + across", "j * 2 + beside"
     across, beside = row, side
     if tile.turned:
-        load, b_row, b_piece = "load_matrix", "j * 16 + across", "i * 2 + beside"
+        load, b_row, b_piece = "ldmatrix", "j * 16 + across", "i * 2 + beside"
         across = "remainder(lane, 8) + quotient(lane, 16) * 8"
         beside = "remainder(quotient(lane, 8), 2)"
     multiplied = f"""from_b = place + {_ROWS * tile.deep}
 for i in unrolled({tile.deep // 16}):
     lies = {_exchanged("row_at", "(i * 2 + side_at)", tile.deep)}
-    load_matrix_u16(room, place + row_at * {tile.deep} + lies * {PIECE}, a_part, 0)
+    ldmatrix_u16(room, place + row_at * {tile.deep} + lies * {PIECE}, a_part, 0)
     for j in unrolled({tile.columns // 16}):
         line = {b_row}
         lies = {_exchanged("line", f"({b_piece})", line)}
         {load}_u16(room, from_b + line * {line} + lies * {PIECE}, b_part, 0)
-        multiply_{tile.dtype}(sums, j * 8, a_part, 0, b_part, 0)
-        multiply_{tile.dtype}(sums, j * 8 + 4, a_part, 0, b_part, 4)"""
+        mma_{tile.dtype}(sums, j * 8, a_part, 0, b_part, 0)
+        mma_{tile.dtype}(sums, j * 8 + 4, a_part, 0, b_part, 4)"""
     body = f"""{tile.begin}
 row_at = {row}
 side_at = {side}
 across = {across}
 beside = {beside}
-room = arena_u16(0, {tile.ring})
-held = arena_f32({2 * tile.ring}, {tile.warps * tile.sums})
+room = dynamic_shared_u16(0, {tile.ring})
+held = dynamic_shared_f32({2 * tile.ring}, {tile.warps * tile.sums})
 a_part = registers_u16({PIECE})
 b_part = registers_u16({PIECE})
 sums = registers_f32({tile.columns // 2})
@@ -121,7 +121,7 @@ def _fetched(tile: HalvesTile, lines: int, line: int) -> str:
     source = min_i64(row, rows - 1) * a_row + along
     lies = {_exchanged("row", "piece", tile.deep)}
     target = place + row * {tile.deep} + lies * {PIECE}
-    copy_u16x8(a_in, source, room, target, live)
+    cp_async_u16x8(a_in, source, room, target, live)
 {all_lanes(lines * pieces)}
     row = quotient(at, {pieces})
     piece = remainder(at, {pieces})
@@ -129,5 +129,5 @@ def _fetched(tile: HalvesTile, lines: int, line: int) -> str:
     live = select_i64({inside}, 1, 0)
     lies = {_exchanged("row", "piece", line)}
     target = place + {_ROWS * tile.deep} + row * {line} + lies * {PIECE}
-    copy_u16x8(b_in, {source}, room, target, live)
-close_copies()"""
+    cp_async_u16x8(b_in, {source}, room, target, live)
+cp_async_commit()"""

@@ -89,7 +89,7 @@ def singles_text(tile: SinglesTile) -> Written:
     body = f"""{tile.begin}
 group = {group} * {LANES}
 within = {within} * {lanes if tile.turned else LANES}
-room = arena_f32(0, {tile.words})
+room = dynamic_shared_f32(0, {tile.words})
 near = registers_f32({LANES})
 held = registers_f32({LANES * lanes})
 sums = registers_f32({rows * lanes})
@@ -142,7 +142,7 @@ for i in unrolled({tile.ahead // LANES}):
     k = begin + i * {tile.groups * LANES} + group
     target = place + {tile.a_words} + lane * {LANES} + i * {tile.lanes * WARP * LANES}
 {indented(_b_fetched(tile), 1)}
-close_copies()"""
+cp_async_commit()"""
 
 
 def _a_fetched(tile: SinglesTile) -> str:
@@ -155,7 +155,7 @@ def _a_fetched(tile: SinglesTile) -> str:
     m = quotient(at, {pieces})
     source = min_i64(m, rows - 1) * a_row + begin + k
     live = select_i64(begin + k < end, 1, 0)
-    copy_f32x4(a_in, source, room, place + m * {deep} + k, live)"""
+    cp_async_f32x4(a_in, source, room, place + m * {deep} + k, live)"""
     lanes = 1 if tile.apart else LANES
     pieces = rows // lanes  # of a column
     return f"""{all_lanes(pieces * deep)}
@@ -164,7 +164,7 @@ def _a_fetched(tile: SinglesTile) -> str:
     source = min_i64(m, rows - {lanes}) * a_row + (begin + k) * a_step
     target = place + k * {rows} + quotient(k, {LANES}) * {LANES} + m
     live = select_i64(begin + k < end, 1, 0)
-    copy_f32x{lanes}(a_in, source, room, target, live)"""
+    cp_async_f32x{lanes}(a_in, source, room, target, live)"""
 
 
 def _b_fetched(tile: SinglesTile) -> str:
@@ -173,13 +173,13 @@ def _b_fetched(tile: SinglesTile) -> str:
         return f"""live = select_i64(k < end, 1, 0)
 for j in unrolled({tile.lanes}):
     line = min_i64(strip + within + j, n - 1)
-    copy_f32x4(b_in, line * ldb + k, room, target + j * {WARP * LANES}, live)"""
+    cp_async_f32x4(b_in, line * ldb + k, room, target + j * {WARP * LANES}, live)"""
     return f"""for j in unrolled({LANES}):
     live = select_i64(k + j < end, 1, 0)
     for v in unrolled({tile.vectors}):
         column = min_i64(strip + v * {tile.across * LANES} + within, n - {LANES})
         lies = target + (j * {tile.vectors} + v) * {WARP * LANES}
-        copy_f32x4(b_in, (k + j) * ldb + column, room, lies, live)"""
+        cp_async_f32x4(b_in, (k + j) * ldb + column, room, lies, live)"""
 
 
 def _of_lanes(tile: SinglesTile) -> str:

@@ -105,11 +105,11 @@ end = min_i64(first + part, k)"""
         if self.cluster == 1:
             return part
         return f"""{part}
-signals = signals_i64(1)
+mbarriers = mbarriers_i64(1)
 if thread == 0:
-    signal_init(signals, 1)
-    show_signals()
-    expect(signals, 0, {self.sums * 4})
+    mbarrier_init(mbarriers, 1)
+    fence_mbarrier_init()
+    mbarrier_expect_tx(mbarriers, 0, {self.sums * 4})
 cluster_arrive()
 received = shared_f32({self.sums})"""
 
@@ -127,7 +127,7 @@ for slot in range({stages - 1}):
 {indented(fetched, 1)}
 slot = i64(0)
 for now in range(from_step, end, {self.step}):
-    await_copies({stages - 2})
+    cp_async_wait({stages - 2})
     warp_barrier()
     place = (warp * {stages} + remainder(slot + {stages - 1}, {stages})) * {stage}
     begin = now + {(stages - 1) * self.step}
@@ -135,7 +135,7 @@ for now in range(from_step, end, {self.step}):
     place = (warp * {stages} + slot) * {stage}
 {indented(multiplied, 1)}
     slot = remainder(slot + 1, {stages})
-await_copies(0)"""
+cp_async_wait(0)"""
 
     def added_up(self, held: str) -> str:
         """Adds up the sums of all warps, in their order, and those of the cluster."""
@@ -154,7 +154,7 @@ for number in range(thread, {self.sums}, {self.threads}):
             return self._stored
         return f"""owner = quotient(number, {self.share})
 target = rank * {self.share} + remainder(number, {self.share})
-send_f32(received, target, sum, owner, signals, 0)"""
+dsmem_store_f32(received, target, sum, owner, mbarriers, 0)"""
 
     @property
     def _end(self) -> str:
@@ -162,7 +162,7 @@ send_f32(received, target, sum, owner, signals, 0)"""
         if self.cluster == 1:
             return ""
         return f"""
-await_signal(signals, 0, 0)
+mbarrier_wait(mbarriers, 0, 0)
 for at in range(thread, {self.share}, {self.threads}):
     sum = received[at]
     for other in range(1, {self.cluster}):

@@ -20,7 +20,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
 from arrayfn.lowering.cuda.solvers.matrix_nests import Strided
-from arrayfn.lowering.cuda.written import Written, WrittenCall, board_of, indented
+from arrayfn.lowering.cuda.written import Written, WrittenCall, flag_buffer_of, indented
 from arrayfn.lowering.libraries.calls import Place
 
 MOST_SIDES: Final = 32
@@ -67,20 +67,20 @@ def substituted(
     text = Written(
         "triangles",
         _text(dtype, size, unit),
-        ("a", "b", "board"),
+        ("a", "b", "flag_buffer"),
         tuple(integers),
         size * _SIDES,
         f"Solves systems, {size} rows and {_SIDES} sides a block.",
         "a triangular system, block by block",
     )
-    board = board_of(matrices * parts * blocks * size * _SIDES, dtype)
+    flag_buffer = flag_buffer_of(matrices * parts * blocks * size * _SIDES, dtype)
     yield WrittenCall(
         text,
         (Place(matrix.array),),
         (Place(b),),
         list(integers.values()),
         matrices * blocks * parts,
-        board=board,
+        flag_buffer=flag_buffer,
     )
 
 
@@ -97,7 +97,7 @@ def _text(dtype: DType, size: int, unit: bool) -> str:
 thread = thread_index()
 row = quotient(thread, {lanes})
 lane = remainder(thread, {lanes})
-number = ticket(board, blocks * chains)
+number = dynamic_block_id(flag_buffer, blocks * chains)
 step = quotient(number, chains)
 chain = remainder(number, chains)
 matrix = quotient(chain, parts)
@@ -145,7 +145,7 @@ here = i64(0)
 for above in range(step):
     for k in unrolled({each}):
         own[k] = a[at + (above * {size} + lane * {each} + k) * across]
-    given[here + keep] = posted_{t}(board, posts + above * {threads})
+    given[here + keep] = wait_for_{t}(flag_buffer, posts + above * {threads})
     barrier()
 {indented(_product(dtype, size, "own"), 1)}
     total = total - sums[0]
@@ -153,7 +153,7 @@ for above in range(step):
 given[here + keep] = total
 barrier()
 {_product(dtype, size, "inverse")}
-post_{t}(board, posts + step * {threads}, sums[0])
+publish_{t}(flag_buffer, posts + step * {threads}, sums[0])
 if mine:
     b[place] = sums[0]
 """
