@@ -5,8 +5,8 @@ array any more. The operand then is the result's own pointer, so that no two poi
 a kernel overlap.
 
 A loop's value may be written over itself likewise, where the body's last use of it
-gives its next value. Otherwise it has two places by turns, one of which is the initial
-value's where nothing else needs that: no iteration copies it.
+gives its next value. Otherwise it has two places alternately, one of which is the
+initial value's where nothing else needs that: no iteration copies it.
 """
 
 from __future__ import annotations
@@ -231,11 +231,11 @@ def _place_loop(
         else:
             # An outer loop learns by its storage that a value was written over.
             spare = c.current in free and of(c.initial) not in scope.donated
-            _take_turns(c, step.count, c.current in free, spare, storage, outputs)
+            _alternate(c, step.count, c.current in free, spare, storage, outputs)
     return copies
 
 
-def _take_turns(
+def _alternate(
     carry: CarriedValue,
     count: int | None,
     is_free: bool,

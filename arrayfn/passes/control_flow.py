@@ -23,7 +23,7 @@ from arrayfn.ir import (
     Var,
 )
 from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
-from arrayfn.passes.known_counts import known_turns
+from arrayfn.passes.known_counts import known_iterations
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Control, Primitive, has_effect
 from arrayfn.primitives.control_flow_scan import scan
@@ -246,7 +246,7 @@ def _while_loop(
     is_rotated = _is_rotated(condition, body)
     body = simplify(body)
     fixed, consts, carry = operands[:first], operands[first:second], operands[second:]
-    count = known_turns(condition, body, fixed, consts, carry)
+    count = known_iterations(condition, body, fixed, consts, carry)
     if count is not None:
         counted: Params = {
             "program": body,

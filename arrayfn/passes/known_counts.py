@@ -1,7 +1,7 @@
 """How often a ``while_loop`` goes round, where its Programs and operands say so.
 
-A value that begins at a literal, to which each turn adds a literal, and that the
-condition compares with a literal, counts the turns.
+A value that begins at a literal, to which each iteration adds a literal, and that the
+condition compares with a literal, counts the iterations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MIRRORED: Final = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}
 """Comparisons, and what they are with their operands exchanged."""
 
 
-def known_turns(
+def known_iterations(
     condition: Program,
     body: Program,
     cond_consts: Sequence[Atom],
@@ -44,15 +44,16 @@ def known_turns(
     step = _step(body, body_consts, number)
     if start is None or step is None:
         return None
-    turns = _TURNS[name](start, step, limit)
-    if turns is None:
+    iterations = _ITERATIONS[name](start, step, limit)
+    if iterations is None:
         return None
     range_of = np.iinfo(carry[number].type.dtype)
-    return turns if range_of.min <= start + turns * step <= range_of.max else None
+    end = start + iterations * step
+    return iterations if range_of.min <= end <= range_of.max else None
 
 
 def _step(body: Program, consts: Sequence[Atom], number: int) -> int | None:
-    """What a turn adds to carried value ``number``."""
+    """What an iteration adds to carried value ``number``."""
     value = body.inputs[len(consts) + number]
     added = _made_by(body, body.outputs[number])
     if added is None or added.primitive.name not in ("add", "sub"):
@@ -99,11 +100,11 @@ def _unlike(start: int, step: int, limit: int) -> int | None:
     """Turns as long as the counter is not ``limit``."""
     if start == limit:
         return 0
-    turns, rest = divmod(limit - start, step) if step else (-1, 0)
-    return turns if turns > 0 and not rest else None
+    iterations, rest = divmod(limit - start, step) if step else (-1, 0)
+    return iterations if iterations > 0 and not rest else None
 
 
-_TURNS: Final[Mapping[str, Callable[[int, int, int], int | None]]] = {
+_ITERATIONS: Final[Mapping[str, Callable[[int, int, int], int | None]]] = {
     "lt": _below,
     "le": lambda start, step, limit: _below(start, step, limit + 1),
     "gt": lambda start, step, limit: _below(-start, -step, -limit),

@@ -280,7 +280,7 @@ FETCHED = replace(
     most_cluster=1,
     multiprocessors=2,
     part_blocks=2,
-    part_turns=0,
+    part_iterations=0,
     part_tiles=2,
     max_lanes=4,
 )
@@ -320,7 +320,7 @@ def test_a_flag_buffer_is_as_before_when_all_parts_were_fetched(together):
 
 
 def test_few_parts_are_not_fetched():
-    (kernel,) = scanned("one row", replace(FETCHED, part_turns=2))[1].kernels
+    (kernel,) = scanned("one row", replace(FETCHED, part_iterations=2))[1].kernels
     assert "dynamic_block_id(flag_buffer, blocks)" in kernel.source
 
 

@@ -269,7 +269,7 @@ def test_an_mbarrier_that_waits_for_too_much_never_comes():
         exchanged(sent=1)
 
 
-def test_an_mbarrier_that_counts_too_much_is_of_its_next_turn():
+def test_an_mbarrier_that_counts_too_much_is_of_its_next_phase():
     with pytest.raises(EmulationError, match="counts 8 bytes where 4 are expected"):
         exchanged(expected=4)
 

@@ -50,23 +50,23 @@ def training_step(parameters, x, target):
     return value, af.tree.map(lambda p, g: p - 0.1 * g, parameters, gradients)
 
 
-def power_iteration(matrix, vector, turns):
+def power_iteration(matrix, vector, iterations):
     def step(state):
         k, v = state
         w = matrix @ v
         return k + 1, w / anp.sqrt(anp.sum(w * w))
 
-    return lax.while_loop(lambda state: state[0] < turns, step, (0, vector))[1]
+    return lax.while_loop(lambda state: state[0] < iterations, step, (0, vector))[1]
 
 
-def switching(x, turns):
+def switching(x, iterations):
     branches = (lambda x: x @ x, lambda x: x.T + 1, lambda x: x / anp.sum(x, axis=1))
 
     def step(state):
         k, x = state
         return k + 1, lax.switch(k % 3, branches, x)
 
-    return lax.while_loop(lambda state: state[0] < turns, step, (0, x))[1]
+    return lax.while_loop(lambda state: state[0] < iterations, step, (0, x))[1]
 
 
 def backwards(x, start):
@@ -84,9 +84,9 @@ RECURRENT = random(4, 3, 10), random(3, 10), random(10, 10), random(10, 10), ran
 CASES = {
     "training step": (training_step, PARAMETERS, random(3, 12), random(3, 5)),
     "recurrent": (recurrent, *RECURRENT),
-    "an odd number of turns": (power_iteration, random(9, 9), random(9), 3),
-    "an even number of turns": (power_iteration, random(9, 9), random(9), 2),
-    "no turn": (power_iteration, random(9, 9), random(9), 0),
+    "an odd number of iterations": (power_iteration, random(9, 9), random(9), 3),
+    "an even number of iterations": (power_iteration, random(9, 9), random(9), 2),
+    "no iteration": (power_iteration, random(9, 9), random(9), 0),
     "switch": (switching, abs(random(6, 6)) + 0.1, 4),
     "backwards": (backwards, random(3, 4, 300), random(300)),
 }
@@ -119,9 +119,9 @@ def test_the_kernel_of_a_recurrence_is_a_loop_with_one_meeting():
     h_now = h_at
     h_next = value_at
     h_after = a_at
-    for turn in range(4):
-        given = subarray_f32(x_at, turn * 30)
-        s = subarray_f32(c_at, turn * 30)
+    for iteration in range(4):
+        given = subarray_f32(x_at, iteration * 30)
+        s = subarray_f32(c_at, iteration * 30)
         for block in range(block_index(), 3, 2):
             columns_0(block, given, w_at, h_now, u_at, b_at, h_next, s, 10, 10)
             barrier()

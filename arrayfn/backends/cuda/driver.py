@@ -171,7 +171,7 @@ class Device:
         Small blocks that died are given again, those at low addresses first: work is in
         the order of one stream, so what was enqueued before has done with them. A step
         whose results are what the next one is given so comes to have the same two sets
-        of addresses by turns, and graphs are kept by addresses.
+        of addresses in rotation, and graphs are kept by addresses.
         """
         pointer = self._stock.take(nbytes)
         if not pointer:

@@ -272,7 +272,7 @@ def wait(self: PyObject, _: None) -> PyObject | None:
     not left when a signal comes.
     """
     made = cast(Wait, PyLong_AsLongLong(self))
-    for _turn in range(made.spins):
+    for _iteration in range(made.spins):
         status = made.query(made.stream)
         if status != NOT_READY:
             return PyLong_FromLongLong(status)

@@ -106,7 +106,7 @@ class ElementwisePrinter(BlockPrinter):
         here = {**variables, crossing: f"i{crossing}", inner: f"i{inner}"}
         turned = self.turned(crossing, inner)
         for operand in turned:
-            self.turn(operand, crossing, inner, here)
+            self.transpose(operand, crossing, inner, here)
         self.open(f"for i{crossing} in range(first, last):")
         for operand, array in enumerate(self.nest.operands):
             if (
@@ -127,7 +127,7 @@ class ElementwisePrinter(BlockPrinter):
         self.close()
         self.close()
 
-    def turn(
+    def transpose(
         self, operand: int, crossing: int, inner: int, here: dict[int, str]
     ) -> None:
         """Bring the tile of ``operand``, which lies across the others, into scratch."""

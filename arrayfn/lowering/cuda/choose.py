@@ -147,15 +147,15 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
         if is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16
     }
     threads, vectors = gpu.part_threads, -(-nest.axes[-1].extent // lanes)
-    turn = threads * lanes * sum(fetched.values()) * gpu.part_slots
-    tiles = gpu.shared_bytes // (gpu.part_blocks * max(1, turn))
+    vector_bytes = threads * lanes * sum(fetched.values()) * gpu.part_slots
+    tiles = gpu.shared_bytes // (gpu.part_blocks * max(1, vector_bytes))
     if not fetched or not tiles or not gpu.most_cluster:
         return None
     tiles = min(gpu.part_tiles, power_of_two(tiles + 1) // 2)
     parts = -(-vectors // (threads * tiles))
     rows = math.prod(a.extent for a in nest.axes[:-1])
     blocks = gpu.multiprocessors * gpu.part_blocks
-    if rows * parts < gpu.part_turns * blocks:
+    if rows * parts < gpu.part_iterations * blocks:
         return None
     return ScanPipeline(
         threads,
@@ -166,7 +166,7 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
         blocks=min(rows * parts, blocks),
         slots=gpu.part_slots,
         fetched=tuple(fetched),
-        shared=turn * tiles,
+        shared=vector_bytes * tiles,
         together=gpu.part_blocks,
     )
 
@@ -289,9 +289,9 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
 def in_shared_memory(nest: Nest, made: Rows, words: int, gpu: GpuConfig) -> Rows:
     """``made``, with what its registers have no room for in shared memory.
 
-    A block that has a multiprocessor for itself loads, computes and stores by turns.
-    Two have most of their rows in shared memory. What all rows share is copied there
-    ahead of its use, or waited for by more blocks, where those have room.
+    A block that has a multiprocessor for itself loads, computes and stores one after
+    the other. Two have most of their rows in shared memory. What all rows share is
+    copied there ahead of its use, or waited for by more blocks, where those have room.
     """
     lanes, team, half = made.lanes, made.team, gpu.max_threads // 2
     late = late_loads(nest, plan_stages(nest, keep=True), nest.stages - 1)

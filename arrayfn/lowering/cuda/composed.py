@@ -276,16 +276,16 @@ class _Composer(ComposedText):
             behind = tuple(dict.fromkeys(a for v in three for a in self.arrays(v)))
             self.behind[self.of(c.current)] = self.behind[self.of(c.next)] = behind
             turning.append((own[0], own[1], own[2]))
-        turn = self.name_for((id(step), "turn"), "turn")
+        iteration = self.name_for((id(step), "iteration"), "iteration")
         if step.predicate is None:
-            self.open(f"for {turn} in range({step.count}):")
+            self.open(f"for {iteration} in range({step.count}):")
         else:
             flag = self.pointer(step.predicate, 0, "bool*")
-            self.line(f"{turn} = 0")
+            self.line(f"{iteration} = 0")
             self.open(f"while {flag}[0] != 0:")
             self.touch([step.predicate], [])
         for s in step.slices:
-            self.slice(s.inner, s.outer, s.offset, s.stride, turn)
+            self.slice(s.inner, s.outer, s.offset, s.stride, iteration)
         self.steps(step.body)
         self.meet()
         for now, following, after in turning:
@@ -293,24 +293,24 @@ class _Composer(ComposedText):
             self.line(f"{following} = {after}")
             self.line(f"{after} = {now}")
         if step.predicate is not None:
-            self.line(f"{turn} = {turn} + 1")
+            self.line(f"{iteration} = {iteration} + 1")
         self.close()
         if step.predicate is not None:
             # All have read it once more, to leave.
             self.touch([step.predicate], [])
             for c, (now, _, _) in zip(carries, turning, strict=True):
-                self.leave(c.result, now, turn)
+                self.leave(c.result, now, iteration)
 
     def kind_of(self, var: Var) -> str:
         return short_name(var.type.dtype) + "*"
 
     def slice(
-        self, inner: Var, outer: Var, offset: int, stride: int, turn: str
+        self, inner: Var, outer: Var, offset: int, stride: int, iteration: str
     ) -> None:
         kind = self.kind_of(inner)
         size = inner.type.dtype.itemsize
         whole = self.pointer(outer, 0, kind)
-        at = f"{turn} * {stride // size}"
+        at = f"{iteration} * {stride // size}"
         if offset:
             at = f"{offset // size} + {at}"
         root = self.of(inner)
@@ -319,17 +319,17 @@ class _Composer(ComposedText):
         self.moving[root] = name, kind
         self.behind[root] = self.arrays(outer)
 
-    def leave(self, result: Var, now: str, turn: str) -> None:
-        """Copy a value to its result, where the number of turns says it is not there.
+    def leave(self, result: Var, now: str, iteration: str) -> None:
+        """Copy a value to its result, unless the trip count left it there.
 
-        The iterations write to another place and to the result by turns.
+        The iterations write to another place and to the result alternately.
         """
         self.touch([], [result])
         kind = self.kind_of(result)
         target = self.pointer(result, 0, kind)
         size = result.type.size
         block, thread = self.device("block_index"), self.device("thread_index")
-        self.open(f"if {turn} % 2 == 1 or {turn} == 0:")
+        self.open(f"if {iteration} % 2 == 1 or {iteration} == 0:")
         start = f"{block}() * {THREADS} + {thread}()"
         self.open(f"for i in range({start}, {size}, {self.blocks * THREADS}):")
         self.line(f"{target}[i] = {now}[i]")

@@ -46,7 +46,7 @@ class GpuConfig:
     part_tiles: int = 8  # vectors of a thread of those parts that are fetched
     part_slots: int = 4  # of these in shared memory
     part_blocks: int = 3  # of a multiprocessor, that take them in turns
-    part_turns: int = 8  # that make it worth the time until the first is scanned
+    part_iterations: int = 8  # that make it worth the time until the first is scanned
     ahead_bytes: int = 8 << 20  # of the cache, summed up before they are scanned
     cache_bytes: int = 48 << 20  # of its cache that rows may take up
     chunk: int = 8192  # elements that are worth a block of a split reduction

@@ -74,10 +74,10 @@ def merged_parts(
     )
     axis, size, count, rest = pieces.axis, pieces.size, pieces.count, pieces.rest
     own = _about_parts(nest, merge, size * others)
-    turns = are_few_columns(nest, axis)
+    strided = are_few_columns(nest, axis)
     # Few columns of many parts: more blocks combine them as rows.
-    parts = parts_of(own, pieces.parts, together=not turns)
-    made = [partial(own, axis, 0, size, count, parts, turns=turns)]
+    parts = parts_of(own, pieces.parts, together=not strided)
+    made = [partial(own, axis, 0, size, count, parts, strided=strided)]
     if rest:
         own = _about_parts(nest, merge, rest * others)
         made.append(partial(own, axis, count, rest, 1, parts, size * count))
@@ -115,9 +115,9 @@ def _pieces(
     if schedule.whole and _team(schedule) <= gpu.max_threads:
         # A block has it. Beside a large one no other runs, so these take turns.
         large = _team(schedule) > gpu.max_threads // 2
-        turns = large and rows >= gpu.multiprocessors
+        one_by_one = large and rows >= gpu.multiprocessors
         few = length >= 4 * gpu.chunk and not is_enough(nest, schedule, gpu)
-        if not turns and not few:
+        if not one_by_one and not few:
             return None
     elif schedule.whole and rows * words < gpu.multiprocessors * gpu.merged_words:
         return None  # the blocks of a cluster have it, all of them at once

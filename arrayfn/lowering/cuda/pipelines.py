@@ -31,7 +31,7 @@ class PipelinePrinter(TakenRowsPrinter):
         self.flag_words = 2
         self.make_shared()
         self.begin_rows_ahead()
-        self.line(f"turn = {self.use('i64')}(0)")
+        self.line(f"iteration = {self.use('i64')}(0)")
         self.line("item = start")
         before = len(self.lines)
         self.open(f"while item < {self.rows}:")
@@ -39,9 +39,9 @@ class PipelinePrinter(TakenRowsPrinter):
         variables = self.decompose("item", kept)
         self.hoist_offsets(variables)
         self.stages(variables, self.thread)
-        self.line("turn = turn + 1")
+        self.line("iteration = iteration + 1")
         # It was told before a barrier: who had the row fetched has waited for it.
-        self.line(f"item = numbers[{self.place_of('turn')}]")
+        self.line(f"item = numbers[{self.place_of('iteration')}]")
         self.close()
         self.open(f"if {self.takes}:")
         clusters = self.integer("clusters", schedule.clusters)
@@ -111,10 +111,10 @@ class PipelinePrinter(TakenRowsPrinter):
         self.line(f"{self.use_device('griddepcontrol_launch_dependents')}()")
         self.open("if member == 0:")
         self.line("following = start")
-        for turn in range(self.first_rows):
-            self.line(f"numbers[{turn}] = following")
-            if turn < schedule.ahead:
-                self.fetch_row("following", str(turn))
+        for iteration in range(self.first_rows):
+            self.line(f"numbers[{iteration}] = following")
+            if iteration < schedule.ahead:
+                self.fetch_row("following", str(iteration))
                 self.line(f"following = following + {clusters}")
         if schedule.held:
             self.fetch_held()
@@ -172,9 +172,9 @@ class PipelinePrinter(TakenRowsPrinter):
         return operand in self.schedule.held
 
     def await_beside(self) -> None:
-        """The first turn waits, in the first stage that needs it."""
+        """The first iteration waits, in the first stage that needs it."""
         if not self.awaited:
-            self.open("if turn == 0:")
+            self.open("if iteration == 0:")
             wait, mbarrier = self.use_device("mbarrier_wait"), self.schedule.ahead
             self.line(f"{wait}(mbarriers, {mbarrier}, 0)")
             self.close()
@@ -202,14 +202,16 @@ class PipelinePrinter(TakenRowsPrinter):
         self.line(f"{load}({source}, {place} - {spared}, {tile}, 0)")
         self.close()
 
-    # A turn's row.
+    # An iteration's row.
 
     def take_row(self) -> None:
-        """Take this turn's row into registers."""
+        """Take this iteration's row into registers."""
         schedule = self.schedule
         ahead, remainder = schedule.ahead, self.use_device("remainder")
-        turns = f"{self.use_device('quotient')}(turn, {ahead})" if ahead > 1 else "turn"
-        mbarrier, parity = self.ring("turn"), f"{remainder}({turns}, 2)"
+        phase = "iteration"
+        if ahead > 1:
+            phase = f"{self.use_device('quotient')}(iteration, {ahead})"
+        mbarrier, parity = self.ring("iteration"), f"{remainder}({phase}, 2)"
         self.line(
             f"{self.use_device('mbarrier_wait')}(mbarriers, {mbarrier}, {parity})"
         )
@@ -296,26 +298,25 @@ class PipelinePrinter(TakenRowsPrinter):
         """Blocks have met before the first row."""
 
     def place_of_warps(self, warps: int) -> tuple[str, int]:
-        """By turns, where a row's only meeting is this: some read when others write."""
+        """Double-buffered where this is a row's only barrier: reads overlap writes."""
         if len(self.exchanged_stages()) > 1:
             return super().place_of_warps(warps)
-        return f"{self.use_device('remainder')}(turn, 2) * {warps} + ", 2 * warps
+        return f"{self.use_device('remainder')}(iteration, 2) * {warps} + ", 2 * warps
 
-    def exchange_of_turn(self, number: int) -> tuple[str, str, str]:
-        """An mbarrier has its next turn when all have had another exchange between.
+    def exchange_of_iteration(self, number: int) -> tuple[str, str, str]:
+        """An mbarrier begins its next phase after another exchange of all blocks.
 
-        Where there is only one for each row, two mbarriers and places are used by
-        turns.
+        Where there is only one for each row, two mbarriers and slots alternate.
         """
         remainder = self.use_device("remainder")
         if len(self.exchanged_stages()) > 1:
-            return str(number), f"{remainder}(turn, 2)", ""
-        half = f"{self.use_device('quotient')}(turn, 2)"
-        turn = f"{remainder}(turn, 2)"
-        return turn, f"{remainder}({half}, 2)", f"{turn} * {self.parts} + "
+            return str(number), f"{remainder}(iteration, 2)", ""
+        half = f"{self.use_device('quotient')}(iteration, 2)"
+        iteration = f"{remainder}(iteration, 2)"
+        return iteration, f"{remainder}({half}, 2)", f"{iteration} * {self.parts} + "
 
     def end_exchange(self, stage: int, mbarrier: str) -> None:
-        """Say what the mbarrier's next turn will bring."""
+        """Say what the mbarrier's next iteration will bring."""
         self.open("if member == 0:")
         size = self.exchanged_bytes(stage)
         expect = self.use_device("mbarrier_expect_tx")

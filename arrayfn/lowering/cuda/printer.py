@@ -27,7 +27,7 @@ RESERVED: Final = frozenset(
         *("thread", "lane", "warp", "part", "item", "items", "live", "first"),
         *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
         *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
-        *("slot", "turn", "begin", "mbarriers", "size", "place", "member"),
+        *("slot", "iteration", "begin", "mbarriers", "size", "place", "member"),
         *("numbers", "following", "peer", "later", "aside"),
         *("ahead", "whole", "least", "greatest", "again", "moved"),
         *("flag_buffer", "parts", "number", "within", "before", "upto"),
@@ -229,12 +229,12 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         per_block = threads // team
         self.items = -(-rows // per_block)
         if per_block > 1:
-            turn = thread
+            group = thread
             if team > 1:
                 rest = f"{self.use_device('remainder')}({thread}, {team})"
                 self.line(f"thread = {rest}")
-                turn = f"{self.use_device('quotient')}({thread}, {team})"
-            item = f"{block} * {per_block} + {turn}" if kept else turn
+                group = f"{self.use_device('quotient')}({thread}, {team})"
+            item = f"{block} * {per_block} + {group}" if kept else group
         else:
             self.line(f"thread = {thread}")
             item = block if kept else ""

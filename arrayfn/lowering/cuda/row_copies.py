@@ -169,8 +169,8 @@ class RowCopiesPrinter(RowArithmetic[T]):
         self.cp_async_wait(schedule.early - 1)
         own = member
         if schedule.early > 1:
-            turn = f"{self.use_device('remainder')}(vector, {schedule.early})"
-            own = f"({turn} * {schedule.team} + {member})"
+            iteration = f"{self.use_device('remainder')}(vector, {schedule.early})"
+            own = f"({iteration} * {schedule.team} + {member})"
         self.line(f"place = {own} * {schedule.lanes}")
         for operand in operands:
             load = self.use_device(f"load_{self.vector_name(operand, schedule.lanes)}")

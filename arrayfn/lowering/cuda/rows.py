@@ -144,14 +144,14 @@ class RowsPrinter(MergedRowsPrinter[R]):
         size = sum(value.dtype.itemsize for value in self.sent_after(stage))
         return size * self.parts
 
-    def exchange_of_turn(self, number: int) -> tuple[str, str, str]:
-        """Signal, parity and place of this turn's exchange."""
+    def exchange_of_iteration(self, number: int) -> tuple[str, str, str]:
+        """Signal, parity and place of this iteration's exchange."""
         return str(number), "0", ""
 
     def exchange_blocks(self, stage: int, texts: Mapping[Value, str]) -> Parts:
         """The first warp sends what the block has to all, where each combines it."""
         cluster = self.schedule.cluster
-        mbarrier, parity, place = self.exchange_of_turn(self.exchanges)
+        mbarrier, parity, place = self.exchange_of_iteration(self.exchanges)
         self.exchanges += 1
         for value in texts:
             self.shared_array(value, "sent", cluster * (2 if place else 1))

@@ -2,8 +2,8 @@
 
 Blocks stay, and take parts of rows from a work queue. A part is copied to shared memory
 while others are computed. In its turn a block sums it up, and posts what it comes to;
-two turns later it finds what is before the part, which has been posted by then, and
-scans it. So blocks hardly wait for each other, and memory is read once.
+two iterations later it finds what is before the part, which has been posted by then,
+and scans it. So blocks hardly wait for each other, and memory is read once.
 
 A block posts what a part comes to before it waits for others, and takes the next part
 after that, so that no one waits for a part whose block waits itself. What it waits for
@@ -25,7 +25,7 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Store
 
 _OLDER: Final = ("second", "oldest")
-"""The parts of a block that were summed up in the turns before."""
+"""The parts of a block that were summed up in the iterations before."""
 _BEHIND: Final = len(_OLDER)
 
 
@@ -34,7 +34,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     """A block has three parts at a time: ``newest``, ``second``, ``oldest``.
 
     The first is summed up, the last scanned. Their numbers, what is before the warp in
-    the part (``ahead``) and before its vectors (``sums``) move on from turn to turn.
+    the part (``ahead``) and before its vectors (``sums``) move on from iteration to
+    iteration.
     """
 
     counter: str = ""  # where parts are counted that were taken
@@ -77,7 +78,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.take_part()
         self.close()
         # The oldest part leaves the place that the next one is fetched to.
-        self.line(f"ring = {remainder}(turn + {slots - _BEHIND}, {slots})")
+        self.line(f"ring = {remainder}(iteration + {slots - _BEHIND}, {slots})")
         self.open(f"if oldest < {count}:")
         self.scan_oldest(loads, store, moved, stores)
         self.close()
@@ -88,8 +89,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         if slots - _BEHIND == 1:
             self.line(f"{self.use_device('barrier')}()")
         self.move_on()
-        self.line("turn = turn + 1")
-        self.line(f"newest = numbers[{remainder}(turn, {slots})]")
+        self.line("iteration = iteration + 1")
+        self.line(f"newest = numbers[{remainder}(iteration, {slots})]")
         self.close()
         self.open("if thread == 0:")
         blocks, close = self.integer("blocks", self.items), "end_work_queue"
@@ -137,14 +138,14 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         for name in _OLDER:
             self.line(f"{name} = {count}")
             self.line(f"ahead_{name} = {self.constant(self.reduce.identity)}")
-        self.line(f"turn = {self.use('i64')}(0)")
+        self.line(f"iteration = {self.use('i64')}(0)")
 
     def sum_newest(self, loads: Sequence[int], moved: Sequence[int]) -> None:
         """What is before each vector in its warp, and what the warp has."""
         slots = self.schedule.slots
         remainder, quotient = self.use_device("remainder"), self.use_device("quotient")
-        self.line(f"ring = {remainder}(turn, {slots})")
-        parity = f"{remainder}({quotient}(turn, {slots}), 2)"
+        self.line(f"ring = {remainder}(iteration, {slots})")
+        parity = f"{remainder}({quotient}(iteration, {slots}), 2)"
         self.line(f"{self.use_device('mbarrier_wait')}(mbarriers, ring, {parity})")
         self.line("tile = newest")
         variables = self.begin_part()
@@ -190,7 +191,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.line(f"taken = {next_item}(flag_buffer, {self.counter}, 1)")
 
     def move_on(self) -> None:
-        """Each part is one turn older."""
+        """Each part is one iteration older."""
         total = self.total
         self.open(f"for vector in range({self.schedule.tiles}):")
         for before, after in reversed(list(pairwise(("sums", *_OLDER)))):

@@ -79,7 +79,7 @@ class Pipeline(Rows):
     """Blocks that stay, and have the next rows fetched while they compute one.
 
     The blocks of a cluster share a row: a ``slice`` of it, a vector for each thread of
-    a block, is the first one's, the next slice the next one's, and so on by turns. A
+    a block, is the first one's, the next slice the next one's, and so on cyclically. A
     block's slices pass through shared memory, where so many rows ``ahead`` have their
     places, to its registers. ``clusters`` take rows as they come to them. Operands
     ``fetched`` are rows; those ``held`` are the same for all, and lie in shared memory,
@@ -167,7 +167,7 @@ class ScanPipeline(Scan):
     """Parts of long rows, which ``blocks`` that stay take in turns.
 
     A part passes through ``slots`` places in shared memory: it is ``fetched``, summed
-    up, and two turns later scanned.
+    up, and two iterations later scanned.
     """
 
     _: KW_ONLY

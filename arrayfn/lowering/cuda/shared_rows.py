@@ -140,7 +140,7 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
                 spared=places.spared,
                 widened=lanes * tiles * len(fetched) <= gpu.pipeline_words,
                 # The whole share: with a larger cache of its own, and less of
-                # this, a multiprocessor's turns took longer.
+                # this, a multiprocessor's iterations took longer.
                 shared=max(places.used, gpu.shared_bytes),
             )
         cluster *= 2
@@ -188,7 +188,7 @@ def _beside(nest: Nest, threads: int) -> int:
     arrays = _MBARRIERS
     for s in nest.statements:
         if isinstance(s, Reduce):
-            # By turns, at most: twice as much.
+            # Alternately, at most: twice as much.
             size = 2 * s.result.dtype.itemsize * (threads // WARP)
             arrays += 2 * -(-size // SHARED_LINE)
     return SHARED_LINE * arrays

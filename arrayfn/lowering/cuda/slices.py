@@ -14,7 +14,7 @@ from arrayfn.lowering.cuda.schedule import Pipeline
 
 @dataclass
 class SlicesPrinter(RowsPrinter[Pipeline]):
-    """Prints copies of rows: ``fetch_row`` begins one, to a place of a turn's row."""
+    """Prints copies of rows; ``fetch_row`` begins the copy of an iteration's row."""
 
     @property
     def rows(self) -> str:
@@ -66,13 +66,13 @@ class SlicesPrinter(RowsPrinter[Pipeline]):
         is_held = operand in self.schedule.held
         return f"{name.removesuffix('ahead')}held" if is_held else name
 
-    def fetch_row(self, number: str, turn: str) -> None:
-        """Begin to copy the row ``number``, if there is one, for ``turn``."""
+    def fetch_row(self, number: str, iteration: str) -> None:
+        """Begin to copy the row ``number``, if there is one, for ``iteration``."""
         schedule, own = self.schedule, (self.offsets, self.offset_axes)
         self.offsets, self.offset_axes = {}, frozenset()
         self.open(f"if {number} < {self.rows}:")
         variables = self.decompose(number, self.kept_axes, "j")
-        mbarrier = self.ring(turn)
+        mbarrier = self.ring(iteration)
         self.mbarrier_expect_all(schedule.fetched, self.size, mbarrier)
         depth = self.open_slices()
         for operand in schedule.fetched:
@@ -81,14 +81,14 @@ class SlicesPrinter(RowsPrinter[Pipeline]):
         self.close_all(depth + 1)
         self.offsets, self.offset_axes = own
 
-    def ring(self, turn: str) -> str:
-        """The mbarrier of a turn's row, which is the number of its place, too."""
+    def ring(self, iteration: str) -> str:
+        """The mbarrier of an iteration's row, which is the number of its place, too."""
         ahead = self.schedule.ahead
-        if ahead == 1 or turn == "0":
+        if ahead == 1 or iteration == "0":
             return "0"
-        if not turn.isdigit():
-            self.line(f"ring = {self.use_device('remainder')}({turn}, {ahead})")
-        return turn if turn.isdigit() else "ring"
+        if not iteration.isdigit():
+            self.line(f"ring = {self.use_device('remainder')}({iteration}, {ahead})")
+        return iteration if iteration.isdigit() else "ring"
 
     def place_in(self, ring: str) -> str:
         """The place of the current slice, of the row whose place is ``ring``."""

@@ -1,9 +1,9 @@
 """Which rows the blocks of a pipeline have: they take them as they come to them.
 
-Of a cluster the first block does, and tells the others. What is computed in turn t has
-its number in place ``t % PLACES``. It is told a turn before it is fetched, and the last
-one is no row. The first ones are nobody's to take: cluster c has c, c + clusters, and
-so on.
+Of a cluster the first block does, and tells the others. What is computed in iteration t
+has its number in place ``t % PLACES``. It is told an iteration before it is fetched,
+and the last one is no row. The first ones are nobody's to take: cluster c has c, c +
+clusters, and so on.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ NUMBER_BYTES: Final = 8  # of a row's number, as it is told
 class TakenRowsPrinter(SlicesPrinter):
     """Prints what one thread does for the rows to come while the others wait."""
 
-    has_chores: bool = False  # whether that is still to be done in this turn
+    has_chores: bool = False  # whether that is still to be done in this iteration
 
     @property
     def first_rows(self) -> int:
-        """The first turns whose rows nobody takes: a cluster has its own."""
+        """The first iterations whose rows nobody takes: a cluster has its own."""
         return self.schedule.ahead + 1
 
     @property
@@ -38,22 +38,22 @@ class TakenRowsPrinter(SlicesPrinter):
         """The first thread of a ``warp`` that the others do not wait for, if any is."""
         return WARP * min(warp, self.schedule.threads // WARP - 1)
 
-    def place_of(self, turn: str) -> str:
-        return f"{self.use_device('remainder')}({turn}, {PLACES})"
+    def place_of(self, iteration: str) -> str:
+        return f"{self.use_device('remainder')}({iteration}, {PLACES})"
 
-    def await_told(self, turn: str) -> None:
-        """Wait until it is told what is to be computed in ``turn``."""
+    def await_told(self, iteration: str) -> None:
+        """Wait until it is told what is to be computed in ``iteration``."""
         if self.schedule.cluster == 1:
             return
-        turns = f"{self.use_device('quotient')}({turn}, {PLACES})"
-        parity = f"{self.use_device('remainder')}({turns}, 2)"
+        iterations = f"{self.use_device('quotient')}({iteration}, {PLACES})"
+        parity = f"{self.use_device('remainder')}({iterations}, 2)"
         wait = self.use_device("mbarrier_wait")
-        self.line(f"{wait}(told, {self.place_of(turn)}, {parity})")
+        self.line(f"{wait}(told, {self.place_of(iteration)}, {parity})")
 
     def do_chores(self) -> None:
-        """Have a later turn's row fetched, and take another one, while others wait.
+        """Fetch a later iteration's row, and claim another one, while others wait.
 
-        All of the block have met: the place of the turn's own row is free.
+        All of the block have met: the place of the iteration's own row is free.
         """
         if not self.has_chores:
             return
@@ -66,14 +66,14 @@ class TakenRowsPrinter(SlicesPrinter):
         self.close()
 
     def fetch_following(self) -> None:
-        """Have a row fetched to the place of this turn's, if the one before it is one.
+        """Fetch a row to the slot of this iteration's, if the one before it is a row.
 
-        If the row ahead is the next one, it is asked whether this turn has one although
-        it does: ptxas then gives each wait a first try of its own, and layernorm of
-        long rows takes a tenth less time.
+        If the row ahead is the next one, it is asked whether this iteration has one
+        although it does: ptxas then gives each wait a first try of its own, and
+        layernorm of long rows takes a tenth less time.
         """
-        ahead, add = self.schedule.ahead, "turn + {}".format
-        before = self.place_of(add(ahead - 1) if ahead > 1 else "turn")
+        ahead, add = self.schedule.ahead, "iteration + {}".format
+        before = self.place_of(add(ahead - 1) if ahead > 1 else "iteration")
         following = self.place_of(add(ahead))
         self.open(f"if numbers[{before}] < {self.rows}:")
         self.await_told(add(ahead))
@@ -84,15 +84,16 @@ class TakenRowsPrinter(SlicesPrinter):
         self.line(f"numbers[{following}] = {self.rows}")
         self.close()
         if self.schedule.cluster > 1:
-            # All of the block know what this turn computes.
-            expect, this = self.use_device("mbarrier_expect_tx"), self.place_of("turn")
+            # All of the block know what this iteration computes.
+            expect = self.use_device("mbarrier_expect_tx")
+            this = self.place_of("iteration")
             self.line(f"{expect}(told, {this}, {NUMBER_BYTES})")
 
     def tell_following(self) -> None:
         """Take a row, if the one before it is one, and tell all of the cluster."""
         first, cluster = self.first_rows, self.schedule.cluster
         clusters = self.integer("clusters", self.schedule.clusters)
-        place = self.place_of(f"turn + {first}")
+        place = self.place_of(f"iteration + {first}")
         self.open(f"if following < {self.rows}:")
         self.line(f"following = {self.use_device('next_work_item')}(flag_buffer, 1, 1)")
         self.line(f"following = following + {clusters} * {first}")

@@ -43,7 +43,7 @@ from arrayfn.lowering.verify.runs import NOTHING, Runs
 
 _VECTOR: Final = 16
 """Bytes to which an access of a vector is aligned at most."""
-_FIRST_TURNS: Final = 3
+_FIRST_ITERATIONS: Final = 3
 
 
 @dataclass
@@ -143,24 +143,24 @@ class _Verifier:
 
     def loop(self, loop: Loop, cover: Coverage) -> None:
         before, first_number = cover.copy(), self.number
-        last = _FIRST_TURNS - 1 if loop.count is None else loop.count - 1
-        turns = [t for t in range(_FIRST_TURNS) if t <= last]
-        if last >= _FIRST_TURNS:
-            turns.append(last)
-        for turn in turns:
+        last = _FIRST_ITERATIONS - 1 if loop.count is None else loop.count - 1
+        iterations = [t for t in range(_FIRST_ITERATIONS) if t <= last]
+        if last >= _FIRST_ITERATIONS:
+            iterations.append(last)
+        for iteration in iterations:
             if loop.predicate is not None:
                 self.read(loop.predicate, cover, "it says whether a loop goes on")
             self.number = first_number
-            self.place_turn(loop, turn)
+            self.place_iteration(loop, iteration)
             self.steps(loop.body, cover)
             for c in loop.carries:
-                self.read(c.next, cover, "a loop carries it to its next turn")
+                self.read(c.next, cover, "a loop carries it to its next iteration")
         for c in loop.carries:
             source = c.initial if last < 0 else (c.first, c.second)[last % 2]
             self.read(source, cover, "a loop's result is there")
             self.write_all(c.result, cover)
         for s in loop.slices:
-            self.all_turns(loop, s.buffer, cover)
+            self.all_iterations(loop, s.buffer, cover)
         if loop.predicate is not None:
             # It may not have run at all.
             results = [c.result for c in loop.carries]
@@ -170,12 +170,12 @@ class _Verifier:
             cover.surely, cover.perhaps = met.surely, met.perhaps
             cover.owners = met.owners
 
-    def place_turn(self, loop: Loop, turn: int) -> None:
-        """Say where the buffers that move are in a turn."""
+    def place_iteration(self, loop: Loop, iteration: int) -> None:
+        """Say where the buffers that move are in an iteration."""
         for c in loop.carries:
             pair = (c.first, c.second)
-            now = c.initial if not turn else pair[(turn - 1) % 2]
-            for number, at in ((c.current, now), (c.next, pair[turn % 2])):
+            now = c.initial if not iteration else pair[(iteration - 1) % 2]
+            for number, at in ((c.current, now), (c.next, pair[iteration % 2])):
                 place, nbytes = self.place(at), self.buffers[number].nbytes
                 if nbytes > place.span[1]:
                     self.fail(
@@ -185,24 +185,25 @@ class _Verifier:
                 self.places[number] = _Place(place.buffer, place.begin, (0, nbytes))
         for s in loop.slices:
             place, nbytes = self.place(s.source), self.buffers[s.buffer].nbytes
-            begin = s.offset + turn * s.stride
+            begin = s.offset + iteration * s.stride
             if nbytes and not place.span[0] <= begin <= place.span[1] - nbytes:
                 self.fail(
                     f"{self.buffers[s.buffer].label} lies at bytes {begin} to "
-                    f"{begin + nbytes} of {self.buffers[s.source].label} in turn {turn}"
+                    f"{begin + nbytes} of {self.buffers[s.source].label} in iteration "
+                    f"{iteration}"
                     f", which has {place.span[1]}"
                 )
             self.places[s.buffer] = _Place(
                 place.buffer, place.begin + begin, (0, nbytes)
             )
 
-    def all_turns(self, loop: Loop, number: int, cover: Coverage) -> None:
-        """Have what the turns looked at wrote of a moving buffer be of all turns."""
+    def all_iterations(self, loop: Loop, number: int, cover: Coverage) -> None:
+        """Take what the iterations looked at wrote of a moving buffer as of all."""
         (s,) = (s for s in loop.slices if s.buffer == number)
         count, nbytes = loop.count or 0, self.buffers[number].nbytes
         source = self.place(s.source)
-        for turn in range(min(count, _FIRST_TURNS)):
-            begin = source.begin + s.offset + turn * s.stride
+        for iteration in range(min(count, _FIRST_ITERATIONS)):
+            begin = source.begin + s.offset + iteration * s.stride
             run = Runs.one(begin, begin + nbytes)
             if cover.surely.get(source.buffer, NOTHING).missing(run):
                 return

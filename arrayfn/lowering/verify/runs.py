@@ -120,9 +120,9 @@ def runs_of(access: Access) -> Runs | None:
             most = int(sizes.max())
             if starts.size * most > MOST or starts.size != access.count:
                 return None
-            turn = np.tile(np.arange(most), starts.size)
-            kept = turn < np.repeat(sizes, most)
-            starts = (np.repeat(starts, most) + turn * c)[kept]
+            iteration = np.tile(np.arange(most), starts.size)
+            kept = iteration < np.repeat(sizes, most)
+            starts = (np.repeat(starts, most) + iteration * c)[kept]
             lengths = np.repeat(lengths, most)[kept]
             continue
         extent = int(np.max(n))

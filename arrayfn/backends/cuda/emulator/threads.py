@@ -176,7 +176,7 @@ def _mbarrier_expect_tx(
         raise EmulationError(f"mbarrier {arguments[1]} expects something already")
     mbarrier.expected = int(arguments[2])
     if not mbarrier.expected:
-        mbarrier.turns += 1  # nothing is to come
+        mbarrier.phases += 1  # nothing is to come
 
 
 def _bulk_copy(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
@@ -212,20 +212,20 @@ def has_come(thread: Thread) -> bool:
     assert thread.waiting is not None
     mbarriers, k, parity = thread.waiting.arguments
     mbarrier = mbarrier_of((mbarriers, k))
-    if mbarrier.turns % 2 != int(parity):
+    if mbarrier.phases % 2 != int(parity):
         return True
     if not mbarrier.expected or mbarrier.bytes < mbarrier.expected:
         return False
     if mbarrier.bytes > mbarrier.expected:
         raise EmulationError(
             f"mbarrier {k} counts {mbarrier.bytes} bytes where {mbarrier.expected} are "
-            "expected: some are of its next turn"
+            "expected: some are of its next phase"
         )
     for shared, place, values in mbarrier.arriving:
         for n, value in enumerate(values):
             shared.array[place + n] = value
     mbarrier.arriving, mbarrier.expected = [], 0
-    mbarrier.turns += 1
+    mbarrier.phases += 1
     return True
 
 

@@ -52,10 +52,10 @@ _TEXT: Final = """
     left_part = registers_u16({left_size})
     right_part = registers_u16(8)
 {zero_sums}
-    for turn in range(batches_each * heads_each * rows_each):
-        first_row = tile_row + remainder(turn, rows_each) * {rows}
-        row_head = tile_head + remainder(quotient(turn, rows_each), heads_each)
-        batch = tile_batch + quotient(turn, rows_each * heads_each)
+    for iteration in range(batches_each * heads_each * rows_each):
+        first_row = tile_row + remainder(iteration, rows_each) * {rows}
+        row_head = tile_head + remainder(quotient(iteration, rows_each), heads_each)
+        batch = tile_batch + quotient(iteration, rows_each * heads_each)
         member = row_head
 {ends}
         meets = (first_row < query_end) & (start < key_end)
@@ -67,7 +67,7 @@ _TEXT: Final = """
             k_base = batch * k_batch + quotient(member, group) * k_head
             v_base = batch * v_batch + quotient(member, group) * v_head
 {terms_of_head}
-            # All are done with the tiles of the turn before.
+            # All are done with the tiles of the iteration before.
             barrier()
 {copies}
             cp_async_commit()

@@ -116,12 +116,13 @@ row = quotient(thread, {across})
 column = remainder(thread, {across}) * {p}
 at = {base} + ({start} + row) * {step} + column
 place = {first}row * {line} + column
-for turn in range({count // at_once}):
-    live = select_i64({start} + row + turn * {at_once} < {limit}, 1, 0)
+for iteration in range({count // at_once}):
+    live = select_i64({start} + row + iteration * {at_once} < {limit}, 1, 0)
     for side in range({pieces // across}):
         cp_async_u16x{p}(
-            {array}, at + turn * {at_once} * {step} + side * {across * p},
-            {array}_tile, place + turn * {at_once * line} + side * {across * p}, live,
+            {array}, at + iteration * {at_once} * {step} + side * {across * p},
+            {array}_tile,
+            place + iteration * {at_once * line} + side * {across * p}, live,
         )
 """
         source = f"{base} + ({start} + row) * {step} + column"

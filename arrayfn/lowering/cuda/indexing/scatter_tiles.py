@@ -208,8 +208,8 @@ mine = convert_i32_i64(count)
 most = i64(0)
 for k in range({warps}):
     most = max_i64(most, convert_i32_i64(counts[k]))
-for turn in range(0, most, 32):
-    at = turn + lane
+for iteration in range(0, most, 32):
+    at = iteration + lane
     place = -1 - lane
     value = {name}(0)
     if at < mine:

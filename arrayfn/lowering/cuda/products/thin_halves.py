@@ -86,7 +86,7 @@ b_part = registers_u16({PIECE})
 sums = registers_f32({tile.columns // 2})
 for i in unrolled({tile.columns // 2}):
     sums[i] = f32(0)
-{tile.by_turns(_fetched(tile, lines, line), multiplied)}
+{tile.pipelined(_fetched(tile, lines, line), multiplied)}
 for i in unrolled({tile.columns // 2}):
     m = quotient(lane, 4) + i % 4 // 2 * 8
     column = i // 4 * 8 + remainder(lane, 4) * 2 + i % 2
@@ -100,8 +100,8 @@ def _exchanged(line: str, piece: str, length: int) -> str:
     """Where a piece of a line of ``length`` halves lies in it."""
     pieces = length // PIECE
     together = max(1, PIECE // pieces)  # lines that all banks hold
-    turn = line if together == 1 else f"quotient({line}, {together})"
-    return f"{piece} ^ remainder({turn}, {min(pieces, PIECE)})"
+    swizzle = line if together == 1 else f"quotient({line}, {together})"
+    return f"{piece} ^ remainder({swizzle}, {min(pieces, PIECE)})"
 
 
 def _fetched(tile: HalvesTile, lines: int, line: int) -> str:

@@ -3,7 +3,7 @@
 ``c[m, n] = a[m, k] @ b[k, n]``, where ``b`` may also be the transpose of what lies in
 memory. Each lane of a warp has some columns, whose products with all rows of ``a`` it
 adds up in registers; lanes of other ``groups`` have the same columns and other parts
-of what is summed over. Warps take parts of that by turns. What a warp needs of ``a``
+of what is summed over. Warps take parts of that round-robin. What a warp needs of ``a``
 and ``b`` comes to its own part of shared memory, some steps ahead: warps wait for no
 others. There a lane reads of ``b`` what it has copied itself, and of ``a`` what other
 lanes of its group read too. At the end all sums of a column are added up, in the order
@@ -95,7 +95,7 @@ held = registers_f32({LANES * lanes})
 sums = registers_f32({rows * lanes})
 for i in unrolled({rows * lanes}):
     sums[i] = f32(0)
-{tile.by_turns(_fetched(tile), _multiplied(tile))}
+{tile.pipelined(_fetched(tile), _multiplied(tile))}
 barrier()
 place = warp * {tile.sums} + within
 {_of_lanes(tile)}{tile.added_up("room")}"""

@@ -113,7 +113,7 @@ if thread == 0:
 cluster_arrive()
 received = shared_f32({self.sums})"""
 
-    def by_turns(self, fetched: str, multiplied: str) -> str:
+    def pipelined(self, fetched: str, multiplied: str) -> str:
         """What warps do with their steps, each in memory of its own.
 
         ``fetched`` begins to copy what belongs to the step ``begin`` to ``place``, and
@@ -200,4 +200,7 @@ def all_lanes(count: int) -> str:
     """Begins what the lanes of a warp do ``count`` times in all, each for an ``at``."""
     if count < WARP:
         return f"if lane < {count}:\n    at = lane"
-    return f"for turn in unrolled({count // WARP}):\n    at = turn * {WARP} + lane"
+    return (
+        f"for iteration in unrolled({count // WARP}):\n"
+        f"    at = iteration * {WARP} + lane"
+    )

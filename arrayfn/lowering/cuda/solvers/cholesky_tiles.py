@@ -34,7 +34,7 @@ MOST_ROWS: Final = 2048
 SIZE: Final = 64
 _PARTS: Final = {16: (2, 2), 32: (4, 2), 64: (4, 4)}
 """The rows and columns of a product that a thread has, by the size of tiles."""
-_TURNS: Final = 4
+_UNROLLED: Final = 4
 """Of a product's loop that are written out."""
 
 
@@ -195,9 +195,9 @@ for before in range(column):
         tile[y * {pitch} + along_tile] = fetched[part]
         beside[y * {pitch} + along_tile] = others[part]
     barrier()
-    for some in range({size // vector // _TURNS}):
-        for turn in unrolled({_TURNS}):
-            x = (some * {_TURNS} + turn) * {vector}
+    for some in range({size // vector // _UNROLLED}):
+        for iteration in unrolled({_UNROLLED}):
+            x = (some * {_UNROLLED} + iteration) * {vector}
             for y in unrolled({m}):
                 place = (down + y * {size // m}) * {pitch} + x
                 load_{t}x{vector}(tile, place, left, y * {vector})

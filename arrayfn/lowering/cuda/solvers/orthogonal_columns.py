@@ -99,7 +99,7 @@ class Columns:
 
     @property
     def size(self) -> int:
-        """Elements of all columns; they lie in memory twice, by turns."""
+        """Elements of all columns; they lie in memory twice, alternately."""
         return self.rows * self.height
 
     @property

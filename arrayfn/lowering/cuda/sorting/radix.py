@@ -176,7 +176,7 @@ if thread == 0:
         ("counts_out", "totals_out"),
         ("tiles",),
         threads,
-        "Where in each tile's turn a digit begins: sums of the counts before it.",
+        "Where each tile's elements of a digit begin: sums of the counts before.",
         "where each tile's elements of a digit go",
     )
 
