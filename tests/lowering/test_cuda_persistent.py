@@ -103,13 +103,13 @@ def test_steps_as_one_kernel_give_the_same(name):
     want = af.tree.leaves(af.jit(function)(*arguments))
     for x, y in zip(have, want, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
-    meeting = program.constants[-1]
-    assert meeting.dtype == np.uint32
-    assert meeting.tolist() == [0]
+    barrier_state = program.constants[-1]
+    assert barrier_state.dtype == np.uint32
+    assert barrier_state.tolist() == [0]
 
 
 @needs_compiler
-def test_the_kernel_of_a_recurrence_is_a_loop_with_one_meeting():
+def test_the_kernel_of_a_recurrence_is_a_loop_with_one_barrier():
     program = persistent(recurrent, *RECURRENT)
     (kernel,) = program.kernels
     text = kernel.source.partition("def persistent_0(")[2].partition('"""\n')[2]
@@ -125,7 +125,7 @@ def test_the_kernel_of_a_recurrence_is_a_loop_with_one_meeting():
         for block in range(block_index(), 3, 2):
             columns_0(block, given, w_at, h_now, u_at, b_at, h_next, s, 10, 10)
             barrier()
-        grid_barrier(meeting, 2)
+        grid_barrier(barrier_state, 2)
         h_now = h_next
         h_next = h_after
         h_after = h_now
@@ -184,7 +184,7 @@ from arrayfn.lowering.cuda.vocabulary import block_index, grid_barrier, subarray
 from arrayfn.lowering.scalars import f32
 
 
-def passed_on(x, meeting, n):
+def passed_on(x, barrier_state, n):
     own = subarray_f32(x, block_index())
     own[0] = f32(1.0)
     {meet}
@@ -201,7 +201,7 @@ def race(meet):
 
 
 def test_the_emulator_finds_blocks_that_do_not_wait_for_each_other():
-    assert race("grid_barrier(meeting, 3)").tolist() == [1.0] * 6
+    assert race("grid_barrier(barrier_state, 3)").tolist() == [1.0] * 6
     with pytest.raises(EmulationError, match=r"race for argument 0.*no grid_barrier"):
         race("pass")
 
@@ -269,6 +269,6 @@ def test_a_small_step_goes_on_in_the_block_that_wrote_what_it_needs():
     lines = [line.strip() for line in own.splitlines()]
     waits = [line for line in lines if line.startswith(("barrier", "grid_barrier"))]
     # Exponentials, their running sums and those of these; then all need the last one.
-    assert waits == ["barrier()", "barrier()", "grid_barrier(meeting, 2)"]
+    assert waits == ["barrier()", "barrier()", "grid_barrier(barrier_state, 2)"]
     for have, want in zip(run_plan(compiled, (x, y)), steps(x, y), strict=True):
         np.testing.assert_allclose(have, want, rtol=1e-4)

@@ -43,7 +43,7 @@ _SOURCES: Final = (
     "backends/numba/*.py",
     "backends/cuda/arithmetic.py",
     "backends/cuda/assembly.py",
-    "backends/cuda/boards.py",
+    "backends/cuda/lookback.py",
     "backends/cuda/*_functions.py",
     "backends/cuda/kernel_compiler.py",
     "backends/cuda/numba_target.py",

@@ -26,7 +26,7 @@ from arrayfn.backends.cuda.assembly import (
     pure_assembly,
     shared_address,
 )
-from arrayfn.backends.cuda.boards import LOOKBACK_EMITTERS
+from arrayfn.backends.cuda.lookback import LOOKBACK_EMITTERS
 from arrayfn.backends.cuda.matrix_functions import MATRIX_EMITTERS, rounded_words
 from arrayfn.backends.cuda.warp_functions import WARP_EMITTERS
 from arrayfn.backends.llvm_arithmetic import is_float
@@ -330,8 +330,8 @@ bar.sync 0;
 def _grid_barrier(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
-    meeting, blocks = args
-    arguments = [global_address(b, meeting), b.trunc(blocks, I32)]
+    barrier_state, blocks = args
+    arguments = [global_address(b, barrier_state), b.trunc(blocks, I32)]
     assembly(b, _GRID_BARRIER, "l,r", arguments)
 
 

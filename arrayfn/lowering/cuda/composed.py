@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.cuda.barrier_hazards import SEVERAL, HazardsSinceBarrier
 from arrayfn.lowering.cuda.composed_text import ComposedText
-from arrayfn.lowering.cuda.meetings import SEVERAL, Since
 from arrayfn.lowering.cuda.persistent import THREADS, Kernels, calls_of
 from arrayfn.lowering.kernel_text import WIDTH, wrapped
 from arrayfn.lowering.plan import Kernel, Parameter
@@ -44,7 +44,7 @@ def compose(
     """
     items = max((call.items for call in calls_of(steps)), default=1)
     blocks = max(1, min(items, multiprocessors))
-    meeting = Var(ArrayType((1,), dtypes.uint32))
+    barrier_state = Var(ArrayType((1,), dtypes.uint32))
     neutral, printed = (
         _Composer(names=names, readable=readable, kernels=kernels, blocks=blocks, of=of)
         for readable in (False, True)
@@ -62,16 +62,16 @@ def compose(
     )
     call = CallStep(
         kernel=name,
-        pointers=[*printed.pointers.values(), (meeting, 0)],
+        pointers=[*printed.pointers.values(), (barrier_state, 0)],
         scratch=[],
         integers=[],
         items=blocks,
         grain=1,
         scratch_bytes=0,
         reads=list(dict.fromkeys(printed.reads)),
-        writes=list(dict.fromkeys([*printed.writes, meeting])),
+        writes=list(dict.fromkeys([*printed.writes, barrier_state])),
     )
-    return kernel, call, meeting
+    return kernel, call, barrier_state
 
 
 @dataclass(kw_only=True)
@@ -96,17 +96,17 @@ class _Composer(ComposedText):
     """The arrays that a moving pointer may point to."""
     reads: list[Var] = field(default_factory=list[Var])
     writes: list[Var] = field(default_factory=list[Var])
-    since: Since = field(default_factory=Since)
+    since: HazardsSinceBarrier = field(default_factory=HazardsSinceBarrier)
     source: str = ""
 
     def compose(self, steps: Sequence[PlanStep], name: str) -> None:
         """Fill in ``source``, ``parameters`` and ``pointers``."""
-        self.taken |= {"meeting", "block", name}
+        self.taken |= {"barrier_state", "block", name}
         self.device("block_index")
         self.steps(steps)
         self.parameters = (
             *(Parameter(pointer, self.kinds[pointer]) for pointer in self.pointers),
-            Parameter("meeting", "u32*"),
+            Parameter("barrier_state", "u32*"),
         )
         title = "# " + " ".join(p.kind for p in self.parameters)
         own = wrapped(f"def {name}(", ", ".join(p.name for p in self.parameters), "):")
@@ -173,8 +173,8 @@ class _Composer(ComposedText):
     def meet(self) -> None:
         """Wait for all blocks, if anything was done since they last met."""
         if self.since.read or self.since.written:
-            self.line(f"{self.device('grid_barrier')}(meeting, {self.blocks})")
-        self.since = Since()
+            self.line(f"{self.device('grid_barrier')}(barrier_state, {self.blocks})")
+        self.since = HazardsSinceBarrier()
 
     # Steps.
 

@@ -62,8 +62,8 @@ class GpuConfig:
     sort_threads: int = 256  # of a block that sorts a tile by a digit
     sort_row_threads: int = 512  # of a block that sorts a row, at most
     sort_items: int = 16  # elements of a tile that a thread has; of 64 bits: half
-    thin_rows: int = 16  # of a product that a kernel computes, at most
-    thin_bytes: int = 1 << 22  # of its matrix, at least
+    skinny_rows: int = 16  # of a product that a kernel computes, at most
+    skinny_bytes: int = 1 << 22  # of its matrix, at least
     convolves: Convolves = by_library  # what is cuDNN's
 
 

@@ -12,14 +12,14 @@ from functools import cached_property
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
+from arrayfn.lowering.cuda.dynamic_rows import NUMBER_BYTES, PLACES, DynamicRowScheduler
 from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
-from arrayfn.lowering.cuda.taken_rows import NUMBER_BYTES, PLACES, TakenRowsPrinter
 from arrayfn.lowering.cuda.vocabulary import SHARED_LINE
 from arrayfn.lowering.kernel_ir import Load, Value
 
 
 @dataclass
-class PipelinePrinter(TakenRowsPrinter):
+class PipelinePrinter(DynamicRowScheduler):
     """A cluster of blocks has a row, each block slices of it."""
 
     shared_lines: list[str] = field(default_factory=list[str])

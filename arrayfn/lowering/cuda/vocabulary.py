@@ -73,9 +73,9 @@ and the next. ``ldmatrix_trans_u16`` transposes each. ``mma_T(c, i, a, j, b, k)`
 begin at registers i, j and k; those of a are its left half from top to bottom, then its
 right one. ``pack_T(x, y, tile, place)`` rounds two values to fp16 or bf16 registers.
 
-**Grids that run at once.** In a cooperative kernel ``grid_barrier(meeting, blocks)``
-waits until all threads of all ``blocks`` have called it, and makes visible what they
-wrote before. The word ``meeting[0]`` is 0 at first.
+**Grids that run at once.** In a cooperative kernel ``grid_barrier(barrier_state,
+blocks)`` waits until all threads of all ``blocks`` have called it, and makes visible
+what they wrote before. The word ``barrier_state[0]`` is 0 at first.
 
 **Decoupled look-back.** Blocks that do not all run at once hand values on to blocks
 that begin later. ``dynamic_block_id(flag_buffer, blocks)``, which all threads of a

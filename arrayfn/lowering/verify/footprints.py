@@ -17,6 +17,17 @@ import numpy as np
 
 from arrayfn.lowering.plan import Kernel
 from arrayfn.lowering.verify.interpreter import Access, Interpreted, Interpreter
+from arrayfn.lowering.verify.intervals import (
+    NOTHING,
+    Intervals,
+    extremes,
+    intervals_of,
+    is_exact,
+    is_told_apart,
+    meets,
+    pairs_of,
+    same_places,
+)
 from arrayfn.lowering.verify.numbers import (
     BLOCK,
     ITEM,
@@ -28,17 +39,6 @@ from arrayfn.lowering.verify.numbers import (
     TooManyLanesError,
     UnknownTextError,
     Value,
-)
-from arrayfn.lowering.verify.runs import (
-    NOTHING,
-    Runs,
-    extremes,
-    is_exact,
-    is_told_apart,
-    meets,
-    pairs_of,
-    runs_of,
-    same_places,
 )
 
 _KEPT: Final = 4096
@@ -84,9 +84,9 @@ class Part:
     """What is done with one argument: loads or stores."""
 
     reaches: list[Reach] = field(default_factory=list[Reach])
-    runs: Runs = NOTHING
+    intervals: Intervals = NOTHING
     whole: bool = True
-    """Whether ``runs`` are all that is touched; else there may be more, or fewer."""
+    """Whether ``intervals`` are exactly what is accessed; else it may differ."""
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ class _Footprints:
         ]
         if mine is None or not rest:
             return
-        sets = [runs_of(x) for x in (first, *rest)]
+        sets = [intervals_of(x) for x in (first, *rest)]
         if not any(s is None for s in sets) and not any(
             s is not None and t is not None and bool(s.common(t))
             for k, s in enumerate(sets)
@@ -378,11 +378,11 @@ def touch(part: Part, access: Access, *, known: bool = True) -> None:
     if lanes > 1:
         residue = _residue(access.at, lanes)
     part.reaches.append(Reach(access.line, low, high, exact, lanes, residue))
-    runs = runs_of(access) if exact and known else None
-    if runs is None:
+    intervals = intervals_of(access) if exact and known else None
+    if intervals is None:
         part.whole = False
     else:
-        part.runs = part.runs.joined(runs)
+        part.intervals = part.intervals.joined(intervals)
 
 
 def _residue(x: Number, lanes: int) -> int | None:

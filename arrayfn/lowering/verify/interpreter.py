@@ -46,7 +46,7 @@ from arrayfn.lowering.verify.numbers import (
     Wanted,
     negated,
 )
-from arrayfn.lowering.verify.words import WORDS
+from arrayfn.lowering.verify.vocabulary_effects import EFFECTS
 
 AccessKind = Literal["load", "store", "add"]
 _UNROLLED: Final = 64
@@ -569,7 +569,7 @@ class Interpreter:
             return self.part(self.functions[name], node, state)
         word = FUNCTIONS.get(name)
         if word is not None:
-            action = WORDS.get(word.kind)
+            action = EFFECTS.get(word.kind)
             if action is not None:
                 return action(self, word, node, state)
             for argument in node.args:

@@ -38,8 +38,8 @@ from arrayfn.lowering.verify.footprints import (
     footprint,
     user_line,
 )
+from arrayfn.lowering.verify.intervals import NOTHING, Intervals
 from arrayfn.lowering.verify.library_calls import parts_of
-from arrayfn.lowering.verify.runs import NOTHING, Runs
 
 _VECTOR: Final = 16
 """Bytes to which an access of a vector is aligned at most."""
@@ -204,12 +204,12 @@ class _Verifier:
         source = self.place(s.source)
         for iteration in range(min(count, _FIRST_ITERATIONS)):
             begin = source.begin + s.offset + iteration * s.stride
-            run = Runs.one(begin, begin + nbytes)
+            run = Intervals.one(begin, begin + nbytes)
             if cover.surely.get(source.buffer, NOTHING).missing(run):
                 return
         starts = [source.begin + s.offset + t * s.stride for t in range(count)]
         if starts and nbytes:
-            every = Runs.of(np.array(starts), np.array(starts) + nbytes)
+            every = Intervals.of(np.array(starts), np.array(starts) + nbytes)
             cover.write(source.buffer, every)
 
     # Buffers.
@@ -228,7 +228,9 @@ class _Verifier:
         place = self.place(number)
         b = self.buffers[number]
         low, high = place.span
-        run = Runs.one(low + place.begin, min(high, b.nbytes or high) + place.begin)
+        run = Intervals.one(
+            low + place.begin, min(high, b.nbytes or high) + place.begin
+        )
         missing = cover.perhaps.get(place.buffer, NOTHING).missing(run)
         if missing is not None:
             a, z = (x - place.begin for x in missing)
@@ -237,7 +239,7 @@ class _Verifier:
     def write_all(self, number: int, cover: Coverage) -> None:
         place = self.place(number)
         low, high = place.span
-        cover.write(place.buffer, Runs.one(low + place.begin, high + place.begin))
+        cover.write(place.buffer, Intervals.one(low + place.begin, high + place.begin))
 
     # Calls.
 
@@ -307,8 +309,8 @@ class _Verifier:
         offsets = sorted(
             a.offset for a in call.arguments if isinstance(a, ScratchArgument)
         )
-        writes: list[tuple[int, Runs, bool]] = []
-        stored: dict[int, Runs] = {}
+        writes: list[tuple[int, Intervals, bool]] = []
+        stored: dict[int, Intervals] = {}
         loads: list[tuple[str, int, Part, int, int]] = []
         for k, parameter in enumerate(kernel.parameters):
             argument = call.arguments[k]
@@ -336,10 +338,10 @@ class _Verifier:
             loads += [(name, place.buffer, part, size, begin) for part in read]
             if k in made.stores:
                 part = made.stores[k]
-                runs = part.runs.scaled(size, begin)
+                intervals = part.intervals.scaled(size, begin)
                 known = stored.get(place.buffer, NOTHING)
                 stored[place.buffer] = known.joined(_reached(part, size, begin))
-                writes.append((place.buffer, runs, True))
+                writes.append((place.buffer, intervals, True))
                 if not part.whole:
                     writes.append((place.buffer, _reached(part, size, begin), False))
         for name, buffer, part, size, begin in loads:
@@ -349,12 +351,17 @@ class _Verifier:
             for number in call.writes:
                 place = self.place(number)
                 low, high = (x + place.begin for x in place.span)
-                writes.append((place.buffer, Runs.one(low, high), False))
-        for buffer, runs, surely in writes:
+                writes.append((place.buffer, Intervals.one(low, high), False))
+        for buffer, intervals, surely in writes:
             b = self.buffers[buffer]
-            if surely and runs and b.kind == "input" and b.index not in self.donated:
+            if (
+                surely
+                and intervals
+                and b.kind == "input"
+                and b.index not in self.donated
+            ):
                 self.fail(f"it writes {self.buffers[buffer].label}", call)
-            cover.write(buffer, runs, surely=surely)
+            cover.write(buffer, intervals, surely=surely)
 
     def inside(
         self,
@@ -399,7 +406,7 @@ class _Verifier:
         name: str,
         buffer: int,
         part: Part,
-        own: Runs,
+        own: Intervals,
         size: int,
         begin: int,
         call: KernelCall,
@@ -407,9 +414,9 @@ class _Verifier:
     ) -> None:
         """Check that what is loaded was written, by earlier steps or this one."""
         b = self.buffers[buffer]
-        runs = part.runs.scaled(size, begin)
+        intervals = part.intervals.scaled(size, begin)
         perhaps = cover.perhaps.get(buffer, NOTHING)
-        missing = perhaps.joined(own).missing(runs) if runs else None
+        missing = perhaps.joined(own).missing(intervals) if intervals else None
         if missing is not None:
             # What the call writes itself it may read.
             line = part.reaches[0].line
@@ -420,16 +427,16 @@ class _Verifier:
                 line,
             )
         surely = cover.surely.get(buffer, NOTHING).joined(own)
-        wanted = runs if part.whole else _reached(part, size, begin)
+        wanted = intervals if part.whole else _reached(part, size, begin)
         if surely.missing(wanted) is not None:
             self.unproved(f"whether {b.label}, read as {name}, is written", call)
 
 
-def _reached(part: Part, size: int, begin: int) -> Runs:
+def _reached(part: Part, size: int, begin: int) -> Intervals:
     """The bytes from the first to the last element that ``part`` may touch."""
     low = min(r.low for r in part.reaches)
     high = max(r.high for r in part.reaches) + 1
-    return Runs.one(low * size + begin, high * size + begin)
+    return Intervals.one(low * size + begin, high * size + begin)
 
 
 def _size(kind: str) -> int:

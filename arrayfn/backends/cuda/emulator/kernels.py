@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn.backends.cuda.emulator import matrices
-from arrayfn.backends.cuda.emulator.boards import (
+from arrayfn.backends.cuda.emulator.lookback import (
     never_published,
     wait_for,
     wait_for_many,
@@ -38,8 +38,8 @@ from arrayfn.backends.cuda.emulator.memory import (
 )
 from arrayfn.backends.cuda.emulator.threads import (
     Block,
-    Meeting,
     Thread,
+    Wait,
     has_come,
     mbarrier_of,
 )
@@ -52,7 +52,7 @@ from arrayfn.lowering.cuda.vocabulary import (
 
 
 class _Meetings(ast.NodeTransformer):
-    """Turns calls of collective functions into yields of a ``Meeting``.
+    """Turns calls of collective functions into yields of a ``Wait``.
 
     The functions of the source itself are parts of the kernel, which meet likewise.
     """
@@ -68,8 +68,8 @@ class _Meetings(ast.NodeTransformer):
             return ast.copy_location(ast.YieldFrom(node), node)
         if node.func.id not in vocabulary.COLLECTIVE:
             return node
-        meeting = ast.Call(
-            ast.Name("_meeting", ast.Load()),
+        wait = ast.Call(
+            ast.Name("_wait", ast.Load()),
             [
                 ast.Constant(node.func.id),
                 ast.Constant(node.lineno),
@@ -77,22 +77,20 @@ class _Meetings(ast.NodeTransformer):
             ],
             [],
         )
-        return ast.copy_location(ast.Yield(meeting), node)
+        return ast.copy_location(ast.Yield(wait), node)
 
 
-def generator_of(
-    source: str, name: str
-) -> Callable[..., Generator[Meeting, Any, None]]:
+def generator_of(source: str, name: str) -> Callable[..., Generator[Wait, Any, None]]:
     """The kernel ``name`` of ``source`` as a generator function."""
     tree = ast.parse(source)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     tree = _Meetings(frozenset(f.name for f in functions)).visit(tree)
     for function in functions:
         function.decorator_list = []
-        # One without any meeting is a generator too.
+        # One without any wait is a generator too.
         nothing = ast.Expr(ast.Yield(ast.Constant(None)))
         function.body.append(ast.If(ast.Constant(False), [nothing], []))
-    namespace: dict[str, Any] = {"_meeting": Meeting}
+    namespace: dict[str, Any] = {"_wait": Wait}
     exec(compile(ast.fix_missing_locations(tree), f"<{name}>", "exec"), namespace)
     return namespace[name]
 
@@ -145,7 +143,7 @@ def _place(pointer: Pointer) -> tuple[int, int]:
 
 def _run_cluster(
     indices: Sequence[int],
-    kernel: Callable[..., Generator[Meeting, Any, None]],
+    kernel: Callable[..., Generator[Wait, Any, None]],
     threads: int,
     arguments: Sequence[Any],
     accesses: Sequence[Accesses],
@@ -232,15 +230,15 @@ def _open_cluster(running: Sequence[Sequence[Thread]]) -> None:
 
 def _shuffle(warp: Sequence[Thread]) -> bool:
     """Exchange values among the lanes if they all stand at a shuffle."""
-    meetings = [thread.waiting for thread in warp]
-    if all(m is None or m.function in ("barrier", *_OF_BLOCKS) for m in meetings):
+    waits = [thread.waiting for thread in warp]
+    if all(m is None or m.function in ("barrier", *_OF_BLOCKS) for m in waits):
         return False
-    if len({(m.function, m.line) if m else None for m in meetings}) != 1:
+    if len({(m.function, m.line) if m else None for m in waits}) != 1:
         places = sorted(
-            {f"{m.function} at line {m.line}" if m else "done" for m in meetings}
+            {f"{m.function} at line {m.line}" if m else "done" for m in waits}
         )
         raise EmulationError(f"the lanes of a warp part: {', '.join(places)}")
-    (met, *_), arguments = meetings, [m.arguments for m in meetings if m]
+    (met, *_), arguments = waits, [m.arguments for m in waits if m]
     assert met is not None
     function = FUNCTIONS[met.function]
     if function.kind in matrices.ACTIONS:

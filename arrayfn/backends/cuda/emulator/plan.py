@@ -15,7 +15,7 @@ from arrayfn.backends.cuda.code import ENTRY, neutral
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
 from arrayfn.backends.cuda.emulator.libraries import call_library, has_library
 from arrayfn.backends.cuda.emulator.names import unassigned_names
-from arrayfn.backends.cuda.missing import missing_packages
+from arrayfn.backends.cuda.requirements import missing_packages
 from arrayfn.backends.numba.dialect import UntypedKernelError
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.ir import ArrayType

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cuda.emulator.boards import LOOKBACK
 from arrayfn.backends.cuda.emulator.copies import COPIES, unread
+from arrayfn.backends.cuda.emulator.lookback import LOOKBACK
 from arrayfn.backends.cuda.emulator.memory import (
     EmulationError,
     GlobalMemory,
@@ -32,7 +32,7 @@ from arrayfn.lowering.cuda.vocabulary import (
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Wait:
     """What a generator yields: where it stands, and what it brings."""
 
     function: str
@@ -70,8 +70,8 @@ class Thread:
 
     block: Block
     index: int
-    body: Generator[Meeting, Any, None] | None = None
-    waiting: Meeting | None = None
+    body: Generator[Wait, Any, None] | None = None
+    waiting: Wait | None = None
     copies: list[list[tuple[SharedMemory, int, list[Any]]]] = field(
         default_factory=lambda: [[]]
     )
@@ -81,7 +81,7 @@ class Thread:
         return _ACTIONS[function.kind](self, function, arguments)
 
     def resume(self, value: Any) -> None:
-        """Go on, with ``value``, to the next meeting or the end."""
+        """Go on, with ``value``, to the next wait or the end."""
         vocabulary.set_current(self)
         GlobalMemory.running = self
         try:

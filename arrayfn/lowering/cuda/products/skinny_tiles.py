@@ -21,7 +21,7 @@ INTEGERS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class ThinTile(ABC):
+class SkinnyTile(ABC):
     """How a kernel of up to ``rows`` rows is cut.
 
     A block has ``warps``; ``stages`` steps are on their way to them, or there. Blocks
@@ -69,8 +69,8 @@ class ThinTile(ABC):
         return self.stages * self.warps * self.stage
 
     @property
-    def sums(self) -> int:
-        """Of a warp, or a block."""
+    def accumulators(self) -> int:
+        """Accumulators per tile: those of a warp, which all warps of a block add up."""
         return self.rows * self.columns
 
     @property
@@ -81,7 +81,7 @@ class ThinTile(ABC):
     @property
     def share(self) -> int:
         """The results of a block of a cluster."""
-        return self.sums // self.cluster
+        return self.accumulators // self.cluster
 
     def part(self, k: int) -> int:
         """How much of ``k`` a block sums over."""
@@ -109,9 +109,9 @@ mbarriers = mbarriers_i64(1)
 if thread == 0:
     mbarrier_init(mbarriers, 1)
     fence_mbarrier_init()
-    mbarrier_expect_tx(mbarriers, 0, {self.sums * 4})
+    mbarrier_expect_tx(mbarriers, 0, {self.accumulators * 4})
 cluster_arrive()
-received = shared_f32({self.sums})"""
+received = shared_f32({self.accumulators})"""
 
     def pipelined(self, fetched: str, multiplied: str) -> str:
         """What warps do with their steps, each in memory of its own.
@@ -141,10 +141,10 @@ cp_async_wait(0)"""
         """Adds up the sums of all warps, in their order, and those of the cluster."""
         joined = "cluster_wait()\n" if self.cluster > 1 else ""
         return f"""{joined}barrier()
-for number in range(thread, {self.sums}, {self.threads}):
+for number in range(thread, {self.accumulators}, {self.threads}):
     sum = {held}[number]
     for other in range(1, {self.warps}):
-        sum = sum + {held}[other * {self.sums} + number]
+        sum = sum + {held}[other * {self.accumulators} + number]
 {indented(self._given, 1)}{self._end}"""
 
     @property
@@ -183,7 +183,7 @@ if m < rows and column < n:
         """The kernel of this text, for so many bytes of shared memory."""
         what = "c = a @ b.T" if self.turned else "c = a @ b"
         return Written(
-            "thin",
+            "skinny",
             body,
             ("a_in", "b_in", "c_out"),
             INTEGERS,

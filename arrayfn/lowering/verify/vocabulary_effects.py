@@ -1,4 +1,4 @@
-"""The words of CUDA kernels, as far as they touch memory or say where a thread is."""
+"""The effects of CUDA device functions: memory accesses, barriers, thread indices."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _same_range(
     return value
 
 
-WORDS: Final[dict[str, Action]] = {
+EFFECTS: Final[dict[str, Action]] = {
     "block_index": _variable(BLOCK),
     "thread_index": _variable(THREAD),
     "quotient": _division(quotient=True),
@@ -193,4 +193,4 @@ WORDS: Final[dict[str, Action]] = {
     "shuffle_up": _same_range,
     "shuffle_from": _same_range,
 }
-"""What a word does, by its kind. Others touch no memory of the grid."""
+"""What a device function does, by its kind. Others access no global memory."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from arrayfn.lowering.cuda.products.thin_tiles import ThinTile, all_lanes
+from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, all_lanes
 from arrayfn.lowering.cuda.written import Written
 
 PIECE: Final = 8  # halves: 128 bits
@@ -21,7 +21,7 @@ _ROWS: Final = 16  # of a fragment of a, and so many of what is summed over
 
 
 @dataclass(frozen=True, slots=True)
-class HalvesTile(ThinTile):
+class HalfTile(SkinnyTile):
     """A block has ``strip`` columns, a warp ``deep`` of what is summed over.
 
     Halves of ``dtype`` are multiplied.
@@ -50,10 +50,10 @@ class HalvesTile(ThinTile):
     @property
     def held_bytes(self) -> int:
         """Of shared memory, that the sums of all warps take."""
-        return 4 * self.warps * self.sums
+        return 4 * self.warps * self.accumulators
 
 
-def halves_text(tile: HalvesTile) -> Written:
+def half_text(tile: HalfTile) -> Written:
     """The kernel."""
     lines, line = (tile.strip, tile.deep) if tile.turned else (tile.deep, tile.strip)
     # Which line of a lane's matrix, and which piece of it, as fragments want them.
@@ -80,7 +80,7 @@ side_at = {side}
 across = {across}
 beside = {beside}
 room = dynamic_shared_u16(0, {tile.ring})
-held = dynamic_shared_f32({2 * tile.ring}, {tile.warps * tile.sums})
+held = dynamic_shared_f32({2 * tile.ring}, {tile.warps * tile.accumulators})
 a_part = registers_u16({PIECE})
 b_part = registers_u16({PIECE})
 sums = registers_f32({tile.columns // 2})
@@ -91,7 +91,7 @@ for i in unrolled({tile.columns // 2}):
     m = quotient(lane, 4) + i % 4 // 2 * 8
     column = i // 4 * 8 + remainder(lane, 4) * 2 + i % 2
     if m < {tile.rows}:
-        held[warp * {tile.sums} + m * {tile.columns} + column] = sums[i]
+        held[warp * {tile.accumulators} + m * {tile.columns} + column] = sums[i]
 {tile.added_up("held")}"""
     return tile.written(body, 2 * tile.ring + tile.held_bytes)
 
@@ -104,7 +104,7 @@ def _exchanged(line: str, piece: str, length: int) -> str:
     return f"{piece} ^ remainder({swizzle}, {min(pieces, PIECE)})"
 
 
-def _fetched(tile: HalvesTile, lines: int, line: int) -> str:
+def _fetched(tile: HalfTile, lines: int, line: int) -> str:
     """Begins to copy what belongs to ``begin`` to ``place``: zeros beyond the end."""
     deep, pieces = tile.deep // PIECE, line // PIECE
     inside, source = "begin + row < end", "(begin + row) * ldb + near"

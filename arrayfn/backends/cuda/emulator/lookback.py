@@ -1,7 +1,8 @@
 """The emulator's look-back flags and work queues.
 
-Words of a flag buffer are as on a GPU (``arrayfn.backends.cuda.boards``). The emulator
-runs blocks one after the other: a value that is waited for is there, or never comes.
+Words of a flag buffer are as on a GPU (``arrayfn.backends.cuda.lookback``). The
+emulator runs blocks one after the other: a value that is waited for is there, or never
+comes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which rows the blocks of a pipeline have: they take them as they come to them.
+"""Dynamic scheduling of a pipeline's rows: clusters claim them from a work queue.
 
-Of a cluster the first block does, and tells the others. What is computed in iteration t
-has its number in place ``t % PLACES``. It is told an iteration before it is fetched,
-and the last one is no row. The first ones are nobody's to take: cluster c has c, c +
-clusters, and so on.
+The first block of a cluster claims a row, and sends its number to the others. The row
+that iteration t computes is in slot ``t % PLACES`` of ``numbers``, from an iteration
+before its copy begins; a number beyond the last row ends the loop. The first rows are
+assigned statically: cluster c has rows c, c + clusters, and so on.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Final
 from arrayfn.lowering.cuda.slices import SlicesPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 
-PLACES: Final = 8  # of rows' numbers: more than are known, or still needed, at a time
-NUMBER_BYTES: Final = 8  # of a row's number, as it is told
+PLACES: Final = 8  # slots of row numbers: more than are in use at a time
+NUMBER_BYTES: Final = 8  # of a row's number, as it is sent
 
 
 @dataclass
-class TakenRowsPrinter(SlicesPrinter):
-    """Prints what one thread does for the rows to come while the others wait."""
+class DynamicRowScheduler(SlicesPrinter):
+    """Prints how one thread claims and prefetches later rows while others wait."""
 
-    has_chores: bool = False  # whether that is still to be done in this iteration
+    has_chores: bool = False  # whether this iteration still has to print that
 
     @property
     def first_rows(self) -> int:
-        """The first iterations whose rows nobody takes: a cluster has its own."""
+        """The number of a cluster's first rows, which are assigned statically."""
         return self.schedule.ahead + 1
 
     @property
     def takes(self) -> str:
-        """Which thread takes rows for the block, or the cluster."""
+        """The condition of the thread that claims rows for the block or cluster."""
         return f"{self.thread} == {self.idle(2)}"
 
     def idle(self, warp: int) -> int:
@@ -42,7 +42,7 @@ class TakenRowsPrinter(SlicesPrinter):
         return f"{self.use_device('remainder')}({iteration}, {PLACES})"
 
     def await_told(self, iteration: str) -> None:
-        """Wait until it is told what is to be computed in ``iteration``."""
+        """Wait until the number of the row of ``iteration`` has arrived."""
         if self.schedule.cluster == 1:
             return
         iterations = f"{self.use_device('quotient')}({iteration}, {PLACES})"
@@ -53,7 +53,7 @@ class TakenRowsPrinter(SlicesPrinter):
     def do_chores(self) -> None:
         """Fetch a later iteration's row, and claim another one, while others wait.
 
-        All of the block have met: the place of the iteration's own row is free.
+        The block has passed a barrier: the slot of the iteration's own row is free.
         """
         if not self.has_chores:
             return
@@ -68,9 +68,9 @@ class TakenRowsPrinter(SlicesPrinter):
     def fetch_following(self) -> None:
         """Fetch a row to the slot of this iteration's, if the one before it is a row.
 
-        If the row ahead is the next one, it is asked whether this iteration has one
-        although it does: ptxas then gives each wait a first try of its own, and
-        layernorm of long rows takes a tenth less time.
+        If the row ahead is the next one, the test is of this iteration's row, and
+        always holds: with it ptxas gives each wait a first try of its own, and a layer
+        norm of long rows takes a tenth less time.
         """
         ahead, add = self.schedule.ahead, "iteration + {}".format
         before = self.place_of(add(ahead - 1) if ahead > 1 else "iteration")
@@ -84,13 +84,13 @@ class TakenRowsPrinter(SlicesPrinter):
         self.line(f"numbers[{following}] = {self.rows}")
         self.close()
         if self.schedule.cluster > 1:
-            # All of the block know what this iteration computes.
+            # All threads have read the number of this iteration's row.
             expect = self.use_device("mbarrier_expect_tx")
             this = self.place_of("iteration")
             self.line(f"{expect}(told, {this}, {NUMBER_BYTES})")
 
     def tell_following(self) -> None:
-        """Take a row, if the one before it is one, and tell all of the cluster."""
+        """Claim a row, unless the last was beyond the end; send it to the cluster."""
         first, cluster = self.first_rows, self.schedule.cluster
         clusters = self.integer("clusters", self.schedule.clusters)
         place = self.place_of(f"iteration + {first}")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from arrayfn.lowering.cuda.products.thin_tiles import ThinTile, all_lanes
+from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, all_lanes
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, indented
 
@@ -23,7 +23,7 @@ LANES: Final = 4  # floats of a lane's access: 128 bits
 
 
 @dataclass(frozen=True, slots=True)
-class SinglesTile(ThinTile):
+class SingleTile(SkinnyTile):
     """A lane takes ``ahead`` of what is summed over at a time, for its columns.
 
     These are ``vectors`` times four: with more of them it reads ``a`` less often. The
@@ -75,10 +75,10 @@ class SinglesTile(ThinTile):
     @property
     def words(self) -> int:
         """Of shared memory: all steps that are on their way, and then the sums."""
-        return max(self.ring, self.warps * self.sums)
+        return max(self.ring, self.warps * self.accumulators)
 
 
-def singles_text(tile: SinglesTile) -> Written:
+def single_text(tile: SingleTile) -> Written:
     """The kernel."""
     rows, lanes = tile.rows, tile.lanes
     group, within = f"quotient(lane, {tile.across})", f"remainder(lane, {tile.across})"
@@ -97,12 +97,12 @@ for i in unrolled({rows * lanes}):
     sums[i] = f32(0)
 {tile.pipelined(_fetched(tile), _multiplied(tile))}
 barrier()
-place = warp * {tile.sums} + within
+place = warp * {tile.accumulators} + within
 {_of_lanes(tile)}{tile.added_up("room")}"""
     return tile.written(body, 4 * tile.words)
 
 
-def _multiplied(tile: SinglesTile) -> str:
+def _multiplied(tile: SingleTile) -> str:
     """Adds up the products of what lies at ``place``."""
     lanes = tile.lanes
     return f"""from_b = place + {tile.a_words} + lane * {LANES}
@@ -113,7 +113,7 @@ for i in unrolled({tile.ahead // LANES}):
 {indented(_of_columns(tile), 1)}"""
 
 
-def _of_columns(tile: SinglesTile) -> str:
+def _of_columns(tile: SingleTile) -> str:
     """Adds up the products of what is held of b with the ``i``-th four columns of a."""
     rows, lanes = tile.rows, tile.lanes
     b = f"held[l * {LANES} + k]" if tile.turned else f"held[k * {lanes} + l]"
@@ -135,7 +135,7 @@ for k in unrolled({LANES}):
                 sums[at] = fma_f32(near[m], {b}, sums[at])"""
 
 
-def _fetched(tile: SinglesTile) -> str:
+def _fetched(tile: SingleTile) -> str:
     """Begins to copy what belongs to ``begin`` to ``place``: zeros beyond the end."""
     return f"""{_a_fetched(tile)}
 for i in unrolled({tile.ahead // LANES}):
@@ -145,7 +145,7 @@ for i in unrolled({tile.ahead // LANES}):
 cp_async_commit()"""
 
 
-def _a_fetched(tile: SinglesTile) -> str:
+def _a_fetched(tile: SingleTile) -> str:
     """Begins to copy rows of a."""
     rows, deep = tile.rows, tile.depth
     if tile.along:
@@ -167,7 +167,7 @@ def _a_fetched(tile: SinglesTile) -> str:
     cp_async_f32x{lanes}(a_in, source, room, target, live)"""
 
 
-def _b_fetched(tile: SinglesTile) -> str:
+def _b_fetched(tile: SingleTile) -> str:
     """Begins to copy a lane's part of b: four of what is summed over, from ``k`` on."""
     if tile.turned:
         return f"""live = select_i64(k < end, 1, 0)
@@ -182,7 +182,7 @@ for j in unrolled({tile.lanes}):
         cp_async_f32x4(b_in, (k + j) * ldb + column, room, lies, live)"""
 
 
-def _of_lanes(tile: SinglesTile) -> str:
+def _of_lanes(tile: SingleTile) -> str:
     """Adds up what groups have of a column, and stores the sums at ``place``.
 
     Of two lanes each takes one half of the vectors that both have, while there are two
