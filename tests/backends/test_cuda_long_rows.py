@@ -277,7 +277,7 @@ SCAN_CASES = {
 
 
 @pytest.mark.parametrize("case", SCAN_CASES)
-def test_running_values_are_shared_by_a_team(case):
+def test_running_values_are_shared_by_a_group(case):
     cluster, function, arguments = SCAN_CASES[case]
     compiled = lowered(
         function, *arguments, gpu=CLUSTERS if cluster > 1 else GpuConfig()

@@ -41,14 +41,14 @@ class DynamicRowScheduler(SlicesPrinter):
     def place_of(self, iteration: str) -> str:
         return f"{self.use_device('remainder')}({iteration}, {PLACES})"
 
-    def await_told(self, iteration: str) -> None:
+    def wait_for_number(self, iteration: str) -> None:
         """Wait until the number of the row of ``iteration`` has arrived."""
         if self.schedule.cluster == 1:
             return
         iterations = f"{self.use_device('quotient')}({iteration}, {PLACES})"
         parity = f"{self.use_device('remainder')}({iterations}, 2)"
         wait = self.use_device("mbarrier_wait")
-        self.line(f"{wait}(told, {self.place_of(iteration)}, {parity})")
+        self.line(f"{wait}(numbered, {self.place_of(iteration)}, {parity})")
 
     def do_chores(self) -> None:
         """Fetch a later iteration's row, and claim another one, while others wait.
@@ -62,7 +62,7 @@ class DynamicRowScheduler(SlicesPrinter):
         self.fetch_following()
         self.close()
         self.open(f"if {self.takes}:")
-        self.tell_following()
+        self.claim_following()
         self.close()
 
     def fetch_following(self) -> None:
@@ -76,7 +76,7 @@ class DynamicRowScheduler(SlicesPrinter):
         before = self.place_of(add(ahead - 1) if ahead > 1 else "iteration")
         following = self.place_of(add(ahead))
         self.open(f"if numbers[{before}] < {self.rows}:")
-        self.await_told(add(ahead))
+        self.wait_for_number(add(ahead))
         self.line(f"other = numbers[{following}]")
         self.fetch_row("other", add(ahead))
         self.close()
@@ -87,9 +87,9 @@ class DynamicRowScheduler(SlicesPrinter):
             # All threads have read the number of this iteration's row.
             expect = self.use_device("mbarrier_expect_tx")
             this = self.place_of("iteration")
-            self.line(f"{expect}(told, {this}, {NUMBER_BYTES})")
+            self.line(f"{expect}(numbered, {this}, {NUMBER_BYTES})")
 
-    def tell_following(self) -> None:
+    def claim_following(self) -> None:
         """Claim a row, unless the last was beyond the end; send it to the cluster."""
         first, cluster = self.first_rows, self.schedule.cluster
         clusters = self.integer("clusters", self.schedule.clusters)
@@ -102,6 +102,6 @@ class DynamicRowScheduler(SlicesPrinter):
         else:
             send = self.use_device("dsmem_store_i64")
             self.open(f"for peer in range({cluster}):")
-            self.line(f"{send}(numbers, {place}, following, peer, told, {place})")
+            self.line(f"{send}(numbers, {place}, following, peer, numbered, {place})")
             self.close()
         self.close()

@@ -112,9 +112,9 @@ def _pieces(
         if any(_is_slow(m) for m in merge.moved):
             room *= 2
     words = kept_words(nest, lanes) * length * wide // lanes
-    if schedule.whole and _team(schedule) <= gpu.max_threads:
+    if schedule.whole and _threads_per_row(schedule) <= gpu.max_threads:
         # A block has it. Beside a large one no other runs, so these take turns.
-        large = _team(schedule) > gpu.max_threads // 2
+        large = _threads_per_row(schedule) > gpu.max_threads // 2
         one_by_one = large and rows >= gpu.multiprocessors
         few = length >= 4 * gpu.chunk and not is_enough(nest, schedule, gpu)
         if not one_by_one and not few:
@@ -141,9 +141,11 @@ def _is_slow(m: Moved) -> bool:
     return isinstance(m, Exponentials) and m.element.result.dtype.itemsize > 4
 
 
-def _team(schedule: Rows | Columns) -> int:
+def _threads_per_row(schedule: Rows | Columns) -> int:
     """The threads of a row, or of columns side by side."""
-    return schedule.threads if isinstance(schedule, Columns) else schedule.team
+    return (
+        schedule.threads if isinstance(schedule, Columns) else schedule.threads_per_row
+    )
 
 
 # A part by itself.

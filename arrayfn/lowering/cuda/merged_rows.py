@@ -74,8 +74,8 @@ class MergedRowsPrinter(StagedPrinter[R]):
         super().__post_init__()
 
     @abstractmethod
-    def shuffles(self, reduces: Sequence[Reduce], team: int) -> None:
-        """Each of ``team`` neighbouring lanes gets the combination of all."""
+    def shuffles(self, reduces: Sequence[Reduce], threads_per_row: int) -> None:
+        """Each of so many neighbouring lanes gets the combination of all."""
 
     @property
     @abstractmethod
@@ -192,7 +192,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
                 needed |= {v.name for v in uses(s)}
         elements = self.row_elements() // self.parts
         if suffix == _WARP:
-            elements = self.row_elements() * WARP // self.schedule.team
+            elements = self.row_elements() * WARP // self.schedule.threads_per_row
         for s in statements:
             if isinstance(s, Store) or s.result.name not in needed:
                 continue

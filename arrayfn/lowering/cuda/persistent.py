@@ -43,26 +43,34 @@ def of_threads(schedule: Schedule, nest: Nest) -> Schedule | None:
     if isinstance(schedule, Elementwise):
         return replace(schedule, threads=THREADS)
     if isinstance(schedule, Scan):
-        team = schedule.team if schedule.team <= WARP else THREADS
-        return Scan(THREADS, team, schedule.lanes, schedule.tiles)
+        threads_per_row = (
+            schedule.threads_per_row if schedule.threads_per_row <= WARP else THREADS
+        )
+        return Scan(THREADS, threads_per_row, schedule.lanes, schedule.tiles)
     if isinstance(schedule, Pipeline):
         return None
     if isinstance(schedule, Rows):
-        if schedule.team <= WARP:
+        if schedule.threads_per_row <= WARP:
             return replace(schedule, threads=THREADS)
-        tiles = power_of_two(-(-schedule.tiles * schedule.team // THREADS))
+        tiles = power_of_two(-(-schedule.tiles * schedule.threads_per_row // THREADS))
         if not schedule.whole:
             tiles = schedule.tiles
         made = Rows(THREADS, THREADS, schedule.lanes, tiles, schedule.whole)
         return made if tiles <= _MOST_TILES else None
     if isinstance(schedule, Columns):
-        team = THREADS // WARP
+        threads_per_row = THREADS // WARP
         if nest.is_in_order:
             return None  # one thread goes through a column
-        tiles = power_of_two(-(-schedule.tiles * schedule.team // team))
+        tiles = power_of_two(
+            -(-schedule.tiles * schedule.threads_per_row // threads_per_row)
+        )
         if not schedule.whole:
             tiles = schedule.tiles
-        return replace(schedule, team=team, tiles=tiles) if tiles <= 32 else None
+        return (
+            replace(schedule, threads_per_row=threads_per_row, tiles=tiles)
+            if tiles <= 32
+            else None
+        )
     assert isinstance(schedule, Transpose)
     return schedule if schedule.threads == THREADS else None
 

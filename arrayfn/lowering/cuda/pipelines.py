@@ -74,7 +74,7 @@ class PipelinePrinter(DynamicRowScheduler):
             sizes = [self.exchanged_bytes(k) for k in self.exchanged_stages()]
             mbarriers[self.exchanged] = sizes if len(sizes) > 1 else sizes * 2
             # The first rows are nobody's to tell.
-            mbarriers["told"] = [*[0] * first, *[NUMBER_BYTES] * (PLACES - first)]
+            mbarriers["numbered"] = [*[0] * first, *[NUMBER_BYTES] * (PLACES - first)]
         self.make_mbarriers(**mbarriers)
         count = SHARED_LINE // NUMBER_BYTES
         self.line(f"numbers = {self.use_device('shared_i64')}({count})")
@@ -162,7 +162,9 @@ class PipelinePrinter(DynamicRowScheduler):
         dtype = self.stored_name(self.nest.operands[operand].dtype)
         self.registers(registers, dtype, lanes * schedule.spared)
         self.open(f"for vector in range({schedule.spared}):")
-        self.line(f"first = (vector * {schedule.team} + {self.thread}) * {lanes}")
+        self.line(
+            f"first = (vector * {schedule.threads_per_row} + {self.thread}) * {lanes}"
+        )
         at = self.index(operand, {self.reduced_axes[0]: "first"})
         source = f"{self.pointer(operand)}, {at}"
         self.line(f"{load}({source}, {registers}, vector * {lanes})")

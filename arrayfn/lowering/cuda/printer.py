@@ -28,7 +28,7 @@ RESERVED: Final = frozenset(
         *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
         *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
         *("slot", "iteration", "begin", "mbarriers", "size", "place", "member"),
-        *("numbers", "following", "peer", "later", "aside"),
+        *("numbers", "numbered", "following", "peer", "later", "aside"),
         *("ahead", "whole", "least", "greatest", "again", "moved"),
         *("flag_buffer", "parts", "number", "within", "before", "upto"),
         *("newest", "second", "oldest", "taken", "takes", "ring", "numbers"),
@@ -216,24 +216,24 @@ class CudaPrinter(KernelPrinter, Generic[S]):
 
     # Rows of teams.
 
-    def begin_rows(self, threads: int, team: int) -> dict[int, str]:
-        """Give each ``team`` of a block's threads a row: the indices along kept axes.
+    def begin_rows(self, threads: int, threads_per_row: int) -> dict[int, str]:
+        """Give each row group of a block a row: the indices along kept axes.
 
-        ``thread`` is the thread's number in the team. Where a block may have more teams
-        than there are rows left, ``live`` says who has one.
+        ``thread`` is the thread's number in its group. Where a block may have more
+        groups than there are rows left, ``live`` says who has one.
         """
         kept = self.kept_axes
         rows = math.prod(self.nest.axes[k].extent for k in kept)
         thread = f"{self.use_device('thread_index')}()"
         block = f"{self.use_device('block_index')}()"
-        per_block = threads // team
+        per_block = threads // threads_per_row
         self.items = -(-rows // per_block)
         if per_block > 1:
             group = thread
-            if team > 1:
-                rest = f"{self.use_device('remainder')}({thread}, {team})"
+            if threads_per_row > 1:
+                rest = f"{self.use_device('remainder')}({thread}, {threads_per_row})"
                 self.line(f"thread = {rest}")
-                group = f"{self.use_device('quotient')}({thread}, {team})"
+                group = f"{self.use_device('quotient')}({thread}, {threads_per_row})"
             item = f"{block} * {per_block} + {group}" if kept else group
         else:
             self.line(f"thread = {thread}")

@@ -83,7 +83,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
         schedule = self.schedule
         (self.row,) = operands
         self.dynamic_shared_arrays(
-            operands, schedule.aside * schedule.team * schedule.lanes
+            operands, schedule.aside * schedule.threads_per_row * schedule.lanes
         )
         self.is_aside = True
         at, depth = self.open_row(variables, member)
@@ -150,7 +150,9 @@ class RowCopiesPrinter(RowArithmetic[T]):
         if not early:
             return
         _, self.copied = self.fresh_and_late(plan, self.nest.stages - 1)
-        self.dynamic_shared_arrays(self.copied, early * schedule.team * lanes)
+        self.dynamic_shared_arrays(
+            self.copied, early * schedule.threads_per_row * lanes
+        )
         self.span = 0, early
         at, depth = self.open_row(variables, member)
         self.span = None
@@ -170,7 +172,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
         own = member
         if schedule.early > 1:
             iteration = f"{self.use_device('remainder')}(vector, {schedule.early})"
-            own = f"({iteration} * {schedule.team} + {member})"
+            own = f"({iteration} * {schedule.threads_per_row} + {member})"
         self.line(f"place = {own} * {schedule.lanes}")
         for operand in operands:
             load = self.use_device(f"load_{self.vector_name(operand, schedule.lanes)}")
@@ -183,7 +185,10 @@ class RowCopiesPrinter(RowArithmetic[T]):
         if not operands:
             return
         if schedule.early < schedule.tiles:
-            inner, step = self.reduced_axes[0], schedule.team * schedule.lanes
+            inner, step = (
+                self.reduced_axes[0],
+                schedule.threads_per_row * schedule.lanes,
+            )
             self.line(f"later = {at[inner]} + {schedule.early * step}")
             exists = f"vector < {schedule.tiles - schedule.early}"
             if self.nest.axes[inner].extent % (step * schedule.tiles):

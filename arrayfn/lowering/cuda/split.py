@@ -44,7 +44,7 @@ def blocks_of(nest: Nest, schedule: Rows | Columns) -> int:
     """How many blocks ``nest`` would be."""
     kept = [a.extent for a in nest.axes if not a.reduced]
     if isinstance(schedule, Rows):
-        return math.prod(kept) * schedule.team // schedule.threads
+        return math.prod(kept) * schedule.threads_per_row // schedule.threads
     return math.prod(kept[:-1]) * -(-kept[-1] // WARP)
 
 
@@ -56,7 +56,7 @@ def parts_for_sums(nest: Nest, schedule: Rows | Columns) -> int:
     if isinstance(schedule, Columns):
         at_once = min(at_once, _SIDE_BY_SIDE)
     length = math.prod(a.extent for a in nest.axes if a.reduced)
-    return -(-length // (_LONGEST * schedule.team * at_once))
+    return -(-length // (_LONGEST * schedule.threads_per_row * at_once))
 
 
 def is_enough(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> bool:
