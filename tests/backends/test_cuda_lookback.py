@@ -67,7 +67,7 @@ def run(body, blocks, dtype=np.float32, flag_buffer=None):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "c64"])
-def test_what_a_block_posts_those_after_it_find(dtype):
+def test_what_a_block_publishes_those_after_it_find(dtype):
     kind = {"f32": "f4", "f64": "f8", "i8": "i1", "c64": "c8"}[dtype]
     out = run(RUNNING.replace("_T", f"_{dtype}"), 6, kind)
     assert out.tolist() == [0, 1, 3, 6, 10, 15]

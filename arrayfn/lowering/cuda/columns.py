@@ -17,7 +17,7 @@ ROOM: Final = 4  # 32-bit registers for running values
 
 @dataclass
 class ColumnsPrinter(StagedPrinter[Columns]):
-    """Warps take the rows in turns, and combine in the order of their numbers."""
+    """Warps stride over the rows, and combine their results in warp order."""
 
     def body(self) -> None:
         nest, inner = self.nest, len(self.nest.axes) - 1

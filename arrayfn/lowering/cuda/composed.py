@@ -1,12 +1,11 @@
-"""Steps that follow each other as one kernel, whose blocks stay and meet in between.
+"""Several steps as one persistent, cooperative kernel, with grid barriers in between.
 
-In: steps whose kernels are printed. Their texts become functions of the kernel's text,
-which take the number of a block; the kernel's own function says which blocks of each
-step a block of the grid has, and where all of them wait for each other: before a step
-that touches what another wrote since they last met. Loops and branches are loops and
-branches of the text, whose places are pointers that move. So a launch is paid for once,
-and a loop never leaves the card. Extents are numbers in the text: it is compiled anew
-for other shapes.
+In: steps whose kernels are printed. Each kernel's text becomes a device function that
+takes a block index. The kernel's own function assigns the blocks of each step to the
+blocks of the grid, and puts a grid barrier before a step that has a hazard with what
+another wrote since the last one. Loops and branches become those of the text, and
+buffers that move are pointers. A launch is paid for once, and a loop never leaves the
+GPU. Extents are constants in the text, so other shapes compile another kernel.
 """
 
 from __future__ import annotations

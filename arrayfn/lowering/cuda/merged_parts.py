@@ -1,9 +1,9 @@
-"""Long rows whose two stages merge, cut into parts that a block keeps in registers.
+"""Long rows whose two stages merge, split into parts that a block keeps in registers.
 
-Each part has the reductions of both stages, the later ones about a number of its own,
-as a row of an ordinary nest. A second nest, of a few numbers a part, combines them as
-``merges`` says, and does what is once a row. So a row is read once however long it is,
-and no block waits for another; which is for nests that store nothing for each element.
+A first nest computes the reductions of both stages of each part, the later ones
+relative to a number of the part's own. A second, small nest combines them as ``merges``
+says, and computes what is once a row. So a row is read once, however long it is, and no
+block waits for another. It is for nests that store nothing for each element.
 """
 
 from __future__ import annotations

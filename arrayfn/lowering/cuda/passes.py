@@ -1,4 +1,4 @@
-"""The passes of Programs for a GPU: the pipeline's, with what its libraries take."""
+"""The passes over Programs for a GPU: the common ones, and those for its libraries."""
 
 from __future__ import annotations
 

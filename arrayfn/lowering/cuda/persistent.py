@@ -1,7 +1,8 @@
-"""Which steps of a plan can be parts of one kernel, whose blocks stay on the card.
+"""Which steps of a plan are composed into one persistent kernel.
 
-All kernels of it have blocks of ``THREADS``, so schedules are made for these. Steps of
-libraries, and those so large that a launch is no cost, end such a kernel.
+All of its kernels have blocks of ``THREADS`` threads, and are scheduled for that. It
+ends at steps of libraries, and at steps so large that a launch costs nothing beside
+them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kernels of long rows that are fetched ahead: blocks go from row to row.
+"""Kernels of long rows with prefetching: persistent blocks loop over rows.
 
-While a block computes a row, which it has in registers, copies of the next ones run to
-its shared memory. What is the same for all rows stays there.
+While a block computes a row in registers, bulk asynchronous copies bring the next rows
+to its shared memory. Operands that are the same for all rows stay there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from arrayfn.lowering.kernel_ir import Load, Value
 
 @dataclass
 class PipelinePrinter(DynamicRowScheduler):
-    """A cluster of blocks has a row, each block slices of it."""
+    """The blocks of a cluster share a row: each has slices of it."""
 
     shared_lines: list[str] = field(default_factory=list[str])
     awaited: bool = False  # whether what is the same for all rows has been
@@ -97,7 +97,7 @@ class PipelinePrinter(DynamicRowScheduler):
         self.shared_lines.append(f"    {name} = {shared}({count})")
 
     def begin_rows_ahead(self) -> None:
-        """Have the first rows fetched, which are the cluster's own.
+        """Begin to copy the first rows, which are assigned to the cluster.
 
         Nothing is waited for before memory is asked for them, which comes before what
         is the same for all rows: that is needed later.
@@ -294,10 +294,10 @@ class PipelinePrinter(DynamicRowScheduler):
         self.do_chores()
 
     def loads_are_begun(self) -> None:
-        """Mbarriers are made before the first row."""
+        """mbarriers are initialized before the first row."""
 
     def begin_exchanges(self) -> None:
-        """Blocks have met before the first row."""
+        """The blocks pass a barrier before the first row."""
 
     def place_of_warps(self, warps: int) -> tuple[str, int]:
         """Double-buffered where this is a row's only barrier: reads overlap writes."""
@@ -318,7 +318,7 @@ class PipelinePrinter(DynamicRowScheduler):
         return iteration, f"{remainder}({half}, 2)", f"{iteration} * {self.parts} + "
 
     def end_exchange(self, stage: int, mbarrier: str) -> None:
-        """Say what the mbarrier's next iteration will bring."""
+        """Say how many bytes the mbarrier's next phase expects."""
         self.open("if member == 0:")
         size = self.exchanged_bytes(stage)
         expect = self.use_device("mbarrier_expect_tx")

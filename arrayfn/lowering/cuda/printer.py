@@ -1,8 +1,8 @@
-"""What CUDA's printers share: threads' names, vectors of elements, the function.
+"""What CUDA's printers share: names of threads, vectors of elements, the function.
 
-One kernel is one function ``name(pointers, integers)``, run by every thread of every
-block. Statements look as on a CPU; what is around them says which thread has which
-elements, and how threads combine what they have.
+A kernel is a function ``name(pointers, integers)`` that every thread of every block
+runs. Its statements look as on a CPU; the code around them says which thread has which
+elements, and how threads combine their results.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the elements of a row are computed by: where less than the scalar words will do.
+"""Arithmetic of row elements where less than the scalar functions will do.
 
-Many elements divided by one number are multiplied by its inverse, and corrected. What
-the Program has in 16 bits, halves, is computed in float32, but not to all bits of it.
+Divisions of many elements by one number multiply by its inverse and correct the result.
+fp16 and bf16 values are computed in float32, but not to all of its bits.
 """
 
 from __future__ import annotations

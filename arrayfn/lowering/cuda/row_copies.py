@@ -1,12 +1,14 @@
-"""What a thread of a row copies to shared memory, for itself alone.
+"""What a thread copies to shared memory for itself alone (``cp.async``).
 
-Of a long row its last vectors, which lie *aside*: two blocks have room where registers
-alone would hold one's row. And vectors of what all rows share, weights for one, which
-would be waited for one after the other, since stores stand between: the first are on
-their way from when the row is, each other from when a place is free.
+* The last vectors of a long row, which lie *aside*: with them two blocks fit on a
+  multiprocessor where registers alone would allow one.
+* Vectors of operands that all rows share, such as weights. The stores between their
+loads
+  would make each wait for the last; so the first copies begin with the row's, and each
+  later one when a slot is free.
 
-A thread reads nothing here but what it has copied or stored itself, so it waits for its
-own copies and at no barrier.
+A thread reads only what it has copied or stored itself: it waits for its own copies,
+and needs no barrier.
 """
 
 from __future__ import annotations

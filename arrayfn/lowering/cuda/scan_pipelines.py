@@ -1,14 +1,13 @@
-"""Kernels of running values along rows whose parts are fetched ahead.
+"""Scans along long rows whose parts are prefetched: persistent blocks, look-back.
 
-Blocks stay, and take parts of rows from a work queue. A part is copied to shared memory
-while others are computed. In its turn a block sums it up, and posts what it comes to;
-two iterations later it finds what is before the part, which has been posted by then,
-and scans it. So blocks hardly wait for each other, and memory is read once.
+Blocks claim parts of rows from a work queue, and copy them to shared memory while they
+compute others. In one iteration a block reduces a part and publishes its total; two
+iterations later it reads the totals before that part, which are published by then, and
+scans it. So blocks hardly wait for each other, and memory is read once.
 
-A block posts what a part comes to before it waits for others, and takes the next part
-after that, so that no one waits for a part whose block waits itself. What it waits for
-are parts that were taken before all that it has not summed up yet: some block can
-always go on, and it does not matter how many run at once.
+There is no deadlock, however many blocks run at once: a block publishes its total
+before it waits for others, and claims the next part after that. It waits only for parts
+that were claimed before all that it has not reduced yet.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Store
 
 _OLDER: Final = ("second", "oldest")
-"""The parts of a block that were summed up in the iterations before."""
+"""The parts of a block that were reduced in the iterations before."""
 _BEHIND: Final = len(_OLDER)
 
 
@@ -107,7 +106,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.declare_tiles(moved, lanes * schedule.tiles)
         for name in ("sums", *_OLDER):
             self.registers(f"{total}_{name}", self.dtype, schedule.tiles)
-        self.registers(f"{total}_posts", self.dtype, AT_ONCE)
+        self.registers(f"{total}_totals", self.dtype, AT_ONCE)
         for suffix in ("warps", "found", *(("group",) if self.groups else ())):
             self.shared_array(self.reduce.result, suffix, self.warps)
         slots = schedule.slots
@@ -119,7 +118,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     # Turns.
 
     def begin_parts(self, count: str) -> None:
-        """Have the first parts fetched; there are none yet that were summed up."""
+        """Begin to copy the first parts; none is reduced yet."""
         slots = self.schedule.slots
         self.open("if thread == 0:")
         # One at a time: neighbouring parts are other blocks', as they are later on.
@@ -203,7 +202,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
                 self.line(f"{after} = {before}")
 
     def sum_group(self, count: str) -> None:
-        """Post what the parts of a group come to, if it ends with the second part."""
+        """Publish the total of a group of parts, if it ends with the second part."""
         parts = self.integer("parts", self.schedule.parts)
         self.line("tile = second")
         self.line(f"part = {self.remainder('tile', parts, self.all_parts + 1)}")

@@ -2,17 +2,14 @@
 
 * ``Elementwise``: a thread computes ``lanes`` neighbouring elements of the innermost
   axis, which it loads and stores as vectors;
-* ``Rows``: the innermost axis is reduced; a group of threads (part of a warp, a warp,
-or
-  a block) has one row, and keeps it in registers between the stages if it fits;
-* ``Pipeline``: the same for long rows, where a block or a cluster of blocks goes from
-  row to row, and the next ones are on their way to shared memory meanwhile;
-* ``Scan``: a running value along the innermost axis; a group as of ``Rows`` shares a
-row,
-  or goes along it; of ``ScanPipeline``, blocks take parts of rows, which are fetched
-  ahead;
+* ``Rows``: the innermost axis is reduced; a group of threads (part of a warp, a
+  warp, or a block) shares a row, and keeps it in registers between stages if it fits;
+* ``Pipeline``: the same for long rows: persistent blocks, or clusters, loop over rows
+  while bulk copies prefetch the next ones to shared memory;
+* ``Scan``: a scan along the innermost axis; a group as of ``Rows`` shares a row, or
+  loops along it. In ``ScanPipeline`` blocks claim parts of rows, which are prefetched;
 * ``Columns``: the innermost axis is kept; a block has 32 neighbouring columns, its
-  warps take the rows in turns, and keep them likewise;
+  warps stride over the rows, and keep them likewise;
 * ``Transpose``: elementwise, but some operands run along another axis: a block moves
   tiles of 32 by 32 words through shared memory.
 
@@ -78,7 +75,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(Rows):
-    """Blocks that stay, and have the next rows fetched while they compute one.
+    """Persistent blocks, which prefetch the next rows while they compute one.
 
     The blocks of a cluster share a row: a ``slice`` of it, a vector for each thread of
     a block, is the first one's, the next slice the next one's, and so on cyclically. A
@@ -167,10 +164,10 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class ScanPipeline(Scan):
-    """Parts of long rows, which ``blocks`` that stay take in turns.
+    """Parts of long rows, which persistent ``blocks`` claim from a work queue.
 
-    A part passes through ``slots`` places in shared memory: it is ``fetched``, summed
-    up, and two iterations later scanned.
+    A part is copied to one of ``slots`` slots in shared memory (operands ``fetched``),
+    reduced, and scanned two iterations later.
     """
 
     _: KW_ONLY

@@ -1,4 +1,4 @@
-"""Schedules of long rows: shared by the blocks of a cluster, fetched ahead."""
+"""Schedules of long rows that a cluster shares, and that are prefetched."""
 
 from __future__ import annotations
 

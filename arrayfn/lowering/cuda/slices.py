@@ -1,7 +1,7 @@
-"""Rows that pass through shared memory: what a block copies of them, and where to.
+"""Rows that pass through shared memory: which slices a block copies, and where to.
 
-A row is cut into slices, a vector for each thread of a block. Those of a cluster's
-blocks lie side by side, so that the blocks go along the row together.
+A slice is one vector for each thread of a block. The slices of a cluster's blocks
+interleave, so that the blocks move along the row together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CUDA's codegen target: nests as Python source, in the two vocabularies."""
+"""Code generation for CUDA: nests as Python source in the two vocabularies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions of few rows, and long ones: of chunks first, then of what these come to.
+"""Split reductions: few rows, or long ones, are reduced by chunks, then over chunks.
 
 Chunks depend on the shapes alone.
 """

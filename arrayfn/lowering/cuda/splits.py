@@ -4,11 +4,10 @@ How a nest is split depends on its shapes alone:
 
 * the reduction of one stage becomes partial results of chunks, and their combination
   (``split``);
-* so do two stages that merge, as of ``logsumexp`` and of variances: each chunk has both
-  about a number of its own (``merged_parts``);
+* so do two stages that merge, as in ``logsumexp`` and variances: the chunks compute
+  both, relative to numbers of their own (``merged_parts``);
 * a nest of other stages becomes nests of fewer stages by loop distribution
-(``distribute``): what they reduce is
-  written to memory, and read by those that follow.
+  (``distribute``): reductions are written to memory, and read by the nests that follow.
 """
 
 from __future__ import annotations

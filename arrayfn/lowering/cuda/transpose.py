@@ -1,4 +1,4 @@
-"""Kernels whose operands lie across each other: tiles go through shared memory."""
+"""Elementwise kernels of operands in transposed order: tiles through shared memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Kernels that are written by hand: a text, its parameters, and a call of it.
+"""Handwritten kernels: a text, its parameters, and a call of it.
 
-A text is a function named ``kernel`` in the two vocabularies; what it imports follows
-from the words that it uses.
+A text is a function named ``kernel`` in the two vocabularies. Its imports follow from
+the functions that it calls.
 """
 
 from __future__ import annotations
