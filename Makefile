@@ -2,7 +2,8 @@
 #
 #   make demo        train the digits classifier and show what was compiled
 #   make test        run the tests            (make test EXTRAS=cuda adds the PTX tests)
-#   make lint        format check, lint, types, import contracts
+#   make lint        format check, lint, types, import contracts, words that were given up
+#                    (make lint COMMITS=main..HEAD also checks subjects of commits)
 #   make format      rewrite files in the house format
 #   make bench       compare with JAX         (make bench ARGS="softmax --json out.json")
 #   make docs        build the documentation into site/
@@ -21,6 +22,7 @@ JOBS ?= 2
 EXTRAS ?=
 ARGS ?=
 CHECKOUT ?=
+COMMITS ?=
 
 .PHONY: demo test lint format bench docs notebooks array-api-tests mutate fuzz clean
 .DEFAULT_GOAL := test
@@ -48,6 +50,7 @@ lint: $(call installed,dev)
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.words $(if $(COMMITS),--commits $(COMMITS))
 
 format: $(call installed,dev)
 	$(BIN)/ruff format .

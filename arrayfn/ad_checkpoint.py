@@ -1,4 +1,4 @@
-"""``checkpoint``: trade time for memory in derivatives, by computing values again."""
+"""``checkpoint``: less memory for derivatives, by recomputing values."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def checkpoint(
     policy: Policy | None = None,
     static_argnums: int | Sequence[int] = (),
 ) -> Any:
-    """``function``, whose values are computed again for derivatives, and not kept.
+    """``function``, whose values are recomputed for derivatives instead of kept.
 
     A gradient otherwise keeps the values of the forward pass until the backward pass
-    reads them. Of a checkpointed function it keeps the arguments alone, and what
-    ``policy`` (of ``checkpoint_policies``) says; the rest is computed a second time
-    when the backward pass comes to it. Values and derivatives stay the same. Arguments
-    in ``static_argnums`` are any Python values. With ``prevent_cse=False`` the compiler
-    may find that both computations are one, and keep its values after all.
+    reads them. Of a checkpointed function it keeps only the arguments, and values that
+    ``policy`` (of ``checkpoint_policies``) selects. The rest is computed a second time
+    when the backward pass needs it. Values and derivatives stay the same. Arguments in
+    ``static_argnums`` are any Python values. With ``prevent_cse=False`` the compiler
+    may merge both computations and keep the values after all.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import grad
@@ -80,7 +80,7 @@ remat = checkpoint
 
 
 def checkpoint_name(x: Any, name: str) -> Any:
-    """x, of a pytree each leaf, under a name that policies of ``checkpoint`` know.
+    """x, or each leaf of a pytree, under a name for policies of ``checkpoint``.
 
     >>> checkpoint_name(3.0, "activation")
     3.0

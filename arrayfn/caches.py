@@ -1,7 +1,6 @@
-"""What a process keeps to be fast again, and how to let go of it.
+"""The caches of a process, and ``clear_caches``, which empties them.
 
-A module that keeps something registers what forgets it with ``forgets``;
-``clear_caches`` calls all of these.
+A module with a cache registers the function that empties it with ``forgets``.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ def forgets(forget: Forget) -> Forget:
 
 
 def clear_caches() -> None:
-    """Forget what was traced and compiled in this process, and free its memory.
+    """Drop what was traced and compiled in this process, and free its memory.
 
-    Functions stay as they are and are compiled again when they are next called, from
-    the kernels on disk, which stay too (see ``ARRAYFN_CACHE_DIR``). What somebody
-    holds is kept: what ``lower`` and ``compile`` gave, and arrays. A dropped function
-    frees its code without this; kernels that were loaded on a GPU stay there.
+    Functions can still be called. They are compiled again at their next call, with the
+    kernels of the disk cache, which stays (see ``ARRAYFN_CACHE_DIR``). Arrays and the
+    results of ``lower`` and ``compile`` stay while they are referred to. Deleting a
+    function frees its code without this. Kernels loaded on a GPU stay there.
 
     >>> import numpy as np
     >>> import arrayfn as af

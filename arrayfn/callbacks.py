@@ -25,15 +25,14 @@ def pure_callback(
     vmap_method: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """``callback(*args, **kwargs)``, a Python function, when the values are there.
+    """Call the Python function ``callback(*args, **kwargs)`` from compiled code.
 
     It is called with NumPy arrays, and returns arrays in the structure, shapes and
-    dtypes of ``result_shape_dtypes`` (arrays, or ``ShapeDtypeStruct``). It has no
-    effects: it may be called more often or less than is written. ``vmap_method`` says
-    what ``vmap`` makes of it: "sequential" calls it for each member in turn,
-    "expand_dims" and "broadcast_all" once with a leading axis, which is of extent 1, or
-    repeated, in arguments that are not mapped. It has no derivative (``custom_jvp``
-    gives it one).
+    dtypes of ``result_shape_dtypes`` (arrays, or ``ShapeDtypeStruct``). It must have no
+    effects, since it may be called more or less often than written. ``vmap_method``
+    says how ``vmap`` calls it: "sequential" once for each member, "expand_dims" and
+    "broadcast_all" once for all, with a leading axis, which in unmapped arguments has
+    extent 1 or is repeated. It has no derivative; ``custom_jvp`` can give it one.
 
     Raises what the function raises, and ShapeError if its result is not as declared.
 
@@ -87,9 +86,9 @@ def staged_call(
     kwargs: dict[str, Any],
     **params: Any,
 ) -> Sequence[Any] | None:
-    """The equation that calls ``function``, with its results; None outside a trace.
+    """Emit the call of ``function`` and return its results; None outside a trace.
 
-    Its operands are the traced leaves; others are given to it as they are.
+    Its operands are the traced leaves; other leaves are passed unchanged.
     """
     leaves, structure = tree.flatten((args, kwargs))
     in_place = row.effect and current_frame() is not None

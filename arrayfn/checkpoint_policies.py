@@ -24,7 +24,7 @@ def everything_saveable(primitive: Primitive, *types: ArrayType, **params: Any) 
 
 
 def nothing_saveable(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
-    """Keep no value: all are computed again. The default."""
+    """Keep no value; all are recomputed. The default."""
     return False
 
 
@@ -39,7 +39,7 @@ checkpoint_dots = dots_saveable
 def dots_with_no_batch_dims_saveable(
     primitive: Primitive, *types: ArrayType, **params: Any
 ) -> bool:
-    """Keep the results of matrix products without batch axes: of weights, as a rule."""
+    """Keep results of matrix products without batch axes, as with weights."""
     return primitive is contraction.dot_general and not params["batch"][0]
 
 
@@ -47,7 +47,7 @@ checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
 
 
 def save_only_these_names(*names: str) -> Policy:
-    """A policy that keeps what ``checkpoint_name`` gives one of these names."""
+    """A policy that keeps values with one of these names (``checkpoint_name``)."""
     chosen = frozenset(names)
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
@@ -58,7 +58,7 @@ def save_only_these_names(*names: str) -> Policy:
 
 
 def save_any_names_but_these(*names: str) -> Policy:
-    """A policy that keeps what ``checkpoint_name`` gives any name but these."""
+    """A policy that keeps values with a name other than these."""
     excluded = frozenset(names)
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
@@ -69,7 +69,7 @@ def save_any_names_but_these(*names: str) -> Policy:
 
 
 def save_anything_except_these_names(*names: str) -> Policy:
-    """A policy that keeps all but what ``checkpoint_name`` gives one of these names."""
+    """A policy that keeps all values but those with one of these names."""
     excluded = frozenset(names)
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
@@ -80,7 +80,7 @@ def save_anything_except_these_names(*names: str) -> Policy:
 
 
 def save_from_both_policies(first: Policy, second: Policy) -> Policy:
-    """A policy that keeps what either of two policies keeps."""
+    """A policy that keeps a value if one of the two policies does."""
 
     def policy(primitive: Primitive, *types: ArrayType, **params: Any) -> bool:
         return first(primitive, *types, **params) or second(primitive, *types, **params)

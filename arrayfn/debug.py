@@ -1,4 +1,4 @@
-"""Looking into compiled code: ``print`` and ``callback``, when values are there."""
+"""``print`` and ``callback`` from compiled code."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def callback(
 ) -> None:
     """Call ``callback(*args, **kwargs)`` with NumPy arrays, for its effects.
 
-    In compiled code it is called when the values are there, in the order in which the
-    calls are written (so that ``ordered`` changes nothing); under ``vmap`` once for
-    each member. Derivatives pass it by. What it returns is not used; what it raises is
-    raised by the call of the compiled function.
+    In compiled code it is called when the values are known. Calls keep the order in
+    which they are written, so ``ordered`` changes nothing. Under ``vmap`` it is called
+    once for each member. Derivatives ignore it. Its result is not used. The call of the
+    compiled function raises its exceptions.
 
     >>> import numpy as np
     >>> from arrayfn.compilation.jit import jit
@@ -43,9 +43,9 @@ def callback(
 
 
 def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
-    """Print ``fmt.format(*args, **kwargs)`` when the values are there.
+    """Print ``fmt.format(*args, **kwargs)`` when the values are known.
 
-    Where a function is traced, Python's own ``print`` shows types and no values. See
+    In a traced function Python's ``print`` shows types without values. See
     ``callback`` for the order, ``vmap`` and derivatives.
 
     Raises ArgumentError if the format and the values do not fit.

@@ -1,4 +1,4 @@
-"""Where arrays are: moved to a device's memory, and back to the host's."""
+"""Moves arrays to a device's memory and back to the host's."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from arrayfn.backends.registry import choose
 def device_put(x: Any, device: str = "cuda") -> Any:
     """``x`` in the memory of ``device``: an array or number, or a pytree of them.
 
-    On "cuda" arrays keep their layout, and those of other libraries that are on the GPU
-    already are taken as they are. On "cpu" the result is NumPy's.
+    On "cuda" arrays keep their layout. Arrays of other libraries that are on the GPU
+    already are not copied. On "cpu" the results are NumPy arrays.
 
     Raises BackendError if there is no such device here.
 
@@ -26,7 +26,7 @@ def device_put(x: Any, device: str = "cuda") -> Any:
 
 
 def device_get(x: Any) -> Any:
-    """``x``, an array or a pytree of them, on the host: NumPy's arrays.
+    """``x``, an array or a pytree of them, as NumPy arrays on the host.
 
     >>> device_get((np.arange(2),))
     (array([0, 1]),)
@@ -37,7 +37,7 @@ def device_get(x: Any) -> Any:
 def block_until_ready(x: Any) -> Any:
     """``x``, an array or a pytree of them, once it is computed.
 
-    What is on a device may be under way when a call returns; NumPy's arrays are there.
+    A call may return before a device has finished; NumPy arrays are always complete.
 
     >>> block_until_ready({"a": np.arange(2)})
     {'a': array([0, 1])}

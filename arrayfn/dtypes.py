@@ -1,8 +1,9 @@
 """Data types: NumPy dtypes, their short names, and promotion.
 
-A data type is a ``numpy.dtype``; float16 and bfloat16 (from ml_dtypes) are stored half
-and computed in float32. Promotion is NumPy 2's: NEP 50, and the array API's table;
-bfloat16, of which NumPy knows nothing, stays itself with integers and bools, as in JAX.
+A data type is a ``numpy.dtype``. float16 and bfloat16 (from ml_dtypes) are stored in 16
+bits and computed in float32. Promotion follows NumPy 2 (NEP 50 and the array API's
+table). bfloat16, which NumPy does not know, stays bfloat16 with integers and bools, as
+in JAX.
 """
 
 from __future__ import annotations
@@ -106,14 +107,14 @@ def complex_of(dtype: DType) -> DType:
 
 
 def compute_dtype(dtype: DType) -> DType:
-    """The data type in which kernels compute on ``dtype``: float32 for halves."""
+    """The data type in which kernels compute: float32 for float16 and bfloat16."""
     return float32 if dtype in HALVES else dtype
 
 
 def is_python_scalar(value: object) -> bool:
     """Whether ``value`` is a Python bool, int, float or complex, no NumPy scalar.
 
-    Members of an ``IntEnum``, and of other subclasses, are.
+    Instances of subclasses, such as ``IntEnum``, count.
     """
     return type(value) in _WEAK_DTYPES or (
         isinstance(value, (int, float, complex)) and not isinstance(value, np.generic)
@@ -149,7 +150,7 @@ def _rank(dtype: DType) -> int:
 def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
     """Promote (dtype, weak) pairs; the result is weak if all are.
 
-    A weak dtype (a Python scalar's) gives way to any other of its kind or a higher one.
+    A weak dtype (a Python scalar's) yields to any other of its kind or a higher one.
 
     >>> promote([(float32, False), (float64, True)])
     (dtype('float32'), False)

@@ -1,7 +1,8 @@
-"""Errors that speak the user's language: where, what was given, what to do instead.
+"""The errors. A message says where, what was given, and what to do instead.
 
-Each also derives from the built-in error a NumPy user would catch. ``SourceLocation``
-names a line of the user's code; ``user_location()`` finds the one that is running.
+Each also derives from the built-in error that a NumPy user would catch.
+``SourceLocation`` names a line of the user's code, and ``user_location()`` finds the
+one that is running.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class SourceLocation:
 
 
 def printable(text: str) -> str:
-    r"""``text`` in one line: characters that end lines, or are not seen, are escaped.
+    r"""``text`` in one line, with line ends and invisible characters escaped.
 
     >>> printable("model.py\rimport os")
     'model.py\\rimport os'
@@ -44,7 +45,7 @@ def printable(text: str) -> str:
 
 
 def readable_file(file: str) -> str:
-    """``file`` as the user knows it: a notebook's cell by its number."""
+    """The user's name for ``file``, such as the number of a notebook's cell."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     label = shell.compile.format_code_name(file) if shell is not None else None
@@ -52,9 +53,9 @@ def readable_file(file: str) -> str:
 
 
 def user_location() -> SourceLocation | None:
-    """The innermost running line that is the user's.
+    """The innermost running line of the user's code.
 
-    It is not arrayfn's, nor Python's, NumPy's, SciPy's, pandas's or optree's.
+    That is code outside arrayfn, Python, NumPy, SciPy, pandas and optree.
     """
     frame = sys._getframe(1)
     while frame is not None:
@@ -121,7 +122,7 @@ class LayoutError(ArrayfnError, ValueError):
 
 
 class ArgumentError(ArrayfnError, TypeError):
-    """An argument that is no array, or a parameter out of range."""
+    """An argument that is not an array, or a parameter out of range."""
 
 
 class AbstractValueError(ArrayfnError, TypeError):
@@ -133,7 +134,7 @@ class TracerLeakError(ArrayfnError, RuntimeError):
 
 
 class NestingError(ArrayfnError, RecursionError):
-    """Functions inside functions, more than Python's stack holds."""
+    """More nested functions than Python's stack holds."""
 
 
 class InPlaceError(ArrayfnError, TypeError):
@@ -161,7 +162,7 @@ class BackendError(ArrayfnError, RuntimeError):
 
 
 class VerificationError(ArrayfnError, RuntimeError):
-    """A plan or a kernel that arrayfn made would do what it must not: its own fault."""
+    """A plan or kernel that arrayfn made is wrong: a bug of arrayfn."""
 
 
 class OutOfMemoryError(BackendError, MemoryError):

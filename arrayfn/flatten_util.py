@@ -15,10 +15,10 @@ from arrayfn.transforms import leaf_type
 
 
 def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
-    """All elements of ``pytree`` in one vector, and the function that goes back.
+    """All elements of ``pytree`` in one vector, and the inverse function.
 
-    The vector has the dtype that the leaves promote to; those that are made of it have
-    their own. ShapeError if the vector that comes back has another length.
+    The vector has the dtype that the leaves promote to; the inverse restores their own.
+    It raises ShapeError for a vector of another length.
 
     >>> import numpy as np
     >>> vector, unravel = ravel_pytree({"a": np.ones(2), "b": np.array([[3.0]])})

@@ -1,4 +1,4 @@
-"""Sums and their kin over segments: the rows of an array that have one number."""
+"""Sums, products and extrema over segments: the rows that share a number."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def segment_prod(
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
 ) -> Array:
-    """The product of the rows with each number, 1 of none: see ``segment_sum``.
+    """The product of the rows with each number, or 1: see ``segment_sum``.
 
     >>> import numpy as np
     >>> segment_prod(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
@@ -77,7 +77,7 @@ def segment_max(
 ) -> Array:
     """The largest of the rows with each number: see ``segment_sum``.
 
-    Of none the least number of the dtype.
+    For a number without rows it is the smallest number of the dtype.
 
     >>> import numpy as np
     >>> segment_max(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
@@ -99,9 +99,9 @@ def segment_min(
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
 ) -> Array:
-    """The least of the rows with each number: see ``segment_sum``.
+    """The smallest of the rows with each number: see ``segment_sum``.
 
-    Of none the largest number of the dtype.
+    For a number without rows it is the largest number of the dtype.
 
     >>> import numpy as np
     >>> segment_min(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
@@ -139,7 +139,7 @@ class _Segments:
         self.ids = anp.where(anp.less(ids, 0), self.count, ids)
 
     def limit(self, *, largest: bool) -> Any:
-        """The largest number of the dtype, or the least."""
+        """The largest or the smallest number of the dtype."""
         if self.type.dtype in dtypes.FLOATS:
             return float("inf") if largest else -float("inf")
         if self.type.dtype == dtypes.bool_:

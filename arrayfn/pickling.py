@@ -1,10 +1,9 @@
-"""Wrapped functions pickle as functions do: by their names, or by their parts.
+"""Pickles wrapped functions by their names, or by their parts.
 
-A function that a decorator replaced in its module is found there by name, as any
-function of a module is. Another is its parts: the function that it wraps, which pickles
-as functions do (``cloudpickle`` also takes lambdas and functions inside functions), and
-the options. What was compiled stays in its process; another process compiles for
-itself, or finds the kernels in the cache on disk.
+A wrapper that its module has under the function's name pickles by that name. Any other
+pickles as the function that it wraps (``cloudpickle`` also takes lambdas and nested
+functions) and its options. Compiled code stays in its process. Another process compiles
+again, or finds the kernels in the disk cache.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Wrapper(Protocol):
 
 
 def pickled(wrapper: Wrapper, state: Any) -> str | tuple[Any, ...]:
-    """What ``wrapper.__reduce__`` gives: its name, or its class and ``state``."""
+    """The result of ``wrapper.__reduce__``: its name, or its class and ``state``."""
     if _is_found(wrapper) and not (
         wrapper.__module__ == "__main__" and _is_pickled_by_value()
     ):
@@ -41,9 +40,9 @@ def _is_found(wrapper: Wrapper) -> bool:
 
 
 def _is_pickled_by_value() -> bool:
-    """Whether it is cloudpickle that asks.
+    """Whether cloudpickle is the caller.
 
-    Its processes need not have what the main module of this one has.
+    Processes that read its pickles need not have the main module of this one.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -1,7 +1,8 @@
 """Pytrees: nested tuples, lists, dicts, named tuples and registered classes of arrays.
 
-Through optree. ``None`` is an empty subtree; dicts are ordered by key. Classes of one's
-own become nodes by ``register_dataclass``, ``register_node`` or ``register_static``.
+They are made by optree. ``None`` is an empty subtree; dicts are ordered by key.
+``register_dataclass``, ``register_node`` and ``register_static`` make other classes
+nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NOTHING: Final = object()
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     """The leaves of ``tree`` in order, and its structure.
 
-    What ``is_leaf`` accepts is a leaf, whatever it is.
+    Whatever ``is_leaf`` accepts is a leaf.
 
     >>> flatten({"b": (1, 2), "a": 3})[0]
     [3, 1, 2]
@@ -54,7 +55,7 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
 def map(
     function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None
 ) -> Any:
-    """``function`` of each leaf (with those at its place in ``rest``), as a tree.
+    """``function`` of each leaf (and the leaves of ``rest`` at its path), as a tree.
 
     >>> map(lambda x, y: x + y, {"a": 1}, {"a": 2})
     {'a': 3}
@@ -70,8 +71,8 @@ def reduce(
 ) -> Any:
     """``function(function(leaf0, leaf1), leaf2)`` and so on, over all leaves.
 
-    It begins with ``initializer`` if that is given; without one, and without leaves,
-    there is no result: TypeError.
+    It begins with ``initializer`` if that is given. A tree without leaves needs one, or
+    TypeError is raised.
 
     >>> reduce(lambda x, y: x + y, {"a": 1, "b": (2, 3)})
     6
@@ -95,9 +96,9 @@ def all(tree: Any, is_leaf: IsLeaf = None) -> bool:
 
 
 def transpose(outer: TreeDef, inner: TreeDef | None, tree: Any) -> Any:
-    """A tree of structure ``inner`` of trees ``outer``, from one the other way round.
+    """Exchange the outer and the inner structure of a tree of trees.
 
-    Without ``inner`` that of the first subtree is taken.
+    ``inner`` defaults to the structure of the first subtree.
 
     >>> transpose(structure([0, 0]), structure({"a": 0}), [{"a": 1}, {"a": 2}])
     {'a': [1, 2]}
@@ -140,12 +141,12 @@ def map_with_path(
 
 
 def keystr(path: Path) -> str:
-    """``path`` as one would write it behind the tree's name."""
+    """``path`` as text that could follow the tree's name."""
     return path.codify("")
 
 
 def paths(tree: Any) -> list[str]:
-    """For each leaf, where it is, as one would index it.
+    """The path of each leaf, written as an index.
 
     >>> paths({"w": (1, 2)})
     ["['w'][0]", "['w'][1]"]
@@ -154,7 +155,7 @@ def paths(tree: Any) -> list[str]:
 
 
 def broadcast(prefix: Any, tree: Any, is_leaf: IsLeaf = None) -> Any:
-    """A tree as ``tree``, each leaf of ``prefix`` repeated for all leaves below it.
+    """A tree like ``tree``, with each leaf of ``prefix`` for all leaves below it.
 
     >>> broadcast((1, 2), ((0, 0), {"a": 0}))
     ((1, 1), {'a': 2})
@@ -163,7 +164,7 @@ def broadcast(prefix: Any, tree: Any, is_leaf: IsLeaf = None) -> Any:
 
 
 def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
-    """The leaves of ``prefix`` for each leaf of ``tree`` below; None is one of prefix.
+    """For each leaf of ``tree``, the leaf of ``prefix`` above it, which may be None.
 
     >>> broadcast_prefix((0, None), ((1, None, 2), 3))
     [0, 0, None]
@@ -175,7 +176,7 @@ def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
     return [value for value, leaf in pairs if leaf is not None]
 
 
-# Classes of one's own.
+# Custom classes.
 
 
 def register_node(
@@ -238,9 +239,9 @@ def _parts(cls: type, parts: Any) -> tuple[tuple[Any, ...], Hashable]:
 
 @register_node
 class Partial(functools.partial[Any]):
-    """``functools.partial`` as a tree: the arguments it has are leaves.
+    """``functools.partial`` as a tree, whose leaves are its arguments.
 
-    So a function goes through ``jit`` and ``grad`` as an argument, with what it holds.
+    It lets a function be an argument of ``jit`` and ``grad``, with its arrays.
 
     >>> double = Partial(lambda a, x: a * x, 2.0)
     >>> double(3.0), leaves(double)
@@ -261,7 +262,7 @@ class Partial(functools.partial[Any]):
 def register_static(cls: C) -> C:
     """Make instances of ``cls`` parts of the structure, without leaves; gives ``cls``.
 
-    They are hashable, and compared by ``==``: a function is compiled anew for each.
+    They are hashable and compared by ``==``. A function is compiled for each value.
 
     >>> @register_static
     ... class Mode(str):

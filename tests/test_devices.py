@@ -265,7 +265,7 @@ def test_what_would_change_an_array_says_what_to_write(there):
     x = there(X)
     with pytest.raises(InPlaceError, match=r"on a .*x = x\.at\[index\]\.set\(y"):
         x[0] = 1.0
-    with pytest.raises(InPlaceError, match=r"x\.at\[index\]\.add\(y\) and its kin"):
+    with pytest.raises(InPlaceError, match=r"x\.at\[index\]\.add\(y\)"):
         np.add(X, x, out=X)
     with pytest.raises(InPlaceError, match=r"write x = arrayfn.numpy.sort\(x\)"):
         x.sort()

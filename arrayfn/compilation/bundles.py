@@ -1,12 +1,12 @@
-"""Saved functions: a folder of text, JSON and arrays, loaded without what made it.
+"""Saved functions: a folder of text, JSON and arrays, loaded without their source code.
 
-A bundle is ``program.txt`` (the Program, to read), ``bundle.json`` (structure of
+A bundle is ``program.txt`` (the Program as text), ``bundle.json`` (structure of
 arguments and results, options, hashes of kernels), ``constants/0.npy`` and so on, and
-``SHA256SUMS``, the hashes of these files. Loading traces nothing and runs no code of
-the files: the Program is parsed and checked, and kernels are made of it anew, for the
-machine that loads it. Names of the file are no names in kernels, and a kernel that
-arrayfn's own compiler does not know is refused. Where the machine is one like that
-which saved the bundle, kernels are compared with their hashes.
+``SHA256SUMS``, the hashes of these files. Loading traces nothing and runs no code from
+the files. The Program is parsed and checked, and its kernels are made again for the
+machine that loads it. Names in the file do not become names in kernels, and a kernel
+that arrayfn's own compiler does not know is refused. On a machine like the one that
+saved the bundle, kernels are compared with their hashes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What is compiled outside ``jit``: long loops, and all that is on a device.
+"""Compiles some operations outside ``jit``: long loops, and operations on a device.
 
-A loop of a few steps is interpreted, which takes less time than to compile it. One that
-has come to more than that, in a single call or in several of the same Program, runs
-compiled from then on, a ``while_loop`` from the step that it had got to.
+A loop is interpreted at first, since compiling takes longer than a few steps. When it
+has taken more steps than that, in one call or in several of the same Program, it is
+compiled. A ``while_loop`` continues at the step it had reached.
 
-An operation on an array in a device's memory is a Program of one equation, compiled for
-that device once for each of its types and params. Numbers are operands of it, so that
-another number is no other Program. The Program of a derivative runs as a whole.
+An operation on an array in a device's memory is a Program of one equation, compiled
+once for each of its types and params. Numbers are its operands, so another number needs
+no other Program. The Program of a derivative runs as a whole.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from arrayfn.tracing import ArrayOnDevice, Immediate, device_of
 
 Array = np.ndarray[Any, Any]
 
-# To compile an equation takes as long as to interpret it so often, about.
+# Compiling an equation takes about as long as interpreting it so many times.
 _PATIENCE: Final = 300
 _MOST_LOOPS: Final = 1024
 _MOST_OPERATIONS: Final = 4096
@@ -51,7 +51,7 @@ _LOOPS: Final = ("scan", "while_loop", "while_linear")
 
 
 def install() -> None:
-    """Let operations on arrays outside ``jit`` use what is here."""
+    """Make operations on arrays outside ``jit`` use this module."""
     Immediate.compute = compute
     Immediate.compute_there = compute_there
     Immediate.run_there = run_there
@@ -60,7 +60,7 @@ def install() -> None:
 def compute(
     primitive: Primitive, arrays: Sequence[Array], params: Params
 ) -> Sequence[Array] | None:
-    """The results of a primitive that holds a loop; None if NumPy is to compute them.
+    """The results of a primitive that holds a loop; None leaves them to NumPy.
 
     ``arrays`` are its operands.
     """
@@ -71,7 +71,7 @@ def compute(
     text = format_program(program, comments=False)
     left = _PATIENCE * _size(program) - _spent.of(text)
     if has_effect(program.equations[0]):
-        left = 0  # what is begun anew would have its effects twice
+        left = 0  # starting again would repeat its effects
     run = _Interpreter(max(0, left))
     try:
         return run.evaluate(expand(program), operands)
@@ -113,9 +113,9 @@ def run_there(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
 
 
 class _There:
-    """What is compiled for operations on devices, and numbers that they have used.
+    """The executables of operations on devices, and numbers put there.
 
-    Where there are too many all are forgotten.
+    When there are too many, all are dropped.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class _There:
         self._numbers: dict[Any, Any] = {}
 
     def find(self, key: Any, device: str, program: Callable[[], Program]) -> Executable:
-        """The executable kept under ``key``; of ``program()`` if there is none."""
+        """The executable under ``key``; if there is none, compile ``program()``."""
         known = self._executables.get(key)
         if known is None:
             if len(self._executables) >= _MOST_OPERATIONS:
@@ -139,7 +139,7 @@ class _There:
         self._numbers.clear()
 
     def put(self, device: str, x: Any) -> Any:
-        """``x``; a number that was there before as the array that it is there."""
+        """``x``; a number that was put there before as the array it became."""
         if isinstance(x, ArrayOnDevice) or x.shape:
             return x
         key = (device, x.dtype, x.tobytes())
@@ -155,7 +155,7 @@ _there = _There()
 
 
 def _of_types(program: Program, types: Sequence[ArrayType]) -> Program:
-    """``program`` without constants, of inputs of these types in place of its own."""
+    """``program`` without constants, with inputs of these types."""
     builder = ProgramBuilder(program.name)
     with builder:
         operands: list[Atom] = []
@@ -173,13 +173,13 @@ def _of_types(program: Program, types: Sequence[ArrayType]) -> Program:
 
 
 class _OutOfPatienceError(Exception):
-    """A loop that is interpreted for longer than it takes to compile it."""
+    """A loop has been interpreted for longer than compiling takes."""
 
 
 class _Interpreter:
     """Evaluates Programs as the reference does, up to a number of equations.
 
-    ``carry`` are the operands with which the outermost while_loop is to be continued.
+    ``carry`` has the operands with which the outermost while_loop continues.
     """
 
     def __init__(self, limit: int) -> None:
@@ -203,7 +203,7 @@ class _Interpreter:
         return [_value(a, values) for a in program.outputs]
 
     def results(self, equation: Equation, arguments: list[Any]) -> Sequence[Any]:
-        """What one equation gives."""
+        """The results of one equation."""
         row, params = equation.primitive, equation.params
         assert isinstance(row, Primitive)
         if row.name == "while_loop":
@@ -259,7 +259,7 @@ def _value(atom: Any, values: dict[Var, Any]) -> Any:
 
 
 class _Spent:
-    """How many equations of each loop have been interpreted, by its text."""
+    """Counts the interpreted equations of each loop, keyed by its text."""
 
     def __init__(self) -> None:
         self.equations: dict[str, int] = {}
@@ -269,7 +269,7 @@ class _Spent:
         return self.equations.get(text, 0)
 
     def add(self, text: str, count: int) -> None:
-        """``count`` more."""
+        """Add ``count``."""
         if len(self.equations) > _MOST_LOOPS:
             self.equations.clear()
         self.equations[text] = self.of(text) + count
@@ -302,7 +302,7 @@ def _alone(primitive: Primitive, types: Iterable[ArrayType], params: Params) -> 
 
 
 def _size(program: Program) -> int:
-    """The equations of ``program``, with those inside."""
+    """The number of equations of ``program``, nested Programs included."""
     return sum(
         1 + sum(map(_size, equation.subprograms())) for equation in program.equations
     )

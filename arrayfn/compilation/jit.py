@@ -1,7 +1,7 @@
-"""jit: a function compiled for the types of its arguments, once for each.
+"""jit: compiles a function once for each signature of its arguments.
 
-A call looks its arguments' signature up, and runs the executable found there. A new
-signature traces the function anew; kernels that are equal compile once.
+A call looks up the signature of its arguments and runs the executable found. A new
+signature is traced and compiled; equal kernels compile once.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ Device = str | Sequence[str]
 
 
 class Jitted:
-    """What ``jit`` gives: call it as the function it wraps."""
+    """A jitted function; call it like the function it wraps."""
 
-    # Apart from the attributes of the function, which a wrapper of this has too.
+    # Kept apart from the function's attributes, which a wrapper copies.
     __slots__ = (
         *("_function", "_backend", "_static", "_donated", "_options", "_checks"),
         *("_cache", "_last", "_last_by_trees", "__dict__", "__weakref__"),
@@ -101,12 +101,12 @@ class Jitted:
         return self._call(args, kwargs)
 
     def clear_cache(self) -> None:
-        """Forget what was compiled; the next call compiles again."""
+        """Drop the compiled code; the next call compiles again."""
         self._cache.clear()
         self._last = self._last_by_trees = None
 
     def clear_calls_of(self, operator: str) -> None:
-        """Forget what was compiled if it calls ``operator``."""
+        """Drop the compiled code that calls ``operator``."""
         if any(operator in entry.operators for entry in self._cache.values()):
             self.clear_cache()
 
@@ -122,7 +122,7 @@ class Jitted:
         vars(self).update(own)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """A method of the instance: its first argument, as any method's."""
+        """The bound method, whose first argument is the instance."""
         return self if instance is None else functools.partial(self, instance)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -159,7 +159,7 @@ class Jitted:
         leaves: list[Any],
         structure: tree.TreeDef,
     ) -> None:
-        """Take a short way next time."""
+        """Keep a shortcut for the next call."""
         run = entry.run
         self._last = self._last_by_trees = None
         if self._static or not isinstance(run, DirectExecutable):
@@ -175,7 +175,7 @@ class Jitted:
             self._last_by_trees = by_trees(call, structure, out_tree)
 
     def _backend_of(self, values: Sequence[Any]) -> Backend:
-        """Where to compute with ``values``: where they are, if no device was named."""
+        """The backend for ``values``: where they are, if no device was named."""
         return self._backend or BACKENDS[device_of(values) or "cpu"]
 
     def _trace(
@@ -203,7 +203,7 @@ class Jitted:
         static: StaticArguments,
         leaves: list[Any],
     ) -> Any:
-        """Inside a trace: one operator_call, whose body is the traced function."""
+        """Inside a trace, emit one operator_call whose body is the traced function."""
         self._check_around()
         return self._applied(self._trace(args, kwargs, static), leaves)
 
@@ -218,7 +218,7 @@ class Jitted:
         return tree.unflatten(traced.out_tree, list(results))
 
     def _check_around(self) -> None:
-        """ArgumentError where checks are for a part only of what is compiled."""
+        """Raise ArgumentError if only a part of what is compiled asks for checks."""
         around = current_frame()
         missing = self._checks - (self._checks if around is None else around.checks)
         if around is not None and missing:
@@ -326,17 +326,17 @@ class _Entry:
 
 @KERNELS.tell
 def _clear_calls_of(operator: str) -> None:
-    """Have functions that call ``operator`` compiled again, with its kernels of now."""
+    """Have functions that call ``operator`` compiled again, with its kernels."""
     for jitted in list(_all):
         jitted.clear_calls_of(operator)
 
 
 @contextmanager
 def _collector_paused() -> Generator[None]:
-    """Pause the garbage collector, if it runs, while the compiler's own code does.
+    """Pause the garbage collector while the compiler runs.
 
-    Lowering makes many objects and hardly any cycles. The collector would walk them all
-    each time their number has grown by a quarter: a third to a half of the time.
+    Lowering makes many objects and hardly any cycles. The collector would traverse them
+    each time their number grows by a quarter, for a third to a half of the time.
     """
     if not gc.isenabled():
         yield
@@ -362,25 +362,27 @@ def jit(
     """Compile ``function`` for the types of its arguments, at its first call with them.
 
     Arguments are pytrees of arrays and numbers. ``device`` names a backend, or several
-    to fall back in their order; arrays that are elsewhere are copied there. Without it
-    the function runs where its arguments are: on the GPU if one of them is an array
-    there, else on the CPU. Static arguments are Python values, hashed, for each of
-    which the function is compiled anew. Donated arguments may be overwritten.
+    of which the first available one is used; arrays that are elsewhere are copied
+    there. Without it the function runs where its arguments are: on the GPU if one of
+    them is an array there, else on the CPU. Static arguments are hashable Python
+    values; the function is compiled again for each of their values. Donated arguments
+    may be overwritten.
 
-    Results have the same bits in each run on one machine, unless ``deterministic`` is
-    False: then a GPU may add up in whatever order is fastest. ``mode="persistent"``
-    makes one kernel, on a GPU, of steps that follow each other, for work so small that
-    launches are its cost. On a CPU neither changes anything.
+    Results have the same bits in each run on one machine. With ``deterministic=False``
+    a GPU may add in any order, which can be faster. ``mode="persistent"`` fuses
+    successive steps into one kernel on a GPU, for work so small that launches dominate.
+    On a CPU neither changes anything.
 
     ``checks=True`` raises OutOfBoundsError, an IndexError, for an index outside its
-    axis, where without it reading gives a fill value and writing does nothing. Other
-    checks are asked for by name, several in a tuple: ``"nan"`` and ``"inf"`` raise
-    NotFiniteError for what is made of operands that are none, ``"division"`` raises
-    DivisionByZeroError, ``"index"`` is what True is, and ``"all"`` all of them. The
-    errors name the line. A checked function is slower, and waits for its results.
+    axis. Without it such a read gives a fill value and such a write does nothing. Other
+    checks are named, several in a tuple: ``"nan"`` and ``"inf"`` raise NotFiniteError
+    where an operation on other numbers gives NaN or an infinity, ``"division"`` raises
+    DivisionByZeroError, ``"index"`` is the same as True, and ``"all"`` means all of
+    them. The errors name the line. A checked function is slower and waits for its
+    results.
 
-    Raises ArgumentError for what is no array and not static, for static arguments that
-    the function does not take, and for unknown modes and checks.
+    Raises ArgumentError for an argument that is neither an array nor static, for static
+    arguments that the function does not take, and for unknown modes and checks.
 
     >>> import numpy as np
     >>> jit(lambda x, y: x * y + 1.0)(np.ones(3), np.full(3, 2.0))

@@ -1,4 +1,4 @@
-"""Operators: named pure functions whose body is the semantics, and kernels for them.
+"""Operators: named pure functions, defined by their bodies, and kernels for them.
 
     @operator
     def softmax(x, axis=-1): ...  # arrayfn code: the reference, and what grad uses
@@ -6,9 +6,9 @@
     @softmax.kernel("cuda", when=last_axis)  # another implementation
     def softmax_rows(x, out): ...
 
-Called outside a trace an operator runs its body. Inside one it becomes an
-``operator_call`` equation with the body's Program, which transformations go through and
-for which a backend may put a registered kernel.
+Outside a trace an operator runs its body. Inside a trace it becomes an
+``operator_call`` equation with the body's Program. Transformations apply to that
+Program, and a backend may run a registered kernel in its place.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from arrayfn.transforms.custom import closed_over, with_inputs
 
 
 class Operator:
-    """What ``operator`` makes of a function: call it as that function."""
+    """A named operator; call it like the function it was made of."""
 
     def __init__(
         self, function: Function, name: str, static_argnames: frozenset[str]
@@ -52,7 +52,7 @@ class Operator:
 
     @property
     def kernels(self) -> tuple[OperatorKernel, ...]:
-        """The registered implementations besides the body."""
+        """The registered kernels."""
         return tuple(KERNELS.of(self.name))
 
     def kernel(
@@ -69,23 +69,24 @@ class Operator:
     ) -> Callable[[Function], Function]:
         """A decorator that registers an implementation for ``backend``.
 
-        It is taken for operands that ``when(*types, **static)`` accepts; of several the
-        one that was registered last. It is called with the operands, then the arrays to
-        write the results into, then the static arguments by name. For ``"cpu"`` arrays
-        are NumPy's, in the plan's own memory: operands are read-only, and no array is
-        to be kept. For ``"cuda"`` they are DeviceArrays; what it launches may be on any
-        stream that waits for the default one. One that is not ``deterministic`` is for
-        ``jit(f, device="cuda", deterministic=False)`` alone. See ``OperatorKernel`` for
-        ``prepared`` and ``lowered`` ones, and for those that take ``views``. Jitted
-        functions that call the operator are compiled again when they are next called;
-        what ``lower`` and ``compile`` gave keeps the kernels that it has.
+        It is used for operands that ``when(*types, **static)`` accepts; of several, the
+        one registered last. It is called with the operands, then the arrays to write
+        the results into, then the static arguments by name. For ``"cpu"`` these are
+        NumPy arrays in the plan's memory: operands are read-only, and the kernel must
+        not keep any array. For ``"cuda"`` they are DeviceArrays; the kernel may launch
+        on any stream that waits for the default one. A kernel that is not
+        ``deterministic`` is used only by ``jit(f, device="cuda",
+        deterministic=False)``. See ``OperatorKernel`` for ``prepared`` and ``lowered``
+        kernels, and for those that take ``views``. Jitted functions that call the
+        operator are compiled again at their next call; results of ``lower`` and
+        ``compile`` keep the kernels they have.
 
         The first call of each signature (types and static arguments) is compared with
-        the operator's body, on the operands and near them, where a kernel whose
-        derivative is not the body's differs; ``KernelMismatchError`` says where. The
+        the operator's body, at the operands and at points near them, where a kernel
+        with another derivative differs. ``KernelMismatchError`` says where. The
         tolerance is the square root of the results' machine epsilon, relative to the
-        greatest result; ``check`` may name another, and False turns the comparison off.
-        What is ``lowered``, or captured at once into a CUDA graph, is not compared.
+        largest result; ``check`` may give another, and False turns the comparison off.
+        Kernels that are ``lowered`` or captured into a CUDA graph are not compared.
 
         Derivatives use the body, with a ``DroppedKernelWarning``. So does ``vmap``,
         unless the kernel has a method for it: ``vmap="sequential"`` calls it for each
@@ -131,7 +132,7 @@ class Operator:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function; one equation inside a trace."""
         dynamic, static = self._split(args, kwargs)
-        # In the order of the parameters, in which kernels take them.
+        # In the order of the parameters, as kernels take them.
         leaves, structure = tree.flatten(tuple(dynamic.values()))
         there = bool(device_of(leaves)) and not is_staged(leaves)
         if not (there or is_staged(leaves)):
@@ -208,8 +209,8 @@ def operator(
     """Make ``function`` an operator, called ``name`` (by default as the function is).
 
     Its parameters without a default are operands: arrays, or pytrees of them. Those
-    with a default are static: hashable Python values, one Program for each. Give
-    ``static_argnames`` to say otherwise.
+    with a default are static: hashable Python values, one Program for each.
+    ``static_argnames`` overrides this.
 
     >>> import numpy as np
     >>> @operator

@@ -1,7 +1,7 @@
-"""Copies of the arrays that functions capture, which their owners may change.
+"""Copies the arrays that functions capture, since their owners may change them.
 
-A function compiled for several signatures, and several functions, share the copy of an
-array as long as it has not changed.
+Several signatures and several functions share the copy of an array as long as the array
+has not changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _copies: WeakValueDictionary[tuple[Any, ...], Array] = WeakValueDictionary()
 
 
 def with_own_constants(program: Program) -> Program:
-    """``program`` with copies of what it captured."""
+    """``program`` with copies of its captured arrays."""
     if not program.constants:
         return program
     values = program.constant_values
@@ -31,7 +31,7 @@ def with_own_constants(program: Program) -> Program:
 
 
 def _own(array: Array) -> Array:
-    """A copy of ``array``: that which was made before, if it is the same still."""
+    """A copy of ``array``: the one made before, if the array has not changed since."""
     key = (id(array), array.shape, array.dtype, array.strides)
     known = _copies.get(key)
     if known is not None and _have_same_bits(known, array):
@@ -42,7 +42,7 @@ def _own(array: Array) -> Array:
 
 
 def _have_same_bits(one: Array, other: Array) -> bool:
-    """Whether two arrays of one shape and dtype are alike, NaNs and zeros too."""
+    """Whether two arrays of one shape and dtype have the same bits."""
     integers = _INTEGERS.get(one.itemsize)
     if integers is None:
         parts = ((one.real, other.real), (one.imag, other.imag))

@@ -1,7 +1,7 @@
-"""Short ways to call an executable again: no checks of leaves, no key, no search.
+"""Shortcuts for calling an executable again, without leaf checks, key and lookup.
 
-An executable sees itself whether its inputs fit; an ``int`` says that they don't, and
-that nothing was run.
+An executable checks itself whether its inputs fit. If they do not, it returns an
+``int`` and has run nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def gives_tuple(out_tree: tree.TreeDef) -> bool:
 def by_trees(
     call: Call, structure: tree.TreeDef, out_tree: tree.TreeDef | None
 ) -> Call:
-    """A call of ``(args, kwargs)`` of one structure: 1 if they have another.
+    """A call with ``(args, kwargs)`` of one structure; it gives 1 for any other.
 
     ``call`` takes their leaves, and gives what ``out_tree`` has, or without one the
     result itself.
@@ -55,9 +55,9 @@ def by_trees(
 
 
 def if_on_device(call: Call) -> Call:
-    """``call``, where an argument is on a device; else 1, as if the first did not fit.
+    """``call`` if an argument is on a device; else 1, as if the inputs did not fit.
 
-    NumPy's arrays alone are for another backend.
+    NumPy arrays alone go to another backend.
     """
 
     def run(*args: Any) -> Any:

@@ -1,7 +1,7 @@
 """The stages between a function and its results: lowered, then compiled.
 
-``jit(f).lower(*args)`` gives a ``Lowered``: Program, kernels and plan, to read, and to
-replace kernels in. Its ``compile()`` gives a ``Compiled``, to call.
+``jit(f).lower(*args)`` gives a ``Lowered``: the Program, kernels and plan, which can be
+read and whose kernels can be replaced. Its ``compile()`` gives a ``Compiled`` to call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OF_THIS_PROCESS: Final = (
 
 @dataclass(frozen=True)
 class Compiled:
-    """A function compiled for one signature, that of its arguments."""
+    """A function compiled for one signature."""
 
     compiled: CompiledProgram
     run: Callable[..., Any]
@@ -71,9 +71,9 @@ class Compiled:
 class Lowered:
     """A function lowered for one signature, before it is compiled.
 
-    ``program`` is as traced; ``kernels`` have a name, a source and why they are fused
-    so; ``plan`` runs them; ``text()`` is all of it, to read. With ``sites`` the
-    Program's last result is a fault, that of the check at one of them.
+    ``program`` is the traced Program. ``kernels`` have a name, a source and the reason
+    for their fusion. ``plan`` runs them. ``text()`` shows all of it. With ``sites`` the
+    Program's last result tells which check failed, at one of these sites.
     """
 
     program: Program
@@ -90,7 +90,7 @@ class Lowered:
 
     @property
     def kernels(self) -> tuple[Kernel | LibraryKernel, ...]:
-        """The kernels, generated and of libraries."""
+        """The generated kernels and the library calls."""
         return self.compiled_program.kernels
 
     @property
@@ -117,14 +117,13 @@ class Lowered:
         return "\n".join(parts)
 
     def with_kernel(self, name: str, source: str) -> Lowered:
-        """This, with other source for the kernel ``name``: an edited or a new one.
+        """A copy with another source for the kernel ``name``.
 
-        ``source`` is Python that defines a function of that name and the kernel's
-        parameters. It may use what the printed kernels use, and all that Numba
-        compiles for pointers and integers. On a CPU it must do the work items from
-        ``begin`` to ``end`` alone; on a GPU it is what every thread does. Raises
-        ArgumentError if there is no such kernel, or the function is not defined with
-        these parameters.
+        ``source`` is Python that defines a function of that name with the kernel's
+        parameters. It may use what printed kernels use, and everything that Numba
+        compiles for pointers and integers. On a CPU it must do only the work items from
+        ``begin`` to ``end``; on a GPU every thread runs it. Raises ArgumentError if
+        there is no such kernel, or the function is not defined with these parameters.
 
         >>> import numpy as np
         >>> import arrayfn as af
@@ -175,7 +174,7 @@ class Lowered:
 
 
 def _check_definition(source: str, kernel: Kernel) -> None:
-    """ArgumentError unless ``source`` defines ``kernel``'s function."""
+    """Raise ArgumentError unless ``source`` defines ``kernel``'s function."""
     try:
         body = ast.parse(source).body
     except SyntaxError as error:

@@ -1,4 +1,4 @@
-"""Static arguments of a compiled function: values that it is compiled for."""
+"""Static arguments: the values that a function is compiled for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StaticParameters:
         numbers: int | Sequence[int] | None,
         names: str | Sequence[str] | None,
     ) -> StaticParameters:
-        """Those of ``numbers`` and ``names``: each may be given either way.
+        """The static parameters named by ``numbers`` and ``names``.
 
         Raises ArgumentError for a number or name that ``function`` does not take.
         """
@@ -56,7 +56,7 @@ class StaticParameters:
     def split(
         self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], StaticArguments]:
-        """The dynamic arguments of a call of ``function``, and the static ones.
+        """The dynamic and the static arguments of a call of ``function``.
 
         Raises ArgumentError for a static argument that is not hashable.
         """
@@ -82,7 +82,7 @@ class StaticParameters:
 
 
 def check_positions(name: str, function: Function, positions: Sequence[int]) -> None:
-    """Raise ArgumentError for a position that ``function`` has no argument at."""
+    """Raise ArgumentError for a position at which ``function`` has no argument."""
     if positions:
         try:
             parameters = list(inspect.signature(function).parameters.values())
@@ -97,7 +97,7 @@ def _check_known(
     positions: Sequence[int],
     names: Sequence[str],
 ) -> None:
-    """Raise ArgumentError for a position or name that is no parameter's."""
+    """Raise ArgumentError for a position or name without a parameter."""
     _check_positions("static_argnums", function, parameters, positions)
     own = [p.name for p in parameters]
     if any(p.kind == inspect.Parameter.VAR_KEYWORD for p in parameters):
@@ -147,7 +147,7 @@ class StaticArguments:
     named: tuple[tuple[str, _Value], ...] = ()
 
     def bound(self, function: Function) -> Function:
-        """The function of the dynamic arguments alone."""
+        """``function`` with the static arguments bound."""
         if not self.positional and not self.named:
             return function
 
@@ -181,7 +181,7 @@ def _typed(value: Any) -> Any:
     if isinstance(value, frozenset):
         return type(value), frozenset(_typed(x) for x in value)
     if isinstance(value, (float, complex, np.inexact)):
-        return type(value), repr(value)  # tells -0.0 from 0.0
+        return type(value), repr(value)  # distinguishes -0.0 from 0.0
     return type(value), value
 
 

@@ -1,4 +1,4 @@
-"""Building Programs: a ProgramBuilder collects equations, rules emit into it.
+"""Building Programs: rules emit equations into a ProgramBuilder.
 
 Transformations are written with Vars and Literals: inside ``with builder:`` a call of a
 primitive, ``mul(x, y)``, appends an equation to ``builder`` and returns its outputs.
@@ -53,7 +53,7 @@ class ProgramBuilder:
         return [self.input(v.type, v.hint) for v in program.inputs]
 
     def constant(self, array: Array) -> Var:
-        """The constant that holds ``array``; the same array is held once."""
+        """The constant that holds ``array``; one array object gets one constant."""
         known = self._constants.get(id(array))
         if known is None:
             array = in_place(array)
@@ -67,13 +67,13 @@ class ProgramBuilder:
     def emit(
         self, primitive: PrimitiveRow, inputs: Iterable[Atom], params: Params
     ) -> tuple[Var, ...]:
-        """Append an equation; its outputs."""
+        """Append an equation and return its outputs."""
         equation = Equation.infer(primitive, tuple(inputs), params, self.source)
         self.equations.append(equation)
         return equation.outputs
 
     def replay(self, equation: Equation, environment: dict[Var, Atom]) -> None:
-        """Append ``equation`` with its inputs renamed; record its new outputs."""
+        """Append ``equation`` with its inputs renamed, and record its new outputs."""
         inputs = tuple([rename(a, environment) for a in equation.inputs])
         self.source = equation.source
         made = equation.renamed(inputs)
@@ -81,9 +81,9 @@ class ProgramBuilder:
         environment.update(zip(equation.outputs, made.outputs, strict=True))
 
     def take(self, equation: Equation, environment: dict[Var, Atom]) -> None:
-        """Append ``equation`` itself where possible: its outputs stay what they are.
+        """Like ``replay``, but keep the Equation object and its outputs where possible.
 
-        They are defined nowhere else in the Program being built.
+        Nothing else in the Program under construction may define these outputs.
         """
         inputs = tuple([rename(a, environment) for a in equation.inputs])
         self.source = equation.source
@@ -92,7 +92,7 @@ class ProgramBuilder:
         environment.update(zip(equation.outputs, made.outputs, strict=True))
 
     def inline(self, program: Program, operands: Sequence[Atom]) -> list[Atom]:
-        """Append the equations of ``program`` applied to ``operands``; its outputs."""
+        """Append the equations of ``program`` on ``operands``; return its outputs."""
         environment = self.bind_inputs(program, operands)
         source = self.source
         for equation in program.equations:
@@ -103,7 +103,7 @@ class ProgramBuilder:
     def bind_inputs(
         self, program: Program, operands: Sequence[Atom]
     ) -> dict[Var, Atom]:
-        """``program``'s inputs as ``operands``, its constants as this one's."""
+        """Map ``program``'s inputs to ``operands``, its constants to this one's."""
         environment: dict[Var, Atom] = dict(zip(program.inputs, operands, strict=True))
         for var, value in zip(program.constants, program.constant_values, strict=True):
             environment[var] = self.constant(value)

@@ -1,4 +1,4 @@
-"""The textual form of Programs: the printer. ``text`` parses it back.
+"""Prints Programs as text, which ``text`` parses back.
 
 program loss(w: f32[784,10], x: f32[128,784]) -> (f32[128,10]) {
   a: f32[128,10] = dot_general(x, w) {contract=((1,),(0,))}     # train.py:14
@@ -38,7 +38,7 @@ def variable_names() -> Iterator[str]:
             yield name
 
 
-# Python's keywords, the text form's, and what it would read as numbers.
+# The keywords of Python and of the text form, and names that read as numbers.
 _RESERVED = frozenset(
     {*keyword.kwlist, "program", "constants", "inf", "nan", "infj", "nanj"}
 )
@@ -57,7 +57,7 @@ def name_vars(program: Program) -> dict[Var, str]:
     fresh = (name for name in variable_names() if name not in taken)
     arguments = (*program.inputs, *program.constants)
     for var in arguments:
-        # Python reads identifiers so: one that looks different is the same name.
+        # Python normalises identifiers so: names that look different can be the same.
         name = unicodedata.normalize("NFKC", var.hint)
         if name.isidentifier() and name not in taken and name not in _RESERVED:
             names[var] = name
@@ -72,7 +72,7 @@ def name_vars(program: Program) -> dict[Var, str]:
 
 
 def _program_lines(program: Program, keyword: str, column: int | None) -> list[str]:
-    """The lines; equations' comments, if any, begin in ``column``."""
+    """The lines; comments of equations, if any, begin in ``column``."""
     names = name_vars(program)
     inputs = ", ".join(f"{names[v]}: {v.type}" for v in program.inputs)
     constants = ", ".join(f"{names[v]}: {v.type}" for v in program.constants)
@@ -120,7 +120,7 @@ def _equation_lines(
 def _indented(
     program: Program, keyword: str, indent: int, column: int | None
 ) -> list[str]:
-    """A nested Program's lines; its comments stand below those around it."""
+    """A nested Program's lines; its comments align with those around it."""
     inner = None if column is None else column - indent
     return [" " * indent + line for line in _program_lines(program, keyword, inner)]
 

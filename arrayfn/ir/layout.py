@@ -1,7 +1,7 @@
-"""Layouts: how an array's elements lie in memory. Frozen values, part of its type.
+"""Layouts: the order of an array's elements in memory, a part of its type.
 
 ``C`` is row-major, ``F`` column-major; ``Strided`` gives each axis its stride, in
-elements. A layout knows its strides for a shape, and what becomes of it under a view.
+elements. Layouts are immutable. They give their strides for a shape.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs: typed, frozen lists of Equations over Vars and Literals.
+"""Programs: typed, immutable lists of Equations over Vars and Literals.
 
 Construction checks: an Equation's outputs have the types that its primitive's rule
 gives; a Program uses no Var before it is defined and defines none twice. Rank-0
@@ -26,10 +26,10 @@ NO_PARAMS: Params = MappingProxyType({})
 
 
 class _Frozen:
-    """Base of what is compared by identity and never changes.
+    """Base of immutable classes whose objects are compared by identity.
 
-    Attributes are set once, by their slots' own setters: dataclasses with
-    ``frozen=True`` take four times as long to make.
+    Constructors set attributes by the setters of their slots. A dataclass with
+    ``frozen=True`` takes four times as long to construct.
     """
 
     __slots__ = ()
@@ -42,9 +42,9 @@ class _Frozen:
 
 
 class Var(_Frozen):
-    """A typed value of a Program, equal to itself alone.
+    """A typed value of a Program, equal only to itself.
 
-    ``hint`` is what the user calls it; the printer makes a name of it.
+    ``hint`` is the user's name for it, from which the printer makes a name.
     """
 
     __slots__ = ("hint", "type")
@@ -83,7 +83,7 @@ class Literal(_Frozen):
         return Literal, (self.value, self.type.dtype, self.type.weak)
 
     def key(self) -> tuple[str, DType]:
-        """Equal for literals with the same bits."""
+        """A key that is equal for literals with the same bits."""
         return repr(self.value), self.type.dtype
 
     def __repr__(self) -> str:
@@ -136,7 +136,7 @@ class Equation:
         return cls(primitive, inputs, kept, outputs, source)
 
     def renamed(self, inputs: tuple[Atom, ...]) -> Equation:
-        """The same of other ``inputs``, with fresh outputs."""
+        """The same equation of other ``inputs``, with fresh outputs."""
         for have, given in zip(self.inputs, inputs, strict=True):
             if given.type is not have.type:
                 return Equation.infer(self.primitive, inputs, self.params, self.source)
@@ -144,7 +144,7 @@ class Equation:
         return Equation(self.primitive, inputs, self.params, outputs, self.source)
 
     def given(self, inputs: tuple[Atom, ...]) -> Equation:
-        """The same of other ``inputs``, with its own outputs if their types stay."""
+        """The same equation of other ``inputs``; it keeps outputs whose types stay."""
         same = True
         for have, atom in zip(self.inputs, inputs, strict=True):
             if atom is not have:
@@ -158,7 +158,7 @@ class Equation:
     def check(self) -> None:
         """Raise ProgramError unless the outputs have the rule's types.
 
-        Rules give row-major types; which layout a value has is the compiler's choice.
+        Rules give row-major types. The compiler chooses the layout of a value.
         """
         types = self.primitive.result_types(self.inputs, self.params)
         have = tuple(v.type for v in self.outputs)
@@ -184,9 +184,8 @@ class Equation:
 class Program:
     """Inputs, captured constants, equations in order, outputs.
 
-    ``constants`` are inputs of their own kind: Vars whose arrays are in
-    ``constant_values``. A Program inside an equation has none; its closed-over values
-    are inputs.
+    ``constants`` are Vars whose arrays are in ``constant_values``. A Program inside an
+    equation has none; its captured values are inputs.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""The textual form of Programs: the parser, and the printer beside it.
+"""Parses the text form of Programs, which ``format`` prints.
 
 ``parse_program(format_program(p), table)`` gives a Program that prints as ``p`` does
-and means the same. Text is data: parsing runs none of it. The grammar, in which white
-space and comments separate and do nothing else (but a comment ``# file:line`` on the
-line of an equation is its source):
+and means the same. Text is data, and parsing runs none of it. White space and comments
+only separate, but a comment ``# file:line`` on an equation's line gives its source. The
+grammar:
 
     program  = "program" name "(" typed ")" ["constants" "(" typed ")"] "->" types body
     body     = "{" equation* "return" [operand ("," operand)*] "}"
@@ -64,8 +64,8 @@ _TOKEN: Final = re.compile(
     re.VERBOSE,
 )
 _WORDS: Final[dict[str, bool | None]] = {"True": True, "False": False, "None": None}
-_DEEPEST = 64
-# What a type rule raises when its params are not of the form that it is written for.
+_MAX_DEPTH = 64
+# What a type rule raises when its params do not have the form it expects.
 MISFITS: Final = (
     TypeError,
     ValueError,
@@ -76,7 +76,7 @@ MISFITS: Final = (
     MemoryError,
     RecursionError,
 )
-_MOST_BYTES: Final = 2**63 - 1  # of an array
+_MAX_BYTES: Final = 2**63 - 1  # of an array
 
 
 def parse_program(
@@ -89,8 +89,8 @@ def parse_program(
     """The Program that ``text`` describes, with its equations' types checked.
 
     ``table`` has the primitives by name; ``constants`` are the arrays of the Program's
-    constants, in order. Unless ``keep_names``, values have no names, and are numbered
-    where they are printed. Raises ProgramError, with the line, if the text is malformed
+    constants, in order. Unless ``keep_names`` is set, values lose their names, and the
+    printer numbers them. Raises ProgramError, with the line, if the text is malformed
     or describes no Program.
     """
     parser = _Parser(text, table, keep_names)
@@ -130,7 +130,7 @@ class _Parser:
                 )
             kind, word = str(match.lastgroup), match.group()
             if not word.isprintable() and kind != "space":
-                # Where it is printed again, it may end a comment or a line.
+                # Printed again, it could end a comment or a line.
                 raise ProgramError(f"line {line}: a control character in {word!r}")
             if kind == "name" and word != unicodedata.normalize("NFKC", word):
                 raise ProgramError(
@@ -189,7 +189,7 @@ class _Parser:
         return self.take().text
 
     def listed(self, close: str, item: Callable[[], T]) -> list[T]:
-        """Items separated by commas, one after the last allowed, up to ``close``."""
+        """Items separated by commas up to ``close``; a trailing comma is allowed."""
         items: list[T] = []
         while not self.accept(close):
             items.append(item())
@@ -225,7 +225,7 @@ class _Parser:
         line = self.next.line
         shape = tuple(self.listed("]", self.extent))
         type = ArrayType(shape, dtype, self.layout(len(shape)), weak)
-        if max(shape, default=0) > _MOST_BYTES or type.nbytes > _MOST_BYTES:
+        if max(shape, default=0) > _MAX_BYTES or type.nbytes > _MAX_BYTES:
             self.fail(f"no memory holds an array of {type}", line)
         return type
 
@@ -298,7 +298,7 @@ class _Parser:
         return values
 
     def string(self, token: _Token) -> str:
-        """The text of a string, which may have no escape that Python has not."""
+        """The text of a string; its escapes must be Python's."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", SyntaxWarning)
@@ -308,8 +308,8 @@ class _Parser:
 
     def enter(self) -> None:
         self.depth += 1
-        if self.depth > _DEEPEST:
-            self.fail(f"nested more than {_DEEPEST} deep")
+        if self.depth > _MAX_DEPTH:
+            self.fail(f"nested more than {_MAX_DEPTH} deep")
 
     # Programs.
 

@@ -1,4 +1,4 @@
-"""Types of arrays, and the types that values have."""
+"""Types of arrays, and the type of a value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from arrayfn.ir.layout import Layout, Shape
 class ArrayType:
     """Shape, data type and layout of an array.
 
-    ``weak`` marks what came from a Python scalar: its dtype gives way in promotion.
+    ``weak`` marks values of Python scalars, whose dtype yields in promotion.
     """
 
     shape: Shape
@@ -50,7 +50,7 @@ class ArrayType:
         return self.size * self.dtype.itemsize
 
     def span(self) -> tuple[int, int]:
-        """The lowest element in memory, from its first one, and how many it spans."""
+        """The lowest element's offset in memory, and the number of elements spanned."""
         if self.size == 0:
             return 0, 0
         steps = self.layout.strides(self.shape)

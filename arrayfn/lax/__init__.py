@@ -1,4 +1,4 @@
-"""The primitives under JAX's names: no promotion, and no broadcasting but of rank 0."""
+"""The primitives under JAX's names. Operands do not promote; only rank 0 broadcasts."""
 
 from __future__ import annotations
 

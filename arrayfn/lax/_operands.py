@@ -12,7 +12,7 @@ from arrayfn.tracing import apply
 
 
 def typed(name: str, *operands: ArrayLike) -> list[Any]:
-    """``operands`` with Python numbers in the dtype of the first that is none."""
+    """``operands`` with Python numbers in the dtype of the first array."""
     types = [ops.type_of_operand(name, x) for x in operands]
     strong = [
         t.dtype
@@ -27,5 +27,5 @@ def typed(name: str, *operands: ArrayLike) -> list[Any]:
 
 
 def elementwise(primitive: Primitive, *operands: ArrayLike) -> Array:
-    """``primitive`` of ``operands``."""
+    """Apply ``primitive`` to ``operands``."""
     return apply(primitive, *typed(primitive.name, *operands))

@@ -1,4 +1,4 @@
-"""Paddings of windows: pairs, or "SAME", "SAME_LOWER" and "VALID", as pairs."""
+"""Converts paddings of windows ("SAME", "SAME_LOWER", "VALID" or pairs) to pairs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def padtype_to_pads(
     window_strides: Sequence[int],
     padding: str,
 ) -> list[tuple[int, int]]:
-    """The (low, high) of each axis that ``padding`` means.
+    """The (low, high) padding of each axis for ``padding``.
 
-    "SAME" makes as many windows as strides fit into the extent, "SAME_LOWER" likewise
-    with the odd element before instead of after; "VALID" adds nothing.
+    "SAME" gives as many windows as strides fit into the extent. "SAME_LOWER" does too,
+    but puts an odd element before instead of after. "VALID" adds nothing.
 
     >>> padtype_to_pads((5, 6), (3, 3), (1, 2), "SAME")
     [(1, 1), (0, 1)]
@@ -69,7 +69,7 @@ def pairs(
 def per_axis(
     name: str, word: str, values: Sequence[int] | None, count: int
 ) -> tuple[int, ...]:
-    """``values``, one for each of ``count`` axes; 1 where they are None."""
+    """``values``, one for each of ``count`` axes; all 1 if None."""
     if values is None:
         return (1,) * count
     try:

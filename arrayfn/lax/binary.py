@@ -69,12 +69,12 @@ def lt(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def max(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The larger of x and y; NaN where either is."""
+    """The larger of x and y; NaN if either is NaN."""
     return elementwise(e.maximum, x, y)
 
 
 def min(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The smaller of x and y; NaN where either is."""
+    """The smaller of x and y; NaN if either is NaN."""
     return elementwise(e.minimum, x, y)
 
 
@@ -104,17 +104,17 @@ def rem(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def shift_left(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The bits of x moved up by y."""
+    """The bits of x shifted left by y."""
     return elementwise(discrete.shift_left, x, y)
 
 
 def shift_right_arithmetic(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The bits of x moved down by y, keeping the sign."""
+    """The bits of x shifted right by y, keeping the sign."""
     return elementwise(discrete.shift_right_arithmetic, x, y)
 
 
 def shift_right_logical(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The bits of x moved down by y, with zeros from above."""
+    """The bits of x shifted right by y, filled with zeros."""
     return elementwise(discrete.shift_right_logical, x, y)
 
 
@@ -124,7 +124,7 @@ def sub(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def div(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x / y; of integers, rounded towards zero."""
+    """x / y; integers are rounded towards zero."""
     x, y = typed("div", x, y)
     if x.dtype not in dtypes.INTEGERS:
         return apply(e.div, x, y)
@@ -148,7 +148,7 @@ def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike, /) -> Array
 
 
 def integer_pow(x: ArrayLike, y: int, /) -> Array:
-    """x to the whole power y, by multiplications."""
+    """x to the integer power y, by multiplications."""
     (x,) = typed("integer_pow", x)
     result = elementwise(e.pow, x, 0) if y == 0 else None
     factor = x if y > 0 else apply(e.reciprocal, x)
@@ -162,7 +162,7 @@ def integer_pow(x: ArrayLike, y: int, /) -> Array:
 
 
 class RoundingMethod(Enum):
-    """Where halves are rounded to."""
+    """How numbers halfway between two integers are rounded."""
 
     AWAY_FROM_ZERO = 0
     TO_NEAREST_EVEN = 1
@@ -173,7 +173,7 @@ def round(
     /,
     rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO,
 ) -> Array:
-    """x rounded to the nearest integer, halves as ``rounding_method`` says."""
+    """x rounded to the nearest integer; ties as ``rounding_method`` says."""
     if rounding_method is RoundingMethod.TO_NEAREST_EVEN:
         return elementwise(discrete.round, x)
     (x,) = typed("round", x)

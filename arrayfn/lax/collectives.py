@@ -1,4 +1,4 @@
-"""Values combined over the members of a named axis of ``vmap``, under JAX's names.
+"""Collectives over the members of a named axis of ``vmap``, under JAX's names.
 
 >>> import numpy as np
 >>> from arrayfn.transforms import vmap
@@ -27,9 +27,9 @@ AxisName = str | Sequence[str]
 
 
 def axis_index(axis_name: AxisName) -> Any:
-    """The number of this member along the axis, an int32; of several axes, in rows.
+    """The index of this member along the axis, an int32; row-major for several axes.
 
-    Raises ArgumentError if no ``vmap`` around this has an axis of that name.
+    Raises ArgumentError if no enclosing ``vmap`` has an axis of that name.
     """
     index: Any = np.int32(0)
     for name in _names(axis_name):
@@ -47,9 +47,9 @@ def axis_size(axis_name: AxisName) -> int:
 
 
 def psum(x: Any, axis_name: AxisName) -> Any:
-    """The sum of x, of a pytree each leaf, over all members of the axis (or axes).
+    """The sum of x, or of each leaf of a pytree, over all members of the axis or axes.
 
-    The sum of a plain number is that times the number of members.
+    A plain number is multiplied by the number of members.
 
     >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: psum(x, "i"), axis_name="i")(np.arange(3.0))
@@ -77,29 +77,29 @@ def psum(x: Any, axis_name: AxisName) -> Any:
 
 
 def pmean(x: Any, axis_name: AxisName) -> Any:
-    """The mean of x, of a pytree each leaf, over all members of the axis (or axes)."""
+    """The mean of x, or of each leaf of a pytree, over all members."""
     size = axis_size(axis_name)
     return tree.map(lambda leaf: leaf / size, psum(x, axis_name))
 
 
 def pmax(x: Any, axis_name: AxisName) -> Any:
-    """The maximum of x, of a pytree each leaf, over all members of the axis (or axes).
+    """The maximum of x, or of each leaf of a pytree, over all members.
 
-    Its derivative goes to the greatest members, in equal parts.
+    The members that equal it share its derivative equally.
     """
     return _extremum("pmax", r.reduce_max, x, axis_name)
 
 
 def pmin(x: Any, axis_name: AxisName) -> Any:
-    """The minimum of x, of a pytree each leaf, over all members of the axis (or axes).
+    """The minimum of x, or of each leaf of a pytree, over all members.
 
-    Its derivative goes to the least members, in equal parts.
+    The members that equal it share its derivative equally.
     """
     return _extremum("pmin", r.reduce_min, x, axis_name)
 
 
 def all_gather(x: Any, axis_name: str, *, axis: int = 0, tiled: bool = False) -> Any:
-    """The values of all members, along a new axis ``axis``; with ``tiled`` joined.
+    """The values of all members, stacked along ``axis``; with ``tiled`` concatenated.
 
     >>> from arrayfn.transforms import vmap
     >>> vmap(lambda x: all_gather(x, "i"), axis_name="i")(np.arange(2.0))
@@ -118,10 +118,10 @@ def all_gather(x: Any, axis_name: str, *, axis: int = 0, tiled: bool = False) ->
 def psum_scatter(
     x: Any, axis_name: str, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> Any:
-    """Each member's part, along ``scatter_dimension``, of the sum over all members.
+    """The sum over all members, of which each gets a part along ``scatter_dimension``.
 
-    That axis of x has as many elements as there are members; with ``tiled``, a multiple
-    of that, and it stays. Raises ShapeError if it has not.
+    That axis of x has as many elements as there are members, and is removed. With
+    ``tiled`` it has a multiple of that, and stays. Raises ShapeError otherwise.
     """
 
     def part(leaf: Any) -> Any:
@@ -139,14 +139,14 @@ def psum_scatter(
 
 
 def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
-    """x of another member: for each (source, target) of ``perm`` target gets source's.
+    """Send x between members: for each (source, target) of ``perm``, source to target.
 
-    Members that are no target get zeros. Raises ArgumentError if ``perm`` sends twice
-    from or to one member, or names one that is not there.
+    Members that are not a target get zeros. Raises ArgumentError if ``perm`` sends
+    twice from or to one member, or names a member that does not exist.
 
     >>> from arrayfn.transforms import vmap
-    >>> turn = [(0, 1), (1, 2), (2, 0)]
-    >>> vmap(lambda x: ppermute(x, "i", turn), axis_name="i")(np.arange(3.0))
+    >>> ring = [(0, 1), (1, 2), (2, 0)]
+    >>> vmap(lambda x: ppermute(x, "i", ring), axis_name="i")(np.arange(3.0))
     array([2., 0., 1.])
     """
     named = _axis("ppermute", axis_name)
@@ -175,12 +175,12 @@ def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
 
 
 def pshuffle(x: Any, axis_name: str, perm: Sequence[int]) -> Any:
-    """x of the member that ``perm``, at this one's number, names."""
+    """x of member ``perm[axis_index(axis_name)]``."""
     return ppermute(x, axis_name, [(source, k) for k, source in enumerate(perm)])
 
 
 def pswapaxes(x: Any, axis_name: str, axis: int) -> Any:
-    """The named axis exchanged with ``axis``, which is as long."""
+    """Exchange the named axis with ``axis``, of the same extent."""
     return all_to_all(x, axis_name, axis, axis)
 
 
@@ -192,11 +192,11 @@ def all_to_all(
     *,
     tiled: bool = False,
 ) -> Any:
-    """From each member the part of x, along ``split_axis``, with this one's number.
+    """Split x along ``split_axis``, and send part k to member k.
 
-    The parts are stacked along ``concat_axis``; with ``tiled`` joined, and
-    ``split_axis`` has a multiple of the number of members. Raises ShapeError if it has
-    not.
+    Received parts are stacked along ``concat_axis``. With ``tiled`` they are
+    concatenated, and ``split_axis`` has a multiple of the number of members. Raises
+    ShapeError otherwise.
     """
 
     def exchanged(leaf: Any) -> Any:
@@ -250,9 +250,9 @@ def _extremum(function: str, row: Primitive, x: Any, axis_name: AxisName) -> Any
 
 
 def _by_member(function: str, x: Any, axis: int, named: NamedAxis, tiled: bool) -> Any:
-    """The parts of x along ``axis``, one for each member, along a new axis 0.
+    """The parts of x along ``axis``, one per member, stacked along a new axis 0.
 
-    Without ``tiled`` a part has one element, and not that axis.
+    Without ``tiled`` a part has one element, and ``axis`` is removed.
     """
     shape = anp.shape(x)
     extent = shape[axis]
@@ -270,7 +270,7 @@ def _by_member(function: str, x: Any, axis: int, named: NamedAxis, tiled: bool) 
 
 
 def _merged(x: Any, axis: int) -> Any:
-    """x with ``axis`` and the one after it as one."""
+    """x with ``axis`` and the next axis merged."""
     shape = anp.shape(x)
     joined = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
     return anp.reshape(x, joined)

@@ -1,4 +1,4 @@
-"""``associative_scan``: all partial combinations, in logarithmically many steps.
+"""``associative_scan``: all prefix combinations, in logarithmically many steps.
 
 Blelloch, Prefix Sums and Their Applications, 1990.
 """
@@ -22,11 +22,11 @@ Leaves = list[Any]
 def associative_scan(
     fn: Function, elems: Any, reverse: bool = False, axis: int = 0
 ) -> Any:
-    """``fn`` of the elements up to each along ``axis``: e0, e0 e1, e0 e1 e2, ...
+    """All prefix combinations by ``fn`` along ``axis``: e0, e0 e1, e0 e1 e2, ...
 
-    ``fn(a, b)`` is associative, and takes pytrees like ``elems`` with any number of
-    elements along ``axis``, which it combines one by one. With ``reverse`` the
-    elements are taken from the end.
+    ``fn(a, b)`` is associative. It takes pytrees like ``elems`` with any number of
+    elements along ``axis``, and combines them elementwise. With ``reverse`` the scan
+    runs from the end.
 
     Raises ShapeError or ArgumentError if the leaves differ in their number of
     elements, or ``fn`` changes the structure.
@@ -76,7 +76,7 @@ def _scanned(
     if count < 2:
         return leaves
     last = count - 1
-    # Pairs are combined, and their scan is that of every second element.
+    # Combine pairs; their scan is that of every second element.
     pairs = combine(_every(leaves, axes, 0, last), _every(leaves, axes, 1, count))
     odd = _scanned(combine, pairs, axes)
     before = odd if count % 2 else _every(odd, axes, 0, count // 2 - 1, 1)

@@ -31,13 +31,13 @@ Function = Callable[..., Any]
 def cond(
     pred: ArrayLike, true_fun: Function, false_fun: Function, *operands: Any
 ) -> Any:
-    """``true_fun(*operands)`` if ``pred``, a scalar, is true, else ``false_fun``'s.
+    """``true_fun(*operands)`` if the scalar ``pred`` is true, else ``false_fun``'s.
 
-    Only the branch that is chosen is computed (mapped over ``pred``, both are). Both
-    give pytrees of one structure, with leaves of one shape and dtype.
+    Only the selected branch is computed; if ``pred`` is mapped, both are. Both return
+    pytrees of the same structure, with leaves of the same shapes and dtypes.
 
     Raises ShapeError, DTypeError or ArgumentError, naming the leaf, if the branches
-    differ or ``pred`` is no scalar.
+    differ or ``pred`` is not a scalar.
 
     >>> import numpy as np
     >>> cond(True, lambda x: x + 1, lambda x: x - 1, np.array(3.0))
@@ -87,12 +87,12 @@ def switch(index: ArrayLike, branches: Sequence[Function], *operands: Any) -> An
             e.clamp,
             ops.scalar(0, type.dtype),
             index,
-            ops.scalar(min(last, _greatest(type)), type.dtype),
+            ops.scalar(min(last, _largest_integer(type)), type.dtype),
         )
     return _choose("switch", ops.convert(bounded, dtypes.int32), branches, operands)
 
 
-def _greatest(type: ArrayType) -> int:
+def _largest_integer(type: ArrayType) -> int:
     return (1 << (8 * type.dtype.itemsize - (type.dtype in dtypes.SIGNED))) - 1
 
 
@@ -146,7 +146,7 @@ def _check_structures(name: str, closed: Sequence[Closed]) -> None:
 
 
 def _common_types(name: str, closed: Sequence[Closed]) -> list[ArrayType]:
-    """The types that the branches' results are given; numbers take the others'."""
+    """The result types of all branches; Python numbers take the others' types."""
     types: list[ArrayType] = []
     leaves = list(range(closed[0].out_tree.num_leaves))
     paths = tree.paths(tree.unflatten(closed[0].out_tree, leaves))

@@ -36,12 +36,13 @@ Function = Callable[..., Any]
 def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
     """``val = init_val``, then ``val = body_fun(val)`` while ``cond_fun(val)``.
 
-    ``val`` is a pytree of arrays that keep shape and dtype; ``cond_fun`` gives a bool.
-    It has derivatives in forward and in reverse mode; in reverse, memory is bounded
-    and steps are run again if there are many (see ``primitives.control_flow_tape``).
+    ``val`` is a pytree of arrays that keep shape and dtype; ``cond_fun`` returns a
+    bool. It has derivatives in forward and reverse mode. In reverse mode memory is
+    bounded, and iterations are recomputed if there are many (see
+    ``primitives.control_flow_tape``).
 
     Raises ShapeError, DTypeError or ArgumentError, naming the leaf, if ``body_fun``
-    changes the types, or ``cond_fun`` gives no scalar bool.
+    changes the types, or ``cond_fun`` does not return a scalar bool.
 
     >>> import numpy as np
     >>> while_loop(lambda x: x < 100, lambda x: x * 2, np.array(3))
@@ -102,8 +103,8 @@ def fori_loop(
 ) -> Any:
     """``val = body_fun(i, val)`` for i from ``lower`` to ``upper`` (exclusive).
 
-    A ``scan`` where both bounds are known, which is the better for derivatives in
-    reverse mode; else a ``while_loop``. ``unroll`` is that of ``scan``.
+    If both bounds are known it is a ``scan``, which is faster in reverse mode;
+    otherwise a ``while_loop``. ``unroll`` is that of ``scan``.
 
     >>> import numpy as np
     >>> fori_loop(0, 5, lambda i, x: x + i, np.array(0))
@@ -168,11 +169,11 @@ def scan(
 ) -> tuple[Any, Any]:
     """``carry, y = f(carry, x)`` for each x of ``xs``: the last carry, and the ys.
 
-    ``xs`` is a pytree of arrays that are cut along axis 0; the ys are put together
-    along a new axis 0. Without xs, ``f`` is given None ``length`` times. With
-    ``reverse`` the last x comes first, and each y stands where its x does. ``carry``
-    keeps its structure, shapes and dtypes. ``unroll`` steps are written out in a row
-    (True: all); the result is the same.
+    ``xs`` is a pytree of arrays that are sliced along axis 0; the ys are stacked along
+    a new axis 0. Without xs, ``f`` is called with None ``length`` times. With
+    ``reverse`` it starts with the last x, and each y is at the index of its x.
+    ``carry`` keeps its structure, shapes and dtypes. ``unroll`` is the unroll factor
+    (True: all); it does not change the result.
 
     Raises ShapeError, DTypeError or ArgumentError if ``f`` changes the carry, or the
     lengths of ``xs`` differ.
@@ -249,7 +250,7 @@ def _sized(value: Any) -> str:
 
 
 def _length(xs: Any, length: int | None) -> int:
-    """The number of steps that ``xs`` and ``length`` agree on."""
+    """The trip count from ``xs`` and ``length``, which must agree."""
     if length is not None:
         try:
             length = operator.index(length)
@@ -295,10 +296,10 @@ def _length(xs: Any, length: int | None) -> int:
 
 
 def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
-    """``f`` of each x of ``xs``, one after the other; results along a new axis 0.
+    """Call ``f`` for each x of ``xs``; results are stacked along a new axis 0.
 
-    With ``batch_size``, as many at a time, mapped with ``vmap``: faster, and with the
-    memory of that many.
+    With ``batch_size``, so many calls at a time are mapped with ``vmap``, which is
+    faster and takes more memory.
 
     >>> import numpy as np
     >>> map(lambda x: x.sum(), np.ones((3, 2)))

@@ -1,7 +1,7 @@
-"""Solutions of equations, differentiated as such: ``custom_root`` and its kin.
+"""Implicit differentiation: ``custom_root`` and ``custom_linear_solve``.
 
-A solver is any function, a loop most of the time. Derivatives of a solution follow from
-the equation that it solves, whatever steps led to it (the implicit function theorem).
+A solver is any function, usually a loop. Derivatives of a solution follow from its
+equation by the implicit function theorem, not from the solver's iterations.
 """
 
 from __future__ import annotations
@@ -43,26 +43,25 @@ def custom_linear_solve(
 ) -> Any:
     """The x with ``matvec(x) = b`` that ``solve(matvec, b)`` finds.
 
-    Derivatives are those of the solution, in both modes and of any order, by b and by
-    what ``matvec`` closes over: solutions of systems with the same matrix, found by
-    ``solve`` again, and in reverse mode with the transposed one, by ``transpose_solve``
-    (or by ``solve``, if the matrix is its own transpose: ``symmetric``).
+    It has derivatives in both modes and of any order, by b and by what ``matvec``
+    captures. They are solutions of systems with the same matrix, computed by ``solve``;
+    in reverse mode with the transposed matrix, computed by ``transpose_solve``, or by
+    ``solve`` if the matrix is ``symmetric``.
 
     Args:
-        matvec: a linear function, from x to arrays like b. It may close over traced
-            values.
-        b: the right-hand side: a pytree of arrays, which x has the form of.
-        solve: takes ``matvec`` and b, and gives x.
+        matvec: a linear function from x to arrays like b. It may capture traced values.
+        b: the right-hand side, a pytree of arrays; x has the same structure and types.
+        solve: takes ``matvec`` and b, and returns x.
         transpose_solve: takes the transpose of ``matvec`` and a right-hand side.
         symmetric: whether ``matvec`` is its own transpose.
-        has_aux: the solvers give pairs of x and other results, which count as constant;
-            so does this function then.
+        has_aux: the solvers return pairs of x and other results, which count as
+            constants; this function then returns such a pair too.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: if ``matvec`` or a solver gives something
-            of another form than b.
-        DifferentiationError: where the transpose is needed, and there is no solver for
-            it, or ``matvec`` is not linear.
+        ArgumentError, ShapeError, DTypeError: ``matvec`` or a solver returns another
+            structure or type than b's.
+        DifferentiationError: reverse mode needs a solver of the transpose, or
+            ``matvec`` is not linear.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import grad
@@ -120,23 +119,22 @@ def custom_root(
 ) -> Any:
     """The x with ``f(x) = 0`` that ``solve(f, initial_guess)`` finds.
 
-    Derivatives are those of the root, in both modes and of any order, by what ``f``
-    closes over. They do not go through the steps of ``solve``, nor do they depend on
-    the guess.
+    It has derivatives in both modes and of any order, by what ``f`` captures. They do
+    not go through the iterations of ``solve``, nor depend on the guess.
 
     Args:
-        f: from x to arrays like x. It may close over traced values.
-        initial_guess: a pytree of arrays, which x has the form of.
-        solve: takes ``f`` and the guess, and gives x.
-        tangent_solve: takes a linear function g and y, and gives the x with
-            g(x) = y; for reverse mode it can be transposed, as ``y / g(1.0)`` can for
-            numbers, and ``custom_linear_solve`` for all.
-        has_aux: ``solve`` gives a pair of x and other results, which count as constant;
-            so does this function then.
+        f: a function from x to arrays like x. It may capture traced values.
+        initial_guess: a pytree of arrays; x has the same structure and types.
+        solve: takes ``f`` and the guess, and returns x.
+        tangent_solve: takes a linear function g and y, and returns the x with
+            g(x) = y. Reverse mode transposes it, so use ``y / g(1.0)`` for numbers, or
+            ``custom_linear_solve``.
+        has_aux: ``solve`` returns a pair of x and other results, which count as
+            constants; this function then returns such a pair too.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: if a function gives something of another
-            form than the guess.
+        ArgumentError, ShapeError, DTypeError: a function returns another structure or
+            type than the guess's.
 
     >>> from arrayfn.transforms import grad
     >>> from arrayfn.lax import fori_loop
@@ -198,7 +196,7 @@ def _strong(leaf: Any) -> ArrayType:
 
 
 def _applied(closed: Closed) -> Function:
-    """The traced function, as a function of traced values."""
+    """A Python function that emits the traced function."""
 
     def applied(*args: Any) -> Any:
         results = apply_program(closed.program, [*closed.captured, *tree.leaves(args)])
@@ -238,7 +236,7 @@ def _like(
     types: Sequence[ArrayType],
     has_aux: bool = False,
 ) -> Closed:
-    """``closed``, whose result (the first, of a pair) has the form of ``wanted``."""
+    """Check that the result of ``closed`` has the structure and types of ``wanted``."""
     structure = tree.structure(wanted)
     given = closed.out_tree.children()[0] if has_aux else closed.out_tree
     if given != structure:

@@ -1,7 +1,7 @@
-"""Functions of control flow as Programs: closures, carries that keep their types.
+"""Traces the functions of loops and branches, and settles the types of carries.
 
-The Programs of a loop or branch have no constants: what a function closes over is
-given to them as operands, before its arguments.
+The Programs of a loop or branch have no constants: captured values are operands, before
+the arguments.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Closed:
         return list(self.program.output_types)
 
     def made_at(self, number: int) -> str:
-        """Where result leaf ``number`` was computed, as a clause; empty if unknown."""
+        """Where result leaf ``number`` was computed, for messages; empty if unknown."""
         wanted = self.program.outputs[number]
         for equation in self.program.equations:
             if any(v is wanted for v in equation.outputs) and equation.source:
@@ -59,7 +59,7 @@ class Closed:
 def close(
     function: Function, args: Sequence[Any], types: Sequence[ArrayType] | None = None
 ) -> Closed:
-    """``function`` traced on leaves like those of ``args``, or of other ``types``."""
+    """``function`` traced on leaves with the types of ``args``, or with ``types``."""
     leaves, structure = tree.flatten(tuple(args))
     given = [plain_type(x) for x in leaves] if types is None else list(types)
     stand_ins = [ShapeDtypeStruct(t.shape, t.dtype) for t in given]
@@ -84,7 +84,7 @@ def close(
 
 
 def sharing(closed: Sequence[Closed]) -> tuple[list[Any], list[Program]]:
-    """What any function closes over, and all as Programs that take the whole of it."""
+    """The values that any function captures, and Programs that take all of them."""
     values: dict[int, Any] = {}
     for c in closed:
         values.update((_key(value), value) for value in c.captured)
@@ -133,7 +133,7 @@ def check_arrays(name: str, what: str, value: Any) -> None:
 
 
 def described(function: Function) -> str:
-    """A function as messages call it: its name, and the line that it begins at."""
+    """A function in messages: its name and its first line."""
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)
     name = getattr(function, "__name__", type(function).__name__)
@@ -143,7 +143,7 @@ def described(function: Function) -> str:
 
 
 def with_types(program: Program, wanted: Sequence[ArrayType]) -> Program:
-    """``program`` with its first outputs converted to these types where they differ."""
+    """``program`` with its first outputs converted to these types."""
     pairs = list(zip(program.outputs, wanted, strict=False))
     if all(a.type == t for a, t in pairs):
         return program
@@ -166,7 +166,7 @@ def with_types(program: Program, wanted: Sequence[ArrayType]) -> Program:
 
 @dataclass(frozen=True)
 class Carried:
-    """A body traced on a carry whose types it keeps, and the carry's first leaves."""
+    """A traced body that keeps the carry's types, and the initial carry's leaves."""
 
     closed: Closed
     leaves: list[Any]
@@ -181,17 +181,17 @@ def keep_types(
     types_of_others: Sequence[ArrayType] = (),
     paths: Sequence[str] | None = None,
 ) -> Carried:
-    """Trace ``body(carry, *others)``, whose result begins with the carry, ``init``.
+    """Trace ``body(carry, *others)``, whose result begins with the next carry.
 
-    A first value that is a Python number takes the type that the body gives. Raises
-    ShapeError, DTypeError or ArgumentError if the body changes the carry otherwise.
-    ``carry_of`` says what part of the result's structure is the carry; ``paths`` call
-    its leaves.
+    A Python number in ``init`` takes the type that the body returns. Raises ShapeError,
+    DTypeError or ArgumentError if the body changes a carry's type otherwise.
+    ``carry_of`` extracts the carry's structure from the result's; ``paths`` name its
+    leaves.
     """
     check_arrays(name, "the first carry", init)
     leaves, structure = tree.flatten(init)
     types = [plain_type(x) for x in leaves]
-    while True:  # types only become wider, each at most twice
+    while True:  # types only widen, each at most twice
         closed = close(body, (init, *others), [*types, *types_of_others])
         given = carry_of(closed)
         if given != structure:
@@ -202,7 +202,7 @@ def keep_types(
                 user_location(),
             )
         results = closed.out_types[: len(types)]
-        wider = [_settled(t, r) for t, r in zip(types, results, strict=True)]
+        wider = [_carry_type(t, r) for t, r in zip(types, results, strict=True)]
         if wider == types:
             break
         types = wider
@@ -213,8 +213,8 @@ def keep_types(
     return Carried(kept, converted)
 
 
-def _settled(given: ArrayType, result: ArrayType) -> ArrayType:
-    """The type of a carry that begins as ``given`` and comes back as ``result``."""
+def _carry_type(given: ArrayType, result: ArrayType) -> ArrayType:
+    """The type of a carry that starts as ``given`` and is returned as ``result``."""
     if not given.weak or given.shape != result.shape:
         return given
     dtype, weak = dtypes.promote([(given.dtype, True), (result.dtype, result.weak)])
@@ -256,7 +256,7 @@ def _check_kept(
 
 
 def as_type(leaf: Any, wanted: ArrayType) -> Any:
-    """``leaf``, a Python number or weak value, as it was settled to be."""
+    """``leaf``, a Python number or weak value, converted to ``wanted``."""
     have = plain_type(leaf)
     if (have.dtype, have.weak) == (wanted.dtype, wanted.weak):
         return leaf

@@ -1,4 +1,4 @@
-"""Convolutions under JAX's names. The layout of each array is said by its axes."""
+"""Convolutions under JAX's names, with any order of axes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from arrayfn.tracing import apply
 
 
 class ConvDimensionNumbers(NamedTuple):
-    """Which axis is which: (batch, feature, spatial...) of operand and output.
+    """The order of axes: (batch, feature, spatial...) of operand and output.
 
-    And (output feature, input feature, spatial...) of the kernel.
+    For the kernel it is (output feature, input feature, spatial...).
     """
 
     lhs_spec: Sequence[int]
@@ -41,8 +41,8 @@ def conv_dimension_numbers(
 ) -> ConvDimensionNumbers:
     """``dimension_numbers`` as axes.
 
-    Strings name the axes by letters: ("NHWC", "HWIO", "NHWC"), say, where N, C, I and O
-    are batch, feature, the kernel's input and output feature, and any other letters the
+    Strings name the axes by letters, as in ("NHWC", "HWIO", "NHWC"): N, C, I and O
+    are batch, feature, the kernel's input and output feature, and other letters the
     spatial axes. None means ("NCHW", "OIHW", "NCHW"), for any number of them.
 
     >>> conv_dimension_numbers((8, 32, 3), (3, 3, 16), ("NHC", "HIO", "NHC"))
@@ -97,8 +97,8 @@ def conv_general_dilated(
     """The convolution of ``lhs`` with the kernel ``rhs``, which is not reversed.
 
     Args:
-        lhs: batch, feature and any number of spatial axes, in the order that
-            ``dimension_numbers`` say (see ``conv_dimension_numbers``).
+        lhs: batch, feature and any number of spatial axes, in the order given by
+            ``dimension_numbers`` (see ``conv_dimension_numbers``).
         rhs: the kernel: output feature, input feature, spatial axes.
         window_strides: elements from one window to the next, for each spatial axis.
         padding: zeros before and after each spatial axis, or "SAME" or "VALID".
@@ -106,15 +106,15 @@ def conv_general_dilated(
         lhs_dilation: 1 + the number of zeros put between neighbours of ``lhs``.
         rhs_dilation: the same for the kernel.
         dimension_numbers: the layouts of lhs, rhs and the output.
-        feature_group_count: features in that many groups, each with its part of the
-            kernel's output features; the number of features makes it depthwise.
-        batch_group_count: likewise, groups of the batch.
-        precision: None, which is the full precision of the dtype, or "tf32" (see
+        feature_group_count: splits features into groups, each with its part of the
+            kernel's output features; one group per feature is a depthwise convolution.
+        batch_group_count: splits the batch into groups in the same way.
+        precision: None for the full precision of the dtype, or "tf32" (see
             ``dot_general``).
         preferred_element_type: the dtype to compute in, and of the result.
 
     Returns:
-        An array of the operands' dtype (which is one, or ``preferred_element_type``).
+        An array of ``preferred_element_type``, by default the operands' common dtype.
 
     >>> import numpy as np
     >>> x = np.arange(5.0).reshape(1, 1, 5)
@@ -150,7 +150,7 @@ def conv_general_dilated(
     config = [(0, 0, 0)] * x.ndim
     widths = pairs(name, padding, extents, sizes, strides)
     for axis, (low, high), gap in zip(spatial, widths, gaps, strict=True):
-        # What is taken away, and zeros between elements. Those around are its own.
+        # Negative padding, and zeros between elements. The primitive adds zeros around.
         config[axis] = (min(0, low), min(0, high), gap - 1)
     if any(entry != (0, 0, 0) for entry in config):
         lhs = pad(lhs, 0, config)
@@ -201,7 +201,7 @@ def _grouped(
     groups: tuple[int, int],
     geometry: dict[str, Any],
 ) -> Array:
-    """The output, with an axis for the groups meanwhile if there are any."""
+    """The output, computed with an axis for groups if there are any."""
     (n, c, *x_spatial), (o, i, *w_spatial), (m, f, *out_spatial) = numbers
     count = max(groups)
     roles: tuple[Roles, Roles, Roles] = (
@@ -210,7 +210,7 @@ def _grouped(
         ((), (m,), (f,), tuple(out_spatial)),
     )
     if count > 1:
-        # Each axis that is divided becomes two: the group, and what is in it.
+        # Split each grouped axis into two: the group, and the elements in it.
         split_x = c if groups[0] > 1 else n
         lhs = _split(lhs, split_x, count)
         rhs = _split(rhs, o, count)
@@ -243,7 +243,7 @@ def _split(x: Array, axis: int, count: int) -> Array:
 
 
 def _with_group(roles: Roles, axis: int) -> Roles:
-    """With an axis for groups before ``axis``."""
+    """``roles`` with an axis for groups before ``axis``."""
     _, outer, inner, spatial = (tuple(a + (a >= axis) for a in role) for role in roles)
     return (axis,), outer, inner, spatial
 
@@ -256,7 +256,7 @@ def conv(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """``conv_general_dilated`` of NCHW and OIHW, with padding "SAME" or "VALID"."""
+    """``conv_general_dilated`` for NCHW and OIHW, with padding "SAME" or "VALID"."""
     return conv_general_dilated(
         lhs,
         rhs,
@@ -277,7 +277,7 @@ def conv_with_general_padding(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """``conv_general_dilated`` of NCHW and OIHW, with any padding and dilation."""
+    """``conv_general_dilated`` for NCHW and OIHW, with any padding and dilation."""
     return conv_general_dilated(
         lhs,
         rhs,
@@ -301,14 +301,14 @@ def conv_transpose(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The transposed ("fractionally strided") convolution, which enlarges.
+    """The transposed ("fractionally strided") convolution, which upsamples.
 
     With "SAME" an extent n becomes ``n * stride``; with "VALID" it is
     ``n * stride + max(size - stride, 0)`` for kernels of (dilated) ``size``. Pairs pad
-    the operand after ``stride - 1`` zeros were put between its elements. Without
-    ``dimension_numbers`` the layouts are ("NHWC", "HWIO", "NHWC"), for 1 to 3 spatial
-    axes. With ``transpose_kernel`` it is the gradient of the convolution by that
-    kernel: reversed, and its features exchanged.
+    the operand after ``stride - 1`` zeros have been inserted between its elements.
+    Without ``dimension_numbers`` the layouts are ("NHWC", "HWIO", "NHWC"), for 1 to 3
+    spatial axes. With ``transpose_kernel`` it is the gradient of the convolution with
+    that kernel, which is reversed with its features exchanged.
 
     >>> import numpy as np
     >>> x = np.array([1.0, 2.0]).reshape(1, 2, 1)
@@ -352,7 +352,7 @@ def conv_transpose(
 
 
 def _transpose_padding(size: int, stride: int, padding: str) -> tuple[int, int]:
-    """What "SAME" and "VALID" put around the spread operand along one axis."""
+    """The padding of the dilated operand for "SAME" and "VALID" along one axis."""
     if padding == "SAME":
         total = size + stride - 2
         before = size - 1 if stride > size - 1 else -(-total // 2)

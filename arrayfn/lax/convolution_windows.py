@@ -1,4 +1,4 @@
-"""The windows that a convolution multiplies, and products with kernels of their own."""
+"""The windows of a convolution, and convolutions with a kernel per window."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def conv_general_dilated_patches(
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: DimensionNumbers = None,
 ) -> Array:
-    """The windows that a convolution multiplies, each along the feature axis.
+    """The windows of a convolution, each flattened along the feature axis.
 
     Their elements are ordered by feature, then by the spatial axes of the window.
 
@@ -61,7 +61,7 @@ def conv_general_dilated_patches(
     axes, *rest = zip(*parts, strict=True) if parts else ((), (), (), ())
     geometry = SlidingWindows(axes, *rest)
     m, f, *out_spatial = numbers.out_spec
-    # The output's axes, with the window's after the features.
+    # The output's axes, with the window's axes after the features.
     inner = [x.ndim + axes.index(axis) for axis in spatial]
     places = {m: [n], f: [c, *inner]}
     places |= {a: [b] for a, b in zip(out_spatial, spatial, strict=True)}
@@ -84,7 +84,7 @@ def conv_general_dilated_local(
     dimension_numbers: DimensionNumbers = None,
     precision: str | None = None,
 ) -> Array:
-    """A convolution with a kernel of its own at each place of the result.
+    """A convolution with a separate kernel for each element of the result.
 
     The spatial axes of ``rhs`` are those of the result, and its input features are the
     elements of a window of extents ``filter_shape``, in the order of

@@ -1,4 +1,4 @@
-"""What a program says to the compiler, without meaning anything else."""
+"""Hints to the compiler, which do not change results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from arrayfn.tracing import apply
 class Precision(StrEnum):
     """How float32 operands of a product are multiplied.
 
-    DEFAULT and HIGHEST are float32; HIGH lets a GPU round them to TensorFloat-32, and
-    says nothing to a CPU.
+    DEFAULT and HIGHEST are float32. HIGH lets a GPU round operands to TensorFloat-32; a
+    CPU ignores it.
     """
 
     DEFAULT = "default"
@@ -24,14 +24,14 @@ class Precision(StrEnum):
 
 
 def optimization_barrier(operand: Any, /) -> Any:
-    """The arrays of a pytree, which the compiler does not see through.
+    """The arrays of a pytree, made opaque to the compiler.
 
-    What is computed before is neither computed anew nor rearranged with what follows.
+    Values before the barrier are not recomputed, or fused, after it.
     """
     leaves, structure = tree.flatten(operand)
     arrays = [ops.as_array(ops.same(x)) for x in leaves]
     row = rematerialization.optimization_barrier
-    # Each waits for the next, so that none is alone.
+    # Each array waits for the next one, so that all wait for all.
     shifted = [*arrays[1:], *arrays[:1]]
     held = [apply(row, x, token) for x, token in zip(arrays, shifted, strict=True)]
     return tree.unflatten(structure, held)

@@ -1,7 +1,7 @@
-"""Windows of an array read and written at computed positions, under JAX's names.
+"""Reads and writes windows of an array at computed positions, under JAX's names.
 
-Positions beyond the ends read a fill value and write nothing, unless ``mode`` says
-otherwise. No mode touches foreign memory.
+Out of bounds, reads give a fill value and writes do nothing, unless ``mode`` says
+otherwise. No mode accesses memory outside the array.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from arrayfn.tracing import apply
 
 
 class GatherScatterMode(Enum):
-    """What becomes of a window that begins out of bounds.
+    """What happens to a window that is out of bounds.
 
-    It is moved inwards (CLIP), reads a fill value and writes nothing (FILL_OR_DROP), or
-    there is none (PROMISE_IN_BOUNDS).
+    CLIP moves it inside. FILL_OR_DROP reads a fill value and writes nothing.
+    PROMISE_IN_BOUNDS promises that there is none.
     """
 
     CLIP = "clip"
@@ -36,7 +36,7 @@ class GatherScatterMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GatherDimensionNumbers:
-    """Which axes of operand, indices and result belong together in ``gather``."""
+    """How the axes of operand, indices and result correspond in ``gather``."""
 
     offset_dims: tuple[int, ...]
     collapsed_slice_dims: tuple[int, ...]
@@ -45,7 +45,7 @@ class GatherDimensionNumbers:
     start_indices_batching_dims: tuple[int, ...] = ()
 
     def windows(self) -> Windows:
-        """The same in terms of the primitive."""
+        """The primitive's params."""
         return Windows(
             tuple(self.offset_dims),
             tuple(self.collapsed_slice_dims),
@@ -59,7 +59,7 @@ class GatherDimensionNumbers:
 
 @dataclass(frozen=True, slots=True)
 class ScatterDimensionNumbers:
-    """Which axes of operand, indices and updates belong together in ``scatter``."""
+    """How the axes of operand, indices and updates correspond in ``scatter``."""
 
     update_window_dims: tuple[int, ...]
     inserted_window_dims: tuple[int, ...]
@@ -68,7 +68,7 @@ class ScatterDimensionNumbers:
     scatter_indices_batching_dims: tuple[int, ...] = ()
 
     def windows(self) -> Windows:
-        """The same in terms of the primitive."""
+        """The primitive's params."""
         return Windows(
             tuple(self.update_window_dims),
             tuple(self.inserted_window_dims),
@@ -114,11 +114,11 @@ def gather(
     mode: Mode = None,
     fill_value: Any = None,
 ) -> Array:
-    """Windows of ``slice_sizes``, each beginning where a row of indices says.
+    """Windows of ``slice_sizes`` at the positions ``start_indices``.
 
-    The last axis of ``start_indices`` holds a position along each of
-    ``start_index_map``. Out of bounds it is ``fill_value``, by default NaN or the least
-    integer.
+    The last axis of ``start_indices`` holds a position along each axis of
+    ``start_index_map``. A window out of bounds is ``fill_value``, by default NaN or the
+    smallest integer.
     """
     chosen = _mode(mode)
     x = ops.as_array(operand)
@@ -172,9 +172,9 @@ def scatter(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` with windows of ``updates`` where rows of indices say.
+    """``operand`` with windows replaced by ``updates`` at the positions of indices.
 
-    Where windows overlap, the last in the order of ``updates`` wins.
+    If windows overlap, the last in the order of ``updates`` wins.
     """
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
@@ -191,7 +191,7 @@ def scatter_add(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` with ``updates`` added, all of them where windows overlap."""
+    """``operand`` with ``updates`` added; overlapping windows add up."""
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_add, *given)
@@ -207,7 +207,7 @@ def scatter_sub(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` with ``updates`` subtracted, all of them where windows overlap."""
+    """``operand`` with ``updates`` subtracted; overlapping windows add up."""
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     negated = negative(updates)
     given = operand, scatter_indices, negated, dimension_numbers, promises, mode
@@ -224,7 +224,7 @@ def scatter_mul(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` times ``updates``, all of them where windows overlap."""
+    """``operand`` multiplied by ``updates``; overlapping windows multiply."""
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_mul, *given)
@@ -240,7 +240,7 @@ def scatter_min(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """The least of ``operand`` and of all ``updates`` at each place."""
+    """The minimum of each element of ``operand`` and its ``updates``."""
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_min, *given)
@@ -256,7 +256,7 @@ def scatter_max(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """The greatest of ``operand`` and of all ``updates`` at each place."""
+    """The maximum of each element of ``operand`` and its ``updates``."""
     promises = indexing_semantics.promised(unique_indices, indices_are_sorted)
     given = operand, scatter_indices, updates, dimension_numbers, promises, mode
     return _scattered(indexing.scatter_max, *given)
@@ -273,10 +273,10 @@ def scatter_apply(
     unique_indices: bool = False,
     mode: Mode = None,
 ) -> Array:
-    """``operand`` with ``func`` of its windows where rows of indices say.
+    """``operand`` with ``func`` applied to its windows at the positions of indices.
 
-    ``update_shape`` is the shape of all windows. Where they overlap, ``func`` is
-    applied once.
+    ``update_shape`` is the shape of the array of windows. Where windows overlap,
+    ``func`` is applied once.
     """
     windows = dimension_numbers.windows()
     type = ops.type_of_operand("scatter_apply", operand)

@@ -1,6 +1,6 @@
-"""Factorizations under JAX's names: of matrices (..., m, n), batches of them.
+"""Factorizations of batches of matrices (..., m, n), under JAX's names.
 
-``arrayfn.numpy.linalg`` has them under NumPy's, and says what failures look like.
+``arrayfn.numpy.linalg`` has them under NumPy's names, and describes failures.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
 def cholesky(a: ArrayLike, *, symmetrize_input: bool = True) -> Array:
     """The lower triangular L with a = L L^H; NaN if a is not positive definite.
 
-    ``symmetrize_input`` takes (a + a^H) / 2 for a; else the lower triangle is read.
+    ``symmetrize_input`` uses (a + a^H) / 2; otherwise the lower triangle is read.
 
     >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]]))
     array([[2., 0.],
@@ -71,9 +71,9 @@ def triangular_solve(
 ) -> Array:
     """x with x op(a) = b, or op(a) x = b if ``left_side``.
 
-    op transposes and conjugates. Of a (..., n, n) one triangle is read, without the
-    diagonal if that is to be one of ones. b (..., m, n), or (..., n, m) if
-    ``left_side``, or a vector (..., n) if a has as many axes less one.
+    op may transpose and conjugate. One triangle of a (..., n, n) is read; with
+    ``unit_diagonal`` its diagonal is not. b is (..., m, n), or (..., n, m) if
+    ``left_side``, or vectors (..., n) if it has one axis less than a.
 
     >>> a = np.array([[2.0, 0.0], [1.0, 4.0]])
     >>> triangular_solve(a, np.array([[2.0], [9.0]]), left_side=True, lower=True)
@@ -114,7 +114,7 @@ def triangular_solve(
 def lu(x: ArrayLike) -> tuple[Array, Array, Array]:
     """LU factors in one matrix, pivots and permutation: x[permutation] = L U.
 
-    The pivots (..., k) say with which row each was swapped, in order.
+    Row i is swapped with row pivots[i], for ascending i; pivots are (..., k).
 
     >>> factors, pivots, permutation = lu(np.array([[1.0, 2.0], [4.0, 4.0]]))
     >>> factors
@@ -127,7 +127,7 @@ def lu(x: ArrayLike) -> tuple[Array, Array, Array]:
 
 
 def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
-    """The permutation (..., permutation_size) that swapping with pivots (..., k) makes.
+    """The permutation (..., permutation_size) of row swaps by pivots (..., k).
 
     >>> lu_pivots_to_permutation(np.array([2, 2], np.int32), 3)
     array([2, 0, 1], dtype=int32)
@@ -140,8 +140,9 @@ def qr(
 ) -> tuple[Array, ...]:
     """Q and R with x = Q R; Q is square if ``full_matrices``.
 
-    With ``pivoting`` also the order (..., n) of columns with x[..., order] = Q R, in
-    which those of the diagonal of R do not grow. Derivatives are those for this order.
+    With ``pivoting`` it also returns the order (..., n) of columns with
+    x[..., order] = Q R, for which the diagonal of R does not increase in magnitude.
+    Derivatives are for this order.
 
     >>> qr(np.array([[0.0, 2.0], [1.0, 0.0]]), pivoting=True)[2]
     array([1, 0], dtype=int32)
@@ -159,9 +160,9 @@ def qr(
 def eigh(
     x: ArrayLike, *, lower: bool = True, symmetrize_input: bool = True
 ) -> tuple[Array, Array]:
-    """Eigenvectors, as columns, and ascending eigenvalues of Hermitian x (..., n, n).
+    """Eigenvectors as columns, and ascending eigenvalues, of Hermitian x (..., n, n).
 
-    ``symmetrize_input`` takes (x + x^H) / 2 for x; else one triangle is read.
+    ``symmetrize_input`` uses (x + x^H) / 2; otherwise one triangle is read.
     """
     uplo = "L" if lower else "U"
     w, v = linalg.eigh(x, uplo, symmetrize_input=symmetrize_input)
@@ -176,7 +177,7 @@ def eig(
 ) -> list[Array]:
     """Eigenvalues of x (..., n, n), then left and right eigenvectors as columns.
 
-    Left ones, v^H x = w v^H, come from the inverse of the right ones.
+    Left eigenvectors, v^H x = w v^H, come from the inverse of the right ones.
     """
     if not (compute_left_eigenvectors or compute_right_eigenvectors):
         return [linalg.eigvals(x)]
@@ -199,10 +200,10 @@ def svd(x: ArrayLike, *, full_matrices: bool = True, compute_uv: bool = True) ->
 
 
 def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
-    """H, zero below its subdiagonal but for reflections there, and taus (..., n - 1).
+    """The Hessenberg form H of a (..., n, n) = Q H Q^H, and taus (..., n - 1).
 
-    a (..., n, n) = Q H Q^H, and Q is 1 and then
-    ``householder_product(h[..., 1:, :-1], taus)`` along its diagonal.
+    The Householder vectors are stored below H's subdiagonal. Q is block diagonal: 1 and
+    ``householder_product(h[..., 1:, :-1], taus)``.
     """
     reduced, taus = apply(
         linalg_schur.hessenberg, matrix_transpose(m.square("hessenberg", a))
@@ -213,10 +214,10 @@ def hessenberg(a: ArrayLike) -> tuple[Array, Array]:
 def tridiagonal(
     a: ArrayLike, *, lower: bool = True
 ) -> tuple[Array, Array, Array, Array]:
-    """Hermitian a (..., n, n) made tridiagonal; its diagonal d and subdiagonal e; taus.
+    """The tridiagonal form of Hermitian a (..., n, n); its diagonals d and e; taus.
 
-    The lower triangle is read, and holds the reflections, whose scales are the taus
-    (..., n - 1).
+    The lower triangle is read. In the result it holds the Householder vectors, whose
+    scales are taus (..., n - 1).
     """
     if not lower:
         raise ArgumentError(
@@ -265,7 +266,7 @@ def cholesky_update(r_matrix: ArrayLike, w_vector: ArrayLike) -> Array:
     """
     r, w = m.together("cholesky_update", r_matrix, w_vector)
     m.check_square("cholesky_update", r.shape)
-    # The R of rows [R; w] has either sign: the diagonal of a factor is positive.
+    # The R factor of the rows [R; w] may have signs; make its diagonal positive.
     triangle = linalg.qr(concatenate([r, w[None]]), mode="r")
     return triangle * sign(diagonal(triangle))[:, None]
 
@@ -280,7 +281,7 @@ def householder_product(a: ArrayLike, taus: ArrayLike) -> Array:
     """
     a, taus = m.together("householder_product", a, taus)
     v, t = _compact(a, taus)
-    # Of V^H only what meets the first columns of the identity.
+    # Only the part of V^H that multiplies the first columns of the identity.
     vh = m.adjoint(v)[..., :, : a.shape[-1]]
     return m.identities(a) - matmul(v, matmul(t, vh))
 
@@ -309,7 +310,7 @@ def ormqr(
 ) -> Array:
     """Q c, or c Q if not ``left``, with Q (m, m) the product of reflections.
 
-    These are as in ``householder_product``; ``transpose`` takes Q^H.
+    Reflections are as in ``householder_product``; ``transpose`` uses Q^H.
     """
     a, taus, c = m.together("ormqr", a, taus, c)
     v, t = _compact(a, taus)
@@ -324,9 +325,9 @@ def tridiagonal_solve(
 ) -> Array:
     """x (..., n, k) of tridiagonal systems: dl, d, du (..., n), b (..., n, k).
 
-    The first of dl and the last of du are not read. Elimination is without pivots
-    (Thomas's algorithm): for matrices that are diagonally dominant or positive
-    definite.
+    The first element of dl and the last of du are not read. Elimination is without
+    pivoting (Thomas's algorithm), for diagonally dominant or positive definite
+    matrices.
 
     >>> one = np.ones(3)
     >>> tridiagonal_solve(one, 4 * one, one, np.array([[5.0], [6.0], [5.0]])).ravel()

@@ -1,4 +1,4 @@
-"""Products of arrays whose rows are in groups of unequal sizes."""
+"""Products of arrays whose rows form groups of unequal sizes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ Axes = Sequence[int]
 class RaggedDotDimensionNumbers:
     """The roles of axes in ``ragged_dot_general``.
 
-    ``dot_dimension_numbers`` are those of ``dot_general``, ((contracted of lhs, of
-    rhs), (batch of lhs, of rhs)). ``lhs_ragged_dimensions`` has the one axis of lhs
-    that is in groups, ``rhs_group_dimensions`` the axis of rhs that counts groups, or
-    nothing.
+    ``dot_dimension_numbers`` are those of ``dot_general``: ((contracted of lhs, of
+    rhs), (batch of lhs, of rhs)). ``lhs_ragged_dimensions`` has the axis of lhs that is
+    grouped. ``rhs_group_dimensions`` has the group axis of rhs, or nothing.
     """
 
     dot_dimension_numbers: tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
@@ -44,13 +43,13 @@ def ragged_dot(
     preferred_element_type: DTypeLike = None,
     group_offset: ArrayLike | None = None,
 ) -> Array:
-    """The rows of lhs (m, k), in groups, times the matrices rhs (g, k, n): (m, n).
+    """The grouped rows of lhs (m, k), times the matrices rhs (g, k, n): (m, n).
 
-    The first ``group_sizes[0]`` rows meet ``rhs[0]``, those that follow ``rhs[1]``, and
-    so on; ``group_sizes`` (g,) are integers. Rows after the last group become zeros. As
-    extents cannot depend on values, each group's product is of all rows, those of
-    others being zeros: the work is that of g products. ``precision`` and
-    ``preferred_element_type`` are those of ``dot_general``.
+    The first ``group_sizes[0]`` rows are multiplied by ``rhs[0]``, the next ones by
+    ``rhs[1]``, and so on; ``group_sizes`` (g,) are integers. Rows after the last group
+    become zeros. As extents cannot depend on values, each group multiplies all rows,
+    with other groups' rows set to zero: the work is that of g products. ``precision``
+    and ``preferred_element_type`` are those of ``dot_general``.
 
     Raises ShapeError if extents do not fit, ArgumentError for sizes that are not
     integers, and for ``group_offset``, which shares groups among devices.
@@ -92,21 +91,21 @@ def ragged_dot_general(
     preferred_element_type: DTypeLike = None,
     group_offset: ArrayLike | None = None,
 ) -> Array:
-    """A ``dot_general`` in which one axis of lhs, the *ragged* one, is in groups.
+    """A ``dot_general`` in which one axis of lhs, the *ragged* axis, is grouped.
 
-    Consecutive places along it belong to a group, as many as ``group_sizes`` say: (g,),
-    or (..., g) with the batch axes, and the axes of the ragged one's kind in front of
-    it, each with sizes of its own. What the ragged axis is decides the result:
+    Consecutive indices along it form groups of ``group_sizes``. These have shape (g,),
+    or (..., g) with the batch axes and the other axes of the ragged axis's kind in
+    front, each with its own sizes. The kind of the ragged axis decides the result:
 
-    * kept: rhs has an axis of groups, and each group meets its own part. Places after
-      the last group become zeros.
-    * contracted: each group is summed by itself, along a new axis in front.
-    * batch: groups change nothing.
+    * free: rhs has a group axis, and each group is multiplied by its own part. Elements
+      after the last group become zeros.
+    * contracted: each group is summed separately, along a new leading axis.
+    * batch: groups have no effect.
 
     The work is that of g products: see ``ragged_dot``, also for the arguments.
 
     Raises ShapeError if extents do not fit, ArgumentError for sizes that are not
-    integers, numbers that name no such axes, and for ``group_offset``.
+    integers, for axes that do not fit, and for ``group_offset``.
 
     >>> import numpy as np
     >>> numbers = RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
@@ -135,8 +134,8 @@ def ragged_dot_general(
     groups = product.bounds(group_sizes)
     x_zero, y_zero = ops.scalar(0, product.x.dtype), ops.scalar(0, product.y.dtype)
 
-    # Zeros on both sides of a product: what is infinite elsewhere spoils neither it
-    # nor its gradient.
+    # Zeros in both operands of a product, so that infinities in other groups affect
+    # neither it nor its gradient.
     if product.ragged in product.contracted[0]:
 
         def one_group(_: Any, group: tuple[Array, Array]) -> tuple[Any, Array]:

@@ -1,4 +1,4 @@
-"""Reductions by any function, bits of products and roundings, under JAX's names."""
+"""reduce, mulhi, reduce_precision, select_n and fft, under JAX's names."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def reduce(
 ) -> Any:
     """``operands`` (a pytree) reduced over ``dimensions`` by ``computation``.
 
-    It combines two such pytrees elementwise, is associative and commutative, and
-    ``init_values`` change nothing. Halves are combined, and halves of these, in
-    log2(n) steps.
+    ``computation`` combines two such pytrees elementwise, and is associative and
+    commutative; ``init_values`` is its identity. The reduction is a tree of log2(n)
+    steps, each combining the two halves of an axis.
     """
     leaves, structure = tree.flatten(operands)
     inits = tree.leaves(init_values)
@@ -104,7 +104,7 @@ def reduce_xor(x: ArrayLike, axes: Sequence[int], /) -> Array:
 
 
 def cumlogsumexp(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
-    """The logarithm of the sum of exponentials up to each (from the end: reverse)."""
+    """Running log-sum-exp (from the end if reverse)."""
     return associative_scan(logaddexp, x, reverse=reverse, axis=axis)
 
 
@@ -136,7 +136,7 @@ def mulhi(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def _upper_of_128(x: Array, y: Array, dtype: dtypes.DType) -> Array:
-    """By halves of 32 bits (Knuth, The Art of Computer Programming 2, 4.3.1)."""
+    """By parts of 32 bits (Knuth, The Art of Computer Programming 2, 4.3.1)."""
     u64 = dtypes.uint64
     a, b = (ops.convert(v, u64) for v in (x, y))
     low = np.asarray(0xFFFFFFFF, u64)
@@ -147,17 +147,17 @@ def _upper_of_128(x: Array, y: Array, dtype: dtypes.DType) -> Array:
     upper = a1 * b1 + (middle >> half) + (rest >> half)
     if dtype == u64:
         return upper
-    # Of two's complements: less the other operand where one is negative.
+    # Two's complement: subtract the other operand if one is negative.
     zero = np.asarray(0, u64)
     upper = upper - where(x < 0, b, zero) - where(y < 0, a, zero)
     return ops.convert(upper, dtype)
 
 
 def reduce_precision(x: ArrayLike, /, exponent_bits: int, mantissa_bits: int) -> Array:
-    """x rounded to a float of so many bits, halves to even, and kept in its dtype.
+    """x rounded to a float of so many bits, ties to even; the dtype stays.
 
-    What is too large becomes infinite, what is below the least normal number 0. The
-    derivative is that of x.
+    Numbers that are too large become infinite, and subnormal ones 0. The derivative is
+    that of x.
     """
     if exponent_bits < 1 or mantissa_bits < 0:
         raise ArgumentError(
@@ -193,7 +193,7 @@ def _rounded(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
     size = bits ^ sign
     lost = own_mantissa - mantissa_bits
     if lost > 0:
-        # Half of the last place less one, and one more if that place is odd.
+        # Half an ulp minus one, plus one if the last bit is odd.
         odd = (size >> lost) & 1
         size = size + odd + ((1 << (lost - 1)) - 1)
         size = size & ~((1 << lost) - 1)
@@ -211,7 +211,7 @@ def _rounded(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
 
 
 def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
-    """For each element the case that ``which`` (bool or integer) numbers there."""
+    """Select each element from the case whose number is in ``which``."""
     if not cases:
         raise ArgumentError("select_n takes at least one case", user_location())
     values = typed("select_n", *cases)
@@ -238,7 +238,7 @@ def select_n(which: ArrayLike, *cases: ArrayLike) -> Array:
 
 
 class FftType(Enum):
-    """The transforms of ``fft``: forward and backward, of complex and of real."""
+    """The transforms of ``fft``: forward and inverse, complex and real."""
 
     FFT = "fft"
     IFFT = "ifft"
@@ -249,8 +249,8 @@ class FftType(Enum):
 def fft(x: ArrayLike, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
     """The transform over the last axes, as many as there are ``fft_lengths``.
 
-    Those are the extents of the axes (of the result, for "irfft"): for others,
-    ``arrayfn.numpy.fft`` has functions that pad and cut.
+    These must be the extents of the axes (for "irfft" of the result). The functions of
+    ``arrayfn.numpy.fft`` pad and truncate.
     """
     kind = FftType(fft_type.lower()) if isinstance(fft_type, str) else fft_type
     lengths = tuple(ops.whole(n) for n in fft_lengths)

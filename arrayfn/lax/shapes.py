@@ -1,4 +1,4 @@
-"""Shapes by rank and axis, and parts along one axis, under JAX's names."""
+"""Functions of shapes, and slices along one axis, under JAX's names."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def broadcast_to_rank(x: ArrayLike, rank: int, /) -> Array:
 def collapse(
     x: ArrayLike, start_dimension: int, stop_dimension: int | None = None
 ) -> Array:
-    """x with its axes from start to stop (exclusive; None: the end) made one."""
+    """x with its axes from start to stop (exclusive; None: the end) merged into one."""
     shape = ops.type_of_operand("collapse", x).shape
     low, high, _ = builtins.slice(start_dimension, stop_dimension).indices(len(shape))
     middle = math.prod(shape[low:high])
@@ -62,7 +62,7 @@ def collapse(
 
 
 def dtype(x: ArrayLike, /) -> DType:
-    """The data type of x: of a Python number, what it has by itself."""
+    """The data type of x; for a Python number its default type."""
     return ops.type_of_operand("dtype", x).dtype
 
 
@@ -78,7 +78,7 @@ def empty(shape: Sequence[int], dtype: DTypeLike = None) -> Array:
 def index_in_dim(
     x: ArrayLike, index: int, /, axis: int = 0, keepdims: bool = True
 ) -> Array:
-    """The slice at the number ``index`` along ``axis``."""
+    """The slice at position ``index`` along ``axis``."""
     shape = ops.type_of_operand("index_in_dim", x).shape
     place = ops.normalize_axis("index_in_dim", axis, len(shape))
     position = ops.normalize_axis("index_in_dim", index, shape[place])
@@ -89,7 +89,7 @@ def index_in_dim(
 def index_take(
     x: ArrayLike, indices: Sequence[ArrayLike], axes: Sequence[int]
 ) -> Array:
-    """x at arrays of indices along ``axes``; their own axis comes first."""
+    """x at arrays of indices along ``axes``; the indices' axis comes first."""
     type = ops.type_of_operand("index_take", x)
     places = [ops.normalize_axis("index_take", axis, type.ndim) for axis in axes]
     wanted = dict(zip(places, indices, strict=True))
@@ -114,7 +114,7 @@ def dynamic_update_index_in_dim(
 
 
 def split(x: ArrayLike, /, sizes: Sequence[int], axis: int = 0) -> list[Array]:
-    """x cut along ``axis`` into parts of ``sizes``, which add up to its extent."""
+    """x split along ``axis`` into parts of ``sizes``, which add up to its extent."""
     shape = ops.type_of_operand("split", x).shape
     place = ops.normalize_axis("split", axis, len(shape))
     if sum(sizes) != shape[place]:

@@ -24,9 +24,9 @@ def sort(
 ) -> Any:
     """``operand`` sorted along ``dimension``, ascending, NaN last.
 
-    Of a sequence of arrays of one shape, all are put in the order of the first; where
-    its elements are equal, of the second, and so on up to ``num_keys``. A tuple is
-    returned then. The order is stable whether that is asked for or not.
+    A sequence of arrays of one shape is ordered by the first array; ties are ordered by
+    the second, and so on up to ``num_keys``. The result is then a tuple. The sort is
+    always stable.
 
     >>> import numpy as np
     >>> sort((np.array([2, 1, 1]), np.array([0.0, 5.0, 4.0])), num_keys=2)
@@ -50,7 +50,7 @@ def sort(
     place = ops.normalize_axis("sort", dimension, len(shapes[0]))
     moved = [moveaxis(x, place, -1) for x in operands]
     order = None
-    # By the least key first: what is stable keeps its order among equals of the next.
+    # Sort by the last key first: stable sorts by the other keys keep its order in ties.
     for key in reversed(moved[:num_keys]):
         if order is None:
             order = apply(s.argsort, key)
@@ -70,7 +70,7 @@ def sort_key_val(
 def top_k(operand: ArrayLike, k: int) -> tuple[Array, Array]:
     """The ``k`` largest along the last axis, descending, and their positions (int32).
 
-    Of equal elements the first comes first; NaN is the largest.
+    Equal elements keep their order; NaN counts as largest.
 
     >>> import numpy as np
     >>> top_k(np.array([1.0, 3.0, 2.0, 3.0]), 3)
@@ -95,7 +95,7 @@ def _along(primitive: Any, x: Array, dimension: int) -> Array:
 
 
 def _take(x: Array, indices: Array) -> Array:
-    """The elements of ``x`` at ``indices``, which lie inside, along the last axis."""
+    """The elements of ``x`` at ``indices``, in bounds, along the last axis."""
     lead = tuple(range(len(x.shape) - 1))
     last = (len(lead),)
     where = Windows((), last, last, (lead, lead))

@@ -1,7 +1,7 @@
-"""Series and continued fractions: loops over whole arrays until every element settles.
+"""Series and continued fractions: loops over arrays until all elements converge.
 
-What comes in is float64: these functions are computed in it whatever their operands,
-since a rounding error in each of a hundred steps is one too many in float32.
+All is computed in float64: the rounding errors of a hundred iterations in float32 would
+be too large.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
 
 EPSILON = 2.0**-53
-# What a denominator of a continued fraction is at least, instead of 0.
+# Replaces a denominator of 0 in a continued fraction.
 TINY = 1e-300
-_MOST_STEPS = 100_000
-# Derivatives of a fraction settle a few steps after its value.
+_MAX_STEPS = 100_000
+# Derivatives of a fraction converge a few iterations after its value.
 _STEPS_AFTER = 6
 
 
 def series(first: Array, ratio: Callable[[Any], Array]) -> Array:
-    """first * (1 + ratio(1) * (1 + ratio(2) * (...))), of a sum that converges.
+    """The convergent sum first * (1 + ratio(1) * (1 + ratio(2) * (...))).
 
     ``ratio(n)`` is the ratio of term n to the one before, for a float64 scalar n.
     """
@@ -39,7 +39,7 @@ def series(first: Array, ratio: Callable[[Any], Array]) -> Array:
     start = ops.as_array(ops.scalar(1.0, dtypes.float64))
     going = ops.as_array(ops.scalar(True, dtypes.bool_))
     state = while_loop(
-        lambda s: s[3] & (s[0] < _MOST_STEPS), step, (start, first, first, going)
+        lambda s: s[3] & (s[0] < _MAX_STEPS), step, (start, first, first, going)
     )
     return state[2]
 
@@ -47,27 +47,27 @@ def series(first: Array, ratio: Callable[[Any], Array]) -> Array:
 def continued_fraction(
     whole: Array, part: Callable[[Any], tuple[Array, Array]]
 ) -> Array:
-    """whole + a1 / (b1 + a2 / (b2 + ...)), where ``part(n)`` gives (an, bn).
+    """whole + a1 / (b1 + a2 / (b2 + ...)), where ``part(n)`` returns (an, bn).
 
     Modified Lentz's algorithm (Thompson and Barnett, 1986).
     """
 
     def step(state: Any) -> Any:
-        n, value, c, d, settled = state
+        n, value, c, d, converged = state
         a, b = part(n)
         d = 1.0 / _not_zero(b + a * d)
         c = _not_zero(b + a / c)
         change = c * d
-        # What is NaN has settled too.
+        # NaN counts as converged.
         still = ~anp.any(anp.abs(change - 1.0) > 8 * EPSILON)
-        settled = anp.where(still, settled + 1, 0)
-        return n + 1.0, value * change, c, d, settled
+        converged = anp.where(still, converged + 1, 0)
+        return n + 1.0, value * change, c, d, converged
 
     first = _not_zero(whole)
     one = ops.as_array(ops.scalar(1.0, dtypes.float64))
     none = ops.as_array(ops.scalar(0, dtypes.int64))
     state = while_loop(
-        lambda s: (s[4] < _STEPS_AFTER) & (s[0] < _MOST_STEPS),
+        lambda s: (s[4] < _STEPS_AFTER) & (s[0] < _MAX_STEPS),
         step,
         (one, first, first, anp.zeros_like(first), none),
     )

@@ -23,10 +23,9 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
     """The integral of t**(a - 1) (1 - t)**(b - 1) from 0 to x, over that to 1.
 
-    For positive a and b and x in [0, 1], and the limits where one of them is 0 or
-    infinite; NaN elsewhere. By the continued fraction of
-    DiDonato and Morris (Algorithm 708, 1992, equation 9), whose derivatives by a and b
-    are those of betainc too.
+    It is defined for positive a and b and x in [0, 1], with limits if a or b is 0 or
+    infinite; NaN elsewhere. The continued fraction of DiDonato and Morris (Algorithm
+    708, 1992, equation 9), which is also differentiated by a and b.
 
     >>> betainc(2.0, 3.0, 0.5)
     array(0.6875)
@@ -36,7 +35,7 @@ def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
 
 
 def log_beta(a: Array, b: Array) -> Array:
-    """log of gamma(a) gamma(b) / gamma(a + b), of positive float64 arrays."""
+    """log(gamma(a) gamma(b) / gamma(a + b)) for positive float64 arrays."""
     return _log_beta(a, b)
 
 
@@ -44,7 +43,7 @@ def log_beta(a: Array, b: Array) -> Array:
 def _log_beta(a: Array, b: Array) -> Array:
     small, large = anp.minimum(a, b), anp.maximum(a, b)
     plain = (_lgamma(small) - _lgamma(small + large)) + _lgamma(large)
-    # Of large numbers the logarithms cancel: by the differences of Stirling's series.
+    # The logarithms of large numbers cancel: use differences of Stirling's series.
     wide = anp.where(large >= _ASYMPTOTIC, large, _ASYMPTOTIC)
     ratio = small / wide
     tail = _correction(wide) - _correction(small + wide)
@@ -69,7 +68,7 @@ _ASYMPTOTIC = 10.0
 
 
 def _correction(x: Array) -> Array:
-    """lgamma(x) less (x - 1/2) log(x) - x + log(2 pi) / 2, for x >= 10."""
+    """lgamma(x) minus (x - 1/2) log(x) - x + log(2 pi) / 2, for x >= 10."""
     inverse = 1.0 / x
     square = inverse * inverse
     total: Any = _STIRLING[-1]
@@ -95,7 +94,7 @@ def _digamma(x: Array) -> Array:
 
 
 def _fraction(a: Array, b: Array, x: Array, y: Array, lam: Array) -> Array:
-    """The fraction that times x**a y**b / B(a, b) is the function; y = 1 - x."""
+    """The fraction whose product with x**a y**b / B(a, b) is betainc; y = 1 - x."""
 
     def denominator(n: Any, before: Array, after: Array) -> Array:
         return (
@@ -111,7 +110,7 @@ def _fraction(a: Array, b: Array, x: Array, y: Array, lam: Array) -> Array:
 
 
 def _distance(a: Array, b: Array, x: Array) -> Array:
-    """a - (a + b) x, which nearly cancels where x is near the mean, in exact parts."""
+    """a - (a + b) x from exact parts, as it nearly cancels for x near the mean."""
     by_a, low_a = _product(a, x)
     by_b, low_b = _product(b, x)
     first = a - by_a
@@ -120,7 +119,7 @@ def _distance(a: Array, b: Array, x: Array) -> Array:
 
 
 def _product(x: Array, y: Array) -> tuple[Array, Array]:
-    """x y, and what its rounding lost (Dekker, 1971)."""
+    """x y and its rounding error (Dekker, 1971)."""
     (x_high, x_low), (y_high, y_low) = _halves(x), _halves(y)
     product = x * y
     crossed = (x_high * y_high - product) + x_high * y_low + x_low * y_high
@@ -137,9 +136,9 @@ _SPLIT = 2.0**27 + 1.0
 
 
 def _density(a: Array, b: Array, x: Array, lam: Array) -> Array:
-    """x**a (1 - x)**b / B(a, b); of large a and b by their distance from the mean.
+    """x**a (1 - x)**b / B(a, b); for large a and b by the distance from the mean.
 
-    DiDonato and Morris, BRCOMP: what is great in the logarithms cancels.
+    DiDonato and Morris, BRCOMP: the large parts of the logarithms cancel.
     """
     log_x, log_y = anp.log(x), anp.log1p(-x)
     plain = anp.exp(a * log_x + b * log_y - _log_beta(a, b))
@@ -156,7 +155,7 @@ def _density(a: Array, b: Array, x: Array, lam: Array) -> Array:
 
 
 def _less_log(x: Array, far: Array) -> Array:
-    """x - log(1 + x), of |x| up to 0.6 by the series of atanh; ``far`` beyond."""
+    """x - log(1 + x), for |x| up to 0.6 by the series of atanh, else ``far``."""
     near = anp.abs(x) <= 0.6
     small = anp.where(near, x, 0.0)
     ratio = small / (small + 2.0)
@@ -201,7 +200,7 @@ def _safe(a: Array, b: Array, x: Array) -> tuple[Array, Array, Array]:
 @custom_jvp
 def _betainc(a: Array, b: Array, x: Array) -> Array:
     value = anp.where(_inside(a, b, x), _value(*_safe(a, b, x)), math.nan)
-    # All is at 0, or all at 1.
+    # All probability is at 0, or at 1.
     low, high = (a == 0) | (b == math.inf), (b == 0) | (a == math.inf)
     value = anp.where(low & ~high, 1.0, anp.where(high & ~low, 0.0, value))
     valid = (a >= 0) & (b >= 0) & (x >= 0) & (x <= 1) & ~(low & high)

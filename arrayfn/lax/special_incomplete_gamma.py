@@ -1,8 +1,8 @@
-"""The incomplete gamma functions, and what gradients of gamma samples need.
+"""The incomplete gamma functions, and the derivatives of gamma samples.
 
-P(a, x) by its power series where x < a + 1 (Abramowitz and Stegun 6.5.29), Q(a, x) by
-Legendre's continued fraction elsewhere (6.5.31). Derivatives by a are those of series
-and fraction themselves.
+P(a, x) is computed by its power series for x < a + 1 (Abramowitz and Stegun 6.5.29),
+and Q(a, x) by Legendre's continued fraction elsewhere (6.5.31). Derivatives by a are
+those of series and fraction.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def igamma(a: ArrayLike, x: ArrayLike, /) -> Array:
 
 @quiet
 def igammac(a: ArrayLike, x: ArrayLike, /) -> Array:
-    """Q(a, x) = 1 - P(a, x), accurate where that is small."""
+    """Q(a, x) = 1 - P(a, x), accurate for small results."""
     (a, x), dtype = in_float64("igammac", a, x)
     return ops.convert(_upper(a, x), dtype)
 
@@ -53,7 +53,7 @@ def igamma_grad_a(a: ArrayLike, x: ArrayLike, /) -> Array:
 
 @quiet
 def random_gamma_grad(a: ArrayLike, sample: ArrayLike, /) -> Array:
-    """The derivative by a of a gamma-distributed ``sample``, its quantile kept.
+    """The derivative by a of a gamma-distributed ``sample`` at a fixed quantile.
 
     Minus the derivative of P by a over that by x (Figurnov et al., Implicit
     reparameterization gradients, 2018).
@@ -62,7 +62,7 @@ def random_gamma_grad(a: ArrayLike, sample: ArrayLike, /) -> Array:
     return ops.convert(_sample_slope(a, x), dtype)
 
 
-# Where each form holds, with harmless operands elsewhere.
+# Operands of each form; harmless ones where the other form is used.
 
 
 def _is_series(a: Array, x: Array) -> Array:
@@ -98,7 +98,7 @@ def _fraction(a: Array, x: Array) -> Array:
 
 
 def _factor(a: Array, x: Array) -> Array:
-    """D = x**a exp(-x) / gamma(a + 1), without the cancellation of its logarithm."""
+    """D = x**a exp(-x) / gamma(a + 1), without cancellation in the exponent."""
     plain = anp.exp(a * anp.log(x) - x - _lgamma(a + 1.0))
     large = a > 10.0
     b = anp.where(large, a, 10.0)
@@ -108,7 +108,7 @@ def _factor(a: Array, x: Array) -> Array:
     for number in reversed(_STIRLING[:-1]):
         correction = correction * square + number
     ratio = anp.where(large, x, 10.0) * inverse
-    # b (ratio - 1 - log ratio), where the first two nearly cancel near 1.
+    # b (ratio - 1 - log ratio); the first two terms nearly cancel near 1.
     near = anp.abs(ratio - 1.0) < 0.5
     mu = (anp.where(large, x, 10.0) - b) * inverse
     log = anp.where(near, anp.log1p(anp.where(near, mu, 0.0)), anp.log(ratio))
@@ -195,9 +195,9 @@ def _sample_slope(a: Array, x: Array) -> Array:
 
 
 def log_sample_slope(a: Array, log: Array) -> Array:
-    """The derivative by a of the logarithm of a gamma sample, which is ``log``.
+    """The derivative by a of ``log``, the logarithm of a gamma sample.
 
-    Of float64 arrays; the sample itself may underflow.
+    Arrays are float64; the sample itself may underflow.
     """
     below, above = _slopes(a, anp.exp(log), log)[:2]
     value = anp.where(_is_series(a, anp.exp(log)), -below / a, above)
@@ -205,7 +205,7 @@ def log_sample_slope(a: Array, log: Array) -> Array:
 
 
 def _slopes(a: Array, x: Array, log: Array) -> tuple[Array, Array, Any, Any]:
-    """dP/da = D * first where the series is used, dQ/da = -D a * second elsewhere."""
+    """dP/da = D * first if the series is used, else dQ/da = -D a * second."""
     (a1, x1), (a2, x2) = _operands(a, x)
     total, total_slope = _with_slope(_sum, a1, x1)
     b = anp.where(a > 0, a, 1.0)

@@ -31,8 +31,8 @@ _TERMS = 12
 def zeta(x: ArrayLike, q: ArrayLike, /) -> Array:
     """The sum of (q + n)**-x over n >= 0, for x > 1 and q > 0; NaN elsewhere.
 
-    Infinite at x = 1, and at q = 0. By Euler-Maclaurin summation (Abramowitz and Stegun
-    23.2.9), whose derivatives are zeta's too; within 1e-14 of the true value.
+    It is infinite at x = 1 and at q = 0. Euler-Maclaurin summation (Abramowitz and
+    Stegun 23.2.9), which is also differentiated; within 1e-14 of the true value.
 
     >>> zeta(2.0, 1.0)
     array(1.64493407)
@@ -63,9 +63,9 @@ def _sum(s: Array, a: Array) -> Array:
 
 @quiet
 def polygamma(m: ArrayLike, x: ArrayLike, /) -> Array:
-    """The derivative of order ``m``, a whole number, of digamma at x.
+    """The derivative of digamma of integer order ``m`` at x.
 
-    For m > 0 the argument is positive: NaN elsewhere.
+    For m > 0, x must be positive; NaN elsewhere.
 
     >>> polygamma(1, 1.0)
     array(1.64493407)

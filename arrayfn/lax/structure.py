@@ -73,7 +73,7 @@ def transpose(x: ArrayLike, permutation: Sequence[int], /) -> Array:
 
 
 def expand_dims(x: ArrayLike, dimensions: Sequence[int], /) -> Array:
-    """x with axes of extent 1 that stand at ``dimensions`` in the result."""
+    """x with axes of extent 1 at ``dimensions`` of the result."""
     return _expand_dims(x, tuple(dimensions))
 
 
@@ -93,13 +93,13 @@ def pad(
     padding_config: Sequence[tuple[int, int, int]],
     /,
 ) -> Array:
-    """x with (low, high, interior) elements of a value around and between each axis."""
+    """x padded with a value by (low, high, interior) elements along each axis."""
     config = tuple((int(a), int(b), int(c)) for a, b, c in padding_config)
     return apply(slicing.pad, *typed("pad", x, padding_value), config=config)
 
 
 def concatenate(operands: Sequence[ArrayLike], dimension: int, /) -> Array:
-    """Operands one after the other along ``dimension``."""
+    """Operands joined along ``dimension``."""
     return apply(slicing.concatenate, *operands, axis=dimension)
 
 
@@ -158,7 +158,7 @@ def _starts(
     shape = ops.type_of_operand("dynamic_slice", x).shape
     starts = typed("dynamic_slice", *indices) if len(indices) else []
     if not len(shape) == len(starts) == len(lengths):
-        return starts  # an error, told by the type rule
+        return starts  # the type rule raises
     return [
         _start(index, axis, extent, length)
         for axis, (index, extent, length) in enumerate(
@@ -169,7 +169,7 @@ def _starts(
 
 def _start(index: Any, axis: int, extent: int, length: int) -> Any:
     if index.shape or index.dtype not in dtypes.INTEGERS:
-        return index  # an error, told by the type rule
+        return index  # the type rule raises
     if index.dtype in dtypes.SIGNED:
         index = from_the_front(index, extent)
     known = known_value(index)
@@ -182,9 +182,9 @@ def _start(index: Any, axis: int, extent: int, length: int) -> Any:
 def dynamic_slice(
     x: ArrayLike, start_indices: Sequence[ArrayLike], slice_sizes: Sequence[int], /
 ) -> Array:
-    """The slice of ``slice_sizes`` that begins at scalars, moved inwards if need be.
+    """The slice of ``slice_sizes`` at scalar positions, moved inside if out of bounds.
 
-    Scalars that are negative count from the end of their axis.
+    Negative positions count from the end of their axis.
     """
     sizes = tuple(map(ops.whole, slice_sizes))
     starts = _starts(x, list(start_indices), sizes)
@@ -194,9 +194,9 @@ def dynamic_slice(
 def dynamic_update_slice(
     x: ArrayLike, update: ArrayLike, start_indices: Sequence[ArrayLike], /
 ) -> Array:
-    """x with ``update`` put where scalars say, moved inwards if need be.
+    """x with ``update`` at scalar positions, moved inside if out of bounds.
 
-    Scalars that are negative count from the end of their axis.
+    Negative positions count from the end of their axis.
     """
     lengths = ops.type_of_operand("dynamic_update_slice", update).shape
     starts = _starts(x, list(start_indices), lengths)
@@ -206,7 +206,7 @@ def dynamic_update_slice(
 def dynamic_slice_in_dim(
     x: ArrayLike, start_index: ArrayLike, slice_size: int, /, axis: int = 0
 ) -> Array:
-    """``dynamic_slice`` along one axis, the others whole."""
+    """``dynamic_slice`` along one axis."""
     shape = ops.type_of_operand("dynamic_slice_in_dim", x).shape
     place = ops.normalize_axis("dynamic_slice_in_dim", axis, len(shape))
     zero = _zero_like(start_index)
@@ -226,7 +226,7 @@ def dynamic_index_in_dim(
 def dynamic_update_slice_in_dim(
     x: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int, /
 ) -> Array:
-    """``dynamic_update_slice`` along one axis, at the beginning of the others."""
+    """``dynamic_update_slice`` along one axis, at position 0 of the others."""
     ndim = ops.type_of_operand("dynamic_update_slice_in_dim", x).ndim
     place = ops.normalize_axis("dynamic_update_slice_in_dim", axis, ndim)
     zero = _zero_like(start_index)
@@ -253,12 +253,12 @@ def reduce_prod(x: ArrayLike, axes: Sequence[int], /) -> Array:
 
 
 def reduce_max(x: ArrayLike, axes: Sequence[int], /) -> Array:
-    """The largest element over ``axes``; -inf (or the least integer) of nothing."""
+    """The maximum over ``axes``; -inf (or the smallest integer) for no elements."""
     return apply(r.reduce_max, x, axes=_sorted(x, axes))
 
 
 def reduce_min(x: ArrayLike, axes: Sequence[int], /) -> Array:
-    """The smallest element over ``axes``; inf (or the largest integer) of nothing."""
+    """The minimum over ``axes``; inf (or the largest integer) for no elements."""
     return apply(r.reduce_min, x, axes=_sorted(x, axes))
 
 
@@ -278,32 +278,32 @@ def _sorted(x: ArrayLike, axes: Sequence[int]) -> tuple[int, ...]:
 
 
 def argmax(x: ArrayLike, axis: int, index_dtype: DTypeLike, /) -> Array:
-    """Where the largest element along ``axis`` is first."""
+    """The first position of the maximum along ``axis``."""
     return apply(r.argmax, x, axis=axis, dtype=dtypes.canonical(index_dtype))
 
 
 def argmin(x: ArrayLike, axis: int, index_dtype: DTypeLike, /) -> Array:
-    """Where the smallest element along ``axis`` is first."""
+    """The first position of the minimum along ``axis``."""
     return apply(r.argmin, x, axis=axis, dtype=dtypes.canonical(index_dtype))
 
 
 def cumsum(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
-    """Sums of the elements up to each (from the end if ``reverse``), in x's dtype."""
+    """Running sums (from the end if ``reverse``), in x's dtype."""
     return apply(cumulative.cumsum, x, axis=axis, reverse=reverse)
 
 
 def cumprod(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
-    """Products of the elements up to each (from the end if ``reverse``)."""
+    """Running products (from the end if ``reverse``)."""
     return apply(cumulative.cumprod, x, axis=axis, reverse=reverse)
 
 
 def cummax(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
-    """The largest element up to each (from the end if ``reverse``)."""
+    """Running maxima (from the end if ``reverse``)."""
     return apply(cumulative.cummax, x, axis=axis, reverse=reverse)
 
 
 def cummin(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
-    """The smallest element up to each (from the end if ``reverse``)."""
+    """Running minima (from the end if ``reverse``)."""
     return apply(cumulative.cummin, x, axis=axis, reverse=reverse)
 
 
@@ -319,12 +319,12 @@ def dot_general(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The sum of products over contracted axes, for each of the batched ones.
+    """The sum of products over contracted axes, for each index of the batch axes.
 
-    ``dimension_numbers`` is ((x's contracted axes, y's), (x's batched axes, y's)). The
-    result's axes are the batched ones, x's others, y's others. It is computed in
+    ``dimension_numbers`` is ((x's contracted axes, y's), (x's batch axes, y's)). The
+    result's axes are the batch axes, x's others, y's others. It is computed in
     ``preferred_element_type`` if one is given. ``precision="tf32"`` lets a GPU round
-    float32 operands to TensorFloat-32; it says nothing to a CPU.
+    float32 operands to TensorFloat-32; a CPU ignores it.
     """
     (x_contract, y_contract), (x_batch, y_batch) = dimension_numbers
     params: dict[str, Any] = dict(
@@ -352,7 +352,7 @@ def dot(
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The product of vectors and matrices: x's last axis meets y's first."""
+    """The product of vectors and matrices, over x's last axis and y's first."""
     ndim = ops.type_of_operand("dot", x).ndim
     return dot_general(
         x,

@@ -65,7 +65,7 @@ def ceil(x: ArrayLike, /) -> Array:
 
 
 def clz(x: ArrayLike, /) -> Array:
-    """How many leading bits of x are not set, in x's dtype."""
+    """The number of leading zero bits of x, in x's dtype."""
     return elementwise(discrete.clz, x)
 
 
@@ -160,7 +160,7 @@ def neg(x: ArrayLike, /) -> Array:
 
 
 def population_count(x: ArrayLike, /) -> Array:
-    """How many bits of x are set, in x's dtype."""
+    """The number of bits set in x, in x's dtype."""
     return elementwise(discrete.population_count, x)
 
 
@@ -180,7 +180,7 @@ def rsqrt(x: ArrayLike, /) -> Array:
 
 
 def sign(x: ArrayLike, /) -> Array:
-    """-1, 0 or 1 as x is negative, zero or positive."""
+    """-1, 0 or 1 for negative, zero or positive x."""
     return elementwise(e.sign, x)
 
 

@@ -52,11 +52,10 @@ def reduce_window(
     """Each window of ``operand``, reduced by ``computation``.
 
     ``computation`` is one of ``lax.add``, ``max``, ``min``, ``mul``, ``bitwise_and``
-    and ``bitwise_or``, or NumPy's function of the first four. The other arguments have
-    an entry for each axis: the extents of a window, the elements from one window to the
-    next, what is put before and after, the gaps between elements of the operand
-    (``base_dilation``) and of a window. Borders and gaps are ``init_value``, with which
-    each result is combined too.
+    and ``bitwise_or``, or NumPy's function for the first four. The other arguments have
+    an entry for each axis: extents and strides of windows, padding, and the dilation of
+    the operand (``base_dilation``) and of windows. Padding and gaps have
+    ``init_value``, with which each result is combined too.
 
     >>> import numpy as np
     >>> from arrayfn import lax
@@ -101,7 +100,7 @@ def _padded(
     padding: Padding,
     gaps: tuple[int, ...],
 ) -> Array:
-    """The operand with ``init`` around and between its elements."""
+    """The operand padded and dilated with ``init``."""
     extents = tuple(
         max(0, (n - 1) * gap + 1) for n, gap in zip(operand.shape, gaps, strict=True)
     )
@@ -115,7 +114,7 @@ def _padded(
 
 
 def _of_copies(reduction: Primitive, x: Array, params: dict[str, Any]) -> Array:
-    """A reduction that has no row for windows: of the array of all windows."""
+    """A reduction without a window primitive, over the array of all windows."""
     ndim = len(x.shape)
     order = tuple(range(ndim + len(params["axes"])))
     windows = apply(sliding_windows, x, **params, order=order)
@@ -123,7 +122,7 @@ def _of_copies(reduction: Primitive, x: Array, params: dict[str, Any]) -> Array:
 
 
 def _is(init: Array, identity: PythonScalar) -> bool:
-    """Whether ``init`` is known, and is the identity."""
+    """Whether ``init`` is known to be the identity."""
     if isinstance(init, ImmutableArray):
         return False
     value = np.asarray(init)

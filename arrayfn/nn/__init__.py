@@ -1,8 +1,8 @@
-"""Activations, softmax and its kin, normalisation, pooling, attention, initializers.
+"""Activations, softmax, normalisation, pooling, attention, initializers.
 
-Plain functions of arrays; floating-point arrays keep their dtype, integers become
-floating-point as in ``arrayfn.numpy``. Those with a stable derivative that differs from
-what differentiating their formula gives have a rule of their own.
+All are functions of arrays. Floating-point arrays keep their dtype; integers become
+floating-point as in ``arrayfn.numpy``. A function whose formula has an unstable
+derivative has a custom derivative rule.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def relu(x: ArrayLike, /) -> Array:
-    """x where it is positive, else 0; the derivative at 0 is 0."""
+    """x if it is positive, else 0; the derivative at 0 is 0."""
     return anp.where(anp.less_equal(x, 0), 0, x)
 
 
@@ -29,20 +29,20 @@ def relu6(x: ArrayLike, /) -> Array:
 
 
 def leaky_relu(x: ArrayLike, /, negative_slope: ArrayLike = 0.01) -> Array:
-    """x where it is not negative, else ``negative_slope * x``."""
+    """x if it is not negative, else ``negative_slope * x``."""
     return anp.where(anp.greater_equal(x, 0), x, anp.multiply(x, negative_slope))
 
 
 def elu(x: ArrayLike, /, alpha: ArrayLike = 1.0) -> Array:
-    """x where it is positive, else ``alpha * (exp(x) - 1)``."""
+    """x if it is positive, else ``alpha * (exp(x) - 1)``."""
     positive = anp.greater(x, 0)
-    # Where x is positive exp(x) may overflow, and its derivative would be inf * 0.
+    # For positive x exp(x) may overflow, and its derivative would be inf * 0.
     below = anp.where(positive, 0, x)
     return anp.where(positive, x, anp.multiply(alpha, anp.expm1(below)))
 
 
 def celu(x: ArrayLike, /, alpha: ArrayLike = 1.0) -> Array:
-    """x where it is positive, else ``alpha * (exp(x / alpha) - 1)``."""
+    """x if it is positive, else ``alpha * (exp(x / alpha) - 1)``."""
     below = anp.divide(anp.where(anp.greater(x, 0), 0, x), alpha)
     return anp.where(anp.greater(x, 0), x, anp.multiply(alpha, anp.expm1(below)))
 
@@ -55,8 +55,8 @@ def selu(x: ArrayLike, /) -> Array:
 def gelu(x: ArrayLike, /, approximate: bool = True) -> Array:
     """x times the normal distribution function of x (Hendrycks and Gimpel, 2016).
 
-    With ``approximate``, by their formula with tanh, whose slope is computed with it:
-    a gradient keeps that one array.
+    With ``approximate`` it is their formula with tanh. Its slope is computed together
+    with it, so that a gradient keeps one array.
     """
     x = ops.as_floating("gelu", x)
     if approximate:
@@ -65,9 +65,9 @@ def gelu(x: ArrayLike, /, approximate: bool = True) -> Array:
 
 
 def _share(x: Array) -> Array:
-    """(1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2, accurate where it is small.
+    """(1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2, accurate for small results.
 
-    It is the logistic function of twice what tanh is taken of.
+    It is the logistic function of twice the argument of tanh.
     """
     cubic = anp.add(x, anp.multiply(0.044715, anp.power(x, 3)))
     return _logistic(anp.multiply(2 * _SQRT_TWO_OVER_PI, cubic))
@@ -98,7 +98,7 @@ def _gelu_by_tanh(x: Array) -> Array:
 def _gelu_by_tanh_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     (x,), (dx,) = primals, tangents
     share = _share(x)
-    # d/dx of what the logistic function is taken of, and of that.
+    # The derivatives of the logistic function's argument, and of the function.
     inner = anp.add(1.0, anp.multiply(3 * 0.044715, anp.square(x)))
     inner = anp.multiply(2 * _SQRT_TWO_OVER_PI, inner)
     steep = anp.multiply(inner, anp.multiply(share, anp.subtract(1.0, share)))
@@ -117,7 +117,7 @@ def log_sigmoid(x: ArrayLike, /) -> Array:
 
 
 def silu(x: ArrayLike, /) -> Array:
-    """x times sigmoid(x): within 3 ulp, but where sigmoid(x) is subnormal."""
+    """x times sigmoid(x), within 3 ulp unless sigmoid(x) is subnormal."""
     return anp.multiply(x, sigmoid(x))
 
 
@@ -127,7 +127,7 @@ swish = silu
 def mish(x: ArrayLike, /) -> Array:
     """x times tanh(softplus(x)) (Misra, 2019)."""
     x = ops.as_array(ops.as_floating("mish", x))
-    # tanh(log(1 + e)) is (e**2 + 2 e) / (e**2 + 2 e + 2): 1 from the limit on.
+    # tanh(log(1 + e)) is (e**2 + 2 e) / (e**2 + 2 e + 2), and 1 from the limit on.
     limit = 5.0 if x.dtype == dtypes.float16 else 40.0
     exponential = anp.exp(anp.minimum(x, limit))
     top = anp.multiply(exponential, anp.add(exponential, 2.0))
@@ -154,14 +154,14 @@ def identity(x: ArrayLike, /) -> Array:
 
 
 def squareplus(x: ArrayLike, /, b: ArrayLike = 4) -> Array:
-    """(x + sqrt(x**2 + b)) / 2, a softplus of roots (Barron, 2021)."""
+    """(x + sqrt(x**2 + b)) / 2, an algebraic softplus (Barron, 2021)."""
     x = ops.as_array(ops.as_floating("squareplus", x))
-    # Where x**2 would overflow, b is nothing beside it.
+    # If x**2 would overflow, b is negligible.
     size = anp.abs(x)
     large = anp.greater(size, math.sqrt(float(anp.finfo(x.dtype).max)) / 2)
     square = anp.square(anp.where(large, 0, x))
     total = anp.add(size, anp.where(large, size, anp.sqrt(anp.add(square, b))))
-    # Of negative x, x and the root would cancel.
+    # For negative x, x and the root would cancel.
     below = anp.divide(anp.multiply(0.5, b), total)
     return anp.where(anp.less(x, 0), below, anp.multiply(0.5, total))
 
@@ -179,7 +179,7 @@ def sparse_sigmoid(x: ArrayLike, /) -> Array:
 
 
 def log1mexp(x: ArrayLike, /) -> Array:
-    """log(1 - exp(-x)) of positive x, accurate near 0 and far from it.
+    """log(1 - exp(-x)) for positive x, accurate near 0 and far from it.
 
     Maechler, Accurately computing log(1 - exp(-|a|)), 2012.
     """

@@ -36,10 +36,11 @@ def dot_product_attention(
     """softmax(query @ key * scale + bias) @ value, for each head.
 
     Vaswani et al., Attention is all you need, 2017. With fewer heads of keys and values
-    than of queries, each serves a group of these (Ainslie et al., GQA, 2023). Logits
-    and softmax of halves are computed in float32; they are one operator, with a kernel
-    on a GPU, and have a derivative in reverse alone. That by a bias takes memory for
-    all logits. A query that may attend to nothing gives zeros.
+    than of queries, each serves a group of queries' heads (Ainslie et al., GQA, 2023).
+    For float16 and bfloat16, logits and softmax are computed in float32; this is one
+    operator, with a kernel on a GPU, and has reverse-mode derivatives only. The
+    derivative by a bias takes memory for all logits. A query that may attend to nothing
+    gives zeros.
 
     Args:
         query: [B, T, N, H], or without B.
@@ -49,8 +50,8 @@ def dot_product_attention(
         mask: bool, where to attend; broadcasts to [B, N, T, S].
         scale: 1 / sqrt(H) by default.
         is_causal: position t attends to s <= t alone.
-        query_seq_lengths: integers [B]; queries from there on give zeros.
-        key_value_seq_lengths: integers [B]; keys from there on are not attended to.
+        query_seq_lengths: integers [B]; queries from this position on give zeros.
+        key_value_seq_lengths: integers [B]; keys from this position on are ignored.
         local_window_size: how far to the left and to the right to attend.
 
     Returns:
@@ -113,7 +114,7 @@ def dot_product_attention(
 
 
 def _extents(q: ArrayType, k: ArrayType, v: ArrayType) -> tuple[int, ...]:
-    """B, T, N, H, S, K; ShapeError if they are not those of attention."""
+    """B, T, N, H, S, K; ShapeError if the shapes do not fit."""
     fits = q.ndim in (3, 4) and k.ndim == q.ndim and k.shape == v.shape
     fits = fits and q.shape[-1] == k.shape[-1] and q.shape[:-3] == k.shape[:-3]
     if not fits or k.shape[-2] == 0 or q.shape[-2] % k.shape[-2]:
@@ -127,7 +128,7 @@ def _extents(q: ArrayType, k: ArrayType, v: ArrayType) -> tuple[int, ...]:
 
 
 def _of_logits(name: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
-    """The bias or mask, with four axes; an error if it does not fit the logits."""
+    """The bias or mask with four axes; raises if it does not fit the logits."""
     given = ops.type_of_operand("dot_product_attention", x)
     if name == "mask" and given.dtype != dtypes.bool_:
         raise ArgumentError(
@@ -150,7 +151,7 @@ def _of_logits(name: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
 def _window(
     is_causal: bool, local: int | tuple[int, int] | None
 ) -> tuple[int | None, int | None]:
-    """How far to the left and to the right to attend; None is no limit."""
+    """How far to the left and right a query attends; None is no limit."""
     left, right = (
         (local, local)
         if local is None or isinstance(local, (int, np.integer))

@@ -19,9 +19,9 @@ def one_hot(
     dtype: DTypeLike = dtypes.float64,
     axis: int = -1,
 ) -> Array:
-    """For each integer of x, 1 at its place along a new ``axis`` and 0 elsewhere.
+    """For each integer of x, a vector along a new ``axis`` with 1 at this index.
 
-    Integers outside 0 to ``num_classes`` - 1 give zeros alone.
+    The other elements are 0. Integers outside 0 to ``num_classes`` - 1 give zeros.
     """
     type = ops.type_of_operand("one_hot", x)
     place = ops.normalize_axis("one_hot", axis, type.ndim + 1)
@@ -39,15 +39,15 @@ def rope(
     base: float = 10000.0,
     interleaved: bool = False,
 ) -> Array:
-    """x with pairs of features rotated by angles in proportion to the position.
+    """x with pairs of features rotated by angles proportional to the position.
 
     Su et al., RoFormer: enhanced transformer with rotary position embedding, 2021. Dot
-    products of two rotated vectors depend on the difference of their positions alone.
+    products of two rotated vectors depend only on the difference of their positions.
 
     Args:
         x: [..., T, N, H], as queries and keys of attention are; H is even.
         positions: integers [T] or [..., T]; 0 to T - 1 by default.
-        base: pair k of H / 2 turns by ``position * base**(-2 k / H)`` radians.
+        base: pair k of H / 2 rotates by ``position * base**(-2 k / H)`` radians.
         interleaved: pairs are (0, 1), (2, 3), ...; else (k, k + H / 2).
 
     >>> import numpy as np
@@ -81,7 +81,7 @@ def rope(
         parts = pairs[..., 0], pairs[..., 1]
     else:
         parts = value[..., :half], value[..., half:]
-    # Parts are converted, and not the whole: that would be an array of its own.
+    # Convert the parts: converting the whole would allocate another array.
     first, second = (ops.convert(part, wide) for part in parts)
     turned = first * cosine - second * sine, first * sine + second * cosine
     turned = [ops.convert(part, dtype) for part in turned]

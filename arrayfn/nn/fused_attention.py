@@ -36,10 +36,10 @@ def attention(
 ) -> tuple[Array, Array]:
     """The attention of q [B, T, N, H] to k and v [B, S, K, H], and [B, N, T] logsumexp.
 
-    K divides N; the logarithms are float32. Of ``terms``, whose names are ``given`` in
-    order, "bias" and "mask" (bool) broadcast to [B, N, T, S], and "query_lengths" and
+    K divides N; the logarithms are float32. ``given`` names the ``terms`` in order:
+    "bias" and "mask" (bool) broadcast to [B, N, T, S], and "query_lengths" and
     "key_lengths" are int32 [B]. Query t attends to keys from t - window[0] to
-    t + window[1]; None is no limit. Where all logits are -inf the result is 0.
+    t + window[1]; None is no limit. If all logits are -inf the result is 0.
     """
     logits = _logits(q, k, terms, scale, window)
     most = anp.max(logits, axis=-1, keepdims=True)
@@ -67,7 +67,7 @@ def attention_gradient(
     window: Window,
     given: tuple[str, ...],
 ) -> tuple[Array, Array, Array]:
-    """The cotangents of q, k and v, given that of ``attention``'s result."""
+    """The cotangents of q, k and v from the cotangent of ``attention``'s result."""
     weights, by_logits = _weights_and_gradient(
         q, k, v, terms, result, logarithms, cotangent, scale, window
     )
@@ -88,7 +88,7 @@ def attention_gradient(
 def where_to_attend(
     B: int, T: int, S: int, window: Window, terms: Mapping[str, Any]
 ) -> Array | None:
-    """What window and lengths leave, broadcasting to [B, K, T, G, S]; None for all."""
+    """The mask of window and lengths, which broadcasts to [B, K, T, G, S], or None."""
     t, s = (lax.broadcasted_iota(dtypes.int32, (T, 1, S), axis) for axis in (0, 2))
     left, right = window
     parts: list[Any] = []
@@ -116,7 +116,7 @@ def grouped(x: Array, K: int, G: int) -> Array:
 
 
 def _logits(q: Array, k: Array, terms: Terms, scale: float, window: Window) -> Array:
-    """Logits in float32, [B, K, T, G, S]; -inf where not to attend."""
+    """Logits in float32, [B, K, T, G, S]; -inf for keys that are not attended to."""
     (B, T, N, _), (S, K) = q.shape, k.shape[1:3]
     logits = lax.dot_general(
         _split_heads(q, K),
@@ -146,7 +146,7 @@ def _weights_and_gradient(
     scale: float,
     window: Window,
 ) -> tuple[Array, Array]:
-    """The softmax again, and the cotangent of the logits, [B, K, T, G, S] both."""
+    """The recomputed softmax, and the logits' cotangent, both [B, K, T, G, S]."""
     B, T, N, _ = q.shape
     K = k.shape[2]
     known = anp.reshape(logarithms, (B, K, N // K, T))
@@ -171,12 +171,12 @@ def _split_heads(x: Array, K: int) -> Array:
 
 
 def _grouped_heads(x: Array, K: int) -> Array:
-    """The same in float32."""
+    """``_split_heads`` in float32."""
     return _split_heads(anp.astype(x, _WIDE), K)
 
 
 def _over_keys(weights: Array, v: Array) -> Array:
-    """Sums of v [B, S, K, H] by weights [B, K, T, G, S], [B, T, K, G, H]."""
+    """Sums of v [B, S, K, H] with weights [B, K, T, G, S], as [B, T, K, G, H]."""
     mixed = lax.dot_general(weights, v, (((4,), (1,)), ((0, 1), (0, 2))))
     return anp.transpose(mixed, (0, 2, 1, 3, 4))
 
@@ -194,9 +194,9 @@ def attention_bias_gradient(
     window: Window,
     given: tuple[str, ...],
 ) -> Array:
-    """The cotangent of the bias among ``terms``, of its shape.
+    """The cotangent of the bias among ``terms``, in the bias's shape.
 
-    The body takes memory for all logits; kernels do not.
+    The body needs memory for all logits; kernels do not.
     """
     _, by_logits = _weights_and_gradient(
         q, k, v, terms, result, logarithms, cotangent, scale, window
@@ -234,7 +234,7 @@ def _back(scale: float, window: Window, residuals: Any, cotangent: Array) -> Any
     made = attention_gradient(*residuals, cotangent, **static)
     if "bias" not in terms:
         return *made, None, None
-    # It goes where nobody asks for it.
+    # Dead-code elimination removes it if it is not needed.
     return *made, attention_bias_gradient(*residuals, cotangent, **static), None
 
 

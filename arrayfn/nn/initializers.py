@@ -1,4 +1,4 @@
-"""Initializers: functions ``init(key, shape, dtype=float64)`` that give parameters.
+"""Initializers: functions ``init(key, shape, dtype=float64)`` that return parameters.
 
 Names, and the numbers for the same key, are JAX's (``jax.nn.initializers``).
 """
@@ -67,7 +67,7 @@ def uniform(scale: float = 0.01, dtype: DTypeLike = None) -> Initializer:
 
 
 def normal(stddev: float = 0.01, dtype: DTypeLike = None) -> Initializer:
-    """Normal of mean 0 and this standard deviation."""
+    """Normal with mean 0 and this standard deviation."""
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
@@ -82,7 +82,7 @@ def truncated_normal(
     lower: float = -2.0,
     upper: float = 2.0,
 ) -> Initializer:
-    """``stddev`` times a normal number that lies between the bounds."""
+    """``stddev`` times a normal number between the bounds."""
     default = dtype
 
     def init(key: Any, shape: Any, dtype: DTypeLike = None) -> Array:
@@ -95,7 +95,7 @@ def truncated_normal(
 def _fans(
     shape: Shape, in_axis: Axes, out_axis: Axes, batch_axis: Axes
 ) -> tuple[float, float]:
-    """The number of inputs to each output, and of outputs of each input."""
+    """The number of inputs per output, and of outputs per input."""
     if len(shape) < 2:
         raise ShapeError(
             f"this initializer needs axes of inputs and of outputs, but the shape is "
@@ -121,7 +121,7 @@ def variance_scaling(
     batch_axis: Axes = (),
     dtype: DTypeLike = None,
 ) -> Initializer:
-    """Numbers of variance ``scale`` / n.
+    """Numbers with variance ``scale`` / n.
 
     n is by ``mode`` the number of inputs ("fan_in"), of outputs ("fan_out"), or their
     mean ("fan_avg", "fan_geo_avg"); ``distribution`` is "truncated_normal", "normal" or
@@ -161,7 +161,7 @@ def variance_scaling(
             return drawn * (deviation * math.sqrt(3.0))
         if distribution == "normal":
             return random.normal(key, wanted, kind) * deviation
-        # The standard deviation of a normal number between -2 and 2.
+        # The standard deviation of a normal number truncated to [-2, 2].
         drawn = random.truncated_normal(key, -2.0, 2.0, wanted, kind)
         return drawn * (deviation / 0.87962566103423978)
 
@@ -206,10 +206,10 @@ def orthogonal(
 def delta_orthogonal(
     scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike = None
 ) -> Initializer:
-    """For convolutions: an orthogonal matrix at the middle of the window, else zeros.
+    """For convolutions: an orthogonal matrix at the window's centre, zeros elsewhere.
 
     Xiao et al., Dynamical isometry and a mean field theory of CNNs, 2018. Shapes are
-    [*window, inputs, outputs] with one to three axes of the window, and no more inputs
+    [*window, inputs, outputs] with one to three window axes, and no more inputs
     than outputs.
     """
     default = dtype

@@ -21,11 +21,11 @@ def standardize(
     epsilon: float = 1e-5,
     where: ArrayLike | None = None,
 ) -> Array:
-    """x less its mean, divided by its standard deviation, over ``axis``.
+    """x minus its mean, divided by its standard deviation, over ``axis``.
 
-    ``mean`` and ``variance`` take the place of x's own, which are of the elements where
-    ``where`` is true; ``epsilon`` is added to the variance. Halves are computed in
-    float32.
+    ``mean`` and ``variance`` replace x's own, which are computed of the elements where
+    ``where`` is true. ``epsilon`` is added to the variance. float16 and bfloat16 are
+    computed in float32.
     """
     x = ops.as_floating("standardize", x)
     dtype = ops.type_of_operand("standardize", x).dtype
@@ -72,7 +72,7 @@ def rms_norm(
     axis: Axis = -1,
     epsilon: float = 1e-6,
 ) -> Array:
-    """x divided by the root of its mean square over ``axis``, times ``scale``.
+    """x divided by its root mean square over ``axis``, times ``scale``.
 
     Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
     """
@@ -129,10 +129,10 @@ def batch_norm(
 ) -> tuple[Array, tuple[Array, Array]]:
     """x [..., C] standardised for each channel, and the running mean and variance.
 
-    Ioffe and Szegedy, Batch normalization, 2015. With ``training`` by the statistics of
-    x itself over all axes but the last; the running ones, [C], move towards these:
-    ``momentum * running + (1 - momentum) * own``. Without it by the running ones, which
-    stay.
+    Ioffe and Szegedy, Batch normalization, 2015. With ``training``, x is normalised by
+    its own statistics over all axes except the last, and the running statistics, [C],
+    become ``momentum * running + (1 - momentum) * own``. Without ``training``, x is
+    normalised by the running statistics, which do not change.
 
     >>> import numpy as np
     >>> x = np.array([[0.0], [2.0]])

@@ -22,9 +22,10 @@ def max_pool(
 ) -> Array:
     """The largest element of each window, of shape (batch..., spatial..., features).
 
-    ``window_shape`` and ``strides`` (1 if None) are of the spatial axes; ``padding`` is
-    "VALID", "SAME", or a (low, high) pair for each of them, and is never the largest.
-    Of equal elements the first has the derivative. NaN if a window has one.
+    ``window_shape`` and ``strides`` (1 if None) are of the spatial axes. ``padding`` is
+    "VALID", "SAME", or a (low, high) pair for each of them; padding is never the
+    maximum. The first of equal elements gets the derivative. A window with NaN gives
+    NaN.
 
     >>> x = np.arange(16.0).reshape(1, 4, 4, 1)
     >>> max_pool(x, (2, 2), (2, 2))[0, :, :, 0]

@@ -1,4 +1,4 @@
-"""Softmax and its kin."""
+"""softmax, log_softmax, logsumexp and logmeanexp."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from arrayfn.transforms.custom import custom_jvp, stop_gradient
 def softmax(x: ArrayLike, /, axis: Axis = -1, where: ArrayLike | None = None) -> Array:
     """exp(x) / sum(exp(x)) over ``axis``, without overflow.
 
-    A row whose maximum is infinite is NaN. Elements where ``where`` is false are left
-    out, and 0 in the result, also where that leaves none.
+    A row whose maximum is infinite gives NaN. Elements where ``where`` is false are
+    ignored, and 0 in the result, even if no element is left.
 
     >>> import numpy as np
     >>> softmax(np.zeros(4), where=np.array([True, True, False, False]))
@@ -25,17 +25,17 @@ def softmax(x: ArrayLike, /, axis: Axis = -1, where: ArrayLike | None = None) ->
     x = ops.as_array(ops.as_floating("softmax", x))
     if where is None:
         return _softmax(x, axis)
-    return anp.where(where, _softmax(_least_where_not(x, where), axis), 0)
+    return anp.where(where, _softmax(_smallest_where_not(x, where), axis), 0)
 
 
-def _least_where_not(x: ArrayLike, where: ArrayLike) -> Array:
-    """x, but the least number where not ``where``: finite, for rows of nothing else."""
+def _smallest_where_not(x: ArrayLike, where: ArrayLike) -> Array:
+    """x, with the smallest finite number where ``where`` is false."""
     dtype = ops.type_of_operand("softmax", x).dtype
     return anp.where(where, x, float(anp.finfo(dtype).min))
 
 
 def _highest(x: Array, axis: Axis) -> Array:
-    """The greatest elements over ``axis``, which stays; -inf of nothing."""
+    """The maximum over ``axis``, which stays; -inf for no elements."""
     shape = x.shape
     axes = ops.normalize_axes("softmax", axis, len(shape))
     if 0 not in [shape[k] for k in axes]:
@@ -63,11 +63,11 @@ def _softmax_jvp(
 def log_softmax(
     x: ArrayLike, /, axis: Axis = -1, where: ArrayLike | None = None
 ) -> Array:
-    """The logarithm of ``softmax``, accurate where that underflows."""
+    """The logarithm of ``softmax``, accurate if softmax underflows."""
     x = ops.as_array(ops.as_floating("log_softmax", x))
     if where is None:
         return _log_softmax(x, axis)
-    value = _log_softmax(_least_where_not(x, where), axis)
+    value = _log_softmax(_smallest_where_not(x, where), axis)
     return anp.where(where, value, -math.inf)
 
 
@@ -99,8 +99,8 @@ def logsumexp(
 ) -> Any:
     """log(sum(b * exp(a))) over ``axis``, without overflow; ``b`` is 1 by default.
 
-    With ``return_sign`` the pair of log(abs(sum)) and the sum's sign; without it a
-    negative sum gives NaN. Elements where ``where`` is false are left out.
+    With ``return_sign`` it returns log(abs(sum)) and the sum's sign; without it a
+    negative sum gives NaN. Elements where ``where`` is false are ignored.
 
     >>> import numpy as np
     >>> logsumexp(np.array([1000.0, 1000.0]))
@@ -121,7 +121,7 @@ def _weighted(
     a, b = anp.broadcast_arrays(
         a, ops.convert(b, ops.common_dtype("logsumexp", [a, b]))
     )
-    # Where the weight is 0, not even an infinite exponent counts.
+    # An element of weight 0 is ignored even if its exponent is infinite.
     a = anp.where(anp.equal(b, 0), -math.inf, a)
     highest = stop_gradient(anp.max(a, axis, keepdims=True))
     shift = anp.where(anp.isfinite(highest), highest, 0)
@@ -172,7 +172,7 @@ def _logsumexp_jvp(
 ) -> tuple[Array, Array]:
     (x,), (dx,) = primals, tangents
     y = _logsumexp.function(x, axis, True)
-    # Of nothing but -inf all weights are 0.
+    # If all are -inf, all weights are 0.
     total = anp.where(anp.equal(y, -math.inf), 0, y)
     weights = anp.exp(anp.subtract(x, total))
     tangent = anp.sum(anp.multiply(weights, dx), axis, keepdims=True)

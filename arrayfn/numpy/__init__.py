@@ -1,7 +1,7 @@
 """NumPy's functions for traced code: the array API's names, and NumPy's own.
 
-Each works on NumPy arrays at once, giving new arrays, and on traced arrays by adding
-equations to the Program. dtypes are promoted as in NumPy 2, shapes broadcast.
+On NumPy arrays each computes a new array at once; on traced arrays it adds equations to
+the Program. dtypes promote as in NumPy 2, and shapes broadcast.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Operands of the public functions: promoted, and broadcast by equations of their own.
+"""Promotes and broadcasts the operands of the public functions.
 
-Elementwise equations take operands of one dtype, and of one shape or rank 0. What NumPy
-does implicitly is made explicit here: Python scalars become Literals of the promoted
-dtype, others are converted, and ``broadcast_in_dim`` makes the shapes equal.
+Elementwise equations take operands of one dtype, and of one shape or rank 0. NumPy's
+implicit conversions become equations here: Python scalars become Literals of the
+promoted dtype, arrays are converted, and ``broadcast_in_dim`` makes the shapes equal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CUDA = 2  # kDLCUDA, DLPack's number of a kind of device
 
 
 def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
-    """The type of an operand of function ``name``; ArgumentError if it is no array."""
+    """The type of an operand of function ``name``; ArgumentError if not an array."""
     if isinstance(x, (ImmutableArray, Literal)):
         return x.type
     if isinstance(x, (np.ndarray, np.generic)) or dtypes.is_python_scalar(x):
@@ -77,9 +77,9 @@ def scalar(value: Any, dtype: DType, weak: bool = False) -> Literal:
 
 
 def convert(x: ArrayLike, dtype: DType, weak: bool = False) -> ArrayLike:
-    """``x`` as ``dtype``; itself, if it is so already. Scalars become Literals.
+    """``x`` as ``dtype``; ``x`` itself if it has that dtype. Scalars become Literals.
 
-    ``weak``: it came from Python numbers, and still gives way in promotion.
+    ``weak``: the result comes from Python numbers and still gives way in promotion.
     """
     if is_number(x):
         return scalar(number_in(x), dtype, weak)
@@ -93,7 +93,7 @@ def convert(x: ArrayLike, dtype: DType, weak: bool = False) -> ArrayLike:
 def promoted(
     name: str, operands: Sequence[ArrayLike], dtype: DType | None = None
 ) -> tuple[list[ArrayLike], list[ArrayType], DType]:
-    """``operands`` in their common dtype (or in ``dtype``); their types; that dtype."""
+    """``operands`` in their common dtype or in ``dtype``; their types; that dtype."""
     types = [type_of_operand(name, x) for x in operands]
     kinds = {t.dtype for t in types}
     uniform = dtype is None and len(kinds) == 1
@@ -138,7 +138,7 @@ def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:
 
 
 def _remedy(shapes: Sequence[Shape]) -> str:
-    """What to write where the shorter of two shapes is that of the axes in front."""
+    """A remedy if the shorter of two shapes matches the leading axes of the other."""
     if len(shapes) != 2:
         return ""
     short, long = sorted(shapes, key=len)
@@ -151,7 +151,7 @@ def _remedy(shapes: Sequence[Shape]) -> str:
 
 
 def spread(x: ArrayLike, have: Shape, shape: Shape, staged: bool) -> ArrayLike:
-    """``x`` of shape ``have`` broadcast to ``shape``; as a view if not ``staged``."""
+    """``x`` of shape ``have``, broadcast to ``shape``; a view if not ``staged``."""
     if have == shape:
         return x
     if not staged:
@@ -162,7 +162,7 @@ def spread(x: ArrayLike, have: Shape, shape: Shape, staged: bool) -> ArrayLike:
 
 
 def is_on_gpu(x: Any) -> bool:
-    """Whether another library has ``x`` in the memory of an NVIDIA GPU."""
+    """Whether ``x`` is another library's array in the memory of an NVIDIA GPU."""
     if isinstance(x, (np.ndarray, ImmutableArray)):
         return False
     kind = getattr(x, "__dlpack_device__", None)
@@ -170,14 +170,14 @@ def is_on_gpu(x: Any) -> bool:
 
 
 def as_array(x: ArrayLike) -> ArrayLike:
-    """A Literal as a NumPy array; anything else as it is."""
+    """A Literal as a NumPy array; other values are returned as is."""
     return np.asarray(x.value).astype(x.type.dtype) if isinstance(x, Literal) else x
 
 
 def broadcast(
     name: str, operands: Sequence[ArrayLike], types: Sequence[ArrayType]
 ) -> list[ArrayLike]:
-    """``operands`` of one shape, except those of rank 0."""
+    """Broadcast ``operands`` to one shape, except those of rank 0."""
     shapes = {t.shape for t in types if t.shape}
     if len(shapes) <= 1:
         return list(operands)
@@ -196,9 +196,9 @@ def elementwise(
     dtype: DType | None = None,
     of_bools: Primitive | None = None,
 ) -> Array:
-    """``primitive`` of ``operands``, promoted (or made ``dtype``) and broadcast.
+    """Apply ``primitive`` to ``operands``, promoted (or converted to ``dtype``).
 
-    ``of_bools`` takes its place where the promoted dtype is bool.
+    ``of_bools`` is used instead if the promoted dtype is bool.
     """
     converted, types, common = promoted(name, operands, dtype)
     if of_bools is not None and common == dtypes.bool_:
@@ -207,7 +207,7 @@ def elementwise(
 
 
 def floating_dtype(dtype: DType) -> DType:
-    """The floating-point dtype in which NumPy's float functions take ``dtype``."""
+    """The floating-point dtype to which NumPy's float functions convert ``dtype``."""
     if dtype in dtypes.INEXACT:
         return dtype
     if dtype.itemsize == 1:
@@ -216,7 +216,7 @@ def floating_dtype(dtype: DType) -> DType:
 
 
 def floating(primitive: Primitive, name: str, *operands: ArrayLike) -> Array:
-    """As ``elementwise``, but integers become floating-point first, as in NumPy."""
+    """Like ``elementwise``, but integers become floating-point first, as in NumPy."""
     return apply(primitive, *floated(name, *operands))
 
 
@@ -235,10 +235,10 @@ def floated(name: str, *operands: ArrayLike) -> list[ArrayLike]:
 
 
 def placed(name: str, x: Any, device: Any) -> Any:
-    """``x``, made by function ``name``, on ``device``; where it is, if that is None.
+    """Move ``x``, made by function ``name``, to ``device`` (None: leave it).
 
-    Inside ``jit`` the function's device decides. ArgumentError for a device that is
-    not known.
+    Inside ``jit`` the function's device decides. Raises ArgumentError for an unknown
+    device.
     """
     if device is not None and not has_backend(device):
         raise ArgumentError(
@@ -254,13 +254,13 @@ def placed(name: str, x: Any, device: Any) -> Any:
 
 
 def beside(result: Any, *operands: ArrayLike) -> Any:
-    """``result``, an array or a tuple of them, on the device where an operand is."""
+    """``result``, an array or a tuple of arrays, on the device of an operand."""
     device = device_of(operands)
     return tree.map(get_backend(device).put, result) if device else result
 
 
 def whole(value: Any) -> int:
-    """A whole number, of Python or NumPy, as Python's; ArgumentError for others."""
+    """An integer of Python or NumPy as Python's; ArgumentError for other values."""
     try:
         return value.__index__()
     except ArrayfnError:
@@ -283,7 +283,7 @@ def normalize_axis(name: str, axis: Any, ndim: int) -> int:
 
 
 def normalize_axes(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
-    """``axis`` (None: all) as ascending axes; ShapeError if one repeats or is not."""
+    """``axis`` (None: all) as ascending axes; raises if one repeats or is missing."""
     if axis is None:
         return tuple(range(ndim))
     given = axis if isinstance(axis, (tuple, list)) else (axis,)
@@ -294,7 +294,7 @@ def normalize_axes(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
 
 
 def full(value: Any, shape: Shape, dtype: DType, like: ArrayLike = 0) -> Array:
-    """An array filled with a scalar ``value``, on the device where ``like`` is."""
+    """An array filled with a scalar ``value``, on the device of ``like``."""
     filler = scalar(value, dtype) if dtypes.is_python_scalar(value) else value
     if isinstance(like, ArrayOnDevice):
         filler = beside(as_array(filler), like)

@@ -1,4 +1,4 @@
-"""Functions applied along axes, to vectors of arguments, or piece by piece."""
+"""apply_along_axis, apply_over_axes, piecewise, vectorize and block."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def apply_along_axis(
     *args: Any,
     **options: Any,
 ) -> Array:
-    """``func1d`` of each vector of arr along ``axis``; its axes take that one's place.
+    """Apply ``func1d`` to each vector of arr along ``axis``.
 
-    ``args`` and ``options`` are passed to it too.
+    The axes of its result replace ``axis``. ``args`` and ``options`` are passed on.
     """
     type = ops.type_of_operand("apply_along_axis", arr)
     place = ops.normalize_axis("apply_along_axis", axis, type.ndim)
@@ -58,9 +58,9 @@ def apply_along_axis(
 def apply_over_axes(
     func: Callable[..., Any], a: ArrayLike, axes: int | Sequence[int]
 ) -> Array:
-    """``func(a, axis)`` over one of ``axes`` after the other.
+    """Apply ``func(a, axis)`` over ``axes``, one after the other.
 
-    An axis that a result lacks is put back with extent 1.
+    An axis that a result lacks is added again, with extent 1.
     """
     ndim = ops.type_of_operand("apply_over_axes", a).ndim
     value = ops.same(a)
@@ -85,10 +85,11 @@ def piecewise(
     *args: Any,
     **options: Any,
 ) -> Array:
-    """What the function (or number) of the last condition that holds gives for x.
+    """Apply to each element of x the function (or number) of the last true condition.
 
-    One more function than conditions is for where none holds; else that is 0. Each is
-    applied to all of x, so none may fail where its condition does not hold.
+    An additional function is for elements without a true condition; by default the
+    result is 0 there. Each function is applied to all of x, so it must not fail for
+    elements whose condition is false.
     """
     type = ops.type_of_operand("piecewise", x)
     given = condlist if isinstance(condlist, (list, tuple)) else [condlist]
@@ -152,11 +153,11 @@ def vectorize(
     excluded: Any = frozenset(),
     signature: str | None = None,
 ) -> Callable[..., Any]:
-    """``function`` of scalars as a function of arrays, which broadcast.
+    """Map ``function`` of scalars over arrays, which broadcast.
 
-    ``signature``, such as "(m,n),(n)->(m)", names the axes that the function takes and
-    gives itself; the others are mapped. ``excluded`` arguments (positions and names)
-    are passed on as they are. It is mapped by ``vmap``, not by a loop.
+    ``signature``, such as "(m,n),(n)->(m)", names the axes of the function's own
+    arguments and results; other axes are mapped. ``excluded`` arguments (positions and
+    names) are passed on unchanged. The function is mapped by ``vmap``, not by a loop.
 
     >>> import numpy as np
     >>> vectorize(lambda x, y: x * y + 1)(np.arange(3), 2)
@@ -202,7 +203,7 @@ def _check_results(
     extents: dict[str, int],
     signature: str | None,
 ) -> None:
-    """Errors for results that are not what ``signature`` says of them."""
+    """Raise if results do not match ``signature``."""
     results = result if isinstance(result, (tuple, list)) else (result,)
     if len(results) != len(cores) or (len(cores) == 1) != (results is not result):
         raise ArgumentError(
@@ -230,7 +231,7 @@ def _counted(result: Any) -> str:
 def _check_cores(
     arrays: Sequence[Array], cores: Sequence[Sequence[str]], signature: str | None
 ) -> dict[str, int]:
-    """The extents of the axes that ``signature`` names."""
+    """The extents of the axes named in ``signature``."""
     extents: dict[str, int] = {}
     for array, core in zip(arrays, cores, strict=True):
         if array.ndim < len(core):
@@ -247,7 +248,7 @@ def _check_cores(
 def _check_extents(
     shape: Shape, core: Sequence[str], extents: dict[str, int], signature: str | None
 ) -> None:
-    """Note the extents of ``core``; ShapeError if another was noted."""
+    """Record the extents of ``core``; ShapeError if they differ from recorded ones."""
     for name, extent in zip(core, shape, strict=True):
         wanted = int(name) if name.isdigit() else extents.setdefault(name, extent)
         if wanted != extent:
@@ -264,7 +265,7 @@ def _mapped(
     """``function`` mapped over all leading axes, along which ``arrays`` broadcast."""
     outer = [a.shape[: a.ndim - n] for a, n in zip(arrays, cores, strict=True)]
     shape = ops.broadcast_shape("vectorize", outer)
-    # Axes of extent 1 are not mapped but dropped: nothing is repeated.
+    # Axes of extent 1 are dropped, not mapped, so that nothing is repeated.
     dims: list[tuple[int | None, ...]] = []
     values: list[Array] = []
     for array, own in zip(arrays, outer, strict=True):
@@ -292,7 +293,7 @@ def _with_axes(x: Array, axes: Sequence[int]) -> Array:
 
 
 def block(arrays: Any, /) -> Array:
-    """Nested lists of arrays as blocks of one: the innermost along the last axis.
+    """Join nested lists of arrays as blocks; the innermost along the last axis.
 
     >>> import numpy as np
     >>> block([[np.ones((1, 2)), 2.0], [3.0, np.full((1, 2), 4.0)]])

@@ -18,7 +18,7 @@ _LARGEST_UNROLLED_POWER = 8
 
 
 def add(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x + y, elementwise; of bools, logical or."""
+    """x + y, elementwise; logical or for bools."""
     return ops.elementwise(e.add, "add", x, y, of_bools=discrete.bitwise_or)
 
 
@@ -28,7 +28,7 @@ def subtract(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def multiply(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x * y, elementwise; of bools, logical and."""
+    """x * y, elementwise; logical and for bools."""
     return ops.elementwise(e.mul, "multiply", x, y, of_bools=discrete.bitwise_and)
 
 
@@ -45,7 +45,7 @@ true_divide = divide
 
 
 def floor_divide(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The largest integer not above x / y, in their dtype; 0 for integers by 0."""
+    """The floor of x / y, in their dtype; integers divided by 0 give 0."""
     return ops.elementwise(
         e.floor_divide, "floor_divide", x, y, dtype=_number("floor_divide", x, y)
     )
@@ -74,7 +74,7 @@ def divmod(x: ArrayLike, y: ArrayLike, /) -> tuple[Array, Array]:
 def power(x: ArrayLike, y: ArrayLike, /) -> Array:
     """x to the power y, elementwise.
 
-    Small whole Python exponents are multiplications, and 0.5 is a square root. Raises
+    Small integer Python exponents become multiplications, and 0.5 a square root. Raises
     ArgumentError for integers to a negative Python integer.
     """
     if dtypes.is_python_scalar(y) and not isinstance(y, (bool, complex)):
@@ -97,7 +97,7 @@ pow = power
 
 
 def _unrolled_power(x: ArrayLike, y: float) -> Array | None:
-    """x to the power y by multiplications or a root; None where that is no good."""
+    """x to the power y by multiplications or a root; None for other exponents."""
     if y == 0.5:
         return sqrt(x)
     size = -y if y < 0 else y
@@ -154,7 +154,7 @@ def fabs(x: ArrayLike, /) -> Array:
 
 
 def sign(x: ArrayLike, /) -> Array:
-    """-1, 0 or 1 as x is negative, zero or positive; x / abs(x) for complex x."""
+    """-1, 0 or 1 for negative, zero or positive x; x / abs(x) for complex x."""
     if ops.type_of_operand("sign", x).dtype in dtypes.COMPLEX:
         size = absolute(x)
         nothing = ops.elementwise(discrete.eq, "sign", size, 0)
@@ -174,7 +174,7 @@ def reciprocal(x: ArrayLike, /) -> Array:
     if ops.type_of_operand("reciprocal", x).dtype in dtypes.INEXACT:
         return ops.elementwise(e.reciprocal, "reciprocal", x)
     one = ops.scalar(1, _number("reciprocal", x))
-    # Truncating division differs from floor_divide only where x < -1: there it is 0.
+    # Truncating division differs from floor_divide only for x < -1, where it is 0.
     quotient = ops.elementwise(
         e.floor_divide, "reciprocal", one, x, dtype=_number("reciprocal", x)
     )
@@ -194,27 +194,27 @@ def cbrt(x: ArrayLike, /) -> Array:
 
 
 def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The square root of x**2 + y**2 without overflow between."""
+    """The square root of x**2 + y**2, without intermediate overflow."""
     return ops.floating(e.hypot, "hypot", x, y)
 
 
 def maximum(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The larger of x and y, elementwise; NaN where either is."""
+    """The larger of x and y, elementwise; NaN if either is NaN."""
     return ops.elementwise(e.maximum, "maximum", x, y, of_bools=discrete.bitwise_or)
 
 
 def minimum(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The smaller of x and y, elementwise; NaN where either is."""
+    """The smaller of x and y, elementwise; NaN if either is NaN."""
     return ops.elementwise(e.minimum, "minimum", x, y, of_bools=discrete.bitwise_and)
 
 
 def fmax(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The larger of x and y, elementwise; the other where one is NaN."""
+    """The larger of x and y, elementwise; if one is NaN, the other."""
     return _unless_nan(x, y, maximum(x, y))
 
 
 def fmin(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The smaller of x and y, elementwise; the other where one is NaN."""
+    """The smaller of x and y, elementwise; if one is NaN, the other."""
     return _unless_nan(x, y, minimum(x, y))
 
 
@@ -239,7 +239,7 @@ def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def heaviside(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """0 where x < 0, y where x == 0, 1 where x > 0, NaN where x is."""
+    """0 for x < 0, y for x == 0, 1 for x > 0, and NaN for NaN."""
     x, y = ops.floated("heaviside", x, y)
     dtype = ops.type_of_operand("heaviside", x).dtype
     zero, one = ops.scalar(0, dtype), ops.scalar(1, dtype)
@@ -248,7 +248,7 @@ def heaviside(x: ArrayLike, y: ArrayLike, /) -> Array:
     return apply(e.select, apply(discrete.isnan, x), x, at_zero)
 
 
-# Rounding. Integers are whole already.
+# Rounding. Integers are returned unchanged.
 
 
 def floor(x: ArrayLike, /) -> Array:
@@ -276,7 +276,7 @@ fix = trunc
 
 
 def round(x: ArrayLike, /, decimals: int = 0) -> Array:
-    """x rounded to ``decimals`` places, halves to even, in x's dtype."""
+    """x rounded to ``decimals`` places, ties to even, in x's dtype."""
     decimals = ops.whole(decimals)
     dtype = ops.type_of_operand("round", x).dtype
     if dtype in dtypes.COMPLEX:
@@ -297,7 +297,7 @@ around = round
 
 
 def rint(x: ArrayLike, /) -> Array:
-    """x rounded to the nearest integer, halves to even, in floating-point."""
+    """x rounded to the nearest integer, ties to even, in floating-point."""
     return ops.floating(discrete.round, "rint", x)
 
 
@@ -319,7 +319,7 @@ def clip(
     """x limited to [min, max], elementwise; None is no limit.
 
     ``a_min`` and ``a_max`` are NumPy's older names. The derivative is that of maximum
-    and minimum: 1/2 at a limit (that of ``lax.clamp`` is 0 there).
+    and minimum: 1/2 at a limit (the derivative of ``lax.clamp`` is 0 there).
     """
     low = a_min if min is None else min
     high = a_max if max is None else max
@@ -334,14 +334,14 @@ def clip(
 
 
 def real(x: ArrayLike, /) -> Array:
-    """The real part; of real x, x."""
+    """The real part; x itself if it is real."""
     if ops.type_of_operand("real", x).dtype not in dtypes.COMPLEX:
         return ops.same(x)
     return ops.elementwise(c.real, "real", x)
 
 
 def imag(x: ArrayLike, /) -> Array:
-    """The imaginary part; of real x, zeros."""
+    """The imaginary part; zeros for real x."""
     dtype = ops.type_of_operand("imag", x).dtype
     if dtype in dtypes.COMPLEX:
         return ops.elementwise(c.imag, "imag", x)
@@ -349,7 +349,7 @@ def imag(x: ArrayLike, /) -> Array:
 
 
 def conj(x: ArrayLike, /) -> Array:
-    """The complex conjugate; of real x, x."""
+    """The complex conjugate; x itself if it is real."""
     if ops.type_of_operand("conj", x).dtype not in dtypes.COMPLEX:
         return ops.same(x)
     return ops.elementwise(c.conj, "conj", x)
@@ -365,7 +365,7 @@ def angle(x: ArrayLike, /, deg: bool = False) -> Array:
 
 
 def _number(name: str, *operands: ArrayLike) -> DType:
-    """The promoted dtype; int8 where that is bool, as NumPy's arithmetic has it."""
+    """The promoted dtype; int8 instead of bool, as in NumPy's arithmetic."""
     dtype = ops.common_dtype(name, operands)
     return dtypes.int8 if dtype == dtypes.bool_ else dtype
 

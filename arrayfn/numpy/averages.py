@@ -1,8 +1,8 @@
 """Means, variances and standard deviations over axes.
 
 ``axis`` is an axis, a tuple of them, or None for all; ``keepdims`` leaves the reduced
-axes with extent 1. Only elements where ``where`` is true take part. Integers are taken
-in float64, halves are summed in float32.
+axes with extent 1. Only elements where ``where`` is true count. Integers are converted
+to float64; float16 and bfloat16 are summed in float32.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from arrayfn.tracing import apply
 def _wide(name: str, x: ArrayLike, dtype: DTypeLike) -> tuple[ArrayLike, DType]:
     """x in the dtype to compute in, and the dtype of the result.
 
-    Halves that the same kernel computes come as float32, as those of a sum do.
+    float16 and bfloat16 that the same kernel computes come as unrounded float32, as in
+    a sum.
     """
     given = ops.type_of_operand(name, x).dtype
     if dtype is not None:
@@ -42,7 +43,7 @@ def _wide(name: str, x: ArrayLike, dtype: DTypeLike) -> tuple[ArrayLike, DType]:
 
 
 def _count(x: ArrayLike, axis: Axis, keepdims: bool, where: ArrayLike | None) -> Any:
-    """How many elements over ``axis`` take part."""
+    """The number of elements over ``axis`` that count."""
     extents = shape(x)
     if where is not None:
         dtype = dtypes.real_of(ops.type_of_operand("mean", x).dtype)
@@ -61,7 +62,7 @@ def mean(
     *,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The arithmetic mean over ``axis``; of integers in float64. NaN of nothing."""
+    """The arithmetic mean over ``axis``; float64 for integers, NaN for no elements."""
     wide, result = _wide("mean", x, dtype)
     return ops.convert(_mean(wide, axis, keepdims, where), result)
 
@@ -80,10 +81,10 @@ def average(
     *,
     keepdims: bool = False,
 ) -> Any:
-    """The mean over ``axis``, each element counted ``weights`` times.
+    """The mean over ``axis``, weighted by ``weights``.
 
-    ``weights`` has x's shape, or is a vector along the one ``axis``. With ``returned``
-    a pair of that and of the sum of the weights.
+    ``weights`` has x's shape, or is a vector along a single ``axis``. With ``returned``
+    the result is a pair of the mean and the sum of the weights.
     """
     if weights is None:
         plain = mean(x, axis, keepdims=keepdims)
@@ -131,7 +132,7 @@ def var(
 ) -> Array:
     """The variance over ``axis``: the mean squared distance from the mean.
 
-    The divisor is the count less ``correction`` (NumPy's older name: ``ddof``).
+    The divisor is the count minus ``correction`` (NumPy's older name: ``ddof``).
     """
     wide, result = _wide("var", x, dtype)
     less = ddof if correction is None else correction

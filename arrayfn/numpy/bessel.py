@@ -1,7 +1,8 @@
 """Modified Bessel functions of the first kind, of order 0 and 1.
 
-Up to 8 by their power series (Abramowitz and Stegun 9.6.10), whose terms are all
-positive; beyond by a polynomial in 1 / x of the function times exp(-x) sqrt(x).
+Up to 8 they are computed by their power series (Abramowitz and Stegun 9.6.10), whose
+terms are all positive. Above, exp(-x) sqrt(x) times the function is a polynomial in 1 /
+x.
 """
 
 from __future__ import annotations
@@ -103,14 +104,14 @@ def bessel_i1e(x: ArrayLike, /) -> Array:
 
 @quiet
 def i0(x: ArrayLike, /) -> Array:
-    """The modified Bessel function I0(x); infinite where it exceeds all numbers."""
+    """The modified Bessel function I0(x); infinite on overflow."""
     (x,), dtype = in_float64("i0", x)
     return ops.convert(_i0(x), dtype)
 
 
 @quiet
 def i1(x: ArrayLike, /) -> Array:
-    """The modified Bessel function I1(x); infinite where it exceeds all numbers."""
+    """The modified Bessel function I1(x); infinite on overflow."""
     (x,), dtype = in_float64("i1", x)
     return ops.convert(_i1(x), dtype)
 
@@ -140,7 +141,7 @@ def _i1e(x: Array) -> Array:
     return _scaled(x, _SERIES_1, _LARGE_1, 1)
 
 
-# The rules call the formulas, not each other: a rule that holds a rule that holds ...
+# Rules call the formulas, not each other, because rules would nest without end.
 
 
 @_i0e.defjvp
@@ -160,7 +161,7 @@ def _i1e_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return value, (_i0e.function(x) - sign(x) * value - ratio) * dx
 
 
-# Without the factor they are analytic: near 0 they are their power series, whose
+# Without the factor they are analytic. Near 0 they are their power series, whose
 # derivatives of all orders are accurate there.
 
 
@@ -194,7 +195,7 @@ def _i1_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def _near(x: Array) -> Array:
-    """x up to the border, 0 beyond."""
+    """x up to the limit, 0 beyond."""
     return where(absolute(x) > _BORDER, 0.0, x)
 
 
@@ -204,7 +205,7 @@ def _series(x: Array, coefficients: tuple[float, ...]) -> Array:
 
 
 def _unscaled(x: Array, near: Array, scaled: Array) -> Array:
-    """``near`` up to the border, beyond it exp(abs(x)) times ``scaled``."""
+    """``near`` up to the limit, beyond it exp(abs(x)) times ``scaled``."""
     # In two steps, as exp(x) overflows first.
     half = exp(0.5 * absolute(x))
     beyond = where(isinf(x), copysign(math.inf, scaled), scaled * half * half)

@@ -1,4 +1,4 @@
-"""``at(x)[index].set(y)`` and its kin: what ``x.at`` is, for any array."""
+"""``at(x)[index].set(y)`` and other updates: ``x.at`` for any array."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from arrayfn.numpy.updates import IndexedUpdate
 
 
 def at(x: ArrayLike, /) -> At:
-    """``at(x)[index].set(y)``: what ``x.at`` is to traced arrays, for any array.
+    """``at(x)[index].set(y)``: the ``x.at`` of traced arrays, for any array.
 
     >>> import numpy as np
     >>> at(np.zeros(3))[1].add(5.0)
@@ -19,7 +19,7 @@ def at(x: ArrayLike, /) -> At:
 
 
 class At:
-    """``x.at``: index it to say which elements of x change."""
+    """``x.at``: index it with the elements of x to change."""
 
     def __init__(self, x: ArrayLike) -> None:
         self._x = x

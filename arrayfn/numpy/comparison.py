@@ -25,7 +25,7 @@ def _compare(primitive: Primitive, name: str, x: ArrayLike, y: ArrayLike) -> Arr
     try:
         return ops.elementwise(primitive, name, x, y)
     except OverflowError:
-        # A Python integer outside the other's range: both compare as float64.
+        # A Python integer outside the other's range: compare both as float64.
         return ops.elementwise(primitive, name, x, y, dtype=dtypes.float64)
 
 
@@ -42,7 +42,7 @@ _MIRRORED: Final = {
 def _compare_signs(
     primitive: Primitive, name: str, x: ArrayLike, y: ArrayLike
 ) -> Array:
-    """Signed integers against uint64, exactly: what is negative is less than all."""
+    """Compare signed integers with uint64 exactly; negative ones are less."""
     if ops.type_of_operand(name, x).dtype == dtypes.uint64:
         x, y, primitive = y, x, _MIRRORED[primitive]
     size = ops.elementwise(primitive, name, ops.convert(x, dtypes.uint64), y)
@@ -101,7 +101,7 @@ def logical_or(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def logical_xor(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Whether just one of x and y is true (not 0): bool."""
+    """Whether exactly one of x and y is true (not 0): bool."""
     name = "logical_xor"
     return ops.elementwise(discrete.bitwise_xor, name, _truth(x, name), _truth(y, name))
 
@@ -148,7 +148,7 @@ def _classify(
 
 
 def signbit(x: ArrayLike, /) -> Array:
-    """Whether the sign bit of x is set (so for -0.0): bool."""
+    """Whether the sign bit of x is set, also for -0.0: bool."""
     if ops.type_of_operand("signbit", x).dtype in dtypes.SIGNED:
         return less(x, 0)
     return ops.floating(discrete.signbit, "signbit", x)
@@ -189,7 +189,7 @@ def bitwise_or(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def bitwise_xor(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The bits set in just one of x and y; integers or bools."""
+    """The bits set in exactly one of x and y; integers or bools."""
     return ops.elementwise(discrete.bitwise_xor, "bitwise_xor", x, y)
 
 
@@ -203,7 +203,7 @@ bitwise_invert = invert
 
 
 def left_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The bits of integer x moved up by y; 0 if y is the width or more."""
+    """The bits of integer x shifted left by y; 0 if y is at least the width."""
     return ops.elementwise(discrete.shift_left, "left_shift", x, y)
 
 
@@ -211,7 +211,7 @@ bitwise_left_shift = left_shift
 
 
 def right_shift(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The bits of integer x moved down by y, keeping the sign."""
+    """The bits of integer x shifted right by y, keeping the sign."""
     return ops.elementwise(discrete.shift_right_arithmetic, "right_shift", x, y)
 
 
@@ -219,7 +219,7 @@ bitwise_right_shift = right_shift
 
 
 def bitwise_count(x: ArrayLike, /) -> Array:
-    """How many bits of abs(x) are set: uint8."""
+    """The number of bits set in abs(x): uint8."""
     size = absolute(x)
     return ops.convert(
         ops.elementwise(discrete.population_count, "bitwise_count", size), dtypes.uint8
@@ -242,7 +242,7 @@ def select(
     choicelist: Sequence[ArrayLike],
     default: ArrayLike = 0,
 ) -> Array:
-    """For each element, the choice of the first condition that is true there."""
+    """For each element, the choice of the first true condition."""
     if len(condlist) != len(choicelist) or not condlist:
         raise ArgumentError(
             f"select takes as many choices as conditions, but was given "

@@ -14,15 +14,15 @@ from arrayfn.primitives import slicing
 from arrayfn.primitives.convolution import conv_general
 from arrayfn.tracing import apply
 
-# The roles of a vector's one axis: it is spatial, and there are no others.
+# The roles of a vector's axis: it is spatial.
 _VECTOR: Any = ((), (), (), (0,))
 
 
 def convolve(x: ArrayLike, y: ArrayLike, /, mode: str = "full") -> Array:
     """The sums of x[i] y[k - i] of two vectors.
 
-    ``mode`` is "full", "same" (as many as the longer has, from the middle) or "valid"
-    (where they overlap fully).
+    ``mode`` is "full", "same" (the central part, as long as the longer vector) or
+    "valid" (only full overlaps).
 
     >>> import numpy as np
     >>> convolve(np.array([1.0, 2.0]), np.array([1.0, 1.0, 1.0]))
@@ -55,7 +55,7 @@ def _vectors(name: str, x: ArrayLike, y: ArrayLike) -> list[Array]:
 
 
 def _slid(x: Array, y: Array, mode: str) -> Array:
-    """The sums of products of y with the parts of x, which is not shorter."""
+    """The sums of products of y with windows of x, which is not shorter."""
     extent, window = x.shape[0], y.shape[0]
     if mode not in ("full", "same", "valid"):
         raise ArgumentError(

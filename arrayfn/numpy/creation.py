@@ -1,6 +1,6 @@
-"""Making arrays: from data, filled, counting, and grids.
+"""Creates arrays: from data, filled, ranges, and grids.
 
-Inside ``jit`` these are equations (``broadcast_in_dim``, ``iota``): the Program stores
+Inside ``jit`` these are equations (``broadcast_in_dim``, ``iota``), so the Program has
 no large constants.
 """
 
@@ -44,9 +44,9 @@ def asarray(
     """x (an array, a number, or nested sequences of them) as an array.
 
     Sequences may hold traced arrays, which are stacked. Outside a trace the result is a
-    new array unless ``copy`` is False: then it is x itself, or a ValueError where x
-    cannot be that. Inside a trace it is a traced array, which a traced array may index;
-    that is immutable and needs no copy. What another library has on a GPU stays there.
+    new array; with ``copy=False`` it is x itself, or a ValueError if that is
+    impossible. Inside a trace it is a traced array, which is immutable and can be
+    indexed by traced arrays. An array of another library on a GPU stays there.
 
     >>> import arrayfn as af
     >>> table = np.array([10.0, 20.0, 30.0])
@@ -80,7 +80,7 @@ def array(
     device: Any = None,
     copy: bool | None = True,
 ) -> Array:
-    """As ``asarray``."""
+    """Same as ``asarray``."""
     return asarray(x, dtype, device=device, copy=copy)
 
 
@@ -96,7 +96,7 @@ def _holds_tracers(x: Any) -> bool:
 
 
 def stack_parts(parts: Sequence[ArrayLike]) -> Array:
-    """Arrays of one shape one after the other along a new first axis."""
+    """Stack arrays of one shape along a new first axis."""
     converted, types, _ = ops.promoted("stack", parts)
     rows = [
         apply(
@@ -120,7 +120,7 @@ def full(
     *,
     device: Any = None,
 ) -> Array:
-    """An array of ``shape`` filled with a number, of its dtype if none is given."""
+    """An array of ``shape`` filled with a number; by default in the number's dtype."""
     extents = ops.as_shape("full", shape)
     given = ops.type_of_operand("full", fill_value)
     wanted = given.dtype if dtype is None else dtypes.canonical(dtype)
@@ -133,17 +133,17 @@ def full(
 
 
 def zeros(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
-    """An array of zeros, float64 if no dtype is given."""
+    """An array of zeros, float64 by default."""
     return full(shape, 0.0, _or_float64(dtype), device=device)
 
 
 def ones(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
-    """An array of ones, float64 if no dtype is given."""
+    """An array of ones, float64 by default."""
     return full(shape, 1.0, _or_float64(dtype), device=device)
 
 
 def empty(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
-    """As ``zeros``: there is no use for undefined elements in pure functions."""
+    """Same as ``zeros``: pure functions have no use for undefined elements."""
     return zeros(shape, dtype, device=device)
 
 
@@ -156,7 +156,7 @@ def full_like(
     *,
     device: Any = None,
 ) -> Array:
-    """As ``full``, with x's shape and dtype where none is given."""
+    """Like ``full``, with x's shape and dtype by default."""
     like = ops.type_of_operand("full_like", x)
     device = device or device_of((x,)) or None
     extents = like.shape if shape is None else shape
@@ -172,7 +172,7 @@ def zeros_like(
     *,
     device: Any = None,
 ) -> Array:
-    """Zeros, with x's shape and dtype where none is given."""
+    """Zeros, with x's shape and dtype by default."""
     return full_like(x, 0, dtype, shape, device=device)
 
 
@@ -184,7 +184,7 @@ def ones_like(
     *,
     device: Any = None,
 ) -> Array:
-    """Ones, with x's shape and dtype where none is given."""
+    """Ones, with x's shape and dtype by default."""
     return full_like(x, 1, dtype, shape, device=device)
 
 
@@ -196,7 +196,7 @@ def empty_like(
     *,
     device: Any = None,
 ) -> Array:
-    """As ``zeros_like``."""
+    """Same as ``zeros_like``."""
     return zeros_like(x, dtype, shape, device=device)
 
 
@@ -221,7 +221,7 @@ def arange(
 ) -> Array:
     """start, start + step, ... up to stop (exclusive); with one argument, from 0.
 
-    The bounds are numbers, for they decide the shape; integers give int64.
+    The bounds must be known, because they decide the shape. Integers give int64.
     """
     if device is not None:
         return ops.placed("arange", arange(start, stop, step, dtype), device)
@@ -268,10 +268,10 @@ def linspace(
     *,
     device: Any = None,
 ) -> Any:
-    """``num`` numbers evenly from start to stop (inclusive if ``endpoint``).
+    """``num`` evenly spaced numbers from start to stop (inclusive if ``endpoint``).
 
-    start and stop may be arrays; the numbers then run along a new ``axis``. With
-    ``retstep``, a pair of that and the step.
+    start and stop may be arrays; the numbers are then along a new ``axis``. With
+    ``retstep`` the result is a pair of the numbers and the step.
     """
     num = ops.whole(num)
     start = ops.placed("linspace", start, device)
@@ -294,7 +294,7 @@ def linspace(
 
 
 def _with_axis(x: ArrayLike, axis: int, ndim: int) -> ArrayLike:
-    """x with ``ndim`` axes, those in front of extent 1, and one more at ``axis``."""
+    """x with leading axes of extent 1 up to ``ndim``, and one more at ``axis``."""
     own = ops.type_of_operand("linspace", x).shape
     if not own:
         return x
@@ -337,7 +337,7 @@ def eye(
     *,
     device: Any = None,
 ) -> Array:
-    """n by m, ones on diagonal k (above the main one if positive), else zeros."""
+    """An n by m matrix with ones on diagonal k (above the main one if positive)."""
     shape = (n, n if m is None else m)
     diagonal = ops.placed("eye", on_diagonal(shape, k), device)
     return ops.convert(diagonal, _or_float64(dtype))
@@ -349,20 +349,20 @@ def identity(n: int, dtype: DTypeLike = None) -> Array:
 
 
 def on_diagonal(shape: tuple[int, int], k: int) -> Array:
-    """Where column - row == k, in a matrix of ``shape``: bool."""
+    """The mask column - row == k of a matrix of ``shape``."""
     return equal(*_rows_and_columns(shape, k))
 
 
 def _rows_and_columns(shape: tuple[int, int], k: int) -> tuple[Array, Array]:
     shape = (ops.whole(shape[0]), ops.whole(shape[1]))
-    k = max(min(ops.whole(k), shape[1]), -shape[0])  # beyond, as just outside
+    k = max(min(ops.whole(k), shape[1]), -shape[0])  # clamp to just outside
     rows = apply(views.iota, shape=shape, axis=0, dtype=dtypes.int64)
     columns = apply(views.iota, shape=shape, axis=1, dtype=dtypes.int64)
     return (add(rows, k) if k else rows), columns
 
 
 def tri(n: int, m: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Array:
-    """n by m, ones on diagonal k and below it, else zeros."""
+    """An n by m matrix with ones on and below diagonal k."""
     below = _below((n, n if m is None else m), k)
     return ops.convert(below, _or_float64(dtype))
 
@@ -395,7 +395,7 @@ def _matrix_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def meshgrid(*x: ArrayLike, indexing: str = "xy", sparse: bool = False) -> list[Array]:
-    """Vectors as grids: one array for each, all of one shape, varying along its axis.
+    """Grids from vectors: one array per vector, which varies along that vector's axis.
 
     With ``indexing="xy"`` the first two axes are exchanged, as for plots; with ``"ij"``
     axis k belongs to vector k. ``sparse`` grids have extent 1 along the other axes.

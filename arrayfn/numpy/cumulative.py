@@ -22,13 +22,13 @@ def _along(primitive: Primitive, name: str, x: ArrayLike, axis: int | None) -> A
 
 
 def cumsum(x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None) -> Array:
-    """Sums of the elements up to each along ``axis`` (None: of x as a vector)."""
+    """Running sums along ``axis`` (None: of x as a vector)."""
     wanted = accumulation_dtype(ops.type_of_operand("cumsum", x).dtype, dtype)
     return _along(c.cumsum, "cumsum", ops.convert(x, wanted), axis)
 
 
 def cumprod(x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None) -> Array:
-    """Products of the elements up to each along ``axis`` (None: of x as a vector)."""
+    """Running products along ``axis`` (None: of x as a vector)."""
     wanted = accumulation_dtype(ops.type_of_operand("cumprod", x).dtype, dtype)
     return _along(c.cumprod, "cumprod", ops.convert(x, wanted), axis)
 
@@ -41,9 +41,9 @@ def cumulative_sum(
     dtype: DTypeLike = None,
     include_initial: bool = False,
 ) -> Array:
-    """As ``cumsum``; with ``include_initial`` beginning with 0, one element longer.
+    """Like ``cumsum``; with ``include_initial`` it begins with an additional 0.
 
-    ``axis`` may be left out of a vector only.
+    ``axis`` may be omitted only for a vector.
     """
     axis = _only_axis("cumulative_sum", x, axis)
     sums = cumsum(x, axis, dtype)
@@ -58,9 +58,9 @@ def cumulative_prod(
     dtype: DTypeLike = None,
     include_initial: bool = False,
 ) -> Array:
-    """As ``cumprod``; with ``include_initial`` beginning with 1, one element longer.
+    """Like ``cumprod``; with ``include_initial`` it begins with an additional 1.
 
-    ``axis`` may be left out of a vector only.
+    ``axis`` may be omitted only for a vector.
     """
     axis = _only_axis("cumulative_prod", x, axis)
     products = cumprod(x, axis, dtype)
@@ -87,12 +87,12 @@ def _with_initial(x: Array, axis: int, value: int) -> Array:
 
 
 def cummax(x: ArrayLike, /, axis: int | None = None) -> Array:
-    """The largest element up to each along ``axis``; NaN from the first NaN on."""
+    """Running maxima along ``axis``; NaN from the first NaN on."""
     return _along(c.cummax, "cummax", _as_number(x), axis)
 
 
 def cummin(x: ArrayLike, /, axis: int | None = None) -> Array:
-    """The smallest element up to each along ``axis``; NaN from the first NaN on."""
+    """Running minima along ``axis``; NaN from the first NaN on."""
     return _along(c.cummin, "cummin", _as_number(x), axis)
 
 

@@ -1,8 +1,8 @@
-"""Functions whose result's shape depends on values: indices of what is not zero.
+"""Functions whose result's shape depends on values: nonzero, compress, repeat, ...
 
-They need the value: at once, or under ``grad``. With ``size`` they have results of a
-shape that is known beforehand, and so work under ``jit`` too: what does not fit is left
-out, and ``fill_value`` stands where there is too little.
+They need known values: outside ``jit``, or under ``grad`` alone. With ``size`` the
+result's shape is known beforehand, so they work under ``jit`` too: surplus elements are
+dropped, and missing ones are ``fill_value``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from arrayfn.tracing import ImmutableArray, apply
 
 
 def known(name: str, x: ArrayLike, remedy: str) -> Any:
-    """The array that x is; AbstractValueError with ``remedy`` if it is not known."""
+    """The value of x; AbstractValueError with ``remedy`` if it is not known."""
     ops.type_of_operand(name, x)
     if isinstance(x, ImmutableArray):
         return x.concrete(f"{name}(), whose result's shape depends on it,", remedy)
@@ -49,7 +49,7 @@ def _size_remedy(name: str) -> str:
 
 
 def true_positions(mask: ArrayLike, size: int, fill_value: Any) -> Array:
-    """Where the vector ``mask`` is true: ``size`` places, then ``fill_value``."""
+    """The first ``size`` true positions of the vector ``mask``, then ``fill_value``."""
     extent = ops.type_of_operand("nonzero", mask).size
     places = apply(views.iota, shape=(extent,), axis=0, dtype=dtypes.int64)
     targets = comparison.where(mask, cumsum(mask) - 1, size)
@@ -60,16 +60,16 @@ def true_positions(mask: ArrayLike, size: int, fill_value: Any) -> Array:
         reshape(targets, (extent, 1)),
         places,
         Windows((), (0,), (0,)),
-        unique_indices=True,  # of those that are not left out
+        unique_indices=True,  # among those that are kept
     )
 
 
 def flatnonzero(
     x: ArrayLike, /, *, size: int | None = None, fill_value: Any = None
 ) -> Array:
-    """The indices where x as a vector is not 0: int64.
+    """The indices of nonzero elements of x as a vector: int64.
 
-    With ``size`` so many of them, then ``fill_value`` (0).
+    With ``size``, exactly so many; missing ones are ``fill_value`` (0).
 
     >>> import numpy as np
     >>> flatnonzero(np.array([0.0, 3.0, 0.0, 4.0]), size=3, fill_value=-1)
@@ -90,9 +90,10 @@ def _truth(x: ArrayLike) -> ArrayLike:
 def nonzero(
     x: ArrayLike, /, *, size: int | None = None, fill_value: Any = None
 ) -> tuple[Array, ...]:
-    """The indices where x is not 0: an int64 array for each axis.
+    """The indices of nonzero elements of x: an int64 array for each axis.
 
-    With ``size`` so many of them, then ``fill_value`` (0, or one for each axis).
+    With ``size``, exactly so many; missing ones are ``fill_value`` (one, or one per
+    axis).
     """
     return _nonzero("nonzero", x, size, fill_value)
 
@@ -108,7 +109,7 @@ def where(
 ) -> Any:
     """x where ``condition`` is true (not 0), else y; all three broadcast.
 
-    With the condition alone, the indices where it is true, as ``nonzero``.
+    With the condition alone it is ``nonzero`` of the condition.
 
     >>> import numpy as np
     >>> where(np.array([True, False]), np.array([1.0, 2.0]), 0.0)
@@ -152,9 +153,9 @@ def _nonzero(
 def argwhere(
     x: ArrayLike, /, *, size: int | None = None, fill_value: Any = None
 ) -> Array:
-    """The indices where x is not 0, one a row: int64.
+    """The indices of nonzero elements of x, as rows: int64.
 
-    With ``size`` so many rows, then ``fill_value`` (0).
+    With ``size``, exactly so many rows; missing ones are ``fill_value`` (0).
     """
     if size is None:
         value = known("argwhere", x, _size_remedy("argwhere"))
@@ -172,9 +173,9 @@ def compress(
     size: int | None = None,
     fill_value: Any = 0,
 ) -> Array:
-    """The slices of a along ``axis`` (None: of a flat) where ``condition`` is true.
+    """The slices of a along ``axis`` (None: a flattened) where ``condition`` is true.
 
-    With ``size`` so many of them, then slices of ``fill_value``.
+    With ``size``, exactly so many; missing ones are ``fill_value``.
     """
     if axis is None:
         a, axis = ravel(a), 0
@@ -187,7 +188,7 @@ def compress(
     if size is None:
         chosen = known("compress", condition, _size_remedy("compress"))
         return take(a, np.flatnonzero(chosen), place)
-    # Beyond the end, mode "fill" reads the fill value.
+    # Out of bounds, mode "fill" reads the fill value.
     rest = ops.full(False, (max(type.shape[place] - count, 0),), dtypes.bool_)
     mask = concatenate([_truth(ravel(condition)), rest])
     places = true_positions(mask, ops.whole(size), type.shape[place])
@@ -205,13 +206,13 @@ def extract(
 ) -> Array:
     """The elements of x where ``condition`` is true, as a vector.
 
-    With ``size`` so many of them, then ``fill_value``.
+    With ``size``, exactly so many; missing ones are ``fill_value``.
     """
     return compress(ravel(condition), ravel(x), 0, size=size, fill_value=fill_value)
 
 
 def trim_zeros(x: ArrayLike, /, trim: str = "fb") -> Array:
-    """The vector x without the zeros in front ("f") and at the back ("b")."""
+    """The vector x without leading ("f") and trailing ("b") zeros."""
     value = known(
         "trim_zeros", x, "Write where or a slice of static extent to keep the shape"
     )
@@ -231,11 +232,11 @@ def repeat(
     *,
     total_repeat_length: int | None = None,
 ) -> Array:
-    """Each element of x ``repeats`` times, along ``axis`` (None: of x as a vector).
+    """Repeat each element of x ``repeats`` times along ``axis`` (None: x as a vector).
 
-    ``repeats`` is one number or one for each element. Those decide the shape: under
-    ``jit``, where they are not known, ``total_repeat_length`` gives it; the last
-    element is then repeated to the end, or what does not fit is left out.
+    ``repeats`` is one number, or one for each element. It decides the shape. Under
+    ``jit``, where it may be unknown, give ``total_repeat_length``: the last element is
+    repeated to the end, or surplus elements are dropped.
     """
     if axis is None:
         x, axis = ravel(x), 0
@@ -270,7 +271,7 @@ def _repeated_to(x: ArrayLike, repeats: Any, place: int, length: int) -> Array:
     extent = x.shape[place]
     counts = ops.full(0, (extent,), dtypes.int64) + repeats
     ends = cumsum(counts)
-    # The element at position p is the number of elements that end at p or before.
+    # The source of position p is the number of elements that end at or before p.
     starts = scatter_windows(
         indexing.scatter_add,
         ops.full(0, (length,), dtypes.int64),
@@ -285,8 +286,8 @@ def _repeated_to(x: ArrayLike, repeats: Any, place: int, length: int) -> Array:
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
     """The array that an object with ``__dlpack__`` holds: a copy.
 
-    With ``copy=False`` it shares the object's memory. So does, unless a copy is asked
-    for, an array on a GPU, which stays there.
+    With ``copy=False`` it shares the object's memory. An array on a GPU stays there,
+    and is shared unless ``copy=True``.
     """
     if device is not None:
         return ops.placed("from_dlpack", from_dlpack(x, copy=copy), device)

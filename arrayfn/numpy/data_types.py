@@ -92,11 +92,10 @@ def isdtype(dtype: DTypeLike, kind: Any) -> Any:
 class FloatInfo:
     """The limits of a floating-point dtype, as Python numbers.
 
-    ``eps`` is the distance from 1 to the next number, ``epsneg`` to the one before;
-    ``smallest_normal`` (or ``tiny``) is the least with all its bits, ``resolution``
-    what its decimal digits tell apart. ``nmant`` are the bits of the mantissa,
-    ``minexp`` and ``maxexp`` bound the exponent. Of a complex dtype they are those of
-    its parts.
+    ``eps`` is the distance from 1 to the next number, ``epsneg`` to the previous one.
+    ``smallest_normal`` (or ``tiny``) is the smallest normal number, and ``resolution``
+    the decimal resolution. ``nmant`` is the number of mantissa bits; ``minexp`` and
+    ``maxexp`` bound the exponent. For a complex dtype they describe its parts.
     """
 
     dtype: DType
@@ -169,14 +168,14 @@ def isscalar(x: Any, /) -> Any:
 
 
 def issubdtype(first: Any, second: Any, /) -> Any:
-    """Whether a dtype is, or is of a kind that is, below another, as NumPy's.
+    """Whether the first dtype or kind is below the second in NumPy's hierarchy.
 
     >>> import numpy as np
     >>> issubdtype("float32", np.floating)
     True
     """
     if first in _OURS or second in _OURS:
-        # bfloat16 stands beside NumPy's floating-point dtypes, not below them.
+        # bfloat16 is not in NumPy's hierarchy; it counts as floating-point.
         if first in _OURS and isinstance(second, type) and second not in _OURS:
             return issubclass(np.floating, second)
         return first in _OURS and second in _OURS

@@ -1,7 +1,7 @@
-"""How Tracers and NumPy's functions reach these: ``x + y``, ``x.sum()``, ``np.exp(x)``.
+"""Dispatch from Tracers and NumPy: ``x + y``, ``x.sum()``, ``np.exp(x)``.
 
-The tables are derived from the public functions: one of the same name as a NumPy
-function stands for it in traced code.
+The tables are derived from the public functions: a function with the name of a NumPy
+function replaces it in traced code.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def view_method(x: ArrayLike, dtype: DTypeLike) -> Array:
 
 
 def _along_first(reduction: Function) -> Function:
-    """A ufunc's ``reduce``: as the reduction, but along axis 0 if none is given."""
+    """A ufunc's ``reduce``: the reduction, but along axis 0 by default."""
 
     def reduce(x: ArrayLike, axis: Any = 0, **options: Any) -> Array:
         return reduction(x, axis=axis, **options)
@@ -48,7 +48,7 @@ def _along_first(reduction: Function) -> Function:
 
 
 def _outer(function: Function) -> Function:
-    """A ufunc's ``outer``: each element of x with each of y."""
+    """A ufunc's ``outer``: combines each element of x with each of y."""
 
     def outer(x: ArrayLike, y: ArrayLike) -> Array:
         ndim = reductions.ndim(y)
@@ -78,11 +78,11 @@ _ACCUMULATIONS: dict[Any, Function] = {
 
 
 _CHANGING = (np.fill_diagonal, np.place, np.put, np.put_along_axis)
-"""Functions of NumPy's that change an array, where ours of that name give a copy."""
+"""NumPy functions that change an array, while ours of the same name return a copy."""
 
 
 def install(functions: Mapping[str, Function], module: Any) -> None:
-    """Give Tracers these public functions, by their names, and the module of them."""
+    """Install the public functions, by name, and their module for Tracers."""
     Namespace.functions.update(functions)
     Namespace.functions.update(
         reshape_method=reshape_method,
@@ -94,7 +94,7 @@ def install(functions: Mapping[str, Function], module: Any) -> None:
     for name, function in functions.items():
         theirs = getattr(np, name, None)
         if function is theirs:
-            continue  # NumPy's own, of arrays that are values
+            continue  # NumPy's own function, for concrete arrays
         if isinstance(theirs, np.ufunc):
             Namespace.ufuncs[theirs, "__call__"] = function
             if theirs.nin == 2:
@@ -108,7 +108,7 @@ def install(functions: Mapping[str, Function], module: Any) -> None:
 
 
 def install_module(ours: ModuleType, named: str) -> None:
-    """Have the functions of NumPy's module ``named`` call ours on Tracers."""
+    """Make the functions of NumPy's module ``named`` call ours on Tracers."""
     theirs = getattr(np, named)
     for name in ours.__all__:
         function = getattr(theirs, name, None)

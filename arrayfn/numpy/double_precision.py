@@ -1,4 +1,4 @@
-"""Special functions' arithmetic: in float64, whatever the operands' dtype."""
+"""Helpers of special functions, which compute in float64 for all dtypes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.manipulation import broadcast_arrays
 
-# On NumPy arrays at once, an overflow in a branch that is not taken is no news.
+# On NumPy arrays, ignore overflow in a branch that is not selected.
 quiet = np.errstate(all="ignore")
 
 
 def in_float64(name: str, *operands: ArrayLike) -> tuple[list[Array], DType]:
     """``operands`` as float64 arrays of one shape, and the dtype of the result.
 
-    Numbers and rank-0 arrays stay of rank 0 if all are.
+    They stay rank-0 if all operands are.
     """
     converted = ops.floated(name, *operands)
     dtype = ops.type_of_operand(name, converted[0]).dtype

@@ -1,4 +1,4 @@
-"""Einstein summation: a path from opt_einsum, pairs by dot_general."""
+"""Einstein summation: the path comes from opt_einsum, pairs become dot_general."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from arrayfn.tracing import ImmutableArray, apply
 
 
 def einsum(subscripts: Any, /, *operands: Any, optimize: Any = True) -> Array:
-    """The sum of products that ``subscripts`` say, as NumPy's.
+    """The sum of products that ``subscripts`` describe, as in NumPy.
 
     ``einsum("ij,jk->ik", x, y)`` is a matrix product. Several operands are contracted
     pair by pair in the order that opt_einsum finds; ``optimize`` is passed on to it.
@@ -52,9 +52,9 @@ def einsum(subscripts: Any, /, *operands: Any, optimize: Any = True) -> Array:
 def einsum_path(
     subscripts: Any, /, *operands: Any, optimize: Any = "greedy"
 ) -> tuple[list[Any], str]:
-    """The order in which NumPy's einsum would contract the operands, and a table of it.
+    """The order in which NumPy's einsum contracts the operands, and a table of it.
 
-    Only the operands' shapes matter; what ``einsum`` does here is opt_einsum's order.
+    Only the operands' shapes matter. ``einsum`` itself uses opt_einsum's order.
     """
     given = [subscripts, *operands]
     stand_ins = [_stand_in(part) for part in given]
@@ -62,7 +62,7 @@ def einsum_path(
 
 
 def _stand_in(part: Any) -> Any:
-    """An array of zeros, of one element repeated, for an array."""
+    """A broadcast zero with the shape of an array."""
     if isinstance(part, (ImmutableArray, np.ndarray)):
         return np.broadcast_to(np.zeros((), np.float64), part.shape)
     return part
@@ -106,7 +106,7 @@ def _path(terms: list[Term], output: str, optimize: Any) -> list[tuple[int, ...]
     subscripts = ",".join(labels for labels, _ in terms) + "->" + output
     shapes = [x.shape for _, x in terms]
     if isinstance(optimize, (list, tuple)) and tuple(optimize)[:1] == ("einsum_path",):
-        optimize = list(optimize)[1:]  # what np.einsum_path gives
+        optimize = list(optimize)[1:]  # the format of np.einsum_path
     path, _ = opt_einsum.contract_path(
         subscripts, *shapes, shapes=True, optimize=optimize
     )
@@ -114,7 +114,7 @@ def _path(terms: list[Term], output: str, optimize: Any) -> list[tuple[int, ...]
 
 
 def _without_repeats(labels: str, x: Array) -> Term:
-    """Labels that repeat in one operand become its diagonal."""
+    """Replace repeated labels of one operand by its diagonal."""
     if len(labels) != x.ndim:
         raise ShapeError(
             f"einsum: {labels!r} does not name the axes of shape {x.shape}",
@@ -136,7 +136,7 @@ def _without_repeats(labels: str, x: Array) -> Term:
 
 
 def _without_broadcast(terms: list[Term]) -> list[Term]:
-    """Axes of extent 1 that meet longer ones are dropped; ShapeError for others."""
+    """Drop axes of extent 1 whose label has a larger extent elsewhere."""
     extents: dict[str, int] = {}
     for labels, x in terms:
         for label, extent in zip(labels, x.shape, strict=True):
@@ -159,7 +159,7 @@ def _without_broadcast(terms: list[Term]) -> list[Term]:
 
 
 def _reduced(term: Term, needed: set[str]) -> Term:
-    """``term`` summed over the labels that nothing else needs."""
+    """``term`` summed over the labels that no other term or the result needs."""
     labels, x = term
     axes = tuple(k for k, label in enumerate(labels) if label not in needed)
     if not axes:
@@ -193,7 +193,7 @@ def _places(labels: str, wanted: list[str]) -> tuple[int, ...]:
 
 
 def _aligned(labels: str, x: Array, wanted: str) -> Array:
-    """``x`` with its axes in the order ``wanted``, and extent 1 where it has none."""
+    """``x`` with axes in the order ``wanted``; missing ones have extent 1."""
     have = [label for label in wanted if label in labels]
     x = transpose(x, _places(labels, have))
     missing = tuple(k for k, label in enumerate(wanted) if label not in labels)

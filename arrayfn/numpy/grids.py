@@ -1,4 +1,4 @@
-"""Index arithmetic and grids: indices of triangles and diagonals, mgrid, ravelling."""
+"""Index arithmetic and grids: indices of triangles and diagonals, mgrid, ravel."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from arrayfn.tracing import ImmutableArray, apply
 def indices(
     dimensions: Sequence[int], dtype: DTypeLike = np.int64, sparse: bool = False
 ) -> Any:
-    """For each axis of the shape ``dimensions`` the index along it: (n, *dimensions).
+    """The index along each axis of the shape ``dimensions``: (n, *dimensions).
 
-    ``sparse``: a tuple of arrays of extent 1 along the other axes.
+    With ``sparse``, a tuple of arrays with extent 1 along the other axes.
     """
     shape = ops.as_shape("indices", dimensions)
     wanted = dtypes.canonical(dtype)
@@ -58,14 +58,14 @@ def fromfunction(
     dtype: DTypeLike = np.float64,
     **options: Any,
 ) -> Any:
-    """What ``function`` gives of the indices of an array of ``shape``."""
+    """Apply ``function`` to the indices of an array of ``shape``."""
     return function(*indices(shape, dtype), **options)
 
 
 def ix_(*x: ArrayLike) -> tuple[Array, ...]:
-    """Vectors as indices of their product: x[ix_([0, 2], [1])] has rows 0 and 2.
+    """An open grid of index vectors: x[ix_([0, 2], [1])] has rows 0 and 2.
 
-    Masks become the positions where they are true.
+    Masks become the positions of their true elements.
     """
     vectors = [asarray(a) if not isinstance(a, ImmutableArray) else a for a in x]
     grids: list[Array] = []
@@ -85,9 +85,9 @@ def ix_(*x: ArrayLike) -> tuple[Array, ...]:
 
 
 class Grid:
-    """``mgrid`` and ``ogrid``: index them by slices to make a grid.
+    """``mgrid`` and ``ogrid``: index them with slices to make a grid.
 
-    A step that is an imaginary number is a number of points, the last included.
+    An imaginary step is the number of points, including the last.
     """
 
     def __init__(self, sparse: bool) -> None:
@@ -116,7 +116,7 @@ def _points(part: slice) -> Array:
 
 
 class Joined:
-    """``r_`` and ``c_``: index them by arrays, numbers and slices to join these."""
+    """``r_`` and ``c_``: index them with arrays, numbers and slices to join these."""
 
     def __init__(self, columns: bool) -> None:
         self._columns = columns
@@ -151,7 +151,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
 
 
 def diag_indices_from(x: ArrayLike, /) -> tuple[Array, ...]:
-    """The indices of x's diagonal; its axes have one extent."""
+    """The indices of x's diagonal; all axes have the same extent."""
     shape = ops.type_of_operand("diag_indices_from", x).shape
     if len(shape) < 2 or len(set(shape)) != 1:
         raise ShapeError(
@@ -162,25 +162,25 @@ def diag_indices_from(x: ArrayLike, /) -> tuple[Array, ...]:
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
-    """The indices of an n by m matrix on diagonal k and below it."""
+    """The indices on and below diagonal k of an n by m matrix."""
     rows, columns = np.tril_indices(n, k, m)
     return rows, columns
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
-    """The indices of an n by m matrix on diagonal k and above it."""
+    """The indices on and above diagonal k of an n by m matrix."""
     rows, columns = np.triu_indices(n, k, m)
     return rows, columns
 
 
 def tril_indices_from(x: ArrayLike, /, k: int = 0) -> tuple[Array, Array]:
-    """The indices of the matrix x on diagonal k and below it."""
+    """The indices on and below diagonal k of the matrix x."""
     n, m = _matrix("tril_indices_from", x)
     return tril_indices(n, k, m)
 
 
 def triu_indices_from(x: ArrayLike, /, k: int = 0) -> tuple[Array, Array]:
-    """The indices of the matrix x on diagonal k and above it."""
+    """The indices on and above diagonal k of the matrix x."""
     n, m = _matrix("triu_indices_from", x)
     return triu_indices(n, k, m)
 
@@ -195,7 +195,7 @@ def _matrix(name: str, x: ArrayLike) -> Shape:
 def mask_indices(
     n: int, mask_func: Callable[..., Any], k: Any = 0, *, size: int | None = None
 ) -> tuple[Array, ...]:
-    """Where ``mask_func(ones((n, n)), k)`` is not 0, as ``nonzero``."""
+    """The indices of nonzero elements of ``mask_func(ones((n, n)), k)``."""
     return nonzero(mask_func(np.ones((n, n), np.int64), k), size=size)
 
 
@@ -208,10 +208,10 @@ def ravel_multi_index(
     mode: str = "raise",
     order: str = "C",
 ) -> Array:
-    """The indices into a flat array of indices along the axes of shape ``dims``.
+    """The flat indices for indices along the axes of shape ``dims``.
 
-    ``mode`` says what becomes of one out of bounds: "wrap", "clip", or "raise", which
-    needs their values.
+    ``mode`` is for indices out of bounds: "wrap", "clip", or "raise", which needs their
+    values.
     """
     shape = ops.as_shape("ravel_multi_index", dims)
     parts = [asarray(part) for part in multi_index]
@@ -251,9 +251,9 @@ def _within(part: Array, extent: int, mode: str) -> Array:
 
 
 def unravel_index(x: ArrayLike, shape: Sequence[int], order: str = "C") -> Any:
-    """The indices along the axes of ``shape`` of indices into it as a flat array.
+    """The indices along the axes of ``shape`` for flat indices.
 
-    Those out of bounds read the last element (or, counted from the end, the first).
+    Indices out of bounds are clamped.
     """
     extents = list(ops.as_shape("unravel_index", shape))
     size = math.prod(extents)
@@ -278,9 +278,9 @@ def geomspace(
     dtype: DTypeLike = None,
     axis: int = 0,
 ) -> Array:
-    """``num`` numbers from start to stop, each the same multiple of the one before.
+    """``num`` numbers from start to stop with a constant ratio.
 
-    start and stop have one sign; complex numbers turn from one to the other too.
+    start and stop have the same sign; between complex numbers the phase changes too.
     """
     floats = [ops.as_array(v) for v in ops.floated("geomspace", start, stop)]
     is_complex = floats[0].dtype in dtypes.COMPLEX
@@ -288,7 +288,7 @@ def geomspace(
     logs = [log10(divide(value, sign)) for value in floats]
     exponents = linspace(logs[0], logs[1], num, endpoint, axis=axis)
     values = multiply(sign, moveaxis(power(10.0, exponents), axis, 0))
-    # The ends as given, whatever the rounding between.
+    # Keep both ends exact.
     kept = [broadcast_to(value, values.shape[1:]) for value in floats]
     if num > 0:
         values = concatenate([expand_dims(kept[0], 0), values[1:]])
@@ -299,9 +299,9 @@ def geomspace(
 
 
 def vander(x: ArrayLike, /, N: int | None = None, increasing: bool = False) -> Array:
-    """The powers N - 1 to 0 (or 0 to N - 1 if ``increasing``) of the vector x, as rows.
+    """Rows of powers N - 1 to 0 (0 to N - 1 if ``increasing``) of the vector x.
 
-    N is as many as x has, if it is not given.
+    N is the length of x by default.
     """
     type = ops.type_of_operand("vander", x)
     if type.ndim != 1:

@@ -1,4 +1,4 @@
-"""What NumPy has for arrays that are values: text, files, and kinds of dtypes."""
+"""NumPy functions of concrete arrays: text, files, and kinds of dtypes."""
 
 from __future__ import annotations
 

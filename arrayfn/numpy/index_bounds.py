@@ -1,4 +1,4 @@
-"""Whether indices lie within their axis, and from which end they count."""
+"""Checks of index bounds, and normalisation of negative indices."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from arrayfn.tracing.frames import checks_indices
 
 
 def known_value(x: Array) -> Any:
-    """The array that x is, if that is known while tracing, else None.
+    """The value of x if it is known while tracing, else None.
 
-    What is on a device is not known: it may not be computed yet.
+    The value of a device array is not known: it may not be computed yet.
     """
     value = x.value if isinstance(x, Tracer) else x
     return None if isinstance(value, ArrayOnDevice) else value
 
 
 def within(index: Any, extent: int, axis: int) -> Any:
-    """``index``, which is to lie within an axis.
+    """``index``, checked against an axis.
 
-    IndexError if it is known not to; where it is not known yet, and the function has
-    such checks, an equation that says so.
+    Raises IndexError if it is known to be out of bounds. If it is not known and the
+    function is compiled with checks, it emits an ``in_bounds`` equation.
     """
     value = known_value(index)
     if value is None:
@@ -41,12 +41,12 @@ def within(index: Any, extent: int, axis: int) -> Any:
 
 
 def in_bounds(index: Any, extent: int, axis: int, length: int = 0) -> Any:
-    """The equation of indices that are to be in bounds: see ``primitives.bounds``."""
+    """Emit an ``in_bounds`` equation: see ``primitives.bounds``."""
     return apply(bounds.in_bounds, index, extent=extent, axis=axis, length=length)
 
 
 def out_of_bounds(position: int, extent: int, axis: int) -> IndexError:
-    """The error of a position that is known."""
+    """The error for a known position."""
     where_ = user_location()
     prefix = f"{where_.file}:{where_.line}: " if where_ else ""
     return IndexError(
@@ -55,7 +55,7 @@ def out_of_bounds(position: int, extent: int, axis: int) -> IndexError:
 
 
 def from_the_front(index: Array, extent: int) -> Array:
-    """Positions with those that are negative counted from the end."""
+    """Positions with negative ones counted from the end."""
     value = known_value(index)
     if value is not None and not (value < 0).any():
         return index

@@ -1,8 +1,8 @@
-"""Indexing: ``x[index]`` as views where it can be, and as gathers where it must.
+"""Indexing: ``x[index]`` as views if possible, otherwise as gathers.
 
-Outside ``jit`` an index out of bounds is an IndexError, as in NumPy. Inside it, and on
-a device, indices whose values are not known yet read a fill value there (NaN, or the
-least integer).
+Outside ``jit`` an index out of bounds raises IndexError, as in NumPy. Inside ``jit``,
+and on a device, unknown indices that are out of bounds read a fill value (NaN, or the
+smallest integer).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from arrayfn.tracing import (
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a slice takes of one axis: ``count`` elements from ``low`` by ``step``.
+    """A normalised slice of one axis: ``count`` elements from ``low`` by ``step``.
 
-    ``step`` is positive; ``reverse`` elements are taken from the end.
+    ``step`` is positive; with ``reverse`` the elements are reversed.
     """
 
     low: int
@@ -60,20 +60,20 @@ class Cut:
         return self.low + (self.count - 1) * self.step + 1 if self.count else self.low
 
     def is_whole(self, extent: int) -> bool:
-        """Whether it takes an axis of ``extent`` as it is."""
+        """Whether it is the whole axis of ``extent``."""
         return self.count == extent and self.step == 1 and not self.reverse
 
 
-# An entry of an index: an axis taken by a Cut, by a whole number, or by an array of
+# An entry of an index: an axis indexed by a Cut, by an integer, or by an array of
 # positions; or None, a new axis.
 Entry = Cut | int | Array | None
 
 
 def parse(index: Any, shape: Shape, bounded: bool = True) -> list[Entry]:
-    """The entries of ``index``, one for each axis of ``shape`` and each new axis.
+    """The entries of ``index``: one for each axis of ``shape`` and each new axis.
 
     Masks become arrays of positions. IndexError if a known position is out of bounds,
-    unless the index is not ``bounded``: then such a number becomes an array.
+    unless the index is not ``bounded``; such a number then becomes an array.
     """
     given = list(index) if isinstance(index, tuple) else [index]
     plain: list[Any] = []
@@ -103,7 +103,7 @@ def parse(index: Any, shape: Shape, bounded: bool = True) -> list[Entry]:
 
 
 def _plain(entry: Any) -> Any:
-    """Lists as arrays, whole numbers as Python's; the rest as it is."""
+    """Convert lists to arrays and integers to Python's."""
     if isinstance(entry, (list, tuple)):
         entry = np.asarray(entry, dtype=None if entry else np.int64)
     if isinstance(entry, (np.ndarray, np.generic)) and entry.ndim == 0:
@@ -176,8 +176,8 @@ def getitem(
 ) -> Array:
     """``x[index]``: integers, slices, ..., None, and arrays of integers or bools.
 
-    With a ``mode`` positions out of bounds read a ``fill_value`` ("fill") or the
-    element nearest to them ("clip"), also where they are known.
+    With a ``mode``, positions out of bounds read ``fill_value`` ("fill") or the nearest
+    element ("clip"), even if they are known.
     """
     type = ops.type_of_operand("indexing", x)
     entries = parse(index, type.shape, bounded=mode is None)
@@ -186,7 +186,7 @@ def getitem(
         return np.array(ops.as_array(x)[index], order="C")
     if not arrays:
         return ops.same(_basic(x, entries, type))
-    # Views first: numbers drop their axes, what arrays take is left whole.
+    # Views first: numbers drop their axes; axes indexed by arrays stay whole.
     whole = [
         Cut(0, n, 1, reverse=False) if is_array(entry) else entry
         for entry, n in zip(entries, _extents(entries, type.shape), strict=True)
@@ -213,7 +213,7 @@ def _extents(entries: Sequence[Entry], shape: Shape) -> list[int]:
 
 
 def _basic(x: ArrayLike, entries: Sequence[Entry], type: ArrayType) -> ArrayLike:
-    """``x`` indexed by Cuts, numbers and None: a slice, a reversal, a reshape."""
+    """``x`` indexed by Cuts, numbers and None: a slice, a reverse and a reshape."""
     cuts = [
         Cut(entry, 1, 1, reverse=False) if isinstance(entry, int) else entry
         for entry in entries
@@ -223,7 +223,7 @@ def _basic(x: ArrayLike, entries: Sequence[Entry], type: ArrayType) -> ArrayLike
     if all((cut.low, cut.limit, cut.step) == (0, extent, 1) for cut, extent in pairs):
         pass
     elif isinstance(x, ArrayOnDevice) and all(cut.step == 1 for cut in cuts):
-        # Where it begins is an operand, lest each place be a Program of its own.
+        # The start is an operand, so that one Program serves all positions.
         x = apply(
             dynamic_slices.dynamic_slice,
             x,
@@ -251,9 +251,9 @@ def _basic(x: ArrayLike, entries: Sequence[Entry], type: ArrayType) -> ArrayLike
 
 
 def place_of_arrays(entries: Sequence[Entry]) -> int:
-    """Before how many kept axes the arrays' own axes stand in the result.
+    """The position of the index arrays' axes among the result's kept axes.
 
-    Numbers count as arrays beside arrays; unless all are neighbours, they come first.
+    Beside arrays, numbers count as arrays. The axes come first unless all are adjacent.
     """
     taken = [k for k, e in enumerate(entries) if isinstance(e, int) or is_array(e)]
     if taken[-1] - taken[0] + 1 != len(taken):
@@ -264,9 +264,9 @@ def place_of_arrays(entries: Sequence[Entry]) -> int:
 def index_columns(
     arrays: Sequence[ArrayLike], extents: Sequence[int], normalize: bool = True
 ) -> tuple[Array, Shape]:
-    """Arrays of positions, broadcast, as columns of one array; and their shape.
+    """Broadcast arrays of positions as columns of one array; and their shape.
 
-    Negative positions are counted from the end.
+    Negative positions count from the end.
     """
     shape = ops.broadcast_shape(
         "indexing", [ops.type_of_operand("indexing", a).shape for a in arrays]
@@ -290,7 +290,7 @@ def _gathered(
     mode: str | None,
     fill_value: Any,
 ) -> Array:
-    """``x`` with ``axes`` indexed by ``arrays``, whose axes go to ``place``."""
+    """``x`` with ``axes`` indexed by ``arrays``, whose axes are at ``place``."""
     type = ops.type_of_operand("indexing", x)
     columns, shape = index_columns(arrays, [type.shape[axis] for axis in axes])
     kept = type.ndim - len(axes)
@@ -317,7 +317,7 @@ def gather(
     mode: str,
     fill_value: Any = None,
 ) -> Array:
-    """The gather equation; outside of x it reads ``fill_value`` in mode "fill"."""
+    """Emit a gather; in mode "fill" it reads ``fill_value`` out of bounds."""
     if mode == "fill" and fill_value is None:
         dtype = ops.type_of_operand("gather", x).dtype
         fill_value = indexing_semantics.default_fill(dtype)
@@ -341,10 +341,10 @@ def take(
     mode: str | None = None,
     fill_value: Any = None,
 ) -> Array:
-    """The elements (or slices) of x at ``indices`` along ``axis`` (None: of x flat).
+    """The elements or slices of x at ``indices`` along ``axis`` (None: of x flattened).
 
-    ``mode`` is "fill" (with ``fill_value``, by default NaN or the least integer),
-    "clip" or "wrap"; by default as ``x[indices]``.
+    ``mode`` is "fill" (with ``fill_value``, by default NaN or the smallest integer),
+    "clip" or "wrap"; the default is that of ``x[indices]``.
     """
     if axis is None:
         x, axis = reshape(x, -1), 0
@@ -380,10 +380,11 @@ def take_along_axis(
     mode: str | None = None,
     fill_value: Any = None,
 ) -> Array:
-    """For each place of ``indices``, the element of x there but for its ``axis``.
+    """The elements of x whose position along ``axis`` is in ``indices``.
 
-    x and ``indices`` broadcast along the other axes; ``axis=None`` takes of x flat.
-    ``mode`` and ``fill_value`` are as for ``take``, but for "wrap".
+    Positions along the other axes are those of ``indices``, which broadcasts with x.
+    ``axis=None`` indexes x flattened. ``mode`` and ``fill_value`` are as for ``take``,
+    without "wrap".
     """
     if mode not in (None, "fill", "clip", "promise_in_bounds"):
         raise ArgumentError(

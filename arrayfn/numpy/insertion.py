@@ -1,4 +1,4 @@
-"""Elements put in, taken out or replaced: always in a copy, never in place."""
+"""insert, delete, resize, put, place, fill_diagonal and choose, which return copies."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _KNOWN = "Which elements those are decides the places of the others: make it sta
 def insert(
     x: ArrayLike, /, obj: Any, values: ArrayLike, axis: int | None = None
 ) -> Array:
-    """x with ``values`` put before the positions ``obj`` (known) along ``axis``.
+    """x with ``values`` inserted before the known positions ``obj`` along ``axis``.
 
-    With ``axis=None`` x is taken as a vector.
+    With ``axis=None`` x is flattened.
     """
     if axis is None:
         x, axis = ravel(x), 0
@@ -50,9 +50,9 @@ def insert(
     new = ops.as_array(ops.convert(_array(values), type.dtype))
     single = not isinstance(where_to, slice) and np.ndim(where_to) == 0
     if single:
-        # NumPy: a single position takes all values; their last axes are x's.
+        # As in NumPy, a single position gets all values, whose last axes are x's.
         if new.ndim:
-            new = moveaxis(_at_least(new, type.ndim), 0, place)
+            new = moveaxis(_with_minimum_ndim(new, type.ndim), 0, place)
         count = new.shape[place] if new.ndim else 1
     else:
         order = np.insert(np.zeros(extent, bool), where_to, True)
@@ -64,7 +64,7 @@ def insert(
     return take(concatenate([x, new], place), order, place)
 
 
-def _at_least(x: Array, ndim: int) -> Array:
+def _with_minimum_ndim(x: Array, ndim: int) -> Array:
     return reshape(x, (1,) * (ndim - x.ndim) + x.shape) if x.ndim < ndim else x
 
 
@@ -79,7 +79,7 @@ def _known_index(name: str, index: Any) -> Any:
 
 
 def delete(x: ArrayLike, /, obj: Any, axis: int | None = None) -> Array:
-    """x without the elements at ``obj`` (known) along ``axis`` (None: x as a vector).
+    """x without the elements at the known ``obj`` along ``axis`` (None: x flattened).
 
     ``obj`` is a number, a slice, numbers, or a mask.
     """
@@ -93,7 +93,7 @@ def delete(x: ArrayLike, /, obj: Any, axis: int | None = None) -> Array:
 
 
 def resize(x: ArrayLike, /, new_shape: Any) -> Array:
-    """x's elements, over and over as often as need be, as ``new_shape``."""
+    """x's elements, repeated as often as needed, with ``new_shape``."""
     type = ops.type_of_operand("resize", x)
     wanted = ops.as_shape("resize", new_shape)
     size = math.prod(wanted)
@@ -122,11 +122,11 @@ def put(
     *,
     inplace: bool = False,
 ) -> Array:
-    """A copy of x with ``values`` at ``indices`` of x as a vector.
+    """A copy of x with ``values`` at ``indices`` of x flattened.
 
-    Values are repeated as need be. ``mode`` is for indices out of bounds: "wrap" counts
-    around, "clip" takes the nearest index, which is 0 for negative ones. By default
-    they are as in ``x.at[indices].set(values)``.
+    Values are repeated if needed. ``mode`` is for indices out of bounds: "wrap" uses
+    them modulo the size, "clip" clamps them (negative ones to 0). The default is that
+    of ``x.at[indices].set(values)``.
 
     >>> import numpy as np
     >>> put(np.zeros(3), np.array([-2, 7]), np.array([1.0, 2.0]), mode="clip")
@@ -157,7 +157,7 @@ def put_along_axis(
     *,
     inplace: bool = False,
 ) -> Array:
-    """A copy of x with ``values`` where ``take_along_axis`` would read.
+    """A copy of x with ``values`` at the elements that ``take_along_axis`` reads.
 
     >>> import numpy as np
     >>> put_along_axis(np.zeros((2, 2)), np.array([[1], [0]]), 5.0, axis=1)
@@ -199,9 +199,9 @@ def place(
     *,
     inplace: bool = False,
 ) -> Array:
-    """A copy of x with ``values``, one after the other, where ``mask`` is true.
+    """A copy of x with successive ``values`` where ``mask`` is true.
 
-    They are repeated as often as need be.
+    Values are repeated if needed.
     """
     _refuse_in_place("place", inplace)
     type = ops.type_of_operand("place", x)
@@ -225,8 +225,8 @@ def fill_diagonal(
 ) -> Array:
     """A copy of x with ``val`` on its diagonal.
 
-    An array of values is repeated along it. ``wrap``: the diagonal of a tall matrix
-    begins anew below its end.
+    An array of values is repeated along it. With ``wrap`` the diagonal of a tall matrix
+    starts again below its end.
     """
     _refuse_in_place("fill_diagonal", inplace)
     type = ops.type_of_operand("fill_diagonal", x)
@@ -249,10 +249,10 @@ def fill_diagonal(
 
 
 def choose(x: ArrayLike, /, choices: Any, mode: str = "raise") -> Array:
-    """For each element the choice that x, a whole number, numbers there.
+    """Select each element from the choice whose number is in x.
 
-    ``mode`` says what becomes of numbers out of bounds: "wrap", "clip", or "raise",
-    which needs their values.
+    ``mode`` is for numbers out of bounds: "wrap", "clip", or "raise", which needs their
+    values.
     """
     parts = list(choices) if isinstance(choices, (list, tuple)) else [*choices]
     number = ops.type_of_operand("choose", x)

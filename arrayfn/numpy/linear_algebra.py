@@ -1,6 +1,6 @@
 """Products of matrices and vectors, contractions, and diagonals.
 
-Products are ``dot_general`` equations: halves are summed in float32 and rounded once.
+Products are ``dot_general`` equations. float16 and bfloat16 are summed in float32.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def dot_general(
     batch: Pair = _NO_AXES,
     precision: str | None = None,
 ) -> Array:
-    """The contraction of promoted x and y; of bools, whether any product is true."""
+    """The contraction of promoted x and y; for bools, whether any product is true."""
     params = contraction.precision_params(name, precision)
     (x, y), types, dtype = ops.promoted(name, (x, y))
     first, second = types
@@ -67,9 +67,9 @@ def dot_general(
 def matmul(x: ArrayLike, y: ArrayLike, /, *, precision: str | None = None) -> Array:
     """The matrix product of x (..., n, k) and y (..., k, m): (..., n, m).
 
-    A vector stands for a row on the left and a column on the right. The leading axes
-    broadcast. ``precision="tf32"`` lets a GPU round float32 operands to TensorFloat-32;
-    it says nothing to a CPU.
+    A vector is a row on the left and a column on the right. The leading axes broadcast.
+    ``precision="tf32"`` lets a GPU round float32 operands to TensorFloat-32; a CPU
+    ignores it.
     """
     first, second = (ops.type_of_operand("matmul", a) for a in (x, y))
     if not first.shape or not second.shape:
@@ -106,7 +106,7 @@ def vecmat(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def dot(x: ArrayLike, y: ArrayLike, /, *, precision: str | None = None) -> Array:
-    """The sum over x's last axis and y's last but one (or only); scalars multiply.
+    """The sum over x's last axis and y's second to last (or only); scalars multiply.
 
     ``precision`` is as in ``matmul``.
     """
@@ -154,12 +154,12 @@ def inner(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def outer(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Each element of x (n in all) times each of y (m): (n, m)."""
+    """The products of each element of x (n in all) with each of y (m): (n, m)."""
     return multiply(expand_dims(ravel(x), 1), ravel(y))
 
 
 def tensordot(x: ArrayLike, y: ArrayLike, /, axes: int | Sequence[Any] = 2) -> Array:
-    """The sum over the last ``axes`` of x and the first of y, or over pairs of axes."""
+    """The sum over the last ``axes`` axes of x and the first of y, or over pairs."""
     first, second = (ops.type_of_operand("tensordot", a) for a in (x, y))
     if isinstance(axes, (tuple, list)):
         if len(axes) != 2:
@@ -191,7 +191,7 @@ def _bad_axes(axes: Any) -> ArgumentError:
 
 
 def kron(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The Kronecker product: each element of x times the whole of y, in its place."""
+    """The Kronecker product: each element of x is replaced by its product with y."""
     first, second = (ops.type_of_operand("kron", a).shape for a in (x, y))
     ndim = max(len(first), len(second))
     first = (1,) * (ndim - len(first)) + first
@@ -248,7 +248,7 @@ def diagonal(x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -
 
 
 def diag(x: ArrayLike, /, k: int = 0) -> Array:
-    """Diagonal k of a matrix; of a vector, the matrix with that diagonal k."""
+    """Diagonal k of a matrix; for a vector, the matrix with that diagonal k."""
     k = ops.whole(k)
     type = ops.type_of_operand("diag", x)
     if type.ndim != 1:
@@ -280,7 +280,7 @@ def trace(
 
 
 def matrix_power(x: ArrayLike, n: int, /) -> Array:
-    """x (..., m, m) times itself, n times in all; n is not negative."""
+    """The n-th power of x (..., m, m), for n >= 0."""
     if n < 0:
         raise ShapeError(
             "matrix_power takes n >= 0; invert the matrix first", user_location()

@@ -1,4 +1,4 @@
-"""Shapes and places of elements: reshaping, joining, splitting, repeating, padding."""
+"""Reshaping, broadcasting, joining and splitting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def astype(
 ) -> Array:
     """x as ``dtype``: floats to integers truncate; complex to real is a DTypeError.
 
-    Without ``copy`` it is x itself where that has the dtype already.
+    Without ``copy`` it is x itself if it has that dtype.
     """
     ops.type_of_operand("astype", x)
     x = ops.placed("astype", x, device)
@@ -39,7 +39,7 @@ def reshape(
 ) -> Array:
     """x's elements, in row-major (``order="F"``: column-major) order, as ``shape``.
 
-    One extent may be -1, which stands for what is left.
+    One extent may be -1; it follows from the others.
     """
     type = ops.type_of_operand("reshape", x)
     wanted = _completed_shape(type.size, type.shape, shape)
@@ -129,7 +129,7 @@ def _several(name: str, axes: int | Sequence[int], ndim: int) -> list[int]:
 
 
 def expand_dims(x: ArrayLike, /, axis: int | tuple[int, ...]) -> Array:
-    """x with axes of extent 1 that stand at ``axis`` in the result."""
+    """x with axes of extent 1 at ``axis`` of the result."""
     type = ops.type_of_operand("expand_dims", x)
     count = len(axis) if isinstance(axis, (tuple, list)) else 1
     placed = set(_several("expand_dims", axis, type.ndim + count))
@@ -143,7 +143,7 @@ def expand_dims(x: ArrayLike, /, axis: int | tuple[int, ...]) -> Array:
 
 
 def squeeze(x: ArrayLike, /, axis: Axis = None) -> Array:
-    """x without its axes of extent 1, or without ``axis``, which must be so."""
+    """x without its axes of extent 1, or without ``axis``, of extent 1."""
     shape = ops.type_of_operand("squeeze", x).shape
     if axis is None:
         dropped = {k for k, extent in enumerate(shape) if extent == 1}
@@ -202,7 +202,7 @@ def broadcast_to(x: ArrayLike, /, shape: Any) -> Array:
 
 
 def broadcast_arrays(*x: ArrayLike) -> list[Array]:
-    """The arrays, each repeated to the shape they broadcast to."""
+    """The arrays, broadcast to their common shape."""
     shapes = [ops.type_of_operand("broadcast_arrays", a).shape for a in x]
     shape = ops.broadcast_shape("broadcast_arrays", shapes)
     return [broadcast_to(a, shape) for a in x]
@@ -219,7 +219,7 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 def concatenate(
     x: Sequence[ArrayLike], /, axis: int | None = 0, dtype: DTypeLike = None
 ) -> Array:
-    """Arrays one after the other along ``axis`` (None: each as a vector), promoted."""
+    """Join promoted arrays along ``axis`` (None: flattened)."""
     parts = list(x) if not isinstance(x, (ImmutableArray, np.ndarray)) else [*x]
     if not parts:
         raise ArgumentError("concatenate takes at least one array", user_location())
@@ -237,7 +237,7 @@ concat = concatenate
 
 
 def stack(x: Sequence[ArrayLike], /, axis: int = 0) -> Array:
-    """Arrays of one shape one after the other along a new ``axis``."""
+    """Join arrays of one shape along a new ``axis``."""
     parts = list(x) if not isinstance(x, (ImmutableArray, np.ndarray)) else [*x]
     if not parts:
         raise ArgumentError("stack takes at least one array", user_location())
@@ -252,29 +252,29 @@ def stack(x: Sequence[ArrayLike], /, axis: int = 0) -> Array:
 
 
 def vstack(x: Sequence[ArrayLike], /) -> Array:
-    """Arrays one below the other, along axis 0; vectors as rows."""
+    """Join arrays along axis 0; vectors are rows."""
     return concatenate([atleast_2d(part) for part in x], 0)
 
 
 def hstack(x: Sequence[ArrayLike], /) -> Array:
-    """Arrays side by side: along axis 1, vectors along axis 0."""
+    """Join arrays along axis 1; vectors along axis 0."""
     parts = [atleast_1d(part) for part in x]
     return concatenate(parts, 0 if parts and parts[0].ndim == 1 else 1)
 
 
 def dstack(x: Sequence[ArrayLike], /) -> Array:
-    """Arrays behind each other, along axis 2."""
+    """Join arrays along axis 2."""
     return concatenate([atleast_3d(part) for part in x], 2)
 
 
 def column_stack(x: Sequence[ArrayLike], /) -> Array:
-    """Matrices side by side; vectors as columns."""
+    """Join matrices along axis 1; vectors are columns."""
     parts = [atleast_1d(part) for part in x]
     return concatenate([p if p.ndim > 1 else expand_dims(p, 1) for p in parts], 1)
 
 
 def append(x: ArrayLike, /, values: ArrayLike, axis: int | None = None) -> Array:
-    """x and then ``values``, along ``axis`` (None: both as vectors)."""
+    """x followed by ``values`` along ``axis`` (None: both flattened)."""
     return concatenate([x, values], axis)
 
 
@@ -292,7 +292,7 @@ def slice_along(x: ArrayLike, begin: int, end: int, axis: int) -> Array:
 def array_split(
     x: ArrayLike, /, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> list[Array]:
-    """x cut along ``axis`` at the given indices, or into parts as equal as can be."""
+    """x split along ``axis`` at the given indices, or into nearly equal parts."""
     shape = ops.type_of_operand("array_split", x).shape
     place = ops.normalize_axis("array_split", axis, len(shape))
     extent = shape[place]
@@ -313,7 +313,7 @@ def array_split(
 def split(
     x: ArrayLike, /, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> list[Array]:
-    """x cut along ``axis`` at the given indices, or into so many equal parts."""
+    """x split along ``axis`` at the given indices, or into so many equal parts."""
     shape = ops.type_of_operand("split", x).shape
     place = ops.normalize_axis("split", axis, len(shape))
     if (
@@ -334,7 +334,7 @@ def vsplit(x: ArrayLike, /, indices_or_sections: int | Sequence[int]) -> list[Ar
 
 
 def hsplit(x: ArrayLike, /, indices_or_sections: int | Sequence[int]) -> list[Array]:
-    """``split`` along axis 1; of a vector, along axis 0."""
+    """``split`` along axis 1; a vector along axis 0."""
     one_axis = ops.type_of_operand("hsplit", x).ndim == 1
     return split(x, indices_or_sections, 0 if one_axis else 1)
 
@@ -345,7 +345,7 @@ def dsplit(x: ArrayLike, /, indices_or_sections: int | Sequence[int]) -> list[Ar
 
 
 def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
-    """The arrays that ``stack`` along ``axis`` would make x of."""
+    """The slices of x along ``axis``; the inverse of ``stack``."""
     shape = ops.type_of_operand("unstack", x).shape
     place = ops.normalize_axis("unstack", axis, len(shape))
     return tuple(

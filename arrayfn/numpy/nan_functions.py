@@ -1,4 +1,4 @@
-"""Reductions and accumulations that leave NaN out."""
+"""Reductions and cumulative functions that ignore NaN."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_inexact(name: str, x: ArrayLike) -> bool:
 
 
 def without_nan(name: str, x: ArrayLike, instead: float) -> ArrayLike:
-    """x with ``instead`` in the place of NaN."""
+    """x with NaN replaced by ``instead``."""
     return comparison.where(isnan(x), instead, x) if is_inexact(name, x) else x
 
 
@@ -49,7 +49,7 @@ def nansum(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The sum over ``axis`` of what is not NaN."""
+    """The sum over ``axis``, ignoring NaN."""
     x = without_nan("nansum", x, 0)
     return sum(x, axis, dtype, keepdims, initial=initial, where=where)
 
@@ -64,7 +64,7 @@ def nanprod(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The product over ``axis`` of what is not NaN."""
+    """The product over ``axis``, ignoring NaN."""
     x = without_nan("nanprod", x, 1)
     return prod(x, axis, dtype, keepdims, initial=initial, where=where)
 
@@ -72,19 +72,19 @@ def nanprod(
 def nancumsum(
     x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None
 ) -> Array:
-    """``cumsum`` with 0 in the place of NaN."""
+    """``cumsum`` with NaN replaced by 0."""
     return cumsum(without_nan("nancumsum", x, 0), axis, dtype)
 
 
 def nancumprod(
     x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None
 ) -> Array:
-    """``cumprod`` with 1 in the place of NaN."""
+    """``cumprod`` with NaN replaced by 1."""
     return cumprod(without_nan("nancumprod", x, 1), axis, dtype)
 
 
 def _known_numbers(name: str, x: ArrayLike, where: ArrayLike | None) -> Array:
-    """Where x is not NaN, and ``where`` is true."""
+    """The mask of elements that are not NaN and where ``where`` is true."""
     if where is not None:
         check_where(name, where)
     numbers = logical_not(isnan(x))
@@ -100,7 +100,7 @@ def nanmean(
     *,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The mean over ``axis`` of what is not NaN; NaN where all is."""
+    """The mean over ``axis``, ignoring NaN; NaN if all are NaN."""
     if not is_inexact("nanmean", x):
         return mean(x, axis, dtype, keepdims, where=where)
     numbers = _known_numbers("nanmean", x, where)
@@ -118,13 +118,13 @@ def nanvar(
     correction: float | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The variance over ``axis`` of what is not NaN; NaN of less than ``ddof`` + 1."""
+    """The variance over ``axis``, ignoring NaN; NaN for up to ``ddof`` elements."""
     less = ddof if correction is None else correction
     if not is_inexact("nanvar", x):
         return var(x, axis, dtype, less, keepdims, where=where)
     numbers = _known_numbers("nanvar", x, where)
     count = count_nonzero(numbers, axis, keepdims)
-    # NaN is left out before the square, whose derivative would spread it.
+    # Replace NaN before squaring: the derivative of the square would be NaN.
     x = without_nan("nanvar", x, 0)
     value = var(x, axis, dtype, less, keepdims, where=numbers)
     return comparison.where(count > less, value, float("nan"))
@@ -141,7 +141,7 @@ def nanstd(
     correction: float | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The standard deviation over ``axis`` of what is not NaN."""
+    """The standard deviation over ``axis``, ignoring NaN."""
     less = ddof if correction is None else correction
     return sqrt(nanvar(x, axis, dtype, less, keepdims, where=where))
 
@@ -155,7 +155,7 @@ def nanmax(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The largest element over ``axis`` that is not NaN; NaN if all are."""
+    """The maximum over ``axis``, ignoring NaN; NaN if all are NaN."""
     low = -float("inf")
     return _nan_if_all_are(max, "nanmax", x, axis, keepdims, low, initial, where)
 
@@ -169,7 +169,7 @@ def nanmin(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The smallest element over ``axis`` that is not NaN; NaN if all are."""
+    """The minimum over ``axis``, ignoring NaN; NaN if all are NaN."""
     high = float("inf")
     return _nan_if_all_are(min, "nanmin", x, axis, keepdims, high, initial, where)
 
@@ -195,9 +195,9 @@ def _nan_if_all_are(
 def nanargmax(
     x: ArrayLike, /, axis: int | None = None, keepdims: bool = False
 ) -> Array:
-    """Where the largest element that is not NaN is first: int64.
+    """The first position of the maximum, ignoring NaN: int64.
 
-    ArgumentError if all are known to be NaN; where that is not known, -1.
+    Raises ArgumentError if all are known to be NaN; -1 if that is not known.
     """
     return _position(argmax, "nanargmax", x, axis, keepdims, -float("inf"))
 
@@ -205,9 +205,9 @@ def nanargmax(
 def nanargmin(
     x: ArrayLike, /, axis: int | None = None, keepdims: bool = False
 ) -> Array:
-    """Where the smallest element that is not NaN is first: int64.
+    """The first position of the minimum, ignoring NaN: int64.
 
-    ArgumentError if all are known to be NaN; where that is not known, -1.
+    Raises ArgumentError if all are known to be NaN; -1 if that is not known.
     """
     return _position(argmin, "nanargmin", x, axis, keepdims, float("inf"))
 

@@ -1,4 +1,4 @@
-"""Between neighbours along an axis: slopes, areas, interpolation, unwrapped angles."""
+"""trapezoid, gradient, interp and unwrap."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def trapezoid(
 ) -> Array:
     """The area under y along ``axis`` by the trapezoidal rule.
 
-    The points are x (a vector along the axis, or of y's shape), or ``dx`` apart.
+    The points are x (a vector, or of y's shape), or equidistant by ``dx``.
 
     >>> import numpy as np
     >>> trapezoid(np.array([1.0, 2.0, 3.0]))
@@ -77,11 +77,11 @@ def gradient(
     axis: int | Sequence[int] | None = None,
     edge_order: int = 1,
 ) -> Any:
-    """The slope of f along each ``axis`` (None: all): central differences.
+    """The slope of f along each ``axis`` (None: all) by central differences.
 
-    ``spacings``: nothing for 1, one number for all axes, or for each a number or the
+    ``spacings`` is empty (1), one number for all axes, or for each axis a number or a
     vector of points. At the ends differences are one-sided, of first or second order
-    (``edge_order``). One array for one axis, else a tuple.
+    (``edge_order``). The result is an array for one axis, otherwise a tuple.
     """
     f = _inexact("gradient", f)
     axes = (axis,) if isinstance(axis, (int, np.integer)) else axis
@@ -156,7 +156,7 @@ def _slope(f: Array, step: Any, axis: int, edge_order: int) -> Array:
 
 
 def _one_sided(points: Sequence[Array], near: Any, far: Any) -> Array:
-    """The slope at the first of three points, by the parabola through them."""
+    """The slope at the first of three points of the parabola through them."""
     total = near + far
     first = multiply(-(2.0 * near + far) / (near * total), points[0])
     second = multiply(total / (near * far), points[1])
@@ -171,11 +171,11 @@ def interp(
     right: ArrayLike | None = None,
     period: ArrayLike | None = None,
 ) -> Array:
-    """The line through points (xp, fp), whose xp ascend, at x.
+    """The piecewise linear function through points (xp, fp), xp ascending, at x.
 
-    Beyond them ``left`` and ``right``, by default the outermost fp. With a ``period``,
-    of which the sign does not matter, the points repeat, and need no order. The result
-    keeps the operands' dtype.
+    Outside it is ``left`` and ``right``, by default the outermost fp. With a ``period``
+    (of either sign) the points repeat, and need not be ordered. The result keeps the
+    operands' dtype.
 
     >>> import numpy as np
     >>> interp(np.array([1.5]), np.array([1.0, 2.0]), np.array([10.0, 20.0]))
@@ -194,7 +194,7 @@ def interp(
         x, xp = remainder(x, size), remainder(xp, size)
         order = argsort(xp)
         xp, fp = take(xp, order, mode="clip"), take(fp, order, mode="clip")
-        # The outermost points again, beyond the other end.
+        # Repeat the outermost points beyond the other end.
         xp = concatenate([xp[-1:] - size, xp, xp[:1] + size])
         fp = concatenate([fp[-1:], fp, fp[:1]])
         left = right = None
@@ -221,7 +221,7 @@ def unwrap(
     *,
     period: float = 2 * math.pi,
 ) -> Array:
-    """Angles along ``axis`` with multiples of ``period`` added where they jump.
+    """Angles along ``axis`` with multiples of ``period`` added to remove jumps.
 
     A jump is a difference of more than ``discont``, and of more than half a period.
     """
@@ -232,7 +232,7 @@ def unwrap(
     half: Any = floor_divide(period, 2) if whole else period / 2
     steps = diff(x, axis=place)
     turned = subtract(remainder(add(steps, half), period), half)
-    if not (whole and period % 2):  # an odd period has no step of just its half
+    if not (whole and period % 2):  # an odd integer period has no step of exactly half
         at_end = logical_and(equal(turned, -half), greater(steps, 0))
         turned = where(at_end, half, turned)
     limit = half if discont is None or discont < half else discont
@@ -240,5 +240,5 @@ def unwrap(
     extent = type.shape[place]
     rest = slice_along(x, min(1, extent), extent, place)
     first = slice_along(x, 0, min(1, extent), place)
-    turns = ops.convert(cumsum(change, place), x.dtype)
-    return concatenate([first, add(rest, turns)], place)
+    corrections = ops.convert(cumsum(change, place), x.dtype)
+    return concatenate([first, add(rest, corrections)], place)

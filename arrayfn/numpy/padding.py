@@ -1,4 +1,4 @@
-"""Elements added before and after along each axis."""
+"""numpy.pad."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def pad(
     stat_length: Any = None,
     reflect_type: str = "even",
 ) -> Array:
-    """x with elements before and after along each axis.
+    """x padded before and after along each axis.
 
     ``pad_width`` is a number for all, (before, after) for all, or such a pair for each
-    axis; so are ``constant_values``, ``end_values`` (where "linear_ramp" ends) and
-    ``stat_length`` (how many elements at the edge "maximum", "mean" and "minimum" are
-    of; None: all). Other modes are "edge", "reflect" (about the last element),
-    "symmetric" (about the edge; ``reflect_type="odd"``: with twice the edge's value
-    less the mirrored), "wrap" and "empty" (zeros).
+    axis. So are ``constant_values``, ``end_values`` (the ends of "linear_ramp") and
+    ``stat_length`` (the number of elements at the edge for "maximum", "mean" and
+    "minimum"; None: all). Other modes are "edge", "reflect" (about the last element),
+    "symmetric" (about the edge), "wrap" and "empty" (zeros). ``reflect_type="odd"``
+    subtracts the mirrored elements from twice the edge's value.
 
     >>> import numpy as np
     >>> pad(np.array([1.0, 2.0, 3.0]), (2, 1), mode="reflect")
@@ -116,7 +116,7 @@ def _is(given: Any, default: int) -> bool:
 
 
 def _check_options(mode: str, **given: bool) -> None:
-    """ArgumentError if an option is given that ``mode`` has no use for."""
+    """Raise ArgumentError for options that ``mode`` does not use."""
     modes = {
         "constant_values": ("constant",),
         "end_values": ("linear_ramp",),
@@ -133,7 +133,7 @@ def _check_options(mode: str, **given: bool) -> None:
 
 
 def _pairs(name: str, given: Any, ndim: int) -> Pairs:
-    """(before, after) for each axis: of one value, one pair, or a pair for each."""
+    """(before, after) for each axis, from one value, one pair, or a pair for each."""
     if isinstance(given, dict):
         pairs: Pairs = [(0, 0)] * ndim
         for axis, pair in given.items():
@@ -179,7 +179,7 @@ def _constant(x: ArrayLike, widths: Pairs, values: Pairs) -> Array:
 
 
 def _repeated(x: Array, before: int, after: int, axis: int, mode: str) -> Array:
-    """x with its own elements beyond its ends, as modes of views where they suffice."""
+    """x padded with its own elements, by views if they suffice."""
     extent = x.shape[axis]
     skip = int(mode == "reflect")
     period = extent if mode == "wrap" else extent - skip
@@ -204,7 +204,7 @@ def _repeated(x: Array, before: int, after: int, axis: int, mode: str) -> Array:
 
 
 def _mirrored_oddly(x: Array, before: int, after: int, axis: int, mode: str) -> Array:
-    """Twice the edge less the mirrored, period by period."""
+    """x padded with twice the edge minus the mirrored elements, period by period."""
     skip = int(mode == "reflect")
     value = x
     while before or after:
@@ -230,7 +230,7 @@ def _mirrored_oddly(x: Array, before: int, after: int, axis: int, mode: str) -> 
 def _ramped(
     x: Array, widths: tuple[int, int], axis: int, ends: tuple[Any, Any]
 ) -> Array:
-    """Straight lines from the edges to ``ends``."""
+    """x padded with straight lines from the edges to ``ends``."""
     extent = x.shape[axis]
     whole = x.dtype in dtypes.INTEGERS
     wide = dtypes.float64 if whole else x.dtype

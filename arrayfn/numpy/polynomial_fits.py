@@ -1,4 +1,4 @@
-"""Polynomials from points and from roots, by linear algebra."""
+"""Roots of polynomials, and polynomial fits, by linear algebra."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def roots(p: ArrayLike, /, *, strip_zeros: bool = True) -> Array:
     """The roots of polynomial p (the highest power first): complex.
 
     They are the eigenvalues of its companion matrix (Horn and Johnson, Matrix Analysis,
-    section 3.3). Zeros in front and at the end are taken off first, which needs p's
-    value; without ``strip_zeros`` p's first coefficient must not be 0.
+    section 3.3). Leading and trailing zeros are removed first, which needs p's value;
+    without ``strip_zeros`` p's first coefficient must not be 0.
     """
     type = ops.type_of_operand("roots", p)
     if type.ndim != 1:
@@ -75,12 +75,12 @@ def polyfit(
     w: ArrayLike | None = None,
     cov: bool | str = False,
 ) -> Any:
-    """The coefficients (deg + 1, ...) of the polynomial nearest to points (x, y).
+    """The coefficients (deg + 1, ...) of the least-squares polynomial of points (x, y).
 
-    Nearest in the least squares of errors times ``w``; y may be a matrix, whose columns
-    are fitted one by one. With ``full`` also the residuals, rank, singular values and
-    ``rcond`` of the equations; with ``cov`` the covariance of the coefficients, scaled
-    by the errors unless it is "unscaled".
+    Errors are weighted by ``w``. y may be a matrix, whose columns are fitted
+    separately. With ``full`` it also returns the residuals, rank, singular values and
+    ``rcond``; with ``cov`` the covariance of the coefficients, scaled by the errors
+    unless it is "unscaled".
 
     >>> import numpy as np
     >>> np.round(polyfit(np.arange(4.0), 3.0 * np.arange(4.0) + 1.0, 1), 12)
@@ -107,7 +107,7 @@ def polyfit(
         weights = ops.convert(w, wide)
         left = multiply(left, expand_dims(weights, 1))
         right = multiply(y, expand_dims(weights, 1) if y.ndim == 2 else weights)
-    # Columns of one length make the equations as well conditioned as they can be.
+    # Normalised columns improve the condition of the equations.
     scale = sqrt(sum_(multiply(left, left), 0))
     left = divide(left, scale)
     solution, residuals, rank, singular = lstsq(left, right, limit)

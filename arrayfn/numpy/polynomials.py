@@ -59,7 +59,7 @@ def polysub(p: ArrayLike, q: ArrayLike, /) -> Array:
 
 
 def _aligned(name: str, p: Any, q: Any) -> list[Array]:
-    """Both, with zeros in front of the shorter."""
+    """Both vectors, the shorter padded with leading zeros."""
     parts = [_coefficients(name, c) for c in (p, q)]
     parts, types, dtype = ops.promoted(name, parts)
     extent = max(t.shape[0] for t in types)
@@ -73,7 +73,7 @@ def _aligned(name: str, p: Any, q: Any) -> list[Array]:
 def polymul(p: ArrayLike, q: ArrayLike, /) -> Array:
     """The product of polynomials p and q.
 
-    Zeros in front are kept: how many there are would decide the shape.
+    Leading zeros are kept, because their number would decide the shape.
     """
     return convolve(_coefficients("polymul", p), _coefficients("polymul", q))
 
@@ -81,7 +81,7 @@ def polymul(p: ArrayLike, q: ArrayLike, /) -> Array:
 def polydiv(u: ArrayLike, v: ArrayLike, /) -> tuple[Array, Array]:
     """The quotient and the remainder of polynomials: u = quotient * v + remainder.
 
-    The remainder keeps its zeros in front: as many coefficients as u has.
+    The remainder keeps its leading zeros, and has as many coefficients as u.
     """
     parts = [_coefficients("polydiv", c) for c in (u, v)]
     wide = ops.floating_dtype(ops.common_dtype("polydiv", parts))
@@ -138,7 +138,7 @@ def polyint(p: ArrayLike, /, m: int = 1, k: Any = None) -> Array:
 def poly(roots: ArrayLike, /) -> Array:
     """The polynomial with these roots and the leading coefficient 1.
 
-    A square matrix stands for its eigenvalues; see ``linalg.eigvals``.
+    A square matrix is replaced by its eigenvalues; see ``linalg.eigvals``.
     """
     zeros = _coefficients("poly", roots)
     dtype = ops.floating_dtype(zeros.dtype)

@@ -1,4 +1,4 @@
-"""Quantiles, percentiles and medians, of all elements or of those that are not NaN.
+"""Quantiles, percentiles and medians, with and without NaN.
 
 Methods: Hyndman and Fan, Sample Quantiles in Statistical Packages (1996), and NumPy's
 discontinuous variants of "linear".
@@ -50,13 +50,13 @@ _CONTINUOUS = {
 
 
 def _fraction_at_boundary(place: Array, instead: Callable[[Array], Array]) -> Array:
-    """``instead`` where a place is whole, and 1 where it is between two."""
+    """``instead`` for an integer position, 1 between two positions."""
     low = floor(place)
     return where(equal(place, low), instead(low), 1.0)
 
 
 def _place(method: str, count: Any, q: Array) -> tuple[Array, Array]:
-    """Between which elements of ``count`` the quantile is: the lower, and how far."""
+    """The index of the element below the quantile, and the fraction above it."""
     last = subtract(count, 1)
     if method in _CONTINUOUS:
         alpha, beta = _CONTINUOUS[method]
@@ -77,7 +77,7 @@ def _place(method: str, count: Any, q: Array) -> tuple[Array, Array]:
         step = _fraction_at_boundary(position, lambda low: multiply(0.0, low) + at)
     elif method == "closest_observation":
         position = multiply(count, q) - 1.5
-        # Halfway, the even one of the two, counted from 1.
+        # Halfway between two, the even position, counted from 1.
         step = _fraction_at_boundary(position, lambda low: 1.0 - low % 2.0)
     else:
         raise ArgumentError(
@@ -103,7 +103,7 @@ METHODS = (
 
 
 def _flat_along(name: str, x: ArrayLike, axis: Axis) -> tuple[Array, tuple[int, ...]]:
-    """x with the axes it is reduced over as one, the last; and those axes."""
+    """x with the reduced axes merged into its last axis; and those axes."""
     type = ops.type_of_operand(name, x)
     axes = ops.normalize_axes(name, axis, type.ndim)
     kept = [k for k in range(type.ndim) if k not in axes]
@@ -152,7 +152,7 @@ def _quantile(
     b = take_along_axis(ordered, clip(second, 0, extent - 1), -1)
     value = _between(a, b, ops.convert(step, result))
     if inexact and not skip_nan:
-        # NaN is sorted to the end.
+        # NaN sorts to the end.
         last = getitem(ordered, (..., slice(-1, None)))
         value = where(isnan(last), last, value)
     value = reshape(moveaxis(value, -1, 0), (*fractions.shape, *lead))
@@ -166,12 +166,12 @@ def _quantile(
 
 
 def _between(a: Array, b: Array, step: Array) -> Array:
-    """a + (b - a) step: b just where step is 1, and infinities kept."""
+    """a + (b - a) step; exactly b for step 1, and infinities are kept."""
     difference = subtract(b, a)
     near_a = add(a, multiply(difference, step))
     near_b = subtract(b, multiply(difference, subtract(1.0, step)))
     value = where(less(step, 0.5), near_a, near_b)
-    # Between equal infinities the difference is NaN.
+    # The difference of equal infinities is NaN.
     return where(equal(a, b), a, where(equal(step, 0.0), a, value))
 
 
@@ -195,10 +195,10 @@ def quantile(
     method: str = "linear",
     keepdims: bool = False,
 ) -> Array:
-    """What a fraction q of the elements over ``axis`` are below; NaN if one is.
+    """The quantile q of the elements over ``axis``; NaN if one is NaN.
 
-    An array of fractions gives its axes first. ``method`` says what is between two
-    elements: by default a line, others as NumPy names them.
+    The axes of an array q come first. ``method`` is the interpolation between elements:
+    linear by default; names are NumPy's.
 
     >>> import numpy as np
     >>> quantile(np.array([1.0, 2.0, 3.0, 4.0]), 0.5)
@@ -216,7 +216,7 @@ def nanquantile(
     method: str = "linear",
     keepdims: bool = False,
 ) -> Array:
-    """``quantile`` of what is not NaN; NaN where all is."""
+    """``quantile`` ignoring NaN; NaN if all are NaN."""
     return _quantile("nanquantile", x, q, axis, method, keepdims, skip_nan=True)
 
 
@@ -253,10 +253,10 @@ def nanpercentile(
 
 
 def median(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The middle element over ``axis``, or the mean of the two; NaN if one is."""
+    """The middle element over ``axis``, or the mean of two; NaN if one is NaN."""
     return quantile(x, 0.5, axis, keepdims=keepdims)
 
 
 def nanmedian(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
-    """``median`` of what is not NaN; NaN where all is."""
+    """``median`` ignoring NaN; NaN if all are NaN."""
     return nanquantile(x, 0.5, axis, keepdims=keepdims)

@@ -1,4 +1,4 @@
-"""Elements in another order, repeated, padded or compared with their neighbours."""
+"""flip, rot90, roll, tile, diff and ediff1d."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def flipud(x: ArrayLike, /) -> Array:
 
 
 def rot90(x: ArrayLike, /, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
-    """x turned by k quarters in the plane of ``axes``, from the first to the second."""
+    """x rotated by k * 90 degrees in the plane of ``axes``, from first to second."""
     first, second = axes
-    turns = k % 4
-    if turns == 0:
+    quarters = k % 4
+    if quarters == 0:
         return ops.same(x)
-    if turns == 2:
+    if quarters == 2:
         return flip(x, (first, second))
-    if turns == 1:
+    if quarters == 1:
         return swapaxes(flip(x, second), first, second)
     return flip(swapaxes(x, first, second), second)
 
@@ -55,10 +55,10 @@ def rot90(x: ArrayLike, /, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
 def roll(
     x: ArrayLike, /, shift: ArrayLike | Sequence[ArrayLike], axis: Axis = None
 ) -> Array:
-    """x shifted along ``axis``; what leaves at the end enters at the beginning.
+    """x shifted cyclically along ``axis``.
 
-    With ``axis=None``, x is shifted as a vector and keeps its shape. Of several axes
-    each has its ``shift``, which may be a traced integer.
+    With ``axis=None``, x is shifted as a vector and keeps its shape. Several axes have
+    a ``shift`` each. A shift may be a traced integer.
 
     >>> import numpy as np
     >>> roll(np.arange(4), 1)
@@ -73,7 +73,7 @@ def roll(
     for by, along in zip(shifts, axes, strict=True):
         place = ops.normalize_axis("roll", along, len(shape))
         extent = shape[place]
-        if isinstance(by, ImmutableArray):  # known by the Program alone
+        if isinstance(by, ImmutableArray):  # not known while tracing
             value = _rolled(value, by, place)
             continue
         cut = -ops.whole(by) % extent if extent else 0
@@ -84,7 +84,7 @@ def roll(
 
 
 def _rolled(x: Array, shift: ArrayLike, axis: int) -> Array:
-    """x shifted along one axis by a number that is not known yet."""
+    """x shifted along one axis by a number that is not known."""
     type = ops.type_of_operand("roll", shift)
     if type.shape or type.dtype not in dtypes.INTEGERS:
         raise ArgumentError(
@@ -99,7 +99,7 @@ def _rolled(x: Array, shift: ArrayLike, axis: int) -> Array:
 
 
 def tile(x: ArrayLike, /, reps: int | Sequence[int]) -> Array:
-    """x laid side by side, ``reps`` times along each of the last axes."""
+    """x repeated ``reps`` times along each of the last axes."""
     counts = list(reps) if isinstance(reps, (tuple, list)) else [reps]
     shape = list(ops.type_of_operand("tile", x).shape)
     ndim = max(len(shape), len(counts))
@@ -119,7 +119,7 @@ def diff(
     prepend: ArrayLike | None = None,
     append: ArrayLike | None = None,
 ) -> Array:
-    """The difference of neighbours along ``axis``, n times over; xor for bools."""
+    """The n-th difference of neighbours along ``axis``; xor for bools."""
     type = ops.type_of_operand("diff", x)
     place = ops.normalize_axis("diff", axis, type.ndim)
     ends = [_edge(e, type.shape, place) for e in (prepend, append)]
@@ -149,7 +149,7 @@ def ediff1d(
     to_end: ArrayLike | None = None,
     to_begin: ArrayLike | None = None,
 ) -> Array:
-    """The differences of neighbours in x as a vector, with others at its ends."""
+    """The differences of neighbours in x flattened, with values at the ends."""
     value = diff(ravel(x))
     before, after = (
         [] if e is None else [ravel(ops.as_array(ops.convert(e, value.dtype)))]

@@ -1,8 +1,9 @@
-"""Reductions over axes: sums, extrema, statistics, and where extrema are.
+"""Reductions over axes: sums, products, extrema and their positions, logic.
 
 ``axis`` is an axis, a tuple of them, or None for all; ``keepdims`` leaves the reduced
-axes with extent 1. Only elements where ``where`` is true take part, and ``initial``
-does beside them. Halves are summed in float32; integer sums are int64 or uint64.
+axes with extent 1. Only elements where ``where`` is true count; ``initial`` counts as
+another element. float16 and bfloat16 are summed in float32; integer sums are int64 or
+uint64.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def accumulation_dtype(dtype: DType, wanted: DTypeLike) -> DType:
 def _chosen(
     name: str, x: ArrayLike, condition: ArrayLike | None, instead: ArrayLike
 ) -> ArrayLike:
-    """x with ``instead`` where the condition, if there is one, is false."""
+    """x with ``instead`` where an optional condition is false."""
     if condition is None:
         return x
     check_where(name, condition)
@@ -95,7 +96,7 @@ def sum(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The sum over ``axis``; 0 of nothing."""
+    """The sum over ``axis``; 0 for no elements."""
     axes = _axes("sum", x, axis)
     wanted = accumulation_dtype(ops.type_of_operand("sum", x).dtype, dtype)
     x = _chosen("sum", ops.convert(x, wanted), where, ops.scalar(0, wanted))
@@ -113,7 +114,7 @@ def prod(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The product over ``axis``; 1 of nothing."""
+    """The product over ``axis``; 1 for no elements."""
     axes = _axes("prod", x, axis)
     wanted = accumulation_dtype(ops.type_of_operand("prod", x).dtype, dtype)
     x = _chosen("prod", ops.convert(x, wanted), where, ops.scalar(1, wanted))
@@ -168,7 +169,7 @@ def max(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The largest element over ``axis``; NaN if one is. ShapeError of nothing."""
+    """The maximum over ``axis``; NaN if one is NaN. ShapeError for no elements."""
     return _extremum("max", x, axis, keepdims, initial, where)
 
 
@@ -184,7 +185,7 @@ def min(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
-    """The smallest element over ``axis``; NaN if one is. ShapeError of nothing."""
+    """The minimum over ``axis``; NaN if one is NaN. ShapeError for no elements."""
     return _extremum("min", x, axis, keepdims, initial, where)
 
 
@@ -228,7 +229,7 @@ def _truth(x: ArrayLike) -> ArrayLike:
 
 
 def count_nonzero(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
-    """How many elements over ``axis`` are not 0: int64."""
+    """The number of nonzero elements over ``axis``: int64."""
     return sum(_truth(x), axis, dtypes.int64, keepdims)
 
 
@@ -263,7 +264,7 @@ def size(x: ArrayLike, /, axis: int | None = None) -> int:
 
 
 def array_equal(x: ArrayLike, y: ArrayLike, /, equal_nan: bool = False) -> Array:
-    """Whether x and y have one shape and equal elements: bool."""
+    """Whether x and y have the same shape and equal elements: bool."""
     if shape(x) != shape(y):
         return ops.full(False, (), dtypes.bool_)
     unequal = not_equal(x, y)
@@ -273,7 +274,7 @@ def array_equal(x: ArrayLike, y: ArrayLike, /, equal_nan: bool = False) -> Array
 
 
 def array_equiv(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Whether one of x and y broadcasts to the other's shape, and all are equal."""
+    """Whether one of x and y broadcasts to the other's shape, with equal elements."""
     first, second = shape(x), shape(y)
     try:
         common = ops.broadcast_shape("array_equiv", (first, second))
@@ -301,10 +302,10 @@ def _position(
 
 
 def argmax(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Where the largest element along ``axis`` is first (of all, flat): int64."""
+    """The first position of the maximum along ``axis`` (None: x flattened): int64."""
     return _position(r.argmax, "argmax", x, axis, keepdims)
 
 
 def argmin(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Where the smallest element along ``axis`` is first (of all, flat): int64."""
+    """The first position of the minimum along ``axis`` (None: x flattened): int64."""
     return _position(r.argmin, "argmin", x, axis, keepdims)

@@ -1,4 +1,4 @@
-"""Numbers taken apart: exponents, fractions, bits, divisors; NaN replaced."""
+"""Exponents, fractions and bits of numbers; divisors; nan_to_num."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from arrayfn.primitives import complex_numbers, conversion
 from arrayfn.primitives.control_flow_while import while_loop
 from arrayfn.tracing import apply, is_made_of_equations, trace
 
-# Of float32 and float64: an integer as wide, the bits of the mantissa, and the bias.
+# For float32 and float64: the integer of that width, mantissa bits, and bias.
 _FORMATS = {
     dtypes.float32: (dtypes.int32, 23, 127),
     dtypes.float64: (dtypes.int64, 52, 1023),
@@ -67,7 +67,7 @@ def _wide(name: str, x: ArrayLike) -> tuple[Array, DType]:
 
 
 def _power_of_two(exponent: ArrayLike, dtype: DType) -> Array:
-    """2 to an integer power whose result is a normal number."""
+    """2 to an integer power with a normal result."""
     integer, mantissa, bias = _FORMATS[dtype]
     biased = ops.convert(exponent + bias, integer)
     return apply(conversion.bitcast, biased << mantissa, dtype=dtype)
@@ -84,21 +84,21 @@ def ldexp(x: ArrayLike, n: ArrayLike, /) -> Array:
     _, mantissa, bias = _FORMATS[wide.dtype]
     if ops.type_of_operand("ldexp", n).dtype not in dtypes.INTEGERS:
         raise DTypeError("ldexp takes a whole exponent", user_location())
-    least = 1 - bias
+    lowest = 1 - bias
     left: Any = clip(ops.convert(n, dtypes.int64), -4 * bias, 4 * bias)
     for _ in range(3):
-        # Small numbers are reached in one step from numbers that have all their bits.
-        far = left < least
-        step = where(far, least + mantissa + 1, where(left > bias, bias, left))
+        # Subnormal results are reached in one step from normal numbers, to round once.
+        far = left < lowest
+        step = where(far, lowest + mantissa + 1, where(left > bias, bias, left))
         wide = multiply(wide, _power_of_two(step, wide.dtype))
         left = left - step
     return ops.convert(wide, result)
 
 
 def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
-    """The fraction (0.5 <= abs < 1, or 0) and the exponent (int32) that make x.
+    """The fraction (0.5 <= abs < 1, or 0) and the exponent (int32) of x.
 
-    ``ldexp`` of the pair is x; of infinities and NaN the exponent is 0.
+    ``ldexp`` of the pair is x. Infinities and NaN have exponent 0.
     """
     wide, result = _wide("frexp", x)
     integer, mantissa, bias = _FORMATS[wide.dtype]
@@ -115,7 +115,7 @@ def frexp(x: ArrayLike, /) -> tuple[Array, Array]:
 
 
 def modf(x: ArrayLike, /) -> tuple[Array, Array]:
-    """The fractional and the whole part of x, both with its sign."""
+    """The fractional and the integer part of x, both with its sign."""
     (x,) = ops.floated("modf", x)
     whole = trunc(ops.as_array(x))
     fraction = where(isinf(x), 0, subtract(x, whole))
@@ -165,13 +165,13 @@ def _largest(dtype: DType) -> Any:
     return np.finfo(dtype).max
 
 
-# Whole numbers.
+# Integers.
 
 
 def gcd(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The greatest common divisor of whole numbers, elementwise; not negative.
+    """The greatest common divisor of integers, elementwise; not negative.
 
-    By Euclid's algorithm, which takes at most 1.45 steps for each of their bits.
+    Euclid's algorithm takes at most 1.45 iterations per bit.
     """
     (x, y), types, dtype = ops.promoted("gcd", (x, y))
     if dtype not in dtypes.INTEGERS:
@@ -192,7 +192,7 @@ def gcd(x: ArrayLike, y: ArrayLike, /) -> Array:
         cond_consts=0,
         body_consts=0,
     )
-    return absolute(found)  # the least integer has no absolute value before
+    return absolute(found)  # the smallest integer has no absolute value
 
 
 def _unfinished(a: Array, b: Array) -> list[Array]:
@@ -200,13 +200,13 @@ def _unfinished(a: Array, b: Array) -> list[Array]:
 
 
 def _euclid(a: Array, b: Array) -> list[Array]:
-    # The remainder by 0 is 0; then the divisor is found, and stays.
+    # The remainder by 0 is 0, so a found divisor stays.
     done = equal(b, 0)
     return [where(done, a, b), where(done, 0, remainder(a, b))]
 
 
 def lcm(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The least common multiple of whole numbers, elementwise; not negative."""
+    """The least common multiple of integers, elementwise; not negative."""
     (x, y), types, _ = ops.promoted("lcm", (x, y))
     x, y = (ops.as_array(v) for v in ops.broadcast("lcm", (x, y), types))
     divisor = gcd(x, y)
@@ -215,10 +215,10 @@ def lcm(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def packbits(x: ArrayLike, /, axis: int | None = None, bitorder: str = "big") -> Array:
-    """Eight elements of x, as bits (0 or not), to a byte along ``axis``: uint8.
+    """Pack eight elements of x, as bits (0 or not), into a byte along ``axis``: uint8.
 
-    The last byte is filled with zeros. ``bitorder``: whether the first is the "big"
-    or the "little" bit.
+    The last byte is padded with zeros. ``bitorder`` says whether the first element is
+    the most ("big") or least ("little") significant bit.
     """
     type = ops.type_of_operand("packbits", x)
     if type.dtype not in dtypes.INTEGERS and type.dtype != dtypes.bool_:
@@ -254,7 +254,8 @@ def unpackbits(
 ) -> Array:
     """The bits of bytes x as elements 0 and 1 along ``axis``: uint8.
 
-    ``count`` of them; without the last so many if it is negative, zeros beyond the end.
+    ``count`` limits them: a negative one drops bits at the end, a larger one adds
+    zeros.
     """
     if ops.type_of_operand("unpackbits", x).dtype != dtypes.uint8:
         raise DTypeError("unpackbits takes uint8", user_location())
@@ -273,7 +274,7 @@ def unpackbits(
     return moveaxis(bits, -1, axis)
 
 
-# What elements are.
+# Classification.
 
 
 def iscomplex(x: ArrayLike, /) -> Array:
@@ -287,9 +288,9 @@ def isreal(x: ArrayLike, /) -> Array:
 
 
 def real_if_close(x: ArrayLike, /, tol: float = 100) -> Array:
-    """x, or its real part where all imaginary parts are known and within ``tol`` eps.
+    """x, or its real part if all imaginary parts are known and within ``tol`` eps.
 
-    Whether they are decides the dtype, so x is left complex where it is not known.
+    As this decides the dtype, x stays complex if its value is not known.
     """
     type = ops.type_of_operand("real_if_close", x)
     value = known_value(x)

@@ -1,4 +1,4 @@
-"""Places in sorted vectors, and counts of what falls between them."""
+"""searchsorted, digitize, bincount and histograms."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def searchsorted(
     side: str = "left",
     sorter: ArrayLike | None = None,
 ) -> Array:
-    """Where ``values`` belong in the ascending vector x: int64.
+    """The positions at which ``values`` keep the ascending vector x sorted: int64.
 
-    With ``side="left"`` before the elements that are equal, with "right" after them.
-    ``sorter`` holds the order in which x ascends. NaN is greater than all else. By
-    bisection, in log2(len(x)) gathers.
+    With ``side="left"`` they are before equal elements, with "right" after them.
+    ``sorter`` is an order that sorts x. NaN counts as largest. Bisection takes
+    log2(len(x)) gathers.
 
     >>> import numpy as np
     >>> searchsorted(np.array([1.0, 2.0, 4.0]), 2.0, side="right")
@@ -64,11 +64,11 @@ def searchsorted(
         )
     x = x if sorter is None else take(x, sorter)
     (x, values), types, dtype = ops.promoted("searchsorted", (x, values))
-    # NumPy does not know where NaN of bfloat16 belong.
+    # NumPy does not order bfloat16 NaN last.
     if dtype != dtypes.bfloat16 and not is_made_of_equations((x, values)):
         return np.asarray(np.searchsorted(x, ops.as_array(values), side))
     extent = type.shape[0]
-    # So many of x are known to come before; what it can grow by halves each time.
+    # The number of elements known to come before; the step halves each time.
     index = dtypes.int32 if 2 * extent < 2**31 else dtypes.int64
     count: Any = ops.full(0, types[1].shape, index)
     for bit in reversed(range(extent.bit_length())):
@@ -85,7 +85,7 @@ def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:
 
 
 def digitize(x: ArrayLike, /, bins: ArrayLike, right: bool = False) -> Array:
-    """Between which of ``bins``, which ascend or descend, each x lies: int64.
+    """The bin of each x, for edges ``bins`` that ascend or descend: int64.
 
     Bin i is from edge i - 1 (inclusive, or exclusive if ``right``) to edge i.
     """
@@ -107,11 +107,11 @@ def bincount(
     *,
     length: int | None = None,
 ) -> Array:
-    """How many elements of the vector x (not negative) are 0, 1, 2, ...: int64.
+    """The number of elements of the nonnegative vector x that are 0, 1, 2, ...: int64.
 
-    With ``weights`` the sum of those. The result is as long as the largest element (or
-    ``minlength``) says; under ``jit``, where x is not known, ``length`` gives it, and
-    elements beyond it are not counted.
+    With ``weights``, the sums of these. The length follows from the largest element and
+    ``minlength``. Under ``jit``, where x may be unknown, give ``length``; larger
+    elements are not counted.
 
     >>> import numpy as np
     >>> bincount(np.array([0, 2, 2]), length=4)
@@ -137,7 +137,7 @@ def _counted(places: ArrayLike, weights: ArrayLike, length: int) -> Array:
     """The sums of ``weights`` at each of ``places`` below ``length``."""
     dtype = ops.type_of_operand("bincount", weights).dtype
     extent = ops.type_of_operand("bincount", places).size
-    # A place below 0 would be dropped, like one beyond the end.
+    # Negative positions are dropped, as are those beyond the end.
     return scatter_windows(
         indexing.scatter_add,
         ops.full(0, (length,), dtype),
@@ -158,9 +158,9 @@ def histogram_bin_edges(
     range: Any = None,
     weights: ArrayLike | None = None,
 ) -> Array:
-    """The edges of ``bins`` equal bins from x's least to its largest element.
+    """The edges of ``bins`` equal bins from x's minimum to its maximum.
 
-    ``range`` gives other bounds; ``bins`` may be the edges themselves, or the name of
+    ``range`` gives other bounds. ``bins`` may be the edges, or the name of
     one of NumPy's rules, which needs x's value.
     """
     if isinstance(bins, str):
@@ -180,7 +180,7 @@ def histogram_bin_edges(
         low, high = (np.asarray(v, dtype) for v in (0.0, 1.0))
     else:
         low, high = (ops.convert(end(x), dtype) for end in (min_, max_))
-    # A range of no width is half a unit to either side.
+    # An empty range is extended by 1/2 on either side.
     half = ops.convert(where(equal(low, high), 0.5, 0.0), dtype)
     return linspace(subtract(low, half), add(high, half), ops.whole(bins) + 1)
 
@@ -193,11 +193,11 @@ def histogram(
     density: bool = False,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
-    """How many elements of x lie in each bin, and the bins' edges.
+    """The number of elements of x in each bin, and the bins' edges.
 
-    The bins are as ``histogram_bin_edges`` has them, the last with its upper edge. With
-    ``weights``, the sums of those; with ``density``, divided by the total and the
-    widths. Without weights the counts are int64.
+    Bins are those of ``histogram_bin_edges``; the last includes its upper edge. With
+    ``weights`` it sums these; ``density`` divides by the total and the widths. Counts
+    are int64.
     """
     edges = histogram_bin_edges(x, bins, range, weights)
     counts, (edges,) = histogramdd(
@@ -221,7 +221,7 @@ def histogram2d(
     density: bool = False,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, Array, Array]:
-    """How many pairs of x and y lie in each bin, and the edges along x and y.
+    """The number of pairs of x and y in each bin, and the edges along x and y.
 
     ``bins`` is a number, a pair of numbers, one vector of edges, or a pair of these.
     """
@@ -241,7 +241,7 @@ def histogramdd(
     density: bool = False,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, list[Array]]:
-    """How many rows of ``sample`` (n, d) lie in each cell, and the edges by column.
+    """The number of rows of ``sample`` (n, d) in each cell, and the edges by column.
 
     The counts, float64 unless ``weights`` have another dtype, have d axes. ``bins`` and
     ``range`` are one for all columns, or a list of one for each.

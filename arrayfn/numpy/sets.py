@@ -1,8 +1,8 @@
 """Distinct elements of arrays, and arrays as sets of their elements.
 
-How many there are decides a shape, and so these need the value. With ``size`` they have
-results of a shape that is known beforehand, and so work under ``jit`` too: what does
-not fit is left out, and ``fill_value`` stands where there is too little.
+The number of distinct elements decides a shape, so the value must be known. With
+``size`` the result's shape is known beforehand, so they work under ``jit`` too: surplus
+elements are dropped, and missing ones are ``fill_value``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from arrayfn.primitives.windows import Windows
 
 
 class UniqueAll(NamedTuple):
-    """The distinct values, where each is first, which each element is, how many."""
+    """Distinct values, their first positions, inverse indices, and counts."""
 
     values: Array
     indices: Array
@@ -58,23 +58,23 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """The distinct values and how many there are of each."""
+    """Distinct values and their counts."""
 
     values: Array
     counts: Array
 
 
 class UniqueInverse(NamedTuple):
-    """The distinct values and which of them each element is."""
+    """Distinct values and inverse indices."""
 
     values: Array
     inverse_indices: Array
 
 
 def _by_numpy(name: str, function: Callable[..., Any], *x: ArrayLike) -> Any:
-    """What NumPy's ``function`` gives for operands, which must be known.
+    """Call NumPy's ``function`` on operands, whose values must be known.
 
-    bfloat16 goes through float32: NumPy does not put its NaN last.
+    bfloat16 is computed in float32, because NumPy does not sort its NaN last.
     """
     remedy = f"Give it the size of the result, {name}(..., size=n)"
     values: list[Any] = [np.asarray(known(name, a, remedy)) for a in x]
@@ -104,9 +104,9 @@ def unique(
 ) -> Any:
     """x's distinct elements in order (or distinct slices along ``axis``).
 
-    Then, if asked for: where each is first, which of them each element is, and how
-    often there is each. With ``size`` so many, then ``fill_value`` (the least element),
-    which there are 0 of.
+    Optional further results are the first positions, the inverse indices, and the
+    counts. With ``size`` there are exactly so many; missing ones are ``fill_value``
+    (by default the smallest element) with count 0.
 
     >>> import numpy as np
     >>> unique(np.array([3, 1, 3]), size=3, fill_value=0, return_counts=True)
@@ -165,7 +165,7 @@ def _unique(
 def _unique_of_nothing(
     shape: tuple[int, ...], rows: Array, axis: int | None, size: int, fill_value: Any
 ) -> UniqueAll:
-    """The fill value, or 0, of which nothing has been seen."""
+    """The results for an empty array: the fill value, or 0, with count 0."""
     filler = ops.convert(0 if fill_value is None else fill_value, rows.dtype)
     values = broadcast_to(filler, (size, *rows.shape[1:]))
     zeros = ops.full(0, (size,), dtypes.int64)
@@ -182,7 +182,7 @@ def _scattered(scatter: Primitive, size: int, places: Array, updates: Array) -> 
         reshape(places, (places.shape[0], 1)),
         updates,
         Windows((), (0,), (0,)),
-        unique_indices=scatter is indexing.scatter,  # the order of a sort
+        unique_indices=scatter is indexing.scatter,  # indices of an argsort
     )
 
 
@@ -204,9 +204,9 @@ def _is_first(ordered: Array, equal_nan: bool = True) -> Array:
 def unique_all(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueAll:
-    """x's distinct values in order, and what ``UniqueAll`` says of them.
+    """x's distinct values in order, with all of ``UniqueAll``.
 
-    Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
+    Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
     if size is None:
         return UniqueAll(*_by_numpy("unique_all", np.unique_all, x))
@@ -216,9 +216,9 @@ def unique_all(
 def unique_counts(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueCounts:
-    """x's distinct values in order, and how many there are of each: int64.
+    """x's distinct values in order, and their counts: int64.
 
-    Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
+    Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
     if size is None:
         return UniqueCounts(*_by_numpy("unique_counts", np.unique_counts, x))
@@ -229,9 +229,9 @@ def unique_counts(
 def unique_inverse(
     x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueInverse:
-    """x's distinct values in order, and which of them each element is: int64.
+    """x's distinct values in order, and the inverse indices: int64.
 
-    Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
+    Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
     if size is None:
         return UniqueInverse(*_by_numpy("unique_inverse", np.unique_inverse, x))
@@ -244,7 +244,7 @@ def unique_values(
 ) -> Array:
     """x's distinct values in order.
 
-    Each NaN is a value of its own. ``size`` and ``fill_value`` are as for ``unique``.
+    Each NaN is distinct. ``size`` and ``fill_value`` are as for ``unique``.
     """
     if size is None:
         return _by_numpy("unique_values", lambda v: np.sort(np.unique_values(v)), x)
@@ -263,7 +263,7 @@ def isin(
 ) -> Array:
     """Whether each x is among ``test_elements`` (is not, if ``invert``): bool.
 
-    By bisection in the test elements, sorted.
+    It bisects the sorted test elements.
     """
     if isinstance(test_elements, (list, tuple)):
         test_elements = np.asarray(test_elements)
@@ -320,7 +320,7 @@ def intersect1d(
 ) -> Any:
     """The distinct elements that are in x and in y, in order.
 
-    With ``return_indices`` also where each is first in x and in y. ``size`` as for
+    With ``return_indices`` also the first positions in x and in y. ``size`` as for
     ``unique``; indices are then filled with the number of elements.
     """
     if size is None:
@@ -370,7 +370,7 @@ def setxor1d(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements of just one of x and y; ``size`` as for ``unique``."""
+    """The distinct elements of exactly one of x and y; ``size`` as for ``unique``."""
     if size is None:
         of_numpy = partial(np.setxor1d, assume_unique=assume_unique)
         return _by_numpy("setxor1d", of_numpy, x, y)

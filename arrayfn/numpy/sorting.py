@@ -1,7 +1,7 @@
-"""Elements in ascending or descending order, and the order itself.
+"""sort, argsort, lexsort, partition.
 
-NaN is greater than all else, so it comes last in ascending order and first in
-descending; complex numbers go by their real, then by their imaginary parts.
+NaN counts as largest: it comes last in ascending and first in descending order. Complex
+numbers are ordered by their real, then by their imaginary parts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from arrayfn.tracing import apply
 
 
 def _along(name: str, x: ArrayLike, axis: int | None) -> tuple[Array, int]:
-    """x with ``axis`` (None: x as a vector) moved to the end, and where it was."""
+    """x with ``axis`` (None: x as a vector) moved to the end, and its position."""
     if axis is None:
         x, axis = ravel(x), 0
     type = ops.type_of_operand(name, x)
@@ -41,7 +41,7 @@ def sort(
 ) -> Array:
     """x's elements in order along ``axis`` (None: of x as a vector).
 
-    Every sort is stable here, whatever ``kind`` and ``stable`` say.
+    Every sort is stable; ``kind`` and ``stable`` have no effect.
 
     >>> import numpy as np
     >>> sort(np.array([3.0, 1.0, 2.0]), descending=True)
@@ -61,13 +61,13 @@ def argsort(
     descending: bool = False,
     stable: bool = True,
 ) -> Array:
-    """The indices that put x in order along ``axis`` (None: of x as a vector): int64.
+    """The indices that sort x along ``axis`` (None: x as a vector): int64.
 
-    Equal elements stay in their order, whatever ``kind`` and ``stable`` say.
+    Every sort is stable; ``kind`` and ``stable`` have no effect.
     """
     along, place = _along("argsort", x, axis)
     if descending:
-        # The last of equal elements, seen from the end, is the first.
+        # In the reversed row, the last of equal elements comes first.
         backwards = apply(primitives.argsort, flip(along, -1))
         order = subtract(max(along.shape[-1] - 1, 0), flip(backwards, -1))
     else:
@@ -76,7 +76,7 @@ def argsort(
 
 
 def lexsort(keys: Any, /, axis: int = -1) -> Array:
-    """The order by the last of ``keys``, where that is equal by the one before, ...
+    """The order by the last of ``keys``; ties by the key before it, and so on.
 
     ``keys`` are arrays of one shape (or the rows of one array); the result is int64.
     """
@@ -103,9 +103,9 @@ def _check_kth(name: str, kth: int | Sequence[int], extent: int) -> None:
 def partition(
     x: ArrayLike, /, kth: int | Sequence[int], axis: int | None = -1
 ) -> Array:
-    """x with its kth element in place, none before it greater and none after it less.
+    """x with its kth element in place, smaller ones before and larger ones after it.
 
-    It is sorted.
+    The result is sorted.
     """
     along, _ = _along("partition", x, axis)
     _check_kth("partition", kth, along.shape[-1])
@@ -115,7 +115,7 @@ def partition(
 def argpartition(
     x: ArrayLike, /, kth: int | Sequence[int], axis: int | None = -1
 ) -> Array:
-    """The indices that ``partition`` x, which are those that sort it: int64."""
+    """The indices that ``partition`` x; they sort it: int64."""
     along, _ = _along("argpartition", x, axis)
     _check_kth("argpartition", kth, along.shape[-1])
     return argsort(x, axis)

@@ -45,9 +45,9 @@ def cov(
 ) -> Array:
     """The covariance matrix of variables: x's rows, or columns if not ``rowvar``.
 
-    ``y`` are more of them. The divisor is the number of observations less ``ddof``,
-    which is 0 if ``bias``, else 1. ``fweights`` say how often each observation counts,
-    ``aweights`` how much.
+    ``y`` has further variables. The divisor is the number of observations minus
+    ``ddof``, which is 0 if ``bias``, else 1. ``fweights`` are integer counts of
+    observations, ``aweights`` their weights.
 
     >>> import numpy as np
     >>> cov(np.array([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]))

@@ -74,7 +74,7 @@ def _log_to_base(x: ArrayLike, base: float) -> Array:
 
 
 def _scaled(x: ArrayLike, factor: float) -> Array:
-    """Complex x times a real factor, part by part: infinities stay infinities."""
+    """Complex x times a real factor, by parts, so that infinities do not become NaN."""
     parts = [multiply(part, factor) for part in (real(x), imag(x))]
     return apply(complex_numbers.make_complex, *parts)
 
@@ -85,14 +85,14 @@ def log1p(x: ArrayLike, /) -> Array:
 
 
 def logaddexp(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """log(exp(x) + exp(y)) without overflow between."""
+    """log(exp(x) + exp(y)), without intermediate overflow."""
     return ops.floating(special.logaddexp, "logaddexp", x, y)
 
 
 def logaddexp2(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """log2(2**x + 2**y) without overflow between."""
+    """log2(2**x + 2**y), without intermediate overflow."""
     log_of_two = math.log(2.0)
-    # A number alone, scaled, would be an array of float64.
+    # A scaled Python number would become a float64 array.
     x, y = ops.floated("logaddexp2", x, y)
     scaled = multiply(x, log_of_two), multiply(y, log_of_two)
     return multiply(logaddexp(*scaled), 1.0 / log_of_two)
@@ -201,9 +201,9 @@ degrees = rad2deg
 
 
 def sinc(x: ArrayLike, /) -> Array:
-    """sin(pi x) / (pi x); 1 at 0, and 0 at all other whole numbers and infinities.
+    """sin(pi x) / (pi x); 1 at 0, and 0 at all other integers and infinities.
 
-    All derivatives are those of its power series near 0.
+    Near 0 its derivatives are those of its power series.
     """
     x = ops.as_array(ops.as_floating("sinc", x))
     if x.dtype in dtypes.COMPLEX:

@@ -1,4 +1,4 @@
-"""Changed copies: ``x.at[index].set(y)`` and its kin, by scatters and static slices."""
+"""``x.at[index].set(y)`` and other updates, by scatters and static slices."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from arrayfn.tracing import (
 
 
 class IndexedUpdate:
-    """``x.at[index]``: each method gives a copy of x changed at ``index``.
+    """``x.at[index]``: each method returns a copy of x changed at ``index``.
 
-    Updates broadcast to the shape of ``x[index]`` and take x's dtype. Where an index
-    repeats, ``add`` and its kin apply every update; of those of ``set`` the last wins.
-    Inside ``jit`` an update out of bounds is dropped; elsewhere it is an IndexError.
-    ``mode`` decides that where it is given: "drop" (or "fill"), or "clip", which
-    changes the element nearest to it. ``unique_indices`` says that no index repeats.
+    Updates broadcast to the shape of ``x[index]`` and take x's dtype. If an index
+    repeats, ``set`` keeps the last update; the other methods apply all of them. Inside
+    ``jit`` an update out of bounds is dropped; elsewhere it raises IndexError. ``mode``
+    changes that: "drop" (or "fill"), or "clip", which updates the nearest element.
+    ``unique_indices`` promises that no index repeats.
     """
 
     def __init__(self, x: ArrayLike, index: Any) -> None:
@@ -70,9 +70,9 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """``x[index]``; with ``mode`` "fill" or "clip" also where out of bounds.
+        """``x[index]``; ``mode`` "fill" or "clip" is for indices out of bounds.
 
-        "fill" reads ``fill_value`` there, by default NaN or the least integer.
+        "fill" reads ``fill_value``, by default NaN or the smallest integer.
         """
         if mode == "promise_in_bounds":
             mode = None
@@ -136,7 +136,7 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x divided by y at ``index``: x over the product of the updates there."""
+        """x divided by y at ``index``; repeated updates multiply."""
         type = ops.type_of_operand("at", self._x)
         ones = ops.full(1, type.shape, type.dtype)
         below = IndexedUpdate(ones, self._index).multiply(
@@ -152,7 +152,7 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x to the power y at ``index``; where that repeats, the last wins."""
+        """x to the power y at ``index``; the last of repeated updates wins."""
         mask = _unknown_mask(self._index)
         if mask is not None:
             return _where_masked(self._x, mask, y, power(self._x, y))
@@ -167,11 +167,11 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """x with ``function``, which works by element, applied to it at ``index``.
+        """x with the elementwise ``function`` applied at ``index``.
 
-        Where an index repeats, it is applied so often; ``unique_indices`` says that
-        none does, and saves the count. The function is given ``x[index]``, or all of x
-        where the index is a mask that is not known yet.
+        It is applied as often as an index repeats; ``unique_indices`` promises that
+        none does, and saves counting. The function gets ``x[index]``, or all of x if
+        the index is a mask of unknown value.
 
         >>> import numpy as np
         >>> update = IndexedUpdate(np.array([1.0, 2.0]), np.array([0, 0, 1]))
@@ -196,7 +196,7 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """The lesser of x and y at ``index``."""
+        """The minimum of x and y at ``index``."""
         return self._updated(
             indexing.scatter_min, np.minimum.at, minimum, y, unique_indices, mode
         )
@@ -209,7 +209,7 @@ class IndexedUpdate:
         unique_indices: bool = False,
         indices_are_sorted: bool = False,
     ) -> Array:
-        """The greater of x and y at ``index``."""
+        """The maximum of x and y at ``index``."""
         return self._updated(
             indexing.scatter_max, np.maximum.at, maximum, y, unique_indices, mode
         )
@@ -250,7 +250,7 @@ class IndexedUpdate:
 
 
 def _before_writing(mode: str | None) -> str | None:
-    """The mode of a read whose result is written in ``mode``: what is dropped is any.
+    """The mode of a read whose result is written in ``mode``.
 
     >>> _before_writing("drop")
     'clip'
@@ -279,7 +279,7 @@ def _applied(
     mode: str | None,
     times: Array,
 ) -> Array:
-    """x with ``function`` applied at ``index``, to each as often as ``times`` says."""
+    """x with ``function`` applied ``times`` times to each element at ``index``."""
     often = IndexedUpdate(times, index).get(mode=_before_writing(mode))
 
     def once_more(done: Any, value: Array) -> Array:
@@ -325,7 +325,7 @@ def _unfinished(done: Array, most: Array, value: Array) -> list[Array]:
 
 
 def _unknown_mask(index: Any) -> ImmutableArray | None:
-    """The mask that ``index`` is, if its value is not known."""
+    """``index`` if it is a mask of unknown value, else None."""
     mask: Any = index[0] if isinstance(index, tuple) and len(index) == 1 else index
     if not isinstance(mask, ImmutableArray) or mask.dtype != dtypes.bool_:
         return None
@@ -333,7 +333,7 @@ def _unknown_mask(index: Any) -> ImmutableArray | None:
 
 
 def _needs_value(mask: ImmutableArray, x: ArrayLike, updates: ArrayLike) -> bool:
-    """Whether ``updates`` are one for each true element of a mask that can be read."""
+    """Whether ``updates`` has one element per true element of a readable mask."""
     inner = ops.type_of_operand("at", x).ndim - mask.ndim
     several = ops.type_of_operand("at", updates).ndim > inner
     return several and not (isinstance(mask, Tracer) and mask.value is None)
@@ -342,8 +342,8 @@ def _needs_value(mask: ImmutableArray, x: ArrayLike, updates: ArrayLike) -> bool
 def _where_masked(x: ArrayLike, mask: Any, updates: ArrayLike, new: Any) -> Array:
     """x with ``new`` where ``mask`` is true.
 
-    ``updates`` are the same for all that is true: else their shape would tell how much
-    that is.
+    ``updates`` broadcasts to x; with one update per true element its shape would depend
+    on the mask's value.
     """
     shape = ops.type_of_operand("at", x).shape
     inner = len(shape) - mask.ndim
@@ -387,7 +387,7 @@ def _changed_copy(x: ArrayLike, index: Any, updates: ArrayLike, in_place: Any) -
 def _with_slice(
     x: ArrayLike, entries: Sequence[Entry], type: ArrayType, updates: ArrayLike
 ) -> Array:
-    """``x`` with ``updates`` where Cuts and numbers say: no position meets another."""
+    """``x`` with ``updates`` at Cuts and numbers, whose positions are distinct."""
     shown = tuple(
         1 if entry is None else entry.count
         for entry in entries
@@ -428,7 +428,7 @@ def _scattered(
     unique_indices: bool,
     mode: str | None,
 ) -> Array:
-    """The scatter of ``updates`` where arrays, numbers and contiguous Cuts say."""
+    """Scatter ``updates`` to arrays of positions, numbers and contiguous Cuts."""
     axes = [entry for entry in entries if entry is not None]
     collapsed = tuple(k for k, e in enumerate(axes) if not isinstance(e, Cut))
     indexed = tuple(
@@ -462,12 +462,12 @@ def _scattered(
 
 
 def _all_differ(positions: Sequence[Any], extents: Sequence[int]) -> bool:
-    """Whether the positions are known, and no two of them are the same."""
+    """Whether the positions are known to be distinct."""
     known = [known_value(p) if is_array(p) else np.asarray(p) for p in positions]
     if any(value is None for value in known):
         return False
     if 0 in extents:
-        return True  # there is none to be at
+        return True  # there are no positions
     wrapped = [v % n for v, n in zip(known, extents, strict=True)]
     flat = [v.reshape(-1) for v in np.broadcast_arrays(*wrapped)]
     places = np.ravel_multi_index(flat, extents)
@@ -483,9 +483,9 @@ def _scattered_flat(
     unique_indices: bool,
     mode: str | None,
 ) -> Array:
-    """As ``_scattered`` for any index: element by element, of x as a vector."""
+    """Like ``_scattered``, for any index, elementwise in x flattened."""
     places = apply(views.iota, shape=(type.size,), axis=0, dtype=dtypes.int64)
-    # Out of bounds this reads the least integer, which is out of bounds again.
+    # Out of bounds this reads the smallest integer, which is out of bounds too.
     reading = "fill" if mode == "drop" else mode
     places = getitem(reshape(places, type.shape), index, reading)
     count = ops.type_of_operand("at", places).size
@@ -510,7 +510,7 @@ def scatter_windows(
     unique_indices: bool,
     mode: str = "drop",
 ) -> Array:
-    """The scatter equation: x with ``updates`` where ``columns`` say."""
+    """Emit a scatter of ``updates`` to the positions ``columns``."""
     return apply(
         scatter,
         ops.as_array(x),

@@ -1,4 +1,4 @@
-"""Windows for signals: vectors of n numbers that rise from the ends to 1 in the middle.
+"""Window functions of signal processing: vectors that rise to 1 in the middle.
 
 Sources: Blackman and Tukey, The Measurement of Power Spectra (1958); Kaiser (1966).
 """
@@ -18,7 +18,7 @@ from arrayfn.numpy.transcendental import cos
 
 
 def _centred(m: int) -> Any:
-    """-1 to 1 in m steps."""
+    """m numbers from -1 to 1."""
     return divide(arange(1 - m, m, 2), float(m - 1))
 
 

@@ -1,4 +1,4 @@
-"""Optimizers: rules that scale gradients, and the chains that go by their names."""
+"""Optimizers: rules that scale gradients, and the named chains of them."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def scale_by_rss(
         updates: Tree, state: SquareState, params: Tree = None
     ) -> tuple[Tree, SquareState]:
         total = tree.map(lambda v, g: v + anp.square(g), state.square, updates)
-        # Where nothing was added yet, there is nothing to scale.
+        # A sum of 0 means that all gradients were 0, so there is nothing to scale.
         scaled = tree.map(
             lambda g, v: g * anp.where(v > 0, 1 / anp.sqrt(v + eps), 0), updates, total
         )

@@ -1,4 +1,4 @@
-"""Schedules: functions of the step, an integer or a traced one, to a number.
+"""Schedules: functions from the step, a Python or traced integer, to a number.
 
 Any optimizer takes one as its learning rate; the step counts the updates, from 0.
 """
@@ -19,7 +19,7 @@ def constant_schedule(value: float) -> Schedule:
 
 
 def _progress(step: Any, begin: int, steps: int) -> Array:
-    """How much of ``steps`` after ``begin`` is done, in [0, 1]."""
+    """The fraction of ``steps`` done since ``begin``, in [0, 1]."""
     if steps <= 0:
         raise ValueError(f"a schedule takes a positive number of steps, not {steps}")
     return anp.divide(anp.clip(anp.subtract(step, begin), 0, steps), float(steps))

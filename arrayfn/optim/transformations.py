@@ -1,8 +1,8 @@
-"""What optimizers are made of: pure (init, update) pairs, and chains of them.
+"""The parts of optimizers: pure (init, update) pairs, and chains of them.
 
 ``init(params)`` gives a state; ``update(gradients, state, params)`` gives updates, of
-the structure of the gradients, and the next state. States are pytrees: they are carried
-through ``jit``, donated, saved as any others. Each leaf keeps its dtype.
+the structure of the gradients, and the next state. States are pytrees, so they can be
+passed to ``jit``, donated and saved. Each leaf keeps its dtype.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EmptyState(NamedTuple):
 
 
 class CountState(NamedTuple):
-    """How many updates there were: int32[]."""
+    """The number of updates so far: int32[]."""
 
     count: Array
 
@@ -107,7 +107,7 @@ def global_norm(updates: Tree) -> Array:
     for leaf in tree.leaves(updates):
         wide = dtypes.compute_dtype(ops.type_of_operand("global_norm", leaf).dtype)
         sizes.append(anp.sum(anp.square(anp.abs(anp.astype(leaf, wide)))))
-    # Leaf by leaf, and then together: no leaf's sum waits for another's.
+    # Leaf by leaf first, so that no leaf's sum waits for another's.
     return anp.sqrt(anp.sum(anp.stack(sizes))) if sizes else anp.asarray(0.0)
 
 

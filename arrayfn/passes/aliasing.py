@@ -1,8 +1,8 @@
-"""Which operands an equation writes over, and which loops carry a value in place.
+"""Which operands an equation overwrites, and which carries a loop updates in place.
 
-Some primitives change their operand rather than make an array of their own: an in-place
-template or library row, a loop whose body does so with a value that it carries, and a
-branch where some of its Programs do and the others leave the operand as it is.
+Some equations update an operand instead of allocating a result: an in-place template or
+library row, a loop whose body updates a carry, and a branch in which some Programs
+update the operand and the others return it unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from arrayfn.primitives.base import Control, Library, Primitive, Template
 
 
 def overwritten(equation: Equation) -> tuple[int, ...]:
-    """The numbers of the operands of ``equation`` that it writes over."""
+    """The indices of the operands that ``equation`` overwrites."""
     row = equation.primitive
     assert isinstance(row, Primitive)
     if isinstance(row.kernel, (Template, Library)):
@@ -29,19 +29,19 @@ def overwritten(equation: Equation) -> tuple[int, ...]:
 
 
 def carry_begin(equation: Equation) -> int:
-    """The number of the operand of a loop at which its carry begins."""
+    """The index of a loop's first operand that is a carry."""
     params = equation.params
     if equation.primitive.name == "scan":
         return params["consts"]
     return params.get("cond_consts", 0) + params.get("body_consts", 0)
 
 
-@functools.lru_cache(maxsize=1024)  # asked for each value of every loop around
+@functools.lru_cache(maxsize=1024)  # called for each value of every enclosing loop
 def carried_in_place(equation: Equation) -> tuple[int, ...]:
-    """The values that the body of a loop changes in place; none in a branch.
+    """The carries that the body of a loop updates in place; none for a branch.
 
-    Value k is changed in place if output k of the body comes from the input that is
-    value k by equations that write over their operand.
+    Carry k is updated in place if output k of the body comes from input k by equations
+    that overwrite their operand.
     """
     params = equation.params
     if equation.primitive.name == "scan":
@@ -63,31 +63,31 @@ def carried_in_place(equation: Equation) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def branched_in_place(equation: Equation) -> dict[int, int]:
-    """The results of a ``cond`` that lie where an operand of its branches lay.
+    """The results of a ``cond`` that share the memory of an operand, by index.
 
-    By number. That is where one branch changes the operand in place, and every other
-    does too, or returns it as it came.
+    One branch updates the operand in place, and every other branch does so too or
+    returns it unchanged.
     """
     branches: tuple[Program, ...] = equation.params["branches"]
     sources = [origins(program) for program in branches]
     found: dict[int, int] = {}
     for number in range(len(equation.outputs)):
-        places = set[int]()
+        operands = set[int]()
         for program, origin in zip(branches, sources, strict=True):
             at = (k for k, v in enumerate(program.inputs) if v is origin[number])
-            places.add(next(at, -1))
+            operands.add(next(at, -1))
         changes = any(
             origin[number] is not program.outputs[number]
             for program, origin in zip(branches, sources, strict=True)
         )
-        place = places.pop()
-        if changes and not places and place >= 0 and place not in found.values():
-            found[number] = place
+        operand = operands.pop()
+        if changes and not operands and operand >= 0 and operand not in found.values():
+            found[number] = operand
     return found
 
 
 def origins(program: Program) -> list[Atom | None]:
-    """What each output lies in the memory of, as far as equations write over it."""
+    """The value whose memory each output has, if equations overwrite it."""
     makers = {var: eq for eq in program.equations for var in eq.outputs}
     found: list[Atom | None] = []
     for output in program.outputs:

@@ -1,13 +1,14 @@
-"""Checks of indices and numbers, written into a Program.
+"""Inserts checks of indices and numbers into a Program.
 
-``with_checks`` gives a Program with one more result, a *fault* (see ``faults``), and
-the sites that faults name. Numbers are checked as NumPy's ``errstate`` does it: NaN is
-a fault where no operand is NaN, an infinity where all are finite; what was given to the
-function, or is a constant of it, is none. What results do not depend on is not checked.
+``with_checks`` returns a Program with one more result, a *fault* (see ``faults``), and
+the sites that faults refer to. Numbers are checked as by NumPy's ``errstate``: NaN is a
+fault if no operand is NaN, an infinity if all operands are finite. NaN and infinities
+among arguments and constants are no faults. Values that no result depends on are not
+checked.
 
-Loops and branches give a fault too: that of a loop is the first iteration's that has
-one, and a ``while_loop`` ends there. Calls are checked in their bodies, but for those
-that have a kernel of their own, which are checked by their results.
+Loops and branches return a fault too. A loop returns the fault of the first iteration
+that has one, and a ``while_loop`` ends there. Calls are checked inside their bodies,
+except for those that a registered kernel computes: their results are checked.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
 from arrayfn.passes.faults import (
     DETAIL_BITS,
     DIVISION,
-    GREATEST_INDEX,
     INDEX,
     INF,
     KINDS,
+    MAX_INDEX,
     NAN,
     NO_FAULT,
     Site,
@@ -49,17 +50,17 @@ _MADE: Final = (
     (NAN, discrete.isnan, discrete.isnan),
     (INF, discrete.isinf, lambda x: discrete.bitwise_not(discrete.isfinite(x))),
 )
-"""What a result may be found to be, and which operands excuse it."""
+"""The kinds of bad results, and which operands excuse them."""
 _MOVES: Final = frozenset(("view", "structure", "sorting"))
-"""Families whose results are elements of their operands."""
+"""Families whose results are copies of elements of their operands."""
 
 IsWhole = Callable[[Equation], bool]
 
 
 def kinds_of(checks: object) -> frozenset[str]:
-    """What ``jit``'s ``checks`` asks for: some of ``KINDS``.
+    """The ``KINDS`` that ``jit``'s ``checks`` asks for.
 
-    True is those of indices, and ``"all"`` is all. Raises ArgumentError for others.
+    True means ``"index"``, and ``"all"`` means all. Raises ArgumentError for others.
     """
     if isinstance(checks, bool):
         return frozenset((INDEX,) if checks else ())
@@ -80,9 +81,9 @@ def kinds_of(checks: object) -> frozenset[str]:
 def with_checks(
     program: Program, kinds: AbstractSet[str], is_whole: IsWhole
 ) -> tuple[Program, tuple[Site, ...]]:
-    """``program`` that also gives a fault, and the sites; none if nothing is checked.
+    """``program`` with a fault as a further result, and the sites, if there are any.
 
-    Calls that ``is_whole`` names are left as they are.
+    Calls that ``is_whole`` accepts are not entered.
     """
     checker = _Checker(kinds, is_whole)
     checked = checker.program(dce(program))
@@ -92,7 +93,7 @@ def with_checks(
 
 
 class _Checker:
-    """Writes checks into Programs, and numbers their sites."""
+    """Inserts checks into Programs, and numbers their sites."""
 
     def __init__(self, kinds: AbstractSet[str], is_whole: IsWhole) -> None:
         self.kinds = kinds
@@ -100,7 +101,7 @@ class _Checker:
         self.sites: list[Site] = []
 
     def program(self, program: Program) -> Program | None:
-        """``program`` with a fault as its last result; None if it has no check."""
+        """``program`` with a fault as its last result; None if nothing is checked."""
         before = len(self.sites)
         builder = ProgramBuilder(program.name)
         with builder:
@@ -113,7 +114,7 @@ class _Checker:
         return builder.build([*outputs, fault])
 
     def walk(self, program: Program, environment: dict[Var, Atom]) -> Atom:
-        """Emit the equations of ``program`` and their checks; the fault of all."""
+        """Emit ``program`` and the checks of its equations; return the first fault."""
         builder = current_builder()
         faults: list[Atom] = []
         for equation in program.equations:
@@ -147,7 +148,7 @@ class _Checker:
         return _first(faults)
 
     def _expanded(self, equation: Equation) -> Program:
-        """A Composition that holds Programs, as the Program that it is made of."""
+        """The Program that a Composition with Programs expands to."""
         row = equation.primitive
         assert isinstance(row, Primitive)
         assert isinstance(row.kernel, Composition)
@@ -163,7 +164,7 @@ class _Checker:
         return _with_literals(program, equation.inputs)
 
     def _index(self, index: Atom, equation: Equation) -> list[Atom]:
-        """The fault of indices that ``in_bounds`` speaks of."""
+        """The fault of the indices of an ``in_bounds`` equation."""
         if INDEX not in self.kinds or 0 in index.type.shape:
             return []
         params: dict[str, Any] = dict(equation.params)
@@ -172,8 +173,8 @@ class _Checker:
         value = _as_int64(index)
         bad = discrete.bitwise_or(discrete.lt(value, low), discrete.gt(value, high))
         site = Site(INDEX, "index", index.type, equation.source, **params)
-        near = e.minimum(e.maximum(value, -GREATEST_INDEX), GREATEST_INDEX)
-        return [self._fault([(site, bad)], e.add(near, GREATEST_INDEX))]
+        near = e.minimum(e.maximum(value, -MAX_INDEX), MAX_INDEX)
+        return [self._fault([(site, bad)], e.add(near, MAX_INDEX))]
 
     def _numbers(
         self,
@@ -216,7 +217,7 @@ class _Checker:
         return [self._fault([(site, is_zero)], _positions(y.type))]
 
     def _fault(self, cases: Sequence[tuple[Site, Atom]], detail: Atom) -> Atom:
-        """The first fault of sites, with the least ``detail`` of what is bad there."""
+        """The first fault of ``cases``, with its smallest ``detail``."""
         first = len(self.sites)
         self.sites += [site for site, _ in cases]
         fault: Atom = _NONE
@@ -255,7 +256,7 @@ def _while_loop(
     second = first + params["body_consts"]
     asked = condition or _with_none(params["cond_program"])
     step = body or _with_none(params["body_program"])
-    # The body is given what the condition is, to tell the condition's fault.
+    # The body also takes the condition's operands, to report the condition's fault.
     params |= {
         "cond_program": _while_none(params["cond_program"]),
         "body_program": _step(asked, step, first),
@@ -292,7 +293,7 @@ _LOOPS: Final = {scan: _scan, while_loop: _while_loop, cond: _cond}
 
 
 def _carrying(body: Program, before: int, carry: int) -> Program:
-    """A scan's ``body``, whose last result is a fault, with the first one carried."""
+    """A scan's ``body``, whose last result is a fault, carrying the first fault."""
     builder = ProgramBuilder(body.name)
     with builder:
         inputs = [builder.input(v.type, v.hint) for v in body.inputs[:before]]
@@ -304,7 +305,7 @@ def _carrying(body: Program, before: int, carry: int) -> Program:
 
 
 def _while_none(condition: Program) -> Program:
-    """A loop's ``condition`` of one more value, a fault, that there is none."""
+    """A loop's ``condition`` with one more carry, a fault: stop if there is one."""
     builder = ProgramBuilder(condition.name)
     with builder:
         inputs = builder.inputs_of(condition)
@@ -315,7 +316,7 @@ def _while_none(condition: Program) -> Program:
 
 
 def _step(condition: Program, body: Program, first: int) -> Program:
-    """A loop's ``body`` that carries a fault, of ``condition`` and of its own."""
+    """A loop's ``body`` that also carries the fault of ``condition`` and its own."""
     builder = ProgramBuilder(body.name)
     with builder:
         fixed = [builder.input(v.type, v.hint) for v in condition.inputs[:first]]
@@ -329,7 +330,7 @@ def _step(condition: Program, body: Program, first: int) -> Program:
 
 
 def _with_none(program: Program) -> Program:
-    """``program`` with a fault that is none."""
+    """``program`` with ``NO_FAULT`` as a further result."""
     return Program(
         program.name, program.inputs, program.equations, (*program.outputs, _NONE)
     )
@@ -339,20 +340,20 @@ def _with_none(program: Program) -> Program:
 
 
 def _keeping(known: Atom, fault: Atom) -> Atom:
-    """``known``, or ``fault`` where that is none."""
+    """``known``, or ``fault`` if ``known`` is ``NO_FAULT``."""
     return e.select(discrete.eq(known, _NONE), fault, known)
 
 
 def _first(faults: Iterable[Atom]) -> Atom:
-    least: Atom = _NONE
+    first: Atom = _NONE
     for fault in faults:
         if fault is not _NONE:
-            least = fault if least is _NONE else e.minimum(least, fault)
-    return least
+            first = fault if first is _NONE else e.minimum(first, fault)
+    return first
 
 
 def _positions(type: ArrayType) -> Atom:
-    """The place of each element in row-major order, as int64."""
+    """The row-major index of each element, as int64."""
     if not type.shape:
         return Literal(0, dtypes.int64)
     flat = views.iota(shape=(type.size,), axis=0, dtype=dtypes.int64)
@@ -365,7 +366,7 @@ def _any(mask: Atom) -> Atom:
 
 
 def _as_int64(index: Atom) -> Atom:
-    """Indices as int64; those that are too great for it as the greatest."""
+    """Indices as int64; larger ones become the largest int64."""
     if isinstance(index, Literal):
         return Literal(index.value, dtypes.int64)
     if index.type.dtype == dtypes.uint64:
@@ -380,7 +381,7 @@ def _plain(type: ArrayType) -> ArrayType:
 
 
 def _with_literals(program: Program, operands: Sequence[Atom]) -> Program:
-    """``program`` of the Vars among ``operands``, as one of all of them."""
+    """``program``, which takes the Vars of ``operands``, as one that takes them all."""
     inputs = iter(program.inputs)
     whole = tuple(
         Var(a.type) if isinstance(a, Literal) else next(inputs) for a in operands

@@ -1,11 +1,13 @@
-"""Loops and branches, simplified as Programs, with only what is needed going in.
+"""Simplifies loops and branches, and drops operands and results they do not need.
 
-After it, of every loop and branch: the Programs inside are simplified, and no literal
-is an operand of a constant input; a value that a body returns as it came is a constant
-of the loop; what the body does not use, or nobody uses of the results, is gone; a
-``while_loop`` carries its condition as its last value, computed before the loop and in
-the body, so that its ``cond_program`` only returns it. A loop without iterations, and a
-branch that a literal chooses, are gone.
+After it, for every loop and branch:
+
+* the Programs inside are simplified, and literals are propagated into them;
+* a carry that the body returns unchanged is a constant of the loop;
+* operands that the body does not use, and results that nothing uses, are gone;
+* a ``while_loop`` carries its condition as its last value, computed before the loop and
+  in the body, so that its ``cond_program`` only returns it;
+* loops without iterations, and branches selected by a literal, are gone.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from arrayfn.ir import (
     Var,
 )
 from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
-from arrayfn.passes.known_counts import known_iterations
+from arrayfn.passes.known_counts import known_trip_count
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Control, Primitive, has_effect
 from arrayfn.primitives.control_flow_scan import scan
@@ -32,9 +34,9 @@ Simplify = Callable[[Program], Program]
 
 
 def simplify_control_flow(program: Program, simplify: Simplify) -> Program:
-    """``program`` with every loop and branch as the module says.
+    """``program`` with every loop and branch simplified as the module describes.
 
-    ``simplify`` is what the pipeline does to Programs up to here.
+    ``simplify`` runs the pipeline up to this pass on a Program.
     """
     if not any(_is_control(equation) for equation in program.equations):
         return program
@@ -66,10 +68,10 @@ Results = Sequence[Atom | None]
 
 
 class _Loop:
-    """A loop in parts: what is constant, carried and sliced, and its body.
+    """The parts of a loop: constants, carries, slices and its body.
 
-    Numbers of carried values and results stay those of the equation in ``carry`` and
-    ``ys``, although some go. ``invariant`` are results that are operands.
+    ``carry`` and ``ys`` keep the equation's indices, although some are removed.
+    ``invariant`` has the results that equal an operand.
     """
 
     def __init__(
@@ -96,9 +98,9 @@ class _Loop:
         self.invariant: dict[int, Atom] = {}
 
     def narrow(self, always: frozenset[int] = frozenset()) -> None:
-        """Make constants of what stays, and drop what is not needed.
+        """Make constants of unchanged carries, and drop what is not needed.
 
-        The carried values ``always`` stay.
+        The carries in ``always`` stay.
         """
         for k, (value, operand, result) in list(self.carry.items()):
             if result is value:
@@ -112,7 +114,7 @@ class _Loop:
         self.xs = [(v, operand) for v, operand in self.xs if v in live]
 
     def needed(self, always: frozenset[int]) -> set[Var | Atom | int]:
-        """The Vars of the body that results need, and the numbers of values kept."""
+        """The Vars of the body that results need, and the indices of kept carries."""
         kept = {k for k in self.carry if self.wanted[k] or k in always}
         while True:
             live: set[Var | Atom | int] = {
@@ -128,7 +130,7 @@ class _Loop:
             kept |= more
 
     def program(self) -> Program:
-        """The body of what is left; constants that are literals are put in."""
+        """The body of the reduced loop, with literal constants propagated."""
         if self._is_whole():
             return self.body
         builder = ProgramBuilder(self.body.name)
@@ -153,7 +155,7 @@ class _Loop:
         return builder.build(outputs)
 
     def _is_whole(self) -> bool:
-        """Whether nothing is left out or put in."""
+        """Whether nothing is dropped or propagated."""
         if any(isinstance(operand, Literal) for _, operand in self.consts):
             return False
         inputs = (
@@ -174,7 +176,7 @@ class _Loop:
         return [operand for _, operand in self.consts if isinstance(operand, Var)]
 
     def results(self, outputs: Sequence[Var]) -> Results:
-        """A result for each number, from those of the loop of what is left."""
+        """The result for each index, from the outputs of the reduced loop."""
         made = dict(zip((*self.carry, *self.ys), outputs, strict=True))
         return [made.get(k, self.invariant.get(k)) for k in range(len(self.wanted))]
 
@@ -205,7 +207,7 @@ def _scanned(
     wanted: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    """A scan with these params and operands, of which some results are wanted."""
+    """A scan with these params and operands, reduced to the wanted results."""
     params = dict(params)
     first = params["consts"]
     second = first + params["carry"]
@@ -246,7 +248,7 @@ def _while_loop(
     is_rotated = _is_rotated(condition, body)
     body = simplify(body)
     fixed, consts, carry = operands[:first], operands[first:second], operands[second:]
-    count = known_iterations(condition, body, fixed, consts, carry)
+    count = known_trip_count(condition, body, fixed, consts, carry)
     if count is not None:
         counted: Params = {
             "program": body,
@@ -284,7 +286,7 @@ def _while_loop(
 
 
 def _is_rotated(condition: Program, body: Program) -> bool:
-    """Whether the condition is the last value, which the body does not read."""
+    """Whether the condition is the last carry, which the body does not read."""
     if condition.equations or condition.outputs[0] is not condition.inputs[-1]:
         return False
     value = body.inputs[-1]
@@ -293,7 +295,7 @@ def _is_rotated(condition: Program, body: Program) -> bool:
 
 
 def _rotated(condition: Program, body: Program, cond_consts: int) -> Program:
-    """The body that also computes the condition of what it returns."""
+    """The body that also computes the condition from the carries it returns."""
     builder = ProgramBuilder(body.name)
     with builder:
         fixed = [builder.input(v.type, v.hint) for v in condition.inputs[:cond_consts]]
@@ -305,7 +307,7 @@ def _rotated(condition: Program, body: Program, cond_consts: int) -> Program:
 
 
 def _last_of(types: Sequence[ArrayType]) -> Program:
-    """The condition that is the last of the values carried."""
+    """The condition that returns the last carry."""
     builder = ProgramBuilder("goes_on")
     inputs = [builder.input(type) for type in types]
     return builder.build(inputs[-1:])

@@ -1,6 +1,6 @@
-"""Common subexpressions: equal equations are computed once.
+"""Common-subexpression elimination: equal equations are computed once.
 
-After it: no two equations have one primitive, the same inputs and the same params.
+After it: no two equations have the same primitive, inputs and params.
 """
 
 from __future__ import annotations

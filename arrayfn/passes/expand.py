@@ -1,8 +1,8 @@
-"""Primitives that have no kernels, as those that have: positions, integer products.
+"""Expands primitives without kernels into primitives that have kernels.
 
-After it: no equation's row is a Composition, but of those that the target computes as
-they stand; a dot_general is of dtypes that the target's library multiplies, and of
-arrays of rank 1 or more; one of bytes is padded to whole words.
+After it: no equation's row is a Composition, except those that the target computes
+itself. Every dot_general has dtypes that the target's library multiplies, and operands
+of rank 1 or more; int8 operands are padded to multiples of 4 bytes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from arrayfn.primitives import contraction, conversion, reductions, slicing, vie
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Composition, Contraction, Primitive
 
-_MOST_TERMS: Final = (1 << 31) // (1 << 14) - 1  # of a sum that int32 holds for sure
+_MAX_TERMS: Final = (1 << 31) // (1 << 14) - 1  # int8 products cannot overflow int32
 _LONG_DOT: Final = 1 << 16  # elements of a vector
 
 Products = AbstractSet[tuple[DType, DType]]
-"""The dtypes that a library multiplies: of the operands, and of their product."""
+"""The dtypes that a library multiplies: operands' dtype to the product's."""
 
 BLAS: Final[Products] = frozenset(
     (dtype, dtype)
@@ -41,10 +41,9 @@ def expand(
     products: Products = BLAS,
     keep: Callable[[Equation], bool] = keep_none,
 ) -> Program:
-    """``program`` with every equation expanded that has no kernel as it stands.
+    """``program`` with every equation expanded that has no kernel.
 
-    Until there is none: what a Composition is made of may be one too. What ``keep``
-    accepts is left.
+    Expansion repeats until no Composition is left, except what ``keep`` accepts.
     """
     changed = True
     while changed:
@@ -55,7 +54,7 @@ def expand(
 def _expanded(
     program: Program, products: Products, keep: Callable[[Equation], bool]
 ) -> tuple[Program, bool]:
-    """``program`` with its Compositions written out once, and whether it had any."""
+    """``program`` with its Compositions expanded once, and whether it had any."""
     changed = False
     builder = ProgramBuilder(program.name)
     with builder:
@@ -83,7 +82,7 @@ def _expanded(
 def _product(
     operands: Sequence[Atom], equation: Equation, products: Products
 ) -> Atom | None:
-    """A dot_general that is no GEMM, as something else; None if it is one."""
+    """A dot_general that the library cannot compute, as other equations; else None."""
     x, y = operands
     params: dict[str, Any] = dict(equation.params)
     wanted = equation.outputs[0].type.dtype
@@ -112,10 +111,10 @@ def _product(
 def _integer_product(
     x: Atom, y: Atom, equation: Equation, products: Products
 ) -> Atom | None:
-    """A product of bytes by the library, summed in int32; None if it is not for it.
+    """An int8 product by the library, summed in int32; None if it cannot.
 
-    The library takes matrices whose rows begin at whole words: extents that are no
-    multiples of that are padded with zeros.
+    The library needs rows that begin at multiples of 4 bytes: other extents are padded
+    with zeros.
     """
     dtype, wanted = x.type.dtype, equation.outputs[0].type.dtype
     contract, batch = equation.params["contract"], equation.params["batch"]
@@ -124,12 +123,12 @@ def _integer_product(
     if not contract[0]:
         return None
     terms = math.prod(x.type.shape[axis] for axis in contract[0])
-    if np.dtype(wanted).itemsize > 4 and terms > _MOST_TERMS:
+    if np.dtype(wanted).itemsize > 4 and terms > _MAX_TERMS:
         return None
     left = contraction.free_axes(x.type.ndim, contract[0], batch[0])
     right = contraction.free_axes(y.type.ndim, contract[1], batch[1])
     if not left or not right:
-        return None  # a matrix and a vector: reading them is all the work there is
+        return None  # a matrix and a vector: bound by reading them
     x = _padded(_padded(x, left), contract[0])
     y = _padded(_padded(y, right), contract[1])
     product = contraction.dot_general(
@@ -143,17 +142,17 @@ def _integer_product(
 
 
 def _is_long_dot(equation: Equation) -> bool:
-    """Whether two long vectors are multiplied: memory is all that this waits for.
+    """Whether this is a dot product of two long vectors, which is bound by memory.
 
-    BLAS adds up each lane of its vectors from end to end; a kernel does so in blocks,
-    on all threads, and computes the vectors on the way.
+    BLAS sums each lane from end to end. A kernel sums in blocks, on all threads, and
+    fuses the computation of the vectors.
     """
     x, _ = equation.inputs
     return equation.outputs[0].type.size == 1 and x.type.size >= _LONG_DOT
 
 
 def _in_words(equation: Equation) -> bool:
-    """Whether the extents of a product of bytes are such that the library takes it."""
+    """Whether the extents of an int8 product suit the library."""
     contract, batch = equation.params["contract"], equation.params["batch"]
     for atom, own, shared in zip(equation.inputs, contract, batch, strict=True):
         shape = atom.type.shape
@@ -165,7 +164,7 @@ def _in_words(equation: Equation) -> bool:
 
 
 def _padded(x: Atom, axes: Sequence[int]) -> Atom:
-    """``x`` with zeros along the last of ``axes``, that all be of a whole of words."""
+    """``x`` padded with zeros along the last of ``axes``, to a multiple of 4 bytes."""
     shape = x.type.shape
     if math.prod(shape[axis] for axis in axes) % WORD == 0:
         return x

@@ -1,9 +1,9 @@
-"""What a checked Program finds: one number that says which check failed, and where.
+"""Faults: one number that says which check of a Program failed, and where.
 
-A *fault* is an int64: the number of the ``Site`` above 40 bits of detail, or
-``NO_FAULT``, which is greater than all others. The least of several is so the first in
-the Program. The detail of an index is the index itself, raised to be positive; that of
-a number is its position in the row-major result.
+A *fault* is an int64: the number of the ``Site`` in the upper bits and 40 bits of
+detail, or ``NO_FAULT``, which is larger than all others. So the minimum of several
+faults is the first one in the Program. The detail of an index is the index itself,
+shifted to be positive. That of a number is its row-major position in the result.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ DIVISION: Final = "division"
 KINDS: Final = (INDEX, DIVISION, NAN, INF)
 
 DETAIL_BITS: Final = 40
-GREATEST_INDEX: Final = (1 << (DETAIL_BITS - 1)) - 1
-"""Of the indices that a fault tells; what is beyond is told as this or its negative."""
+MAX_INDEX: Final = (1 << (DETAIL_BITS - 1)) - 1
+"""The largest index that fits into a fault; larger ones are clamped to it."""
 NO_FAULT: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One check of a Program: of what kind, of what, on which line.
+    """One check of a Program: its kind, the checked operation and its line.
 
-    ``type`` is that of the indices, the result, or the divisor. ``extent``, ``axis``
-    and ``length`` are those of ``in_bounds``.
+    ``type`` is the type of the indices, the result or the divisor. ``extent``, ``axis``
+    and ``length`` are the params of ``in_bounds``.
     """
 
     kind: str
@@ -53,26 +53,28 @@ class Site:
     is_elementwise: bool = False
 
     def error(self, detail: int) -> ArrayfnError:
-        """The error of a fault here."""
+        """The error for a fault at this site."""
         if self.kind == INDEX:
             return OutOfBoundsError(self._of_index(detail), self.location)
-        place = _place(self.type, detail)
+        position = _position(self.type, detail)
         if self.kind == DIVISION:
             return DivisionByZeroError(
-                f"{self.name} divides by zero{place}; where that may be, divide by "
+                f"{self.name} divides by zero{position}; where that may be, divide by "
                 "arrayfn.numpy.where(y == 0, 1, y), and choose the result there with "
                 "another where",
                 self.location,
             )
-        return NotFiniteError(f"{self.name} {self._made(place)}", self.location)
+        return NotFiniteError(f"{self.name} {self._made(position)}", self.location)
 
-    def _made(self, place: str) -> str:
-        """What was made, of what, and what to do about it."""
+    def _made(self, position: str) -> str:
+        """What was computed from what, and what to write instead."""
         if self.kind == NAN:
-            what = f"makes NaN{place} of operands without NaN: they are outside its "
+            what = f"makes NaN{position} of operands without NaN: they are outside its "
             what += "domain"
         else:
-            what = f"makes an infinity{place} of finite operands: it overflows, or has "
+            what = (
+                f"makes an infinity{position} of finite operands: it overflows, or has "
+            )
             what += "a pole there"
         if self.name == "convert":
             return f"{what}; keep the wider dtype"
@@ -85,8 +87,8 @@ class Site:
         )
 
     def _of_index(self, detail: int) -> str:
-        value = detail - GREATEST_INDEX
-        beyond = " (or beyond)" if abs(value) == GREATEST_INDEX else ""
+        value = detail - MAX_INDEX
+        beyond = " (or beyond)" if abs(value) == MAX_INDEX else ""
         if self.length:
             return (
                 f"a slice of {self.length} elements from {value}{beyond} is out of "
@@ -101,7 +103,7 @@ class Site:
         )
 
 
-def _place(type: ArrayType, position: int) -> str:
+def _position(type: ArrayType, position: int) -> str:
     if not type.shape:
         return ""
     index = np.unravel_index(position, type.shape)
@@ -109,5 +111,5 @@ def _place(type: ArrayType, position: int) -> str:
 
 
 def fault_error(sites: Sequence[Site], fault: int) -> ArrayfnError:
-    """The error that a fault, which is not ``NO_FAULT``, stands for."""
+    """The error for ``fault``, which is not ``NO_FAULT``."""
     return sites[fault >> DETAIL_BITS].error(fault & ((1 << DETAIL_BITS) - 1))

@@ -1,6 +1,6 @@
-"""Replaces calls of Programs by their bodies, where no kernel stands for them.
+"""Replaces calls of Programs by their bodies, unless a registered kernel is used.
 
-After it: no operator_call but those that ``keep`` names, no custom_jvp or custom_vjp.
+After it: no operator_call that ``keep`` does not accept, no custom_jvp or custom_vjp.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from arrayfn.primitives.custom_rules import custom_vjp_linear, forward_mode_erro
 
 
 def keep_none(equation: Equation) -> bool:
-    """No kernel stands for any call."""
+    """No call has a registered kernel."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""A sum of arrays that are padded with zeros where the others are, as one array."""
+"""Joins a sum of zero-padded parts that do not overlap into one array."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from arrayfn.ir import Atom, Equation, Literal, Var
 from arrayfn.primitives import elementwise, slicing
 
-MOST_PARTS = 64  # of a sum that becomes one array
+MAX_PARTS = 64  # of a sum that becomes one array
 
 
 def joined_parts(xs: Sequence[Atom], known: Mapping[Var, Equation]) -> Atom | None:
-    """A sum of parts, each padded with zeros where the others are, as one array.
+    """A sum of zero-padded parts that do not overlap, as their concatenation.
 
-    That is what the gradient of what was cut into slices comes as. None if the parts
-    do not lie side by side along one axis.
+    The gradient of an array that was cut into slices is such a sum. None if the parts
+    are not adjacent along one axis.
     """
     parts = _padded_parts(xs, known)
     if parts is None or len(parts) < 2:
@@ -55,9 +55,9 @@ def joined_parts(xs: Sequence[Atom], known: Mapping[Var, Equation]) -> Atom | No
 def _padded_parts(
     xs: Sequence[Atom], known: Mapping[Var, Equation]
 ) -> list[Equation] | None:
-    """The pads with zeros that a sum of ``xs`` adds up; None if it is of others too.
+    """The zero-paddings that are the terms of the sum; None if it has other terms.
 
-    Each step finds a part or one more term, so that up to MOST_PARTS bound the work.
+    Each step finds a part or one more term, so MAX_PARTS bounds the work.
     """
     found: list[Equation] = []
     pending = list(xs)
@@ -68,7 +68,7 @@ def _padded_parts(
             return None
         if made.primitive is elementwise.add:
             pending += made.inputs
-            if len(found) + len(pending) > MOST_PARTS:
+            if len(found) + len(pending) > MAX_PARTS:
                 return None
             continue
         if made.primitive is not slicing.pad or not _is_zero(made.inputs[1]):

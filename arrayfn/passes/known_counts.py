@@ -1,7 +1,7 @@
-"""How often a ``while_loop`` goes round, where its Programs and operands say so.
+"""The trip count of a ``while_loop``, if its Programs and operands determine it.
 
-A value that begins at a literal, to which each iteration adds a literal, and that the
-condition compares with a literal, counts the iterations.
+A carry counts iterations if it begins at a literal, each iteration adds a literal, and
+the condition compares it with a literal.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import numpy as np
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
 
 _MIRRORED: Final = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}
-"""Comparisons, and what they are with their operands exchanged."""
+"""Comparisons, and the comparison with the operands exchanged."""
 
 
-def known_iterations(
+def known_trip_count(
     condition: Program,
     body: Program,
     cond_consts: Sequence[Atom],
     body_consts: Sequence[Atom],
     carry: Sequence[Atom],
 ) -> int | None:
-    """How often the loop goes round; None if that is not known.
+    """The trip count of the loop; None if it is not known.
 
-    Nor is it where the loop would not end before the counter overflows.
+    It is not known if the counter would overflow before the loop ends.
     """
     test = _made_by(condition, condition.outputs[0])
     if test is None or test.primitive.name not in _MIRRORED:
@@ -44,16 +44,15 @@ def known_iterations(
     step = _step(body, body_consts, number)
     if start is None or step is None:
         return None
-    iterations = _ITERATIONS[name](start, step, limit)
-    if iterations is None:
+    count = _COUNTS[name](start, step, limit)
+    if count is None:
         return None
     range_of = np.iinfo(carry[number].type.dtype)
-    end = start + iterations * step
-    return iterations if range_of.min <= end <= range_of.max else None
+    return count if range_of.min <= start + count * step <= range_of.max else None
 
 
 def _step(body: Program, consts: Sequence[Atom], number: int) -> int | None:
-    """What an iteration adds to carried value ``number``."""
+    """What an iteration adds to carry ``number``."""
     value = body.inputs[len(consts) + number]
     added = _made_by(body, body.outputs[number])
     if added is None or added.primitive.name not in ("add", "sub"):
@@ -90,21 +89,21 @@ def _integer(atom: Atom, known: Mapping[Var, Literal]) -> int | None:
 
 
 def _below(start: int, step: int, limit: int) -> int | None:
-    """Turns as long as the counter is less than ``limit``."""
+    """Iterations while the counter is less than ``limit``."""
     if start >= limit:
         return 0
     return -(-(limit - start) // step) if step > 0 else None
 
 
 def _unlike(start: int, step: int, limit: int) -> int | None:
-    """Turns as long as the counter is not ``limit``."""
+    """Iterations while the counter is not ``limit``."""
     if start == limit:
         return 0
-    iterations, rest = divmod(limit - start, step) if step else (-1, 0)
-    return iterations if iterations > 0 and not rest else None
+    count, rest = divmod(limit - start, step) if step else (-1, 0)
+    return count if count > 0 and not rest else None
 
 
-_ITERATIONS: Final[Mapping[str, Callable[[int, int, int], int | None]]] = {
+_COUNTS: Final[Mapping[str, Callable[[int, int, int], int | None]]] = {
     "lt": _below,
     "le": lambda start, step, limit: _below(start, step, limit + 1),
     "gt": lambda start, step, limit: _below(-start, -step, -limit),

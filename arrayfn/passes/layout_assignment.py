@@ -1,19 +1,17 @@
-"""Layouts: which values are views, and where a copy must be made. Copies are equations.
+"""Assigns layouts: decides which values are views, and inserts copies as equations.
 
-After it there is a ``relayout`` wherever a copy is made, and none is needed elsewhere:
+After it every copy is a ``relayout`` equation:
 
-* the operand of a reshape that is no affine view, or of a barrier, lies row-major;
-* each operand of a dot_general is a matrix to BLAS as it lies, along the axes that are
-  contracted if the target asks for that;
-* the operands of a library's primitive, and of one that the target computes as it
-  stands, lie row-major, and so do those of an operator's kernel that does not take
-  them as they lie;
-* the operands of loops and branches lie row-major;
-* the operand that an equation writes over is an array of its own, not used later;
+* the operand of a barrier, or of a reshape that is not an affine view, is row-major;
+* each operand of a dot_general is a matrix that BLAS can read, contiguous along the
+  contracted axes if the target asks for that;
+* the operands of library calls, and of primitives that the target computes itself, are
+  row-major; those of an operator's kernel too, unless the kernel accepts their layout;
+* the operands of loops and branches are row-major;
+* an operand that an equation overwrites is an array of its own, not used later;
 * each output is a row-major array of its own.
 
-The Programs of loops and branches are given layouts too. A body may write over the
-values that it carries.
+The Programs of loops and branches get layouts too. A body may overwrite its carries.
 """
 
 from __future__ import annotations
@@ -46,25 +44,24 @@ from arrayfn.primitives.base import (
 from arrayfn.primitives.control_flow import plain
 
 TakesView = Callable[[Equation, ArrayType, int], bool]
-"""Whether the kernel of a call reads an operand of this type and layout as it lies,
-so many elements into its memory."""
+"""Whether the kernel of a call accepts an operand of this type, layout and offset."""
 
 
 def takes_no_view(equation: Equation, type: ArrayType, offset: int) -> bool:
-    """No call does: operands are row-major."""
+    """No call accepts views: operands are row-major."""
     return False
 
 
 Along = Callable[[Equation], bool]
-"""Whether the operands of a product are to lie along the axes that it contracts."""
+"""Whether a product's operands should be contiguous along the contracted axes."""
 
 
 def along_any(equation: Equation) -> bool:
-    """No product's are: a library multiplies any matrices as fast."""
+    """For no product: the library multiplies matrices of any layout as fast."""
     return False
 
 
-# Their result has the memory of the operand, where it is no affine view of that.
+# Their result has the memory of the operand, but is not an affine view of it.
 _SAME_MEMORY = (views.reshape, rematerialization.optimization_barrier)
 
 
@@ -79,19 +76,19 @@ def assign_layouts(
 ) -> Program:
     """``program`` with every copy that a layout needs as a ``relayout`` equation.
 
-    Inputs with numbers in ``writable`` may be written over, and outputs with numbers in
-    ``returned`` may be such inputs themselves. ``takes_view`` says which calls need no
-    copy of an operand, ``along`` for which products one is worth making. Kernels
-    of calls and libraries read memory that begins at multiples of ``aligned`` bytes.
+    The inputs whose indices are in ``writable`` may be overwritten, and the outputs in
+    ``returned`` may be such inputs themselves. ``takes_view`` says which calls accept
+    an operand without a copy, ``along`` for which products a copy is worth its time.
+    Kernels of calls and libraries need memory aligned to ``aligned`` bytes.
     """
     return _Assignment(program, writable, returned, takes_view, along, aligned).run()
 
 
 def with_donated(program: Program, donated: Collection[int]) -> Program:
-    """``program`` with layouts; inputs ``donated`` may be written over.
+    """``program`` with layouts; the inputs ``donated`` may be overwritten.
 
-    That is done where an output comes of such an input by equations that write over
-    their operand, as updates do, in loops too: it is the input's array then.
+    An output has the memory of such an input if it comes from it by equations that
+    overwrite their operand, as updates do, also in loops.
     """
     writable = {k for k in donated if program.inputs[k].type.layout == RowMajor()}
     while True:
@@ -123,9 +120,9 @@ class _Assignment:
         self.takes_view = takes_view
         self.along = along
         self.aligned = aligned
-        # Copies that nothing writes over: row-major, and with axes in another order.
+        # Copies that nothing overwrites: row-major, and with permuted axes.
         self.copies: dict[Var, Var] = {}
-        self.turns: dict[tuple[Var, tuple[int, ...]], Var] = {}
+        self.permuted_copies: dict[tuple[Var, tuple[int, ...]], Var] = {}
         self.returned = returned
         self.writable: set[Atom] = set()
         self.writable_numbers = writable
@@ -186,7 +183,7 @@ class _Assignment:
             operands, params = self.control(operands, equation)
         elif isinstance(row.kernel, (Body, Composition)):
             operands = [
-                x if self.as_it_lies(x, equation) else self.row_major_to_read(x)
+                x if self.takes_as_is(x, equation) else self.row_major_to_read(x)
                 for x in operands
             ]
         if isinstance(row.kernel, (Library, Template)):
@@ -199,7 +196,7 @@ class _Assignment:
         self.record()
 
     def own(self, given: Atom, equation: Equation, number: int) -> Atom:
-        """``given``, operand ``number``, or a copy of it, to be written over."""
+        """Operand ``number``, or a copy of it, that ``equation`` may overwrite."""
         if given in self.owned or given in self.writable:
             roots, last = self.last_uses
             target = roots.get(equation.inputs[number])
@@ -211,7 +208,7 @@ class _Assignment:
     def control(
         self, operands: Sequence[Atom], equation: Equation
     ) -> tuple[list[Atom], Params]:
-        """Operands of a loop or branch, and its Programs with layouts of their own."""
+        """Operands of a loop or branch, and its Programs with layouts."""
         params = dict(equation.params)
         in_place = carried_in_place(equation)
         if equation.primitive.name == "scan":
@@ -223,7 +220,7 @@ class _Assignment:
         else:
             params["branches"] = self.branches(equation)
         results = [self.row_major(x) for x in operands]
-        # What a body copies first, it does not write over.
+        # A body that copies its carry first does not overwrite the operand.
         placed = Equation(equation.primitive, equation.inputs, params, equation.outputs)
         for number in overwritten(placed):
             if results[number] is operands[number]:
@@ -238,7 +235,7 @@ class _Assignment:
     ) -> Program:
         """The Program of a loop or branch with layouts.
 
-        It is given row-major operands, also where what it closes over is not.
+        Its operands are row-major, even if captured values are not.
         """
         return _Assignment(
             program,
@@ -253,7 +250,7 @@ class _Assignment:
     def branches(self, equation: Equation) -> tuple[Program, ...]:
         """The branches of a ``cond`` with layouts.
 
-        They agree on which results lie where an operand lay.
+        They agree on which results have the memory of an operand.
         """
         programs: tuple[Program, ...] = equation.params["branches"]
         pairs = branched_in_place(equation)
@@ -266,16 +263,16 @@ class _Assignment:
             found = branched_in_place(Equation(row, equation.inputs, params, outputs))
             if found.items() >= pairs.items():
                 return made
-            pairs = {k: place for k, place in pairs.items() if found.get(k) == place}
+            pairs = {k: n for k, n in pairs.items() if found.get(k) == n}
 
     def record(self) -> None:
-        """Bring ``reads`` up to the last equation."""
+        """Extend ``reads`` to the last equation."""
         for equation in self.builder.equations[self.known :]:
             record_reads(equation, self.reads)
         self.known = len(self.builder.equations)
 
     def own_row_major(self, operands: list[Atom], equation: Equation) -> bool:
-        """Have a reshape's operand in rows; whether the result may have its memory.
+        """Make a reshape's operand row-major; whether the result may have its memory.
 
         It may if nothing else needs the operand.
         """
@@ -291,8 +288,8 @@ class _Assignment:
         self.owned.discard(given)
         return True
 
-    def place(self, x: Var) -> tuple[Layout, int]:
-        """How ``x`` lies in its base's memory, and at which element it begins."""
+    def layout_of(self, x: Var) -> tuple[Layout, int]:
+        """The layout of ``x`` in its base's memory, and its offset in elements."""
         read = self.reads[x]
         base = read.base.type
         strides = base.layout.strides(base.shape)
@@ -300,17 +297,17 @@ class _Assignment:
         return layout, read.offset(strides)
 
     def row_major(self, x: Atom) -> Atom:
-        """``x``, or a copy of it if it does not lie so from its base's begin on."""
+        """``x``, or a copy if it is not row-major from the beginning of its base."""
         if (
             isinstance(x, Var)
-            and self.place(x) == (RowMajor(), 0)
+            and self.layout_of(x) == (RowMajor(), 0)
             and not self.moves(x)
         ):
             return x
         return views.relayout(x, layout="C")
 
     def row_major_to_read(self, x: Atom) -> Atom:
-        """``row_major``, of which all who only read ``x`` have the same copy."""
+        """``row_major``, with one copy for all equations that only read ``x``."""
         if not isinstance(x, Var):
             return self.row_major(x)
         if x not in self.copies:
@@ -320,36 +317,36 @@ class _Assignment:
         return self.copies[x]
 
     def moves(self, x: Var) -> bool:
-        """Whether ``x`` is a part of what begins anywhere in a loop's iterations.
+        """Whether ``x`` is a part of a loop's slice, whose alignment is unknown.
 
-        A slice begins at multiples of its size. Kernels and libraries read vectors,
-        which divide the size of an array that they take whole.
+        A slice begins at a multiple of its size. Kernels and libraries read vectors
+        whose size divides that of an array that they read whole.
         """
         base = self.reads[x].base
         if not self.inside or base not in self.given:
             return False
         return base.type.size != x.type.size and base.type.nbytes % self.aligned > 0
 
-    def as_it_lies(self, x: Atom, equation: Equation) -> bool:
-        """Whether the kernel of a call takes ``x`` where it is."""
+    def takes_as_is(self, x: Atom, equation: Equation) -> bool:
+        """Whether the kernel of a call accepts ``x`` without a copy."""
         if not isinstance(x, Var) or self.moves(x):
             return False
-        layout, offset = self.place(x)
+        layout, offset = self.layout_of(x)
         placed = ArrayType(x.type.shape, x.type.dtype, layout)
         return self.takes_view(equation, placed, offset)
 
-    def turned(self, x: Var, order: tuple[int, ...]) -> Var:
-        """A copy of ``x`` with its axes in ``order``, the same one for all who ask."""
-        if (x, order) not in self.turns:
+    def permuted(self, x: Var, order: tuple[int, ...]) -> Var:
+        """A copy of ``x`` with its axes in ``order``, one for all equations."""
+        if (x, order) not in self.permuted_copies:
             copy = views.relayout(views.transpose(x, permutation=order), layout="C")
             assert isinstance(copy, Var)
-            self.turns[x, order] = copy
-        return self.turns[x, order]
+            self.permuted_copies[x, order] = copy
+        return self.permuted_copies[x, order]
 
     def matrices(
         self, operands: Sequence[Atom], equation: Equation
     ) -> tuple[list[Atom], dict[str, object]]:
-        """Operands of a dot_general as BLAS reads them, and its axes for them."""
+        """Operands of a dot_general that BLAS can read, and its params for them."""
         results: list[Atom] = []
         pairs = [
             (equation.params["contract"][k], equation.params["batch"][k])
@@ -365,11 +362,11 @@ class _Assignment:
             if lies is None or (along and lies.transposed == (side == 0)):
                 groups = (free, contract) if along else groups
                 order = (*batch, *groups[0], *groups[1])
-                operand = self.turned(operand, order)
-                place = [order.index(axis) for axis in range(len(order))]
+                operand = self.permuted(operand, order)
+                inverse = [order.index(axis) for axis in range(len(order))]
                 pairs[side] = (
-                    tuple(place[axis] for axis in contract),
-                    tuple(place[axis] for axis in batch),
+                    tuple(inverse[axis] for axis in contract),
+                    tuple(inverse[axis] for axis in batch),
                 )
                 self.record()
             results.append(operand)
@@ -381,9 +378,9 @@ class _Assignment:
 def _last_uses(
     program: Program,
 ) -> tuple[dict[Atom, Var], dict[Var | None, Equation | None]]:
-    """The array that each value may be a view of; the last equation that uses each.
+    """The array that each value may be a view of, and the last equation to use it.
 
-    There is none for what is returned.
+    Returned arrays have no last equation.
     """
     roots: dict[Atom, Var] = {}
     last: dict[Var | None, Equation | None] = {}

@@ -1,14 +1,13 @@
-"""Long Fourier transforms in few rows, cut into many short ones: for every processor.
+"""Cuts long Fourier transforms in few rows into many short ones, for all cores.
 
 A transform of n = a * b elements is b transforms of a elements, a multiplication by
-roots of unity, and a transforms of b elements, with transpositions between them that
-keep all of them in rows: Bailey, FFTs in external or hierarchical memory (1990), the
-"four-step" algorithm. The short rows fit the cache, which long ones do not. Real
-transforms go by a complex one of half the length (Press et al., Numerical Recipes,
-12.3).
+roots of unity, and a transforms of b elements, with transpositions in between so that
+all are along rows: the "four-step" algorithm (Bailey, FFTs in external or hierarchical
+memory, 1990). Short rows fit the cache; long ones do not. A real transform is computed
+by a complex one of half the length (Press et al., Numerical Recipes, 12.3).
 
-After it: no row of a transform that has few rows is long, where its length has two
-factors near its root.
+After it: a transform of few rows has no long row, unless its length has no two factors
+near its square root.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from arrayfn.primitives import (
 from arrayfn.primitives import elementwise as e
 
 LONG: Final = 1 << 17
-"""Elements of a row that is worth cutting: shorter ones fit the cache as they are."""
+"""The row length from which cutting pays; shorter rows fit the cache."""
 FEW: Final = 4
-"""Rows that leave processors idle."""
+"""With fewer rows than this, cores are idle."""
 DIGITS: Final = 32
-"""Columns whose roots of unity differ by what is the same in all of their groups."""
+"""Columns in a group; within it, twiddle factors are the same for all groups."""
 _COUNT: Final = dtypes.int64
 BALANCE: Final = 8
-"""How often the smaller factor of a length may go into the greater one."""
+"""The largest ratio of the two factors of a length."""
 
 
 def cut_long_transforms(program: Program) -> Program:
@@ -79,7 +78,7 @@ def _is_long(equation: Equation) -> bool:
 
 
 def factors(length: int) -> tuple[int, int] | None:
-    """Two factors of ``length`` near its root, the smaller first; None without any."""
+    """Two factors of ``length`` near its square root, the smaller first, or None."""
     for a in range(math.isqrt(length), math.isqrt(length // BALANCE), -1):
         if length % a == 0:
             return a, length // a
@@ -87,7 +86,7 @@ def factors(length: int) -> tuple[int, int] | None:
 
 
 def _by_kind(x: Atom, kind: str, length: int) -> Atom:
-    """A transform without a factor, of either direction."""
+    """A transform in either direction, without normalisation."""
     if kind == "rfft":
         return _real(x, length)
     if kind == "irfft":
@@ -102,13 +101,13 @@ def _four_steps(x: Atom, sign: int) -> Atom:
     assert found is not None
     a, b = found
     x = _transposed(views.reshape(x, shape=(*outer, a, b)))
-    x = _turned(_transform(x, sign), n, sign)
+    x = _with_twiddles(_transform(x, sign), n, sign)
     x = _transposed(_transform(_transposed(x), sign))
     return views.reshape(x, shape=(*outer, n))
 
 
 def _transform(x: Atom, sign: int) -> Atom:
-    """The transforms of rows, without a factor."""
+    """The transforms of rows, without normalisation."""
     kind, norm = ("fft", "backward") if sign < 0 else ("ifft", "forward")
     return fourier.fft(x, kind=kind, length=x.type.shape[-1], norm=norm)
 
@@ -118,41 +117,41 @@ def _transposed(x: Atom) -> Atom:
     return views.transpose(x, permutation=(*range(last - 1), last, last - 1))
 
 
-def _turned(x: Atom, n: int, sign: int) -> Atom:
-    """Row j and column k of ``x`` multiplied by exp(sign * 2i pi j k / n).
+def _with_twiddles(x: Atom, n: int, sign: int) -> Atom:
+    """Multiply row j and column k of ``x`` by exp(sign * 2i pi j k / n).
 
-    That is a product, of the root for the last digit of k and of the root for the rest:
-    so there are few sines to take.
+    The factor is a product of the root for the last digit of k and the root for the
+    other digits, so few sines are computed.
     """
     *outer, rows, columns = x.type.shape
     digits = math.gcd(columns, DIGITS)
-    places = views.reshape(x, shape=(*outer, rows, columns // digits, digits))
-    shape, j = places.type.shape, len(outer)
+    parts = views.reshape(x, shape=(*outer, rows, columns // digits, digits))
+    shape, j = parts.type.shape, len(outer)
     real = dtypes.real_of(x.type.dtype)
     for axis, step in ((1, digits), (2, 1)):
         count = (rows, shape[j + axis])
-        row, place = (views.iota(shape=count, axis=k, dtype=_COUNT) for k in (0, 1))
-        turns = e.mul(e.mul(row, place), conversion.literal(step, _COUNT))
-        roots = _unit(turns, n, sign, real)
+        row, column = (views.iota(shape=count, axis=k, dtype=_COUNT) for k in (0, 1))
+        steps = e.mul(e.mul(row, column), conversion.literal(step, _COUNT))
+        roots = _unit(steps, n, sign, real)
         roots = views.broadcast_in_dim(roots, shape=shape, axes=(j, j + axis))
-        places = e.mul(places, roots)
-    return views.reshape(places, shape=(*outer, rows, columns))
+        parts = e.mul(parts, roots)
+    return views.reshape(parts, shape=(*outer, rows, columns))
 
 
-def _unit(turns: Atom, n: int, sign: int, dtype: DType) -> Atom:
-    """exp(sign * 2i pi turns / n), for turns from 0 to n: by angles within one pi."""
-    beyond = discrete.gt(turns, conversion.literal(n // 2, _COUNT))
-    near = e.select(beyond, e.sub(turns, conversion.literal(n, _COUNT)), turns)
+def _unit(steps: Atom, n: int, sign: int, dtype: DType) -> Atom:
+    """exp(sign * 2i pi steps / n), for steps from 0 to n, by angles of at most pi."""
+    beyond = discrete.gt(steps, conversion.literal(n // 2, _COUNT))
+    near = e.select(beyond, e.sub(steps, conversion.literal(n, _COUNT)), steps)
     step = conversion.literal(sign * 2 * math.pi / n, dtype)
     angle = e.mul(conversion.convert(near, dtype), step)
     return complex_numbers.make_complex(special.cos(angle), special.sin(angle))
 
 
 def _real(x: Atom, n: int) -> Atom:
-    """The first n // 2 + 1 elements of the transform of n real ones.
+    """The first n // 2 + 1 elements of the transform of n real elements.
 
-    Even elements are taken as real parts and odd ones as imaginary parts; what is even
-    and what is odd in the result tells their transforms apart.
+    Even elements become real parts, and odd ones imaginary parts. The even and odd
+    parts of the result separate their transforms.
     """
     outer, half = x.type.shape[:-1], n // 2
     pairs = views.reshape(x, shape=(*outer, half, 2))
@@ -162,20 +161,22 @@ def _real(x: Atom, n: int) -> Atom:
     whole = slicing.concatenate(whole, first, axis=len(outer))
     mirrored = complex_numbers.conj(views.rev(whole, axes=(len(outer),)))
     of_even, of_odd = e.add(whole, mirrored), e.sub(whole, mirrored)
-    turned = e.mul(of_odd, _along_last(_quarter(half + 1, n, -1, x.type.dtype), of_odd))
-    return e.mul(e.add(of_even, turned), conversion.literal(0.5, turned.type.dtype))
+    rotated = e.mul(
+        of_odd, _along_last(_quarter(half + 1, n, -1, x.type.dtype), of_odd)
+    )
+    return e.mul(e.add(of_even, rotated), conversion.literal(0.5, rotated.type.dtype))
 
 
 def _real_back(x: Atom, n: int) -> Atom:
     """The n real elements whose transform begins with the n // 2 + 1 of ``x``."""
     outer, half = x.type.shape[:-1], n // 2
     real = dtypes.real_of(x.type.dtype)
-    place = views.iota(shape=(half + 1,), axis=0, dtype=_COUNT)
+    position = views.iota(shape=(half + 1,), axis=0, dtype=_COUNT)
     ends = discrete.bitwise_or(
-        discrete.eq(place, conversion.literal(0, _COUNT)),
-        discrete.eq(place, conversion.literal(half, _COUNT)),
+        discrete.eq(position, conversion.literal(0, _COUNT)),
+        discrete.eq(position, conversion.literal(half, _COUNT)),
     )
-    # The imaginary parts of both ends are nothing that real elements could have made.
+    # Real elements make no imaginary parts at both ends; ignore them.
     imaginary = e.select(
         _along_last(ends, x),
         views.broadcast_literal(0, x.type.with_dtype(real)),
@@ -184,8 +185,8 @@ def _real_back(x: Atom, n: int) -> Atom:
     x = complex_numbers.make_complex(complex_numbers.real(x), imaginary)
     mirrored = complex_numbers.conj(views.rev(x, axes=(len(outer),)))
     of_even, of_odd = e.add(x, mirrored), e.sub(x, mirrored)
-    turned = e.mul(of_odd, _along_last(_quarter(half + 1, n, 1, real), of_odd))
-    pairs = _four_steps(_slice(e.add(of_even, turned), 0, half), 1)
+    rotated = e.mul(of_odd, _along_last(_quarter(half + 1, n, 1, real), of_odd))
+    pairs = _four_steps(_slice(e.add(of_even, rotated), 0, half), 1)
     parts = (complex_numbers.real(pairs), complex_numbers.imag(pairs))
     columns = [views.reshape(p, shape=(*outer, half, 1)) for p in parts]
     joined = slicing.concatenate(*columns, axis=len(outer) + 1)
@@ -193,7 +194,7 @@ def _real_back(x: Atom, n: int) -> Atom:
 
 
 def _quarter(count: int, n: int, sign: int, real: DType) -> Atom:
-    """i * sign * exp(sign * 2i pi k / n) for k below ``count``: a quarter further."""
+    """i * sign * exp(sign * 2i pi k / n) for k below ``count``."""
     k = views.iota(shape=(count,), axis=0, dtype=_COUNT)
     unit = _unit(k, n, sign, real)
     up, across = complex_numbers.imag(unit), complex_numbers.real(unit)

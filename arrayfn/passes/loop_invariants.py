@@ -1,7 +1,7 @@
-"""What a loop computes of constants alone, computed once before it.
+"""Loop-invariant code motion: computes invariants once, before the loop.
 
-After it: the body of a scan or while_loop holds no costly equation that depends on
-constants of the loop alone. Cheap ones stay: to read a value costs as much.
+After it: the body of a scan or while_loop has no costly equation that depends on
+constants of the loop alone. Cheap ones stay, since reading a value costs as much.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from arrayfn.primitives.base import (
 )
 from arrayfn.transforms.dce import needed
 
-LEAST_ELEMENTS: Final = 64
-"""Elements below which to compute again is as quick as another kernel."""
-LEAST_COST: Final = 4
-"""The cost of an elementwise operation, in additions, above which it is kept."""
+MIN_ELEMENTS: Final = 64
+"""With fewer elements, recomputing is as fast as another kernel."""
+MIN_COST: Final = 4
+"""The cost of an elementwise operation, in additions, above which it is moved."""
 
 
 def loop_invariants(program: Program) -> Program:
-    """``program`` with what is costly and the same in all steps before its loops."""
+    """``program`` with costly loop invariants computed before its loops."""
     if not any(_costly_invariants(q) for q in program.equations):
         return program
     builder = ProgramBuilder(program.name)
@@ -51,7 +51,7 @@ def loop_invariants(program: Program) -> Program:
 
 
 def _loop(equation: Equation) -> tuple[str, int, int] | None:
-    """The param that is a loop's body, and the numbers of its constants."""
+    """The param that holds a loop's body, and the range of its constants."""
     params = equation.params
     if equation.primitive.name == "scan" and params["length"] > 1:
         return "program", 0, params["consts"]
@@ -62,7 +62,7 @@ def _loop(equation: Equation) -> tuple[str, int, int] | None:
 
 
 def _costly_invariants(equation: Equation) -> list[Equation]:
-    """The costly equations in the body of a loop that follow from its constants."""
+    """The costly equations in a loop's body that depend on its constants alone."""
     loop = _loop(equation)
     if loop is None:
         return []
@@ -87,10 +87,10 @@ def _is_costly(equation: Equation) -> bool:
     if isinstance(kernel, (Contraction, Control, Library)):
         return True
     size = max(a.type.size for a in (*equation.inputs, *equation.outputs))
-    if size < LEAST_ELEMENTS:
+    if size < MIN_ELEMENTS:
         return False
     if isinstance(kernel, (Scalar, Convert)):
-        return isinstance(kernel, Scalar) and kernel.cost > LEAST_COST
+        return isinstance(kernel, Scalar) and kernel.cost > MIN_COST
     if isinstance(kernel, Template):
         return True
     return isinstance(kernel, Reduction) or row is views.relayout
@@ -102,7 +102,7 @@ def _hoisted(
     operands: Sequence[Atom],
     wanted: Sequence[Equation],
 ) -> tuple[Var, ...]:
-    """The loop with more constants: the outputs of ``wanted``, computed before it."""
+    """The loop with the outputs of ``wanted``, computed before it, as constants."""
     loop = _loop(equation)
     assert loop is not None
     key, first, second = loop

@@ -1,12 +1,11 @@
-"""Large matrix products out of scans: one product for all steps, not one for each.
+"""Moves large matrix products out of scans: one product instead of one per iteration.
 
-A product of what does not depend on the carry (a constant, a slice, what follows from
-them) is computed before the loop, of all slices at once. A product that is only added
-up, as the gradient of a matrix of weights, is computed after the loop, of all steps at
-once: the sum over steps is one more contracted axis.
+A product whose operands do not depend on the carry is computed before the loop, for all
+slices at once. A product that is only added up, such as the gradient of a weight
+matrix, is computed after the loop: the iterations become one more contracted axis.
 
-After it: the body of no scan has a large product of either kind. Sums over steps are
-taken in the order of the library's product.
+After it: no scan's body has a large product of either kind. Sums over iterations have
+the order of the library's product.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from arrayfn.primitives.base import Control, Primitive, has_effect
 from arrayfn.transforms.batching import batch_varying
 from arrayfn.transforms.dce import needed
 
-LEAST_WORK: Final = 1 << 16
-"""Multiplications of a product that is large: with fewer, a step is one kernel."""
-MOST_BYTES: Final = 1 << 28
-"""What may be kept of all steps for a product after the loop."""
+MIN_WORK: Final = 1 << 16
+"""Multiplications from which a product is large; small ones fuse into one kernel."""
+MAX_BYTES: Final = 1 << 28
+"""The memory allowed for operands of all iterations."""
 
 
 def products_out_of_loops(program: Program) -> Program:
-    """``program`` with large products of its scans before or after these."""
+    """``program`` with large products of its scans moved before or after them."""
     if not any(_has_products(equation) for equation in program.equations):
         return program
     builder = ProgramBuilder(program.name)
@@ -73,11 +72,11 @@ def _is_large(equation: Equation) -> bool:
         return False
     contract, _ = equation.params["contract"]
     depth = math.prod(types[0].shape[axis] for axis in contract)
-    return depth * types[-1].size >= LEAST_WORK
+    return depth * types[-1].size >= MIN_WORK
 
 
 class _Scan:
-    """A scan in parts, and operands for what is taken out of it.
+    """The parts of a scan, and the operands of the products moved out of it.
 
     ``fixed``, ``carry`` and ``xs`` pair an input of the body with an operand;
     ``zeros`` are arrays of zeros.
@@ -103,7 +102,7 @@ class _Scan:
         self.equations = list(self.body.equations)
 
     def emit(self) -> list[Atom]:
-        """The loop and what is before and after it; its results."""
+        """Emit the loop and the products before and after it; return its results."""
         sums = self.sums()
         self.before({id(product) for product in sums.values()})
         return self.loop(sums)
@@ -111,7 +110,7 @@ class _Scan:
     # Before the loop.
 
     def before(self, summed: set[int]) -> None:
-        """Compute products of constants and slices before the loop, but ``summed``."""
+        """Emit products of constants and slices, except ``summed``, before the loop."""
         length = self.params["length"]
         ready = {v for v, _ in (*self.fixed, *self.xs)}
         wanted: list[Equation] = []
@@ -124,7 +123,7 @@ class _Scan:
             ):
                 ready.update(equation.outputs)
                 size = equation.outputs[0].type.nbytes * length
-                fits = size <= MOST_BYTES and id(equation) not in summed
+                fits = size <= MAX_BYTES and id(equation) not in summed
                 if fits and _is_large(equation):
                     wanted.append(equation)
         if not wanted:
@@ -147,7 +146,7 @@ class _Scan:
     # After the loop.
 
     def sums(self) -> dict[int, Equation]:
-        """The products that are only added to a value carried, by its number."""
+        """The products that are only added to a carry, by the carry's index."""
         uses: Counter[Atom] = Counter(
             a
             for atoms in (*(q.inputs for q in self.equations), self.body.outputs)
@@ -170,14 +169,14 @@ class _Scan:
             read = {a for a in product.inputs if a not in inputs}
             size = sum(a.type.nbytes for a in read) * self.params["length"]
             fixed = any(a is v for a in product.inputs for v, _ in self.fixed)
-            if fixed or kept + size > MOST_BYTES:
+            if fixed or kept + size > MAX_BYTES:
                 continue
             kept += size
             found[number] = product
         return found
 
     def loop(self, sums: dict[int, Equation]) -> list[Atom]:
-        """The scan without ``sums``, and these after it."""
+        """The scan without ``sums``, which follow it."""
         count = len(self.carry)
         state = [c for k, c in enumerate(self.carry) if k not in sums]
         ys = list(self.body.outputs[count:])
@@ -221,7 +220,7 @@ class _Scan:
         ]
 
     def total(self, first: Atom, product: Equation, stacked: dict[Any, Atom]) -> Atom:
-        """``first`` and the products of all steps, whose operands are stacked."""
+        """``first`` plus the products of all iterations, whose operands are stacked."""
         x, y = (stacked[a] for a in product.inputs)
         contract, batch = product.params["contract"], product.params["batch"]
         params = {

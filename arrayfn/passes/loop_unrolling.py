@@ -1,7 +1,7 @@
-"""Steps of scans written out: those that ``unroll`` asks for, and single ones.
+"""Unrolls scans as their ``unroll`` param asks, and scans of one iteration.
 
-After it: no scan has one step, or an ``unroll`` other than 1. What was in the body of
-one went through the passes up to here before it was written out.
+After it: every scan has at least two iterations and an ``unroll`` of 1. A body goes
+through the passes up to this one before it is unrolled.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from arrayfn.primitives import slicing, views
 
 
 def unroll_loops(program: Program, simplify: Callable[[Program], Program]) -> Program:
-    """``program`` with the steps of its scans written out as their params say.
+    """``program`` with its scans unrolled as their params ask.
 
-    ``simplify`` is what the pipeline does to Programs inside.
+    ``simplify`` runs the pipeline up to this pass on a body.
     """
     if not any(_is_unrolled(equation) for equation in program.equations):
         return program
@@ -43,7 +43,7 @@ def _is_unrolled(equation: Equation) -> bool:
 
 
 class _Unrolled:
-    """A scan whose steps are written out, ``together`` in a row."""
+    """A scan that is unrolled by a factor of ``together``."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class _Unrolled:
         self.together = min(params["unroll"], self.length)
 
     def emit(self, operands: Sequence[Atom]) -> list[Atom]:
-        """The results: of a loop over groups of steps, and of those left over."""
+        """The results of a loop over groups of iterations, and of the remainder."""
         second = self.consts + self.carry
         fixed, xs = operands[: self.consts], operands[second:]
         state = list(operands[self.consts : second])
@@ -69,7 +69,7 @@ class _Unrolled:
         if looped == self.together:
             looped = 0  # a single group
         rest = range(looped, self.length)
-        if self.reverse:  # the first steps are those left over, which come last
+        if self.reverse:  # the remainder is at the front, and runs last
             rest = range(self.length - looped)
         begin = self.length - looped if self.reverse else 0
         groups: list[Atom] = []
@@ -95,7 +95,7 @@ class _Unrolled:
         xs: Sequence[Atom],
         numbers: range,
     ) -> tuple[list[Atom], list[list[Atom]]]:
-        """Steps in a row: the carry after them, and each one's results in order."""
+        """Consecutive iterations: the final carry, and each one's results in order."""
         results: list[list[Atom]] = []
         for number in reversed(numbers) if self.reverse else numbers:
             taken = [_slice(x, number) for x in xs]
@@ -105,7 +105,7 @@ class _Unrolled:
         return state, results[::-1] if self.reverse else results
 
     def stacked(self, results: Sequence[Sequence[Atom]]) -> list[Atom]:
-        """The results of steps, one after the other along axis 0."""
+        """The results of iterations, concatenated along axis 0."""
         stacks: list[Atom] = []
         for of_steps in zip(*results, strict=True):
             rows = [views.reshape(y, shape=(1, *y.type.shape)) for y in of_steps]
@@ -122,7 +122,7 @@ class _Unrolled:
         begin: int,
         count: int,
     ) -> tuple[list[Atom], list[Atom]]:
-        """A scan over groups of the ``count`` steps from ``begin`` on."""
+        """A scan over groups of the ``count`` iterations from ``begin`` on."""
         groups = count // self.together
         grouped = [_grouped(x, begin, count, self.together) for x in xs]
         program = self.group(grouped)
@@ -178,7 +178,7 @@ def _slice(x: Atom, number: int) -> Atom:
 
 
 def _grouped(x: Atom, begin: int, count: int, together: int) -> Atom:
-    """The slices from ``begin`` on, in groups along a new axis 0."""
+    """``count`` slices from ``begin`` on, in groups along a new axis 0."""
     shape = x.type.shape
     if count < shape[0]:
         x = slicing.slice_(

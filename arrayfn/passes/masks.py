@@ -1,8 +1,8 @@
-"""Masks of a rectified value are taken from the result, not from what was rectified.
+"""Takes the mask of a rectified value from the result, not from the operand.
 
-``y = select(x <= 0, 0, x)`` is at most 0 where x is. A derivative that asks for the one
-asks for the other after it, so that x need not be kept: a product that x is can then
-give y alone.
+After ``y = select(x <= 0, 0, x)``, ``y <= 0`` equals ``x <= 0``. If a derivative uses
+``y <= 0``, x need not be kept, and a matrix product that makes x can apply the
+rectification in its epilogue.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from arrayfn.primitives import discrete
 
 
 def masks_of_results(program: Program) -> Program:
-    """``program`` with ``x <= 0``, used after such a y, as ``y <= 0``."""
+    """``program`` with ``x <= 0`` replaced by ``y <= 0`` after such a y."""
     builder = ProgramBuilder(program.name)
     makers = {v: eq for eq in program.equations for v in eq.outputs}
     last: dict[Atom, int] = {}
@@ -34,7 +34,7 @@ def masks_of_results(program: Program) -> Program:
 
 
 def _mask_of(equation: Equation, makers: dict[Var, Equation]) -> Var | None:
-    """The mask ``x <= 0`` of an equation that rectifies x; None if it is none."""
+    """The mask ``x <= 0`` of an equation that rectifies x, or None."""
     if equation.primitive.name != "select":
         return None
     mask, below, x = equation.inputs

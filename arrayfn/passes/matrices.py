@@ -1,4 +1,4 @@
-"""Which arrays are matrices to BLAS as they lie: one unit stride, one leading one."""
+"""Which layouts BLAS reads as matrices: one unit stride and a leading dimension."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from arrayfn.ir import ArrayType, Var
 from arrayfn.passes.reads import Read
 
 WORD: Final = 4
-"""Bytes at multiples of which the rows of matrices of bytes begin."""
+"""The alignment in bytes of the rows of int8 matrices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One operand as BLAS sees it: stored ``rows`` apart by ``leading`` elements.
+    """One operand as BLAS sees it; ``leading`` is the leading dimension in elements.
 
     ``transposed`` says that the stored rows run along the contracted or column axis.
     """
@@ -34,13 +34,13 @@ def as_matrix(
     rows: Sequence[int],
     columns: Sequence[int],
 ) -> Matrix | None:
-    """The operand as a (batched) matrix of ``rows`` by ``columns``, if it lies so."""
+    """The operand as a (batched) matrix of ``rows`` and ``columns``, or None."""
     base = read.base.type
     base_strides = base.layout.strides(base.shape)
     strides = read.strides(base_strides, type.ndim)
 
     def merged(axes: Sequence[int]) -> tuple[int, int] | None:
-        """Extent and stride of ``axes`` taken as one; None if they do not merge."""
+        """Extent and stride of ``axes`` merged into one; None if they do not merge."""
         extent, stride = 1, 0
         for axis in reversed(axes):
             n = type.shape[axis]
@@ -71,5 +71,5 @@ def as_matrix(
         return None
     if type.dtype.itemsize > 1 or not type.size:
         return made
-    places = (made.leading, made.offset, made.batch_stride)
-    return made if all(place % WORD == 0 for place in places) else None
+    offsets = (made.leading, made.offset, made.batch_stride)
+    return made if all(offset % WORD == 0 for offset in offsets) else None

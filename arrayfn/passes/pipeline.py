@@ -1,4 +1,4 @@
-"""The passes, in order. Each states in its module what holds after it."""
+"""The passes, in order. Each module's docstring says what holds after its pass."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from arrayfn.passes.small import small_loops
 from arrayfn.transforms.dce import dce
 
 Pass = Callable[[Program], Program]
-Settled = set[Program]
-"""Programs that the passes have nothing to do with: they came out of them."""
+Simplified = set[Program]
+"""Programs that the passes have simplified already."""
 
 
 def pipeline(
@@ -45,44 +45,44 @@ def pipeline(
 ) -> tuple[Pass, ...]:
     """The passes for a target.
 
-    Its library multiplies what ``products`` says, faster what lies along the axes that
-    are contracted where ``along`` says so, and it computes the equations that ``keep``
-    accepts as they stand, after ``arrange`` has written what else a library takes in
-    its terms; they read operands as they lie where ``takes_view`` says so, from
-    multiples of ``aligned`` bytes on. Small loops
-    multiply without the library, or with ``pairs`` all loops, matrices that have up to
-    so many to multiply; with ``transforms`` long Fourier transforms are cut.
+    * ``products``: the dtypes that the target's library multiplies.
+    * ``keep``: which calls the target computes itself, so they are not inlined.
+    * ``arrange``: a pass of the target that runs before primitives are expanded.
+    * ``pairs``: loops compute products of up to so many multiplications as sums, not by
+      the library; by default only small loops do.
+    * ``transforms``: whether long Fourier transforms are cut.
+    * ``takes_view``, ``along``, ``aligned``: see ``assign_layouts``.
     """
 
-    def unrolled(program: Program, settled: Settled | None = None) -> Program:
-        """Scans that are written out; their bodies go through the passes before."""
-        known = set[Program]() if settled is None else settled
+    def unrolled(program: Program, done: Simplified | None = None) -> Program:
+        """Unroll scans; their bodies go through the passes first."""
+        known = set[Program]() if done is None else done
         return unroll_loops(program, lambda inner: simplified(inner, known))
 
-    def control_flow(program: Program, settled: Settled | None = None) -> Program:
-        """Loops and branches; their Programs go through the passes but the layouts."""
-        known = set[Program]() if settled is None else settled
+    def control_flow(program: Program, done: Simplified | None = None) -> Program:
+        """Simplify loops and branches, and the Programs inside them."""
+        known = set[Program]() if done is None else done
         return simplify_control_flow(program, lambda inner: simplified(inner, known))
 
-    def with_own_sums(program: Program, settled: Settled | None = None) -> Program:
-        """Products of small loops as sums."""
-        known = set[Program]() if settled is None else settled
+    def with_own_sums(program: Program, done: Simplified | None = None) -> Program:
+        """Write products in small loops as sums."""
+        known = set[Program]() if done is None else done
         return small_loops(program, lambda inner: simplified(inner, known), pairs)
 
     def short_transforms(program: Program) -> Program:
-        """Long transforms as short ones."""
+        """Cut long Fourier transforms."""
         return cut_long_transforms(program) if transforms else program
 
-    def simplified(program: Program, settled: Settled) -> Program:
-        # A loop's body is simplified again after the loop has changed: loops inside it
-        # that came out of here are not, or it would be twice as often at each depth.
-        if program not in settled:
+    def simplified(program: Program, known: Simplified) -> Program:
+        # A body is simplified again after its loop has changed. Inner loops that are
+        # already simplified are skipped, or the work would double at each depth.
+        if program not in known:
             for apply in passes:
                 if apply in (unrolled, control_flow, with_own_sums):
-                    program = apply(program, settled)
+                    program = apply(program, known)
                 else:
                     program = apply(program)
-            settled.add(program)
+            known.add(program)
         return program
 
     passes: tuple[Callable[..., Program], ...] = (
@@ -114,7 +114,7 @@ PIPELINE: Final[tuple[Pass, ...]] = pipeline()
 def run_passes(
     program: Program, check: bool = False, passes: tuple[Pass, ...] = PIPELINE
 ) -> Program:
-    """``program`` after every pass; ``check`` verifies the types between passes."""
+    """``program`` after all passes; ``check`` verifies its types after each."""
     for apply in passes:
         program = apply(program)
         if check:

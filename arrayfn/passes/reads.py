@@ -1,7 +1,7 @@
-"""How a value is read: through which affine views, from which base.
+"""How a value is read: from which base, through which affine views.
 
-A view is no computation. ``Read`` says that a value's element at index w is the base's
-element at ``offset + scale * w[axis]`` along each base axis; views compose.
+Views cost nothing. A ``Read`` says that a value's element at index w is the base's
+element at ``offset + scale * w[axis]`` along each axis of the base. Views compose.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _in_place(ndim: int) -> tuple[AxisMap, ...]:
 
 
 def compose(view: Sequence[AxisMap], read: Read) -> Read:
-    """The read of a view (``view``: from its operand's axes to its own) of ``read``."""
+    """The read of a view, given the ``read`` of its operand."""
     axes: list[AxisMap] = []
     for outer in read.axes:
         if outer.axis is None:
@@ -76,7 +76,7 @@ def compose(view: Sequence[AxisMap], read: Read) -> Read:
 
 
 def affine_view(equation: Equation) -> tuple[AxisMap, ...] | None:
-    """The AxisMaps of ``equation`` if it is an affine view, and not a copy."""
+    """The AxisMaps of ``equation`` if it is an affine view, else None."""
     row = equation.primitive
     assert isinstance(row, Primitive)
     if not isinstance(row.kernel, View) or row is views.relayout:
@@ -87,7 +87,7 @@ def affine_view(equation: Equation) -> tuple[AxisMap, ...] | None:
 
 
 def record_reads(equation: Equation, reads: dict[Var, Read]) -> None:
-    """Add how the outputs of ``equation`` are read, given how its operands are."""
+    """Add the reads of the outputs of ``equation``, given those of its operands."""
     view = affine_view(equation)
     if view is None:
         reads.update((v, identity_read(v)) for v in equation.outputs)
@@ -98,7 +98,7 @@ def record_reads(equation: Equation, reads: dict[Var, Read]) -> None:
 
 
 def resolve_reads(program: Program) -> dict[Var, Read]:
-    """For each Var of ``program``, the base it is read from, and how."""
+    """The read of each Var of ``program``."""
     reads: dict[Var, Read] = {
         v: identity_read(v) for v in (*program.inputs, *program.constants)
     }

@@ -1,9 +1,9 @@
-"""Algebra: neutral operands, views of views, literals, small powers.
+"""Algebraic simplification: neutral operands, views of views, literals, small powers.
 
-Results keep their bits, but that small powers are products, which may differ from pow
-in the last place, and that -0 stays -0 in a part of a sum of parts that do not overlap.
-Each rule takes an equation with its operands renamed, and gives the atom that replaces
-its output, or None. Rules see the equations that define their operands.
+Results keep their bits, with two exceptions. Small powers become products, which may
+differ from pow in the last place. In a sum of parts that do not overlap, -0 stays -0.
+Each rule takes an equation with its operands renamed, and returns the atom that
+replaces its output, or None. Rules see the equations that define their operands.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Rule = Callable[[Sequence[Atom], Any, Definitions, Equation], Atom | None]
 
 
 def simplify(program: Program) -> Program:
-    """``program`` with every rule applied once, in order of the equations."""
+    """``program`` with every rule applied once, in the order of the equations."""
     builder = ProgramBuilder(program.name)
     with builder:
         inputs = builder.inputs_of(program)
@@ -56,7 +56,7 @@ def simplify(program: Program) -> Program:
 
 
 def _rule_of(equation: Equation) -> Rule | None:
-    """The rule for an equation; all reductions share one."""
+    """The rule for an equation; all reductions share one rule."""
     row = equation.primitive
     assert isinstance(row, Primitive)
     return _reduce if isinstance(row.kernel, Reduction) else RULES.get(row.name)
@@ -65,7 +65,7 @@ def _rule_of(equation: Equation) -> Rule | None:
 def _scalars_unspread(
     equation: Equation, operands: list[Atom], definitions: Definitions
 ) -> list[Atom]:
-    """Rank-0 values, broadcast only to meet an array, are used as they are."""
+    """Use rank-0 values directly, instead of broadcasting them to an array's shape."""
     row = equation.primitive
     assert isinstance(row, Primitive)
     if not isinstance(row.kernel, Scalar) or row.family != "elementwise":
@@ -90,7 +90,7 @@ def _spread_scalar(atom: Atom, definitions: Definitions) -> Atom | None:
 def _elementwise(
     operands: Sequence[Atom], equation: Equation, definitions: Definitions
 ) -> Atom | None:
-    """Fold literals; compute what is equal along an axis before it is spread."""
+    """Fold literals; compute a value before it is broadcast, not after."""
     row = equation.primitive
     assert isinstance(row, Primitive)
     if not isinstance(row.kernel, (Scalar, Convert)) or not operands:
@@ -122,7 +122,7 @@ def _elementwise(
 
 
 def _of_nothing(operands: Sequence[Atom], equation: Equation) -> Atom | None:
-    """A reduction over no elements is its identity: no kernel has to mind it."""
+    """A reduction over no elements is its identity, so no kernel has this case."""
     row = equation.primitive
     assert isinstance(row, Primitive)
     if not isinstance(row.kernel, Reduction):
@@ -142,12 +142,12 @@ def _is(atom: Atom, value: complex) -> bool:
 
 
 def _number(atom: Atom, known: Definitions) -> Atom:
-    """The number that all elements of ``atom`` are, if it is spread from one."""
+    """The number that is broadcast to ``atom``, if it is."""
     return _spread_scalar(atom, known) or atom
 
 
 def _same(x: Atom, equation: Equation) -> Atom | None:
-    """``x``, if it can stand for the output: it has its type."""
+    """``x``, if it has the output's type and can replace it."""
     wanted = equation.outputs[0].type
     fits = (x.type.shape, x.type.dtype, x.type.weak) == (
         wanted.shape,
@@ -166,7 +166,7 @@ def _negated(atom: Atom, known: Definitions) -> Atom | None:
 def _add(
     xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
 ) -> Atom | None:
-    # x + 0 is x but for x = -0; integers have no such case.
+    # x + 0 is x except for x = -0, which integers do not have.
     x, y = xs
     if (opposite := _negated(y, known)) is not None:
         return elementwise.sub(x, opposite)
@@ -252,7 +252,7 @@ def _convert(
         return conversion.convert(x, params["dtype"])
     made = known.get(x)
     if made is not None and made.primitive is elementwise.select:
-        # A choice between numbers is made in the dtype that is wanted.
+        # Select between literals in the dtype that is wanted.
         which, first, second = made.inputs
         if isinstance(first, Literal) and isinstance(second, Literal):
             dtype = params["dtype"]
@@ -267,7 +267,7 @@ def _convert(
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
-    """Whether each number of ``narrow`` is one of ``wide``, which is as exact."""
+    """Whether ``wide`` represents every number of ``narrow``."""
     if narrow in dtypes.HALVES:
         return wide in (dtypes.float32, dtypes.float64)
     return wide.kind == narrow.kind and np.can_cast(narrow, wide)
@@ -295,7 +295,7 @@ def _transpose(
 
 
 def _transposed_product(made: Equation, permutation: Sequence[int]) -> Atom | None:
-    """The product with its operands exchanged, if that is the transpose asked for."""
+    """The product with its operands exchanged, if that is the requested transpose."""
     x, y = made.inputs
     contract, batch = made.params["contract"], made.params["batch"]
     batches = len(batch[0])
@@ -340,7 +340,7 @@ def _reshape(
         return views.reshape(source, shape=params["shape"])
     if made is not None and made.primitive is views.broadcast_in_dim:
         source = made.inputs[0]
-        if source.type.shape == params["shape"]:  # axes of extent 1 came and go
+        if source.type.shape == params["shape"]:  # axes of extent 1, added and removed
             return _same(source, eq)
         if not source.type.shape:
             return views.broadcast_in_dim(source, shape=params["shape"], axes=())
@@ -359,7 +359,7 @@ def _select(
 def _reduce(
     xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation
 ) -> Atom | None:
-    # Axes of extent 1 are not reduced but dropped.
+    # Axes of extent 1 are dropped, not reduced.
     (x,) = xs
     axes = params["axes"]
     units = [axis for axis in axes if x.type.shape[axis] == 1]
@@ -378,7 +378,7 @@ def _reduce(
 
 
 def _sum_of_one(row: Primitive, x: Atom) -> Atom:
-    """``x`` reduced over nothing: a sum begins with 0, which makes 0 of -0."""
+    """``x`` reduced over no axes: a sum adds to 0, which turns -0 into 0."""
     if row.name == "reduce_sum" and x.type.dtype in dtypes.INEXACT:
         return elementwise.add(x, 0)
     return x
@@ -387,7 +387,7 @@ def _sum_of_one(row: Primitive, x: Atom) -> Atom:
 def _gather(
     xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation
 ) -> Atom | None:
-    # Of an empty array all positions are outside.
+    # All positions are outside an empty array.
     type = eq.outputs[0].type
     if xs[0].type.size and type.size:
         return None
@@ -404,7 +404,7 @@ def _scatter(
 def _barrier(
     xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
 ) -> Atom | None:
-    # What needs no memory is not kept, so there is nothing to compute again.
+    # A value that needs no memory is not kept, so a barrier has no effect.
     x = xs[0]
     if isinstance(x, Literal):
         return _same(x, eq)
@@ -416,7 +416,7 @@ def _barrier(
 def _stop_gradient(
     xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
 ) -> Atom | None:
-    # Derivatives have been taken.
+    # Derivatives have been taken by now.
     return _same(xs[0], eq)
 
 

@@ -1,11 +1,11 @@
-"""Gathers and scatters of one element a row, as comparisons with a count.
+"""Writes gathers and scatters of one element per row as comparisons with an iota.
 
-``x[i, index[i]]`` of a value that is computed anyway is a reduction along the row, and
-adding into zeros at ``[i, index[i]]`` is a selection: both fuse with their neighbours,
-where a gather or scatter would need its operand in memory. (A gather from an array that
-exists stays: it reads one element a row.)
+``x[i, index[i]]`` of a computed value becomes a reduction along the row, and adding
+into zeros at ``[i, index[i]]`` becomes a select. Both fuse with their neighbours, while
+a gather or scatter needs its operand in memory. A gather from an existing array stays:
+it reads one element per row.
 
-After it: no scatter_add into zeros has exactly one place in each row.
+After it: no scatter_add into zeros has exactly one target per row.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _gather(
         return None
     assert axis is not None
     hit = _hits(x, indices, axis)
-    # The maximum with -inf keeps the element's every bit; 0 + x would lose -0.
+    # The maximum with -inf keeps all bits of the element; 0 + x would lose -0.
     lowest = conversion.literal(-float("inf"), x.type.dtype)
     row = reductions.reduce_max(e.select(hit, x, lowest), axes=(axis,))
     if equation.params["mode"] == "fill":
@@ -82,7 +82,7 @@ def _scatter(
 
 
 def _hits(x: Atom, indices: Atom, axis: int) -> Atom:
-    """Where the index of each row of ``x`` points, as bool of the shape of ``x``."""
+    """The elements of ``x`` that each row's index selects, as a mask."""
     shape = x.type.shape
     kept = reductions.kept_axes(len(shape), (axis,))
     index = views.reshape(_widened(indices), shape=tuple(shape[k] for k in kept))
@@ -91,13 +91,13 @@ def _hits(x: Atom, indices: Atom, axis: int) -> Atom:
 
 
 def _widened(indices: Atom) -> Atom:
-    """``indices`` in a dtype that can count any extent."""
+    """``indices`` in a dtype that holds any extent."""
     wide = indices.type.dtype in (dtypes.int32, dtypes.int64)
     return indices if wide else conversion.convert(indices, dtypes.int64)
 
 
 def _row_axis(x: Atom, indices: Atom, params: Any) -> int | None:
-    """The axis that is indexed, if each index of the others has exactly one place."""
+    """The indexed axis, if there is one index for each index of the other axes."""
     if params["window_axes"] or params["collapsed_axes"] != params["indexed_axes"]:
         return None
     if len(params["indexed_axes"]) != 1 or not isinstance(indices, Var):

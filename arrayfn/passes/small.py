@@ -1,7 +1,6 @@
-"""Programs so small that a call of a kernel costs more than what it computes.
+"""Finds Programs that compute so little that calling a kernel costs more.
 
-The body of a loop that is small is best a part of one kernel, with its matrix products
-written out as sums.
+A loop with such a body becomes one kernel, with its matrix products written as sums.
 """
 
 from __future__ import annotations
@@ -24,33 +23,33 @@ from arrayfn.primitives.base import (
     View,
 )
 
-MOST_ELEMENTS: Final = 1 << 15
-"""What a small Program may compute: elements, and products in sums."""
-MOST_EQUATIONS: Final = 600
-"""And in how many equations: long kernels take long to compile."""
-MOST_DEPTH: Final = 32
-"""The most products in a sum: of longer ones a library's kernel is faster."""
+MAX_ELEMENTS: Final = 1 << 15
+"""The most elements, and terms of sums, that a small Program computes."""
+MAX_EQUATIONS: Final = 600
+"""The most equations of a small Program: long kernels take long to compile."""
+MAX_DEPTH: Final = 32
+"""The most terms of a sum in a kernel; for longer sums the library is faster."""
 
 
-def is_small(program: Program, most: int | None = None) -> bool:
-    """Whether ``program`` computes little, once, and all of it by nests.
+def is_small(program: Program, limit: int | None = None) -> bool:
+    """Whether ``program`` computes little, without loops, and all of it by nests.
 
-    That is up to ``most`` elements, or ``MOST_ELEMENTS``.
+    Little is up to ``limit`` elements (default: ``MAX_ELEMENTS``).
     """
     work = _work(program)
-    if work is None or work > (MOST_ELEMENTS if most is None else most):
+    if work is None or work > (MAX_ELEMENTS if limit is None else limit):
         return False
-    return _equations(program) <= MOST_EQUATIONS
+    return _equations(program) <= MAX_EQUATIONS
 
 
 def _equations(program: Program) -> int:
-    """How many equations there are in ``program``, and in the Programs in it."""
+    """The number of equations in ``program`` and in the Programs inside it."""
     inner = (p for equation in program.equations for p in equation.subprograms())
     return len(program.equations) + sum(map(_equations, inner))
 
 
 def _work(program: Program) -> int | None:
-    """The elements that ``program`` computes; None if it is not all nests."""
+    """The number of elements that ``program`` computes; None if not all are nests."""
     total = 0
     for equation in program.equations:
         row = equation.primitive
@@ -69,15 +68,15 @@ def _work(program: Program) -> int | None:
 
 
 def _elements(equation: Equation) -> int:
-    """The elements that one equation reads or writes, if it is no view."""
+    """The elements and terms of sums that an equation computes; 0 for a view."""
     row = equation.primitive
     assert isinstance(row, Primitive)
     types = [a.type for a in (*equation.inputs, *equation.outputs)]
     if isinstance(row.kernel, Contraction):
         contracted, _ = equation.params["contract"]
         depth = math.prod(types[0].shape[axis] for axis in contracted)
-        if depth > MOST_DEPTH:
-            return MOST_ELEMENTS + 1
+        if depth > MAX_DEPTH:
+            return MAX_ELEMENTS + 1
         return 2 * depth * types[-1].size
     if isinstance(row.kernel, View) and row is not views.relayout:
         return 0
@@ -89,11 +88,11 @@ def _elements(equation: Equation) -> int:
 
 
 def small_loops(
-    program: Program, simplify: Callable[[Program], Program], most: int | None = None
+    program: Program, simplify: Callable[[Program], Program], limit: int | None = None
 ) -> Program:
-    """``program``, where loops that are small multiply matrices by sums of products.
+    """``program`` with the matrix products of small loops written as sums.
 
-    With ``most`` all loops do, where a product multiplies up to so many pairs.
+    With ``limit``, products of up to so many multiplications are, in all loops.
     """
     if not any(equation.subprograms() for equation in program.equations):
         return program
@@ -104,10 +103,10 @@ def small_loops(
         params = dict(equation.params)
         for key in ("program", "body_program"):
             body = params.get(key)
-            if not isinstance(body, Program) or not has_products(body, most):
+            if not isinstance(body, Program) or not has_products(body, limit):
                 continue
-            if most is not None or is_small(body):
-                params[key] = simplify(with_sums(body, most))
+            if limit is not None or is_small(body):
+                params[key] = simplify(with_sums(body, limit))
                 changed = True
         inputs = tuple(rename(a, environment) for a in equation.inputs)
         builder.source = equation.source
@@ -118,23 +117,23 @@ def small_loops(
     return builder.build([rename(a, environment) for a in program.outputs])
 
 
-def has_products(program: Program, most: int | None = None) -> bool:
-    """Whether ``program`` multiplies matrices, in branches too; of ``most`` pairs."""
+def has_products(program: Program, limit: int | None = None) -> bool:
+    """Whether ``program`` has matrix products, of up to ``limit`` multiplications."""
     return any(
         (
             isinstance(eq.primitive, Primitive)
             and isinstance(eq.primitive.kernel, Contraction)
-            and (most is None or (_is_product(eq) and _pairs(eq) <= most))
+            and (limit is None or (_is_product(eq) and _pairs(eq) <= limit))
         )
-        or any(has_products(inner, most) for inner in eq.subprograms())
+        or any(has_products(inner, limit) for inner in eq.subprograms())
         for eq in program.equations
     )
 
 
-def with_sums(program: Program, most: int | None = None) -> Program:
-    """``program``, and what it holds, with matrix products as sums of products.
+def with_sums(program: Program, limit: int | None = None) -> Program:
+    """``program`` and the Programs inside it, with matrix products written as sums.
 
-    All of them, or those that multiply up to ``most`` pairs of elements.
+    With ``limit``, only those of up to so many multiplications.
     """
     builder = ProgramBuilder(program.name)
     with builder:
@@ -142,9 +141,9 @@ def with_sums(program: Program, most: int | None = None) -> Program:
         for equation in program.equations:
             builder.source = equation.source
             inputs = [rename(a, environment) for a in equation.inputs]
-            params = {k: _inside(value, most) for k, value in equation.params.items()}
+            params = {k: _inside(value, limit) for k, value in equation.params.items()}
             outputs: tuple[Atom, ...]
-            if _is_product(equation) and (most is None or _pairs(equation) <= most):
+            if _is_product(equation) and (limit is None or _pairs(equation) <= limit):
                 x, y = inputs
                 outputs = (sum_of_products(x, y, params["contract"], params["batch"]),)
             else:
@@ -153,17 +152,17 @@ def with_sums(program: Program, most: int | None = None) -> Program:
     return builder.build([rename(a, environment) for a in program.outputs])
 
 
-def _inside(value: Any, most: int | None) -> Any:
-    """A param, if it is Programs with their products as sums."""
+def _inside(value: Any, limit: int | None) -> Any:
+    """A param; Programs in it have their products written as sums."""
     if isinstance(value, Program):
-        return with_sums(value, most)
+        return with_sums(value, limit)
     if isinstance(value, tuple):
-        return tuple(_inside(part, most) for part in value)
+        return tuple(_inside(part, limit) for part in value)
     return value
 
 
 def _pairs(equation: Equation) -> int:
-    """How many elements a product of matrices multiplies with one another."""
+    """The number of multiplications of a matrix product."""
     contracted, _ = equation.params["contract"]
     shape = equation.inputs[0].type.shape
     depth = math.prod(shape[axis] for axis in contracted)

@@ -1,21 +1,21 @@
-"""A primitive is one row: a name, and a rule for everything that can be asked of it.
+"""A primitive is one row: a name and its rules for all transformations and backends.
 
-Every slot is filled; absence is a value (``LINEAR``, ``ZERO_TANGENT``,
-``not_differentiable("why")``). The rules see Vars and Literals and call primitives on
+Every slot is filled; a missing rule is a value (``LINEAR``, ``ZERO_TANGENT``,
+``not_differentiable("why")``). Rules receive Vars and Literals and call primitives on
 them, which emits equations into the current builder. Conventions:
 
-* ``types(*types, **params)`` gives the output type (or a tuple of them).
-* ``jvp(primals, outputs, tangents, **params)`` gives each output's tangent; a tangent
-  is None where it is zero.
-* ``transpose(cotangents, inputs, **params)`` gives a cotangent for each input that is
-  ``Linear`` (and None for the others), for a primitive linear in those inputs.
-* ``batch(size, inputs, dims, **params)`` gives (outputs, dims): ``dims`` says which
-  axis of each input is mapped, or None; mapped outputs are mapped along axis 0.
-* ``split(equation, unknown)`` gives (equations of what is known, equations of what is
-  linear in the ``unknown`` inputs); together they define the equation's outputs.
+* ``types(*types, **params)`` returns the output type, or a tuple of output types.
+* ``jvp(primals, outputs, tangents, **params)`` returns the tangent of each output. A
+  zero tangent is None.
+* ``transpose(cotangents, inputs, **params)`` returns a cotangent for each input that is
+  ``Linear``, and None for the others. The primitive is linear in those inputs.
+* ``batch(size, inputs, dims, **params)`` returns (outputs, dims). ``dims`` has the
+  mapped axis of each input, or None. Mapped outputs are mapped along axis 0.
+* ``split(equation, unknown)`` returns (known equations, equations linear in the
+  ``unknown`` inputs). Together they define the equation's outputs.
 
-Rules of primitives that hold Programs are ``OverPrograms``: they are given, as a first
-argument, the transformation itself as a function of Programs (``jvp_varying``,
+A rule of a primitive that holds Programs is wrapped in ``OverPrograms``. Its first
+argument is the transformation, as a function of Programs (``jvp_varying``,
 ``batch_varying``, ``transpose_varying``, ``split`` of ``transforms``).
 """
 
@@ -43,7 +43,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A rule that is a fact rather than a function."""
+    """A rule that states a fact instead of computing something."""
 
     name: str
     reason: str = ""
@@ -53,26 +53,26 @@ LINEAR = Marker("linear", "the tangent is the primitive applied to the tangents"
 ZERO_TANGENT = Marker("zero_tangent", "the output does not vary with the inputs")
 NOT_LINEAR = Marker("not_linear", "the primitive is linear in none of its inputs")
 THROUGH_BODY = Marker("through_body", "the transformation is applied to the body")
-WHOLE = Marker("whole", "known if all inputs are, else linear in those that are not")
+WHOLE = Marker("whole", "known if all inputs are known, else linear in the others")
 
 
 def not_differentiable(reason: str) -> Marker:
-    """A derivative that is refused, and why."""
+    """Refuses to differentiate, with the reason."""
     return Marker("not_differentiable", reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Stands for an input that a transposition is with respect to."""
+    """Stands for an input with respect to which an equation is transposed."""
 
     type: ArrayType
 
 
 @dataclass(frozen=True, slots=True)
 class JvpWithOutputs:
-    """A jvp rule that computes the outputs too.
+    """A jvp rule that also computes the outputs.
 
-    ``rule(primals, tangents, **params)`` gives (outputs, their tangents).
+    ``rule(primals, tangents, **params)`` returns (outputs, their tangents).
     """
 
     rule: Callable[..., tuple[Sequence[Atom], Sequence[Atom | None]]]
@@ -80,9 +80,9 @@ class JvpWithOutputs:
 
 @dataclass(frozen=True, slots=True)
 class OverPrograms:
-    """A rule of a primitive that holds Programs, which it has to transform.
+    """A rule of a primitive that holds Programs.
 
-    ``rule`` is given the transformation of Programs before what other rules are given.
+    ``rule`` takes the transformation of Programs, then the arguments of other rules.
     """
 
     rule: Callable[..., Any]
@@ -90,7 +90,7 @@ class OverPrograms:
 
 @dataclass(frozen=True, slots=True)
 class MappedAxis:
-    """An axis that is being mapped: its extent, and its name, if it has one."""
+    """A mapped axis: its extent, and its name, if it has one."""
 
     size: int
     name: str | None = None
@@ -98,7 +98,7 @@ class MappedAxis:
 
 @dataclass(frozen=True, slots=True)
 class ByAxis:
-    """A batching rule whose first argument is the MappedAxis, not its extent alone."""
+    """A batching rule whose first argument is the MappedAxis, not just its extent."""
 
     rule: Callable[..., Any]
 
@@ -110,15 +110,15 @@ TransposeRule = Callable[..., Sequence[Atom | None]]
 BatchRule = Callable[..., tuple[Sequence[Atom], Sequence[Dim]]]
 
 
-# What a primitive is to the compiler.
+# Kernel forms: what a primitive is to the compiler.
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """An elementwise operation: a function of the kernels' scalar vocabulary.
+    """An elementwise operation: a function of the scalar vocabulary.
 
-    Its dtype suffix is that of input number ``typed_by``. ``cost`` is its time relative
-    to an addition: what costs more than a few is computed once and kept.
+    Input ``typed_by`` determines its dtype suffix. ``cost`` is its time relative to an
+    addition; costly values are stored rather than recomputed.
     """
 
     function: str
@@ -133,7 +133,7 @@ class Convert:
 
 @dataclass(frozen=True, slots=True)
 class AxisMap:
-    """Where a view reads along one input axis: ``offset + scale * out[axis]``."""
+    """The index that a view reads on one input axis: ``offset + scale * out[axis]``."""
 
     axis: int | None
     scale: int = 1
@@ -142,9 +142,9 @@ class AxisMap:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An affine view: ``axes(input type, **params)`` says where each input axis reads.
+    """An affine view: ``axes(input type, **params)`` has an AxisMap per input axis.
 
-    None means that it is no affine view for these operands.
+    It is None if the view is not affine for these operands.
     """
 
     axes: Callable[..., tuple[AxisMap, ...] | None]
@@ -152,7 +152,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A reduction over ``params["axes"]`` with an accumulating scalar function."""
+    """A reduction over ``params["axes"]`` by an accumulating scalar function."""
 
     function: str
     identity: Callable[[DType], PythonScalar]
@@ -160,10 +160,10 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A primitive with kernels of its own in ``lowering.templates``, by this name.
+    """A primitive with a nest written by hand, in ``lowering.templates``, by name.
 
-    With ``in_place`` they write into the memory of the first operand, which becomes the
-    output's: the layout pass copies an operand that is needed otherwise.
+    With ``in_place`` it overwrites the first operand, whose memory becomes the
+    output's. The layout pass copies an operand that is needed later.
     """
 
     name: str
@@ -174,9 +174,9 @@ class Template:
 class Library:
     """A primitive that a library computes: steps of ``lowering.libraries``, by name.
 
-    Its operands lie row-major. With ``in_place`` the first one's memory becomes the
-    first output's, which has the same type: what is needed otherwise is copied by the
-    layout pass, and the library writes over the copy.
+    Its operands are row-major. With ``in_place`` the library overwrites the first
+    operand, whose memory becomes the first output's, of the same type. The layout pass
+    copies an operand that is needed later.
     """
 
     name: str
@@ -185,9 +185,9 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """A primitive that is computed as others: ``expand(*operands, **params)``.
+    """A primitive composed of others: ``expand(*operands, **params)`` emits them.
 
-    A primitive of several outputs gives them in a list.
+    It returns the output, or a list of several outputs.
     """
 
     expand: Callable[..., Atom | list[Atom]]
@@ -195,17 +195,17 @@ class Composition:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A dot_general: a library's GEMM, or a reduction of products."""
+    """A dot_general: a GEMM of a library, or a reduction of products."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A primitive that means what the Program ``params["body"]`` computes."""
+    """A primitive that computes the Program ``params["body"]``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A branch or a loop over the Programs among the params: a node of the plan."""
+    """A branch or a loop over Programs among the params: a step of the plan."""
 
 
 KernelForm = (
@@ -226,8 +226,8 @@ KernelForm = (
 class Sample:
     """Inputs for the table-driven tests: arrays and params.
 
-    ``differentiate`` lists the inputs to differentiate by (those of inexact dtype if
-    None).
+    ``differentiate`` lists the inputs to differentiate by; None means all of inexact
+    dtype.
     """
 
     inputs: tuple[Array, ...]
@@ -237,14 +237,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a kernel may be from the reference, relative to it, by compute dtype."""
+    """The relative difference allowed to the reference, by compute dtype."""
 
     float32: float = 2e-6
     float64: float = 4e-15
 
 
 def has_effect(equation: Equation) -> bool:
-    """Whether ``equation``, or one in a Program that it holds, has an effect."""
+    """Whether ``equation``, or one inside its Programs, has a side effect."""
     row = equation.primitive
     if isinstance(row, Primitive) and row.effect:
         return True
@@ -257,7 +257,7 @@ def has_effect(equation: Equation) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Primitive:
-    """One row of the table. See the module for what each rule takes and gives."""
+    """One row of the table. The module's docstring describes the rules."""
 
     name: str
     family: str
@@ -271,7 +271,7 @@ class Primitive:
     tolerance: Tolerance = Tolerance()
     doc: str = ""
     split: OverPrograms | Marker = WHOLE
-    effect: bool = False  # it does something: it is run once, and in its place
+    effect: bool = False  # a side effect: it runs exactly once, in order
 
     def result_types(
         self,
@@ -287,7 +287,7 @@ class Primitive:
         return result if isinstance(result, tuple) else (result,)
 
     def __call__(self, *operands: Atom | PythonScalar, **params: Any) -> Any:
-        """Emit an equation into the current builder: its output, or tuple of outputs.
+        """Emit an equation into the current builder; return its output or outputs.
 
         Python scalars become Literals of the first typed operand's dtype.
         """
@@ -300,7 +300,7 @@ class Primitive:
     def _literals(self, operands: Sequence[Any]) -> list[Atom]:
         """``operands`` with Python scalars as Literals."""
         if any(isinstance(a, Linear) for a in operands):
-            # A transposition rule that needs the value of what it is linear in.
+            # A transpose rule needs the value of an operand that it is linear in.
             raise DifferentiationError(
                 f"the transpose of a function that is not linear was asked for: its "
                 f"{self.name} takes values that depend on its arguments, where one "

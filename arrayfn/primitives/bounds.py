@@ -1,8 +1,8 @@
-"""in_bounds: indices that are to lie within an axis, where a function asks for checks.
+"""in_bounds: indices that a checked function asserts to lie within an axis.
 
-Indexing emits it into functions that are traced for ``jit(..., checks=...)``, of the
-indices as they were written, before negative ones are counted from the end. It changes
-nothing by itself: ``passes.checks`` makes a test of it.
+Indexing emits it while a function is traced for ``jit(..., checks=...)``, with the
+indices as the user wrote them, before negative ones are counted from the end. It is the
+identity; ``passes.checks`` turns it into a test.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ in_bounds = Primitive(
     transpose=NOT_LINEAR,
     batch=_batch,
     samples=_samples,
-    doc="The operand, indices that are to lie within an axis: of elements, negative "
-    "ones counted from its end, or where slices of a length begin.",
+    doc="The operand: indices asserted to lie within an axis. They are of elements, "
+    "negative ones from its end, or of the first elements of slices of a length.",
 )
 
 ROWS = (in_bounds,)

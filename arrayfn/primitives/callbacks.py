@@ -1,9 +1,9 @@
 """Calls of Python functions: ``pure_callback``, and ``debug_callback`` for effects.
 
-``callback`` is the function's name (see ``named_functions``); it takes arrays and gives
-a sequence of arrays. ``loops`` are axes that the
-call is mapped along, the outermost first: for each, its extent, and which operands have
-it in front; the function is called for each member in turn.
+``callback`` is the function's name (see ``named_functions``). The function takes arrays
+and returns a sequence of arrays. ``loops`` has the mapped axes of the call, outermost
+first: the extent of each, and which operands have it in front. The function is called
+for each member, one after the other.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Loops = tuple[tuple[int, tuple[bool, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """A call in a compiled Program: of which function, on arrays of which forms."""
+    """A call in a compiled Program: the function, and the types of its arrays."""
 
     callback: NamedFunction
     operands: tuple[Form, ...]
@@ -54,7 +54,7 @@ class CallSite:
     location: SourceLocation | None
 
     def run(self, operands: Sequence[Array]) -> list[Array]:
-        """The results of the call; an error is told where it was made."""
+        """Run the call; errors get a note with the line of the call."""
         try:
             return call(
                 operands,
@@ -69,7 +69,7 @@ class CallSite:
 
 
 class SiteTable:
-    """The calls of compiled Programs, by number: of this process, and no other."""
+    """The calls of compiled Programs, by number, of this process."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -95,7 +95,7 @@ SITES: Final = SiteTable()
 
 
 def keep_callbacks(equations: Iterable[Equation]) -> None:
-    """Keep the functions that ``equations``, or Programs in them, call."""
+    """Keep alive the functions that ``equations``, or Programs in them, call."""
     for equation in equations:
         if "callback" in equation.params:
             FUNCTIONS.keep(equation.params["callback"])
@@ -106,7 +106,7 @@ def keep_callbacks(equations: Iterable[Equation]) -> None:
 def call(
     operands: Sequence[Array], *, callback: str, results: Results, loops: Loops
 ) -> list[Array]:
-    """Call the function on arrays; its results, checked to be as ``results`` says."""
+    """Call the function on arrays; check that its results match ``results``."""
     if not loops:
         given = FUNCTIONS.find(callback).function(*operands)
         return check_results(callback, [np.asarray(x) for x in given], results)
@@ -130,7 +130,7 @@ def call(
 
 
 def check_results(name: str, given: Sequence[Array], results: Results) -> list[Array]:
-    """``given`` as a list, if it is as ``results`` says; ShapeError if not."""
+    """``given`` as a list; ShapeError if it does not match ``results``."""
     if len(given) != len(results):
         raise ArgumentError(
             f"the Python function {name} gave {len(given)} arrays, not {len(results)}"
@@ -248,7 +248,7 @@ pure_callback = Primitive(
     transpose=NOT_LINEAR,
     batch=_pure_batch,
     samples=_pure_samples,
-    doc="What a Python function gives for the operands; it has no effects.",
+    doc="The results of a Python function without side effects.",
 )
 
 # debug_callback
@@ -300,7 +300,7 @@ debug_callback = Primitive(
     transpose=NOT_LINEAR,
     batch=_debug_batch,
     samples=_debug_samples,
-    doc="A call of a Python function for its effects.",
+    doc="A call of a Python function for its side effects.",
     effect=True,
 )
 

@@ -1,4 +1,4 @@
-"""Calls of Programs: named operators, and what interprets a Program with NumPy."""
+"""Calls of Programs: named operators, and the interpreter on NumPy references."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from arrayfn.primitives.base import (
 def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
     """Interpret ``program`` with the primitives' NumPy references.
 
-    ``operands`` are arrays for its inputs; the result is a list of arrays.
+    ``operands`` are arrays for its inputs. It returns a list of arrays.
     """
     environment: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
     environment.update(zip(program.constants, program.constant_values, strict=True))
@@ -52,7 +52,7 @@ def _value(atom: Atom, environment: dict[Var, Any]) -> Any:
 def body_types(
     *operands: ArrayType, body: Program, **params: Any
 ) -> ArrayType | tuple[ArrayType, ...]:
-    """The types of the body's outputs; ShapeError if it does not take ``operands``."""
+    """The types of the body's outputs; ShapeError if ``operands`` do not fit it."""
     wanted = body.input_types
     given = [(t.shape, t.dtype) for t in operands]
     if given != [(t.shape, t.dtype) for t in wanted]:
@@ -64,7 +64,7 @@ def body_types(
 
 
 def body_reference(*operands: Array, body: Program, **params: Any) -> tuple[Any, ...]:
-    """What the body computes."""
+    """Interpret the body."""
     return tuple(evaluate(body, operands))
 
 
@@ -93,10 +93,10 @@ operator_call = Primitive(
     transpose=THROUGH_BODY,
     batch=THROUGH_BODY,
     samples=_samples,
-    doc="A named function whose body may be replaced by a kernel of its own.",
+    doc="A named function whose body a registered kernel may replace.",
 )
 
-# What a function with a rule closes over: its rule says nothing of derivatives by that.
+# A value that a function with a custom rule captures: the rule has no derivative by it.
 
 
 def _closed_over_batch(
@@ -120,7 +120,7 @@ closed_over = Primitive(
     samples=lambda: [
         Sample((families.random_array(dtypes.float32, (3, 4), 63, -3.0, 3.0),), {})
     ],
-    doc="The operand, by which it is an error to differentiate.",
+    doc="The operand; differentiating by it is an error.",
 )
 
 ROWS = (operator_call, closed_over)

@@ -1,10 +1,10 @@
-"""What members of a mapped axis give each other: all values, sums, parts of sums.
+"""Collectives over a mapped axis: all values, sums, parts of sums.
 
-The first operand is a member's own value, the second its index, an input of the
-function that is mapped along the axis called ``axis_name``, of ``members`` members.
-Mapping along that axis makes them views and sums of the mapped array; none is left in a
-Program that is run. What they mean alone, which is also their NumPy reference, is the
-case in which all members have the same value.
+The first operand is a member's own value. The second is its index, an input of the
+function that is mapped along the axis ``axis_name`` of ``members`` members. Batching
+along that axis turns them into views and sums of the mapped array, so none is left in a
+Program that runs. Unmapped, which is also their NumPy reference, all members have the
+same value.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _jvp(row: Callable[[], Primitive]) -> Callable[..., list[Atom | None]]:
 
 
 def _transpose(row: Callable[[], Primitive]) -> Callable[..., list[Atom | None]]:
-    """The transpose rule by which a row becomes ``row``."""
+    """The transpose rule that emits ``row``."""
 
     def rule(
         cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
@@ -64,7 +64,7 @@ def _transpose(row: Callable[[], Primitive]) -> Callable[..., list[Atom | None]]
 
 
 def _own_index(index: Atom, dim: Dim) -> Atom:
-    """A member's index, where another axis is mapped: along that it is the same."""
+    """A member's index when another axis is mapped, along which it does not vary."""
     if dim is None:
         return index
     first = slicing.slice_(index, start=(0,), limit=(1,), strides=(1,))

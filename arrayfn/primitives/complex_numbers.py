@@ -1,7 +1,7 @@
 """Elementwise parts and conjugates of complex numbers.
 
-Linear over the reals: their transposes pair cotangents without conjugation, as JAX's
-convention has it (the cotangent of ``real`` is a complex number with that real part).
+They are linear over the reals. Their transposes do not conjugate cotangents, as in JAX:
+the cotangent of ``real``'s operand is a complex number with that real part.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ conj = elementwise(
 
 
 def _joined(re: Array, im: Array) -> Array:
-    # By parts: re + 1j * im has NaN where im is infinite, and loses signs of zeros.
+    # By parts: re + 1j * im is NaN for infinite im, and loses signs of zeros.
     result = np.empty(
         np.broadcast_shapes(re.shape, im.shape), dtypes.complex_of(re.dtype)
     )
@@ -106,7 +106,7 @@ complex_abs = elementwise(
     jvp=lambda primals, outputs, tangents: [
         None
         if tangents[0] is None
-        # At 0, where there is no derivative, JAX has 0 too.
+        # At 0 there is no derivative; 0, as in JAX.
         else e.div(real(e.mul(conj(primals[0]), tangents[0])), e.nonzero(outputs[0]))
     ],
     doc="The absolute value of a complex number.",

@@ -1,4 +1,4 @@
-"""NumPy references of complex functions where NumPy's own are inaccurate near 0."""
+"""References of complex functions for which NumPy is inaccurate near 0."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def expm1(x: Any) -> Any:
-    """e**x - 1; SciPy's of complex x, and real on the real axis."""
+    """e**x - 1; for complex x SciPy's, with a real result on the real axis."""
     if x.dtype.kind != "c":
         return np.expm1(x)
     value: Any = np.asarray(importlib.import_module("scipy.special").expm1(x))
@@ -18,7 +18,7 @@ def expm1(x: Any) -> Any:
 
 
 def log1p(x: Any) -> Any:
-    """log(1 + x); SciPy's of complex x, with the angle's sign on both sides of 0."""
+    """log(1 + x); for complex x SciPy's, with the sign of the angle at zero parts."""
     if x.dtype.kind != "c":
         return np.log1p(x)
     value: Any = np.asarray(importlib.import_module("scipy.special").log1p(x))

@@ -1,11 +1,11 @@
 """dot_general: contraction of two arrays over some axes, batched over others.
 
 The output's axes are the batch axes, then the left operand's free axes, then the
-right's. Halves are multiplied and summed in float32 and rounded once; with a
-``preferred_element_type``, as which sums are computed, they are not rounded at all.
+right's. float16 and bfloat16 are multiplied and summed in float32 and rounded once.
+``preferred_element_type`` is the dtype of the sums; with float32 nothing is rounded.
 
 ``precision="tf32"`` allows a backend to round float32 operands to TensorFloat-32 (10
-bits of fraction) before it multiplies them. The reference and CPUs never do.
+bits of fraction) before multiplying. The reference and CPUs never do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TF32: Final = ("high", "tensorfloat32", "tf32")
 
 
 def precision_params(name: str, precision: str | None) -> dict[str, str]:
-    """The params that ``precision``, as users name it, adds to a dot_general.
+    """The params of a dot_general for the user's ``precision`` argument.
 
     >>> precision_params("matmul", "tf32"), precision_params("matmul", None)
     ({'precision': 'tf32'}, {})
@@ -159,7 +159,7 @@ def _cotangent(
     *,
     left: bool,
 ) -> Atom:
-    """The cotangent of one operand; ``contract`` and ``batch`` name its axes first."""
+    """One operand's cotangent; ``contract`` and ``batch`` name its axes first."""
     assert not isinstance(other, Linear)
     if other.type.dtype != ct.type.dtype:
         other = conversion.convert(other, ct.type.dtype)

@@ -1,8 +1,8 @@
 """Branches and loops: primitives that run Programs.
 
-``cond`` runs one of several Programs, ``scan`` one for each slice of its operands, and
-``while_loop`` one for as long as another says so. The Programs have no constants: what
-they close over is an operand. This module has the types, and the meaning in NumPy.
+``cond`` runs one of several Programs, ``scan`` runs one for each slice of its operands,
+and ``while_loop`` runs one while another returns True. The Programs have no constants:
+captured values are operands. This module has the type rules and the NumPy references.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from arrayfn.primitives.calls import evaluate
 
 T = TypeVar("T")
 
-# What the rules are given: transformations of Programs. See arrayfn.transforms.
+# The transformations that rules are given; see arrayfn.transforms.
 
 
 class Jvp(Protocol):
-    """(program, which inputs vary, dense outputs) -> (program, which outputs do)."""
+    """(program, varying inputs, dense outputs) -> (program, varying outputs)."""
 
     def __call__(
         self, program: Program, wrt: Sequence[bool], dense: Sequence[bool], /
@@ -50,9 +50,9 @@ class Batch(Protocol):
 
 
 class Transpose(Protocol):
-    """(program, linear inputs, given cotangents, dense) -> (program, which are there).
+    """(program, linear inputs, given cotangents, dense) -> (program, which exist).
 
-    The result takes the inputs that are not linear and the cotangents that are given.
+    The result takes the inputs that are not linear, and the given cotangents.
     """
 
     def __call__(
@@ -96,22 +96,22 @@ class Split(Protocol):
 
 
 def where(items: Iterable[T], chosen: Iterable[Any]) -> list[T]:
-    """The items that ``chosen`` marks."""
+    """The items marked in ``chosen``."""
     return list(compress(items, chosen))
 
 
 def unless(items: Iterable[T], excluded: Iterable[Any]) -> list[T]:
-    """The items that ``excluded`` does not mark."""
+    """The items not marked in ``excluded``."""
     return [x for x, out in zip(items, excluded, strict=True) if not out]
 
 
 def either(*flags: Iterable[bool]) -> list[bool]:
-    """Which of the places any of ``flags`` marks."""
+    """The elementwise or of ``flags``."""
     return [any(at) for at in zip(*flags, strict=True)]
 
 
 def parts_of(items: Sequence[T], *counts: int) -> list[list[T]]:
-    """``items`` cut into pieces of these lengths, and the rest."""
+    """``items`` split into parts of these lengths, and the rest."""
     pieces: list[list[T]] = []
     begin = 0
     for count in counts:
@@ -123,7 +123,7 @@ def parts_of(items: Sequence[T], *counts: int) -> list[list[T]]:
 def arranged(
     program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]
 ) -> Program:
-    """The equations of ``program`` with inputs and outputs in another order."""
+    """The equations of ``program`` with these inputs and outputs."""
     return Program(program.name, tuple(inputs), program.equations, tuple(outputs))
 
 
@@ -134,13 +134,13 @@ def equation(
     outputs: Sequence[Var],
     like: Equation,
 ) -> Equation:
-    """An equation with given outputs, at the line of ``like``."""
+    """An equation with given outputs and the source line of ``like``."""
     kept = MappingProxyType(params)
     return Equation(row, tuple(inputs), kept, tuple(outputs), like.source)
 
 
 def building(like: Equation) -> ProgramBuilder:
-    """A builder for more equations at the line of ``like``."""
+    """A builder for equations with the source line of ``like``."""
     builder = ProgramBuilder(like.primitive.name)
     builder.source = like.source
     return builder
@@ -152,12 +152,12 @@ def zeros(type: ArrayType) -> Atom:
 
 
 def all_of(result: Any) -> list[Atom]:
-    """What a primitive gave, as a list."""
+    """The result of a primitive as a list."""
     return list(result) if isinstance(result, tuple) else [result]
 
 
 def plain(type: ArrayType) -> ArrayType:
-    """``type`` as a rule gives it: row-major."""
+    """``type`` in row-major layout, as rules return it."""
     return ArrayType(type.shape, type.dtype, weak=type.weak)
 
 
@@ -176,7 +176,7 @@ def check_types(
 
 
 def check_closed(name: str, *programs: Program) -> None:
-    """Raise ArgumentError if a Program holds constants of its own."""
+    """Raise ArgumentError if a Program has constants."""
     for program in programs:
         if program.constants:
             raise ArgumentError(
@@ -207,9 +207,9 @@ def emitted(program: Program, operands: Sequence[Atom]) -> list[Atom]:
 def pruned(
     program: Program, outputs: Sequence[Atom], *, effects: bool = False
 ) -> tuple[Program, set[Atom]]:
-    """``program`` with these outputs and what they need, and all that they read.
+    """``program`` reduced to these outputs; also the Vars that it reads.
 
-    Equations that have an effect are kept if ``effects`` says so.
+    Equations with side effects are kept if ``effects`` is true.
     """
     live: set[Atom] = set(outputs)
     kept: list[Equation] = []
@@ -230,7 +230,7 @@ def pruned(
 def cond_types(
     index: ArrayType, *operands: ArrayType, branches: tuple[Program, ...]
 ) -> tuple[ArrayType, ...]:
-    """The types that every branch gives."""
+    """The result types, which all branches share."""
     check_closed("cond", *branches)
     if index.shape or index.dtype != dtypes.int32:
         raise DTypeError(f"cond: the index is i32[], not {index}")
@@ -249,7 +249,7 @@ def cond_types(
 def cond_reference(
     index: Array, *operands: Array, branches: tuple[Program, ...]
 ) -> tuple[Array, ...]:
-    """The results of the branch that ``index`` says, the nearest if there is none."""
+    """The results of branch ``index``, clamped to the branches there are."""
     chosen = min(max(int(index), 0), len(branches) - 1)
     return tuple(_arrays(evaluate(branches[chosen], _arrays(operands))))
 
@@ -264,7 +264,7 @@ def while_types(
     cond_consts: int,
     body_consts: int,
 ) -> tuple[ArrayType, ...]:
-    """The types of the carry, which the body keeps."""
+    """The types of the carry, which the body preserves."""
     check_closed("while_loop", cond_program, body_program)
     first, second = cond_consts, cond_consts + body_consts
     carry = operands[second:]
@@ -291,7 +291,7 @@ def limited_while(
     body_consts: int,
     limit: float = math.inf,
 ) -> tuple[tuple[Array, ...], int]:
-    """The carry after at most ``limit`` iterations, and how many there were."""
+    """Run the carry through the body, at most ``limit`` times; also the count."""
     second = cond_consts + body_consts
     values = _arrays(operands)
     for_cond, for_body = values[:cond_consts], values[cond_consts:second]
@@ -315,7 +315,7 @@ def scan_types(
     carry: int,
     unroll: int,
 ) -> tuple[ArrayType, ...]:
-    """The types of the carry, and of the slices' results put one after the other."""
+    """The types of the carry, and of the stacked results of iterations."""
     check_closed("scan", program)
     if length < 0 or unroll < 1:
         raise ArgumentError(f"scan: length is {length}, unroll is {unroll}")
@@ -324,8 +324,8 @@ def scan_types(
         if not x.shape or x.shape[0] != length:
             raise ShapeError(f"scan: {x} is not scanned in {length} steps")
     slices = [x.with_shape(x.shape[1:]) for x in xs]
-    taken = (*operands[:consts], *state, *slices)
-    check_types(f"scan: operands of {program.name}", taken, program.input_types)
+    inputs = (*operands[:consts], *state, *slices)
+    check_types(f"scan: operands of {program.name}", inputs, program.input_types)
     check_types("scan: the carry", program.output_types[:carry], state)
     return (
         *(plain(t) for t in program.output_types[:carry]),
@@ -342,7 +342,7 @@ def scan_reference(
     carry: int,
     unroll: int,
 ) -> tuple[Array, ...]:
-    """The carry after all steps, and the results of each step, one after the other."""
+    """The final carry, and the stacked results of all iterations."""
     fixed, state, xs = parts_of(_arrays(operands), consts, carry)
     ys = [np.zeros((length, *t.shape), t.dtype) for t in program.output_types[carry:]]
     for step in reversed(range(length)) if reverse else range(length):

@@ -1,4 +1,4 @@
-"""cond: the results of one of several Programs, chosen by an index."""
+"""cond: the results of one of several Programs, selected by an index."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ def _each_its_own(
     mapped: Sequence[bool],
     branches: Branches,
 ) -> tuple[list[Atom], list[Dim]]:
-    """All branches are computed, and each place takes from the one that it chose.
+    """Compute all branches; each member selects from the branch of its index.
 
-    A branch has no derivative by the operands of a place that did not choose it, where
-    that might be infinite, and times 0 not a number. For that, operands that are not
-    mapped are repeated, but for large ones, of which each place would have its own.
-    What every branch returns as it came is returned so.
+    A branch contributes no derivative for members that did not select it: such a
+    derivative may be infinite, and its product with 0 is NaN. For this, operands that
+    are not mapped are repeated, except large ones. A value that all branches return
+    unchanged is returned directly.
     """
     guarded = [
         isinstance(x, Var)
@@ -137,27 +137,27 @@ def _each_its_own(
     dims: list[Dim] = []
     for number, values in enumerate(zip(*results, strict=True)):
         passed = {_passed_on(branch, number) for branch in branches}
-        place = passed.pop() if len(passed) == 1 else None
-        outputs.append(_chosen(index, values) if place is None else operands[place])
-        dims.append(0 if place is None or mapped[place] else None)
+        source = passed.pop() if len(passed) == 1 else None
+        outputs.append(_chosen(index, values) if source is None else operands[source])
+        dims.append(0 if source is None or mapped[source] else None)
     return outputs, dims
 
 
 def _passed_on(branch: Program, number: int) -> int | None:
-    """The input that output ``number`` is; None if it is none."""
+    """The input that output ``number`` equals, or None."""
     output = branch.outputs[number]
     return next((k for k, v in enumerate(branch.inputs) if v is output), None)
 
 
 def _where(flags: Atom, x: Atom, y: Atom) -> Atom:
-    """Of arrays with a leading axis, the slices of x or of y."""
+    """Select slices of x or y along the leading axis."""
     if x.type.ndim > 1:
         flags = views.broadcast_in_dim(flags, shape=x.type.shape, axes=(0,))
     return e.select(flags, x, y)
 
 
 def _chosen(index: Atom, values: Sequence[Atom]) -> Atom:
-    """Of arrays with a leading axis, each slice from the one that ``index`` says."""
+    """Select each slice along the leading axis from the array of its ``index``."""
     result = values[-1]
     for number in reversed(range(len(values) - 1)):
         result = _where(discrete.le(index, number), values[number], result)
@@ -205,9 +205,9 @@ def _split(
 
 
 class _Slots:
-    """Where branches keep what their linear parts read: those of a type share a place.
+    """Slots for the residuals of branches; residuals of equal type share a slot.
 
-    A known operand is read as it is. ``vars`` are the places, outside.
+    Known operands are read directly. ``vars`` are the slots in the outer Program.
     """
 
     def __init__(self, parts: Sequence[Parts], operands: Sequence[Atom]) -> None:
@@ -227,7 +227,7 @@ class _Slots:
         self.vars = [Var(t) for t in self.types]
 
     def _placed(self, p: Parts) -> dict[int, int]:
-        """The number of each residual by the slot that it is in."""
+        """The index of each residual, by its slot."""
         free = list(range(len(self.types)))
         placed: dict[int, int] = {}
         residuals = p.known.outputs[len(p.known.outputs) - p.residuals :]
@@ -243,7 +243,7 @@ class _Slots:
         return placed
 
     def known(self, p: Parts, outputs: int) -> Program:
-        """The known branch, with a value in every slot: zeros where it has none."""
+        """The known branch, with a value in every slot: zeros in unused ones."""
         placed = self._placed(p)
         builder = ProgramBuilder(p.known.name)
         with builder:
@@ -256,7 +256,7 @@ class _Slots:
             return builder.build([*results[:outputs], *filled])
 
     def linear(self, p: Parts) -> Program:
-        """The linear branch: known operands, slots, unknown operands in."""
+        """The linear branch, which takes known operands, slots and unknown operands."""
         placed = self._placed(p)
         inner = p.linear.inputs
         residuals = p.known.outputs[len(p.known.outputs) - p.residuals :]
@@ -350,7 +350,7 @@ cond = Primitive(
     batch=OverPrograms(_batch),
     split=OverPrograms(_split),
     samples=_samples,
-    doc="The results of one of several Programs, by an index.",
+    doc="The results of one of several Programs, selected by an index.",
 )
 
 ROWS = (cond,)

@@ -1,4 +1,4 @@
-"""What rules write loops with: counts, entries along axis 0, loops of functions."""
+"""Helpers with which rules emit loops: counts, entries along axis 0, loops."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Values = Sequence[Atom]
 
 
 def count_of(value: int) -> Literal:
-    """A number of steps or entries."""
+    """A count of iterations or entries."""
     return Literal(value, dtypes.int64)
 
 
 def starts_of(x: Atom, index: Atom) -> list[Atom]:
-    """Where entry ``index`` along axis 0 begins."""
+    """The start of entry ``index`` along axis 0."""
     return [index, *[count_of(0)] * (x.type.ndim - 1)]
 
 
 def read(tape: Atom, index: Atom) -> Atom:
-    """Entry ``index`` of an array, along axis 0."""
+    """Entry ``index`` of an array along axis 0."""
     shape = tape.type.shape[1:]
     entry = dynamic_slices.dynamic_slice(
         tape, *starts_of(tape, index), sizes=(1, *shape)
@@ -32,7 +32,7 @@ def read(tape: Atom, index: Atom) -> Atom:
 
 
 def write(tape: Atom, value: Atom, index: Atom) -> Atom:
-    """The array with ``value`` as entry ``index`` along axis 0."""
+    """The array with entry ``index`` along axis 0 replaced by ``value``."""
     entry = views.reshape(value, shape=(1, *value.type.shape))
     return dynamic_slices.dynamic_update_slice(tape, entry, *starts_of(tape, index))
 
@@ -43,7 +43,7 @@ def repeat(
     consts: Values,
     carry: Values,
 ) -> list[Atom]:
-    """A while_loop of functions of the constants and the carry."""
+    """A while_loop whose condition and body are Python functions."""
     n = len(consts)
     types = [x.type for x in (*consts, *carry)]
     return all_of(

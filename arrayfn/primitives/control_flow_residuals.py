@@ -1,4 +1,4 @@
-"""What the linear part of a scan reads of the known part, and where it gets it from."""
+"""The residuals of a split scan, and how the linear loop gets them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from arrayfn.primitives import views
 from arrayfn.primitives.base import Convert, Primitive, Scalar, View
 from arrayfn.primitives.control_flow import Parts, building, unless
 
-# What is computed again in the linear loop rather than stacked by the known one:
-# elementwise, of a few additions' cost each, and of at most two more arrays to read.
+# Recomputed in the linear loop rather than stacked by the known one: elementwise
+# equations of small cost that read at most two more arrays.
 _CHEAP_COST: Final = 4
-_MOST_EQUATIONS: Final = 4
-_MOST_ARRAYS: Final = 2
+_MAX_EQUATIONS: Final = 4
+_MAX_ARRAYS: Final = 2
 
 
 class Residuals:
-    """The residuals of a scan, a scan's ``parts``.
+    """The residuals of a scan that is split into ``parts``.
 
-    A constant or slice of the known loop is read as it is; what follows from constants
-    alone is computed once, before the loops (``hoisted``); what is cheap to compute of
-    what there is, is computed ``again`` in the linear loop; the rest is ``stacked`` by
-    the known loop. ``fixed`` and ``sliced`` pair inputs of the linear step with
+    Constants and slices of the known loop are read directly. Values that depend on
+    constants alone are computed once, before the loops (``hoisted``). Cheap values are
+    recomputed in the linear loop (``again``). All others are stacked by the known loop
+    (``stacked``). ``fixed`` and ``sliced`` pair inputs of the linear step with
     operands; ``stacked`` pairs values of the known step with the loop's results.
     """
 
@@ -37,14 +37,14 @@ class Residuals:
         consts = whole.params["consts"]
         begin = consts + whole.params["carry"]
         body = parts.known
-        places = unless(range(len(whole.inputs)), unknown)
-        source = dict(zip(body.inputs, places, strict=True))
+        numbers = unless(range(len(whole.inputs)), unknown)
+        source = dict(zip(body.inputs, numbers, strict=True))
         self.outside: dict[Var, Atom] = {
             v: whole.inputs[k] for v, k in source.items() if k < consts
         }
         self.slices = {v: whole.inputs[k] for v, k in source.items() if k >= begin}
         count = len(body.outputs) - parts.residuals
-        carried = sum(consts <= k < begin for k in places)
+        carried = sum(consts <= k < begin for k in numbers)
         results = unless(whole.outputs, parts.unknown)
         self.stacks: dict[Atom, Var] = dict(
             zip(body.outputs[carried:count], results[carried:], strict=True)
@@ -52,14 +52,14 @@ class Residuals:
         self.invariant = _makers_of_invariants(body, self.outside)
         self.makers = {v: made for made in body.equations for v in made.outputs}
         self.position = {v: k for k, v in enumerate(self.makers)}
-        # Views of literals are in the linear step already.
+        # Views of literals are already in the linear step.
         self.defined = {v for made in parts.linear.equations for v in made.outputs}
         residuals = [v for v in body.outputs[count:] if isinstance(v, Var)]
         for var in sorted(residuals, key=lambda v: self.position.get(v, -1)):
             self.keep(var)
 
     def keep(self, var: Var) -> None:
-        """Make ``var`` a value of the linear step."""
+        """Make ``var`` available in the linear step."""
         if self.is_there(var):
             self.read(var)
             return
@@ -79,12 +79,12 @@ class Residuals:
         self.again.update(dict.fromkeys(recipe))
 
     def is_there(self, var: Var) -> bool:
-        """Whether ``var`` is known without being stacked for the linear loop alone."""
+        """Whether ``var`` is available without being stacked for the linear loop."""
         known = (self.slices, self.outside, self.invariant, self.stacks)
         return any(var in values for values in known)
 
     def read(self, var: Var) -> None:
-        """Make ``var``, which is there, an input of the linear step."""
+        """Make ``var``, which is available, an input of the linear step."""
         if var in self.slices:
             self.sliced[var] = self.slices[var]
         elif var in self.outside or var in self.invariant:
@@ -94,7 +94,7 @@ class Residuals:
             self.sliced[var] = self.stacks[var]
 
     def recipe(self, var: Var) -> list[Equation] | None:
-        """The equations that make ``var`` of what is there; None if it is not cheap."""
+        """The equations that compute ``var`` from available values; None if costly."""
         found: dict[Var, Equation] = {}
         leaves: set[Var] = set()
         pending = [var]
@@ -106,12 +106,12 @@ class Residuals:
                 leaves.add(wanted)
                 continue
             made = self.makers.get(wanted)
-            if made is None or not _is_cheap(made) or len(found) == _MOST_EQUATIONS:
+            if made is None or not _is_cheap(made) or len(found) == _MAX_EQUATIONS:
                 return None
             found[wanted] = made
             pending += [a for a in made.inputs if isinstance(a, Var)]
         more = [v for v in leaves if v.type.shape and v not in self.sliced | self.fixed]
-        if len(more) > _MOST_ARRAYS:
+        if len(more) > _MAX_ARRAYS:
             return None
         return [q for v, q in self.makers.items() if v in found]
 
@@ -139,7 +139,7 @@ def _is_cheap(equation: Equation) -> bool:
 
 
 def _makers_of_invariants(body: Program, fixed: Iterable[Var]) -> dict[Var, Equation]:
-    """What makes the values that follow from ``fixed`` inputs alone."""
+    """The equations of the values that depend on ``fixed`` inputs alone."""
     known = set(fixed)
     makers: dict[Var, Equation] = {}
     for made in body.equations:

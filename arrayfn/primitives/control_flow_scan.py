@@ -1,7 +1,7 @@
-"""scan: a Program run with each slice of arrays in turn, and a carry between the steps.
+"""scan: runs a Program for each slice of arrays, with a carry between iterations.
 
-The operands are constants, the first carry, and arrays that are cut along axis 0; the
-Program takes constants, carry and slices, and gives the carry and a slice of each
+The operands are constants, the initial carry, and arrays that are sliced along axis 0.
+The Program takes constants, carry and slices. It returns the carry and a slice of each
 result.
 """
 
@@ -133,7 +133,7 @@ def _batch(
         varies = results[:carry]
     operands: list[Atom] = []
     for k, (x, dim) in enumerate(zip(inputs, dims, strict=True)):
-        if k >= consts + carry:  # slices along axis 0: the mapped axis comes after
+        if k >= consts + carry:  # sliced along axis 0, so the mapped axis comes second
             operands.append(x if dim is None else views.move_axis(x, dim, 1))
         elif dim is not None or (k >= consts and varies[k - consts]):
             operands.append(views.batched(size, x, dim))
@@ -142,8 +142,10 @@ def _batch(
     outputs = all_of(
         scan(*operands, program=body, consts=consts, carry=carry, **params)
     )
-    places = [0] * carry + [1] * ys
-    return outputs, [d if m else None for d, m in zip(places, results, strict=True)]
+    axes_of_outputs = [0] * carry + [1] * ys
+    return outputs, [
+        d if m else None for d, m in zip(axes_of_outputs, results, strict=True)
+    ]
 
 
 # Reverse mode.
@@ -225,11 +227,15 @@ def _transpose(
     reverse: bool,
     **params: Any,
 ) -> list[Atom | None]:
-    # Backwards: the carry is the cotangents of the constants, added up, and those of
-    # the carry; known slices and the results' cotangents come in, slices' go out.
+    # The backward loop carries the summed cotangents of the constants, and those of the
+    # carry. It takes known slices and results' cotangents; it returns those of slices.
     is_linear = [isinstance(x, Linear) for x in inputs]
     of_consts, _, of_xs = parts_of(is_linear, consts, carry)
-    linear = [*of_consts, *[True] * carry, *of_xs]  # a carry that is known is zero
+    linear = [
+        *of_consts,
+        *[True] * carry,
+        *of_xs,
+    ]  # the cotangent of a known carry is zero
     ct_carry, ct_ys = parts_of(cotangents, carry)
     from_ys = [ct is not None for ct in ct_ys]
     varies = [ct is not None for ct in ct_carry]
@@ -290,9 +296,9 @@ def _placed(
 def _backward_step(
     body: Program, known: int, consts: int, added: Sequence[bool], state: int
 ) -> Program:
-    """``body``, a transposed step, with its sums as a carry.
+    """The transposed step ``body`` with the summed cotangents as a carry.
 
-    It takes known constants, known slices, cotangents of the carry and of the results.
+    It takes known constants, known slices, and cotangents of the carry and the results.
     """
     builder = ProgramBuilder(body.name)
     of_consts, of_xs, ct_state, ct_ys = parts_of(
@@ -354,7 +360,7 @@ scan = Primitive(
     batch=OverPrograms(_batch),
     split=OverPrograms(_split),
     samples=_samples,
-    doc="A Program run with each slice of arrays in turn, and a carry between them.",
+    doc="Runs a Program for each slice of arrays, with a carry between iterations.",
 )
 
 ROWS = (scan,)

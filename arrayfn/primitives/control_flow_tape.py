@@ -1,16 +1,17 @@
-"""The derivative of while_loop in reverse: a tape of bounded size.
+"""Reverse mode of while_loop, with a tape of bounded size.
 
-How often the loop runs is not known before it does, so what its derivative needs of
-each step cannot be kept in an array with a place for each. The loop keeps its carry
-instead, every ``stride`` steps: at first at each step, and when the tape is half full,
-every other entry is dropped and the stride is doubled. Backwards, a step whose carry is
-on the tape is differentiated there; else steps are run again from the last entry
-before it, and put on the part of the tape that is free by then. Memory does not grow
-with the number of steps, and up to half as many steps as the tape has entries nothing
-is run twice but the step that is differentiated.
+The trip count is not known in advance, so residuals cannot be stacked in an array with
+an entry per iteration. Instead the loop writes its carry to a tape every ``stride``
+iterations: at first in each one. When the tape is half full, every other entry is
+dropped and the stride doubles. Backwards, an iteration whose carry is on the tape is
+differentiated from there. For others, iterations run again from the last entry before
+them, and are written to the part of the tape that is free by then. Memory does not grow
+with the trip count. If the trip count is at most half the number of entries, each
+iteration runs again only to be differentiated.
 
-The linear part of a loop is a primitive, ``while_linear``: the steps of the carry and
-of its tangents, run ``trips`` times. Forwards it is a while_loop, backwards the above.
+The linear part of a loop is the primitive ``while_linear``: the iterations of the carry
+and of its tangents, run ``trips`` times. Forwards it is a while_loop, backwards it
+works as described.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ from arrayfn.primitives.control_flow_repeat import (
     write,
 )
 
-_MOST_ENTRIES, _LEAST_ENTRIES = 1024, 16
+_MAX_ENTRIES, _MIN_ENTRIES = 1024, 16
 _TAPE_BYTES = 2**24
 
 
 def entries_of(carry: Sequence[ArrayType]) -> int:
-    """How many carries a tape has room for: 16 to 1024, by their size."""
+    """The number of entries of a tape: 16 to 1024, by the size of the carry."""
     each = max(1, sum(t.nbytes for t in carry))
-    entries = _MOST_ENTRIES
-    while entries > _LEAST_ENTRIES and entries * each > _TAPE_BYTES:
+    entries = _MAX_ENTRIES
+    while entries > _MIN_ENTRIES and entries * each > _TAPE_BYTES:
         entries //= 2
     return entries
 
@@ -60,10 +61,10 @@ def entries_of(carry: Sequence[ArrayType]) -> int:
 def split_while(
     whole: Equation, parts: Parts, condition: Program, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
-    """A while_loop as one that fills a tape, and a ``while_linear`` that reads it.
+    """Split a while_loop into one that fills a tape and a ``while_linear``.
 
-    ``parts`` are those of the body, ``unknown`` its inputs that are so; ``condition``
-    takes the known ones only.
+    ``parts`` is the split body, and ``unknown`` marks its unknown inputs. ``condition``
+    takes only the known ones.
     """
     first = whole.params["cond_consts"]
     for_cond, operands = whole.inputs[:first], whole.inputs[first:]
@@ -104,9 +105,9 @@ def split_while(
 
 
 def _replayed(body: Program, consts: int) -> tuple[Program, list[bool]]:
-    """The steps that residuals follow from: (consts, part of the carry) -> (it, they).
+    """The step that residuals depend on: (consts, part of carry) -> (part, residuals).
 
-    Also which values of the carry that part is.
+    Also returned: which values of the carry are in that part.
     """
     state = body.inputs[consts:]
     results, residuals = parts_of(body.outputs, len(state))
@@ -122,7 +123,7 @@ def _replayed(body: Program, consts: int) -> tuple[Program, list[bool]]:
 
 
 class _Recording:
-    """The known loop, filling a tape with what it carries (part of it: ``kept``)."""
+    """The known loop, which fills a tape with the ``kept`` part of its carry."""
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class _Recording:
         self.half = self.entries // 2
 
     def emit(self, fixed: Values, state: Values) -> list[Atom]:
-        """trips, stride, the tape, the last carry."""
+        """Emit the loop; return trips, stride, the tape and the final carry."""
         going = self.going(fixed, state)
         if not self.taped:
             zero = count_of(0)
@@ -154,18 +155,18 @@ class _Recording:
         ]
         carry = [count_of(0), count_of(1), count_of(0), *tape, *state, going]
         _, stride, trips, *rest = repeat(
-            lambda _, v: v[-1], self.fill_and_thin, fixed, carry
+            lambda _, v: v[-1], self.fill_and_drop, fixed, carry
         )
         return [trips, stride, *rest[:-1]]
 
     def going(self, fixed: Values, state: Values) -> Atom:
         return emitted(self.condition, [*fixed[: self.for_cond], *state])[0]
 
-    def fill_and_thin(self, fixed: Values, carry: Values) -> list[Atom]:
-        """Until the tape is half full, or the loop ends."""
+    def fill_and_drop(self, fixed: Values, carry: Values) -> list[Atom]:
+        """Iterate until the tape is half full or the loop ends, then thin the tape."""
         slot, stride, trips, *rest = carry
         tape, state = rest[: self.taped], rest[self.taped :]
-        # Every other entry moves to the front, one by one: it is done in place.
+        # Move every other entry to the front, in place.
         full = discrete.eq(slot, self.half)
         moves = e.select(full, count_of(self.half // 2), count_of(0))
         _, *tape = repeat(
@@ -188,7 +189,7 @@ class _Recording:
         return [results[0], stride, *results[1:]]
 
     def entry(self, fixed: Values, carry: Values) -> list[Atom]:
-        """Put the carry on the tape, and make up to ``stride`` steps."""
+        """Write the carry to the tape, and run up to ``stride`` iterations."""
         slot, trips, *rest = carry
         tape, state = rest[: self.taped], rest[self.taped :]
         saved = where(state[:-1], self.kept)
@@ -197,7 +198,7 @@ class _Recording:
         return [e.add(slot, 1), e.add(trips, steps), *tape, *state]
 
     def advanced(self, fixed: Values, carry: Values, limit: Atom | None) -> list[Atom]:
-        """Steps, counted, until the loop ends or there are ``limit`` of them."""
+        """Run and count iterations until the loop ends, at most ``limit`` of them."""
 
         def goes_on(consts: Values, values: Values) -> Atom:
             if limit is None:

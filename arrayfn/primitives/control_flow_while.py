@@ -1,8 +1,8 @@
-"""while_loop: a Program run for as long as another one says so.
+"""while_loop: runs a Program while another one returns True.
 
-The operands are the condition's constants, the body's, and the first carry; the
-condition takes its constants and the carry, the body its own and the carry, which it
-gives back. In reverse the loop becomes two: see ``control_flow_tape``.
+The operands are the condition's constants, the body's constants, and the initial carry.
+The condition takes its constants and the carry. The body takes its constants and the
+carry, and returns the next carry. For reverse mode see ``control_flow_tape``.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ def _batch(
         condition, (each_its_own,) = batch(
             cond_program, size, [*of_cond, *varies], [False]
         )
-        if each_its_own:  # they stop at different times: what changes differs
+        if (
+            each_its_own
+        ):  # members stop at different times, so carries that change are mapped
             varies = [v or c for v, c in zip(varies, changes, strict=True)]
         body, results = batch(body_program, size, [*of_body, *varies], varies)
         if results == varies:
@@ -147,10 +149,10 @@ def _until_all_stop(
     state: Sequence[Atom],
     mapped: Sequence[bool],
 ) -> list[Atom]:
-    """A loop that goes on while any place does; the others keep their values.
+    """A loop that runs while any member does; stopped members keep their values.
 
-    Values that are not ``mapped`` are the same for all, and stay what they are. Which
-    places go on is carried, as the last value.
+    Carries that are not ``mapped`` do not change. The last carry says which members
+    continue.
     """
     going = emitted(condition, [*for_cond, *state])[0]
     conds, bodies = len(for_cond), len(for_body)
@@ -160,7 +162,7 @@ def _until_all_stop(
 
     def step(*values: Atom) -> list[Atom]:
         fixed, inner, (*before, goes_on) = parts_of(values, conds, bodies)
-        # Places that have stopped have no derivative by what the body makes of them.
+        # The body's results for stopped members must not contribute derivatives.
         guarded = [
             e.select(_along(goes_on, x.type), x, views.stop_gradient(x))
             if varies and x.type.dtype in dtypes.INEXACT
@@ -192,7 +194,7 @@ def _until_all_stop(
 
 
 def _along(flags: Atom, type: ArrayType) -> Atom:
-    """A flag for each slice of an array, for each of its elements."""
+    """Broadcast a flag for each slice of an array to its elements."""
     if type.ndim == 1:
         return flags
     return views.broadcast_in_dim(flags, shape=type.shape, axes=(0,))
@@ -265,7 +267,7 @@ while_loop = Primitive(
     batch=OverPrograms(_batch),
     split=OverPrograms(_split),
     samples=_samples,
-    doc="A carry run through a Program for as long as another says so.",
+    doc="Runs a Program on a carry while another Program returns True.",
 )
 
 ROWS = (while_loop,)

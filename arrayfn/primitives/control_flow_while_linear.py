@@ -1,9 +1,9 @@
-"""while_linear: the steps of a loop's carry and of its tangents, run ``trips`` times.
+"""while_linear: the iterations of a loop's carry and its tangents, run ``trips`` times.
 
 The operands are ``trips``, the tape's ``stride``, the tape (see ``control_flow_tape``),
 the constants of the known step, those of the linear step, and the linear carry. The
-known step takes its constants and the carry, and gives the carry and residuals; the
-linear one takes residuals, its constants and its carry, which it gives back.
+known step takes its constants and the carry, and returns the carry and residuals. The
+linear step takes residuals, its constants and its carry, and returns the next carry.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def _types(
     check_types("while_linear: trips and stride", (trips, stride), count)
     tapes, known, rest = parts_of(operands, tape, consts)
     entries = [t.with_shape(t.shape[1:]) for t in tapes]
-    taken = [*known, *entries]
-    check_types("while_linear: known operands", taken, known_program.input_types)
+    inputs = [*known, *entries]
+    check_types("while_linear: known operands", inputs, known_program.input_types)
     results, residuals = parts_of(known_program.output_types, tape)
     check_types("while_linear: results of the known step", results, entries)
-    taken = [*residuals, *rest]
-    check_types("while_linear: linear operands", taken, linear_program.input_types)
+    inputs = [*residuals, *rest]
+    check_types("while_linear: linear operands", inputs, linear_program.input_types)
     carry = linear_program.output_types
     check_types("while_linear: the carry", carry, rest[linear_consts:])
     return tuple(plain(t) for t in carry)
@@ -82,7 +82,7 @@ def _expand(
     consts: int,
     linear_consts: int,
 ) -> list[Atom]:
-    """The loop forwards: the carry begins with the first entry of the tape."""
+    """The forward loop, whose carry begins with the first entry of the tape."""
     trips, _, *rest = operands
     tapes, fixed, tail = parts_of(rest, tape, consts + linear_consts)
     begin = [read(t, count_of(0)) for t in tapes]
@@ -163,7 +163,7 @@ def _transpose(
     trips, stride, *rest = given
     residuals = len(known_program.outputs) - tape
     linear = [False] * residuals + [True] * (len(linear_program.inputs) - residuals)
-    # Which sums and cotangents there are at all: those of some step.
+    # The sums and cotangents that are nonzero in some iteration.
     added = [False] * linear_consts
     varies = [ct is not None for ct in cotangents]
     while True:
@@ -191,9 +191,9 @@ def _transpose(
 
 
 class _Backwards:
-    """The steps from the last to the first, each with the carry that it began with.
+    """The iterations from the last to the first, each from its initial carry.
 
-    On the tape are carries of ``top`` steps, whose numbers ``places`` has.
+    The tape has the carries of ``top`` iterations, whose indices are in ``iterations``.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class _Backwards:
     def emit(
         self, trips: Atom, stride: Atom, known: Values, cotangents: Values
     ) -> list[Atom]:
-        """The sums and cotangents at the beginning of the loop."""
+        """Emit the backward loop; return the sums and cotangents at the beginning."""
         tapes, fixed = parts_of(known, self.tape)
         if not tapes:
             results = repeat(
@@ -224,40 +224,40 @@ class _Backwards:
             return results[1:]
         entries = tapes[0].type.shape[0]
         numbers = views.iota(shape=(entries,), axis=0, dtype=dtypes.int64)
-        # As many entries as begin before the end of the loop.
+        # The number of entries before the end of the loop.
         top = e.floor_divide(e.sub(e.add(trips, stride), 1), stride)
         carry = [trips, top, e.mul(numbers, stride), *tapes, *cotangents]
         results = repeat(lambda _, v: discrete.gt(v[0], 0), self.step, fixed, carry)
         return results[3 + self.tape :]
 
     def step(self, fixed: Values, carry: Values) -> list[Atom]:
-        """One step backwards."""
-        left, top, places, *rest = carry
+        """One backward iteration."""
+        left, top, iterations, *rest = carry
         tapes, cotangents = parts_of(rest, self.tape)
-        top, places, *tapes = repeat(
+        top, iterations, *tapes = repeat(
             lambda consts, v: discrete.lt(
                 read(v[1], e.sub(v[0], 1)), e.sub(consts[-1], 1)
             ),
             self.run_again,
             [*fixed, left],
-            [top, places, *tapes],
+            [top, iterations, *tapes],
         )
         top, left = e.sub(top, 1), e.sub(left, 1)
         state = [read(t, top) for t in tapes]
         pulled = self.pulled_back(fixed, state, cotangents)
-        return [left, top, places, *tapes, *pulled]
+        return [left, top, iterations, *tapes, *pulled]
 
     def run_again(self, fixed: Values, carry: Values) -> list[Atom]:
-        """From the last entry, part of the way to the step before ``left``.
+        """Run again from the last entry, part of the way to iteration ``left`` - 1.
 
-        The entries that are free are spread over the way, and half of them kept for the
-        part that comes after: so there are always some near its end.
+        The free entries are spread over the way, and half of them are kept for the part
+        after it, so that there are always entries near its end.
         """
         *consts, left = fixed
-        top, places, *tapes = carry
+        top, iterations, *tapes = carry
         last = e.sub(top, 1)
-        place = read(places, last)
-        way = e.sub(e.sub(left, 1), place)
+        iteration = read(iterations, last)
+        way = e.sub(e.sub(left, 1), iteration)
         free = e.sub(count_of(tapes[0].type.shape[0]), top)
         pieces = e.add(e.floor_divide(free, 2), 1)
         steps = e.floor_divide(e.sub(e.add(way, pieces), 1), pieces)
@@ -272,14 +272,14 @@ class _Backwards:
         )[1:]
         return [
             e.add(top, 1),
-            write(places, e.add(place, steps), top),
+            write(iterations, e.add(iteration, steps), top),
             *(write(t, x, top) for t, x in zip(tapes, state, strict=True)),
         ]
 
     def pulled_back(
         self, fixed: Values, state: Values, cotangents: Values
     ) -> list[Atom]:
-        """Sums and cotangents, one step earlier."""
+        """The sums and cotangents, one iteration earlier."""
         residuals = emitted(self.known, [*fixed, *state])[self.tape :]
         sums, moving = parts_of(cotangents, self.sums)
         results = emitted(self.backward, [*residuals, *moving])
@@ -332,8 +332,8 @@ while_linear = Primitive(
     transpose=OverPrograms(_transpose),
     batch=OverPrograms(_batch),
     samples=_samples,
-    doc="The linear part of a while_loop: its tangents' steps beside those of its "
-    "carry, which a tape has.",
+    doc="The linear part of a while_loop: iterates its tangents beside its carry, "
+    "which a tape provides.",
 )
 
 ROWS = (while_linear,)

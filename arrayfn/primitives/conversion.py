@@ -38,7 +38,7 @@ def literal(value: PythonScalar, dtype: DType) -> Literal:
 
 
 def convert(x: Atom, dtype: DType) -> Atom:
-    """``x`` as ``dtype``; itself, if it is so already."""
+    """``x`` as ``dtype``; ``x`` itself if it has that dtype."""
     if x.type.dtype == dtype and not x.type.weak:
         return x
     keeps_kind = dtype in dtypes.COMPLEX or x.type.dtype not in dtypes.COMPLEX
@@ -48,7 +48,7 @@ def convert(x: Atom, dtype: DType) -> Atom:
 
 
 def as_dtype(x: Atom, dtype: DType) -> Atom:
-    """``x`` with a ``dtype``, weak or not; itself, if it has that."""
+    """``x`` with a ``dtype`` that is not weak; ``x`` itself if it has that type."""
     return x if x.type.dtype == dtype else convert(x, dtype)
 
 
@@ -74,9 +74,9 @@ def _reference(
 
 
 def _to_integer(x: Array, dtype: DType) -> Array:
-    # Outside the integers' range NumPy leaves the result to the machine.
+    # Outside the integer's range, NumPy's result depends on the machine.
     limits = np.iinfo(dtype)
-    # The greatest need not be a float, but the power of two that follows it is.
+    # The largest integer need not be a float, but the next power of two is.
     above, below = x >= float(int(limits.max) + 1), x <= float(limits.min)
     inside = np.where(above | below | np.isnan(x), 0.0, x).astype(dtype)
     return np.where(above, limits.max, np.where(below, limits.min, inside)).astype(
@@ -130,7 +130,7 @@ def _samples() -> Iterable[Sample]:
             low = 0.0 if target in dtypes.UNSIGNED else -3.0
             x = random_array(source, (3, 5), 11, low, 3.0)
             yield Sample((x,), {"dtype": target})
-    for source in dtypes.HALVES:
+    for source in (dtypes.float16, dtypes.bfloat16):
         x = random_array(source, (3, 5), 11, -3.0, 3.0)
         yield Sample((x,), {"dtype": dtypes.float32, "excess": True})
 
@@ -145,10 +145,10 @@ convert_element_type = Primitive(
     transpose=_transpose,
     batch=_batch,
     samples=_samples,
-    doc="By value; floats to integers truncate, to the nearest of the range (NaN to "
-    "0); numbers to bool are compared to 0. weak: what came from Python numbers still "
-    "gives way in promotion. excess: a half that the same kernel computes need not be "
-    "rounded before it.",
+    doc="Converts values. Floats are truncated to integers and clamped to their range; "
+    "NaN becomes 0. Numbers become bools by x != 0. weak: the result still gives way "
+    "in promotion, as a Python number does. excess: a 16-bit float that the same "
+    "kernel computes need not be rounded before.",
 )
 
 

@@ -1,17 +1,17 @@
-"""conv_general: products of a kernel with the windows that slide over an operand.
+"""conv_general: products of a kernel with the windows of an operand.
 
-It is a ``dot_general`` whose operands also share *spatial* axes: the kernel's lie over
-windows of the operand's. The axes of each array play four *roles*, in this order:
+It is a ``dot_general`` whose operands also share *spatial* axes: the kernel's axes
+slide over the operand's. The axes of each array have four *roles*, in this order:
 
 * of the operand: group, batch, contracted, spatial;
 * of the kernel: group, free, contracted, spatial (the window);
 * of the output: group, batch, free, spatial (the number of windows).
 
-Each role is a tuple of axes: groups pair as dot_general's batch axes do. In these terms
-both cotangents of a convolution are convolutions with the roles exchanged, and mapping
-adds an axis to a role. All windows lie inside the operand: borders, and gaps between
-its elements, are made by ``pad`` before. The kernel is not reversed (a correlation).
-Halves are multiplied and summed in float32 and rounded once.
+Each role is a tuple of axes; groups pair as dot_general's batch axes do. Both
+cotangents of a convolution are convolutions with the roles exchanged, and batching adds
+an axis to a role. All windows lie inside the operand: ``pad`` makes borders, and gaps
+between its elements. The kernel is not reversed (a correlation). float16 and bfloat16
+are multiplied and summed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -182,16 +182,16 @@ def to_operand(
     strides: Axes,
     dilations: Axes,
 ) -> Atom:
-    """Each element's windows: the reversed kernel over the spread cotangent."""
+    """The operand's cotangent: the reversed kernel over the dilated cotangent."""
     if not ct.type.size:
         return views.broadcast_literal(0, x)
     if max(strides, default=1) > 1 and math.prod(extents_of(w.type, rhs[OUTER])) > 1:
-        # Most of the spread cotangent would be zeros, and multiplied.
+        # Most of the dilated cotangent would be zeros.
         return _to_operand_by_windows(ct, x, w, lhs, rhs, out, strides, dilations)
     counts = extents_of(ct.type, out[SPATIAL])
     sizes = extents_of(w.type, rhs[SPATIAL])
     around = SlidingWindows(out[SPATIAL], sizes, strides, dilations)
-    # Extents of the operand, at the axes that are the cotangent's.
+    # Extents of the operand, at the cotangent's axes.
     extents = dict(zip(out[SPATIAL], extents_of(x, lhs[SPATIAL]), strict=True))
     shape = tuple(extents.get(axis, 0) for axis in range(ct.type.ndim))
     config = spread_config(ct.type.ndim, around, shape, counts)
@@ -220,7 +220,7 @@ def _to_operand_by_windows(
     strides: Axes,
     dilations: Axes,
 ) -> Atom:
-    """The cotangent of the windows, by a product; added up where they overlap."""
+    """The cotangent of the windows by a product, then an overlap-add."""
     geometry = windows_of(w.type, lhs, rhs, strides, dilations)
     windows = contraction.dot_general(
         ct,
@@ -232,8 +232,8 @@ def _to_operand_by_windows(
     own = dict(zip(out[OUTER], lhs[OUTER], strict=True))
     own |= zip(out[SPATIAL], lhs[SPATIAL], strict=True)
     taps = dict(zip(rhs[INNER], lhs[INNER], strict=True))
-    for axis, place in zip(rhs[SPATIAL], lhs[SPATIAL], strict=True):
-        taps[axis] = x.ndim + geometry.axes.index(place)
+    for axis, lhs_axis in zip(rhs[SPATIAL], lhs[SPATIAL], strict=True):
+        taps[axis] = x.ndim + geometry.axes.index(lhs_axis)
     order = (
         *lhs[GROUP],
         *(own[axis] for axis in sorted(own)),
@@ -252,7 +252,7 @@ def to_kernel(
     strides: Axes,
     dilations: Axes,
 ) -> Atom:
-    """The cotangent over the operand: strides and dilations exchange their parts."""
+    """The kernel's cotangent: strides and dilations are exchanged."""
     if not ct.type.size:
         return views.broadcast_literal(0, w)
     limit = list(x.type.shape)
@@ -283,7 +283,7 @@ def to_kernel(
 
 
 def with_mapped(roles: Roles, role: int) -> Roles:
-    """With a mapped axis 0 that plays ``role``."""
+    """``roles`` with a mapped axis 0 in ``role``."""
     shifted = [tuple(axis + 1 for axis in axes) for axes in roles]
     shifted[role] = (0, *shifted[role])
     return shifted[0], shifted[1], shifted[2], shifted[3]
@@ -401,7 +401,7 @@ conv_general = Primitive(
     samples=_samples,
     tolerance=Tolerance(float32=1e-5, float64=1e-14),
     doc="The sum of products of the kernel and each window of the operand, over the "
-    "contracted axes and the window. Roles say what each axis is.",
+    "contracted axes and the window. Each axis has a role.",
 )
 
 ROWS = (conv_general,)

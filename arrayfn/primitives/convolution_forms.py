@@ -1,4 +1,4 @@
-"""A convolution as other primitives: slices added up, or windows and a matrix product.
+"""A convolution as other primitives: a sum of slices, or windows and a matrix product.
 
 Roles of axes are those of ``convolution``.
 """
@@ -27,7 +27,7 @@ INNER: Final = 2  # contracted; of the output, the kernel's free axes
 SPATIAL: Final = 3
 
 SHORT_SUMS: Final = 32
-"""Sums of up to so many products over a window alone are one kernel of slices."""
+"""The largest window whose sum of slices is one kernel."""
 
 
 def extents_of(type: ArrayType, axes: Axes) -> Shape:
@@ -38,7 +38,7 @@ def extents_of(type: ArrayType, axes: Axes) -> Shape:
 def windows_of(
     w: ArrayType, lhs: Roles, rhs: Roles, strides: Axes, steps: Axes
 ) -> SlidingWindows:
-    """The windows of the operand that the kernel lies over, by ascending axis."""
+    """The windows of the operand, by ascending axis."""
     parts = sorted(
         zip(lhs[SPATIAL], extents_of(w, rhs[SPATIAL]), strides, steps, strict=True)
     )
@@ -55,18 +55,18 @@ def sum_of_slices(
     out: Roles,
     geometry: SlidingWindows,
 ) -> Atom:
-    """Nothing is contracted but the window (depthwise): slices times numbers, added.
+    """A depthwise convolution, which contracts only the window, as a sum of slices.
 
-    It fuses into one kernel that reads each element where it lies.
+    It fuses into one kernel that reads the operand directly.
     """
     x_axes = [0] * x.type.ndim
     for role in (GROUP, OUTER, SPATIAL):
-        for axis, place in zip(lhs[role], out[role], strict=True):
-            x_axes[axis] = place
+        for axis, position in zip(lhs[role], out[role], strict=True):
+            x_axes[axis] = position
     w_axes = [0] * w.type.ndim
     for role, target in ((GROUP, GROUP), (OUTER, INNER)):
-        for axis, place in zip(rhs[role], out[target], strict=True):
-            w_axes[axis] = place
+        for axis, position in zip(rhs[role], out[target], strict=True):
+            w_axes[axis] = position
     ones = (1,) * len(geometry.axes)
     # The kernel's taps in the order of the operand's.
     own = dict(zip(lhs[SPATIAL], rhs[SPATIAL], strict=True))
@@ -78,14 +78,14 @@ def sum_of_slices(
     of_kernel = SlidingWindows(
         tuple(axis for axis, _ in pairs), tuple(n for _, n in pairs), ones, ones
     )
-    # Halves are computed in float32 and rounded once.
+    # float16 and bfloat16 are computed in float32 and rounded once.
     wide = dtypes.compute_dtype(type.dtype)
     w = conversion.as_dtype(w, wide)
     total: Atom | None = None
-    for place in np.ndindex(*geometry.sizes):
-        left = _spread(geometry.tap(x, place), lhs[INNER], x_axes, type.shape)
-        at = [0] * len(place)
-        for axis, k in zip(geometry.axes, place, strict=True):
+    for tap in np.ndindex(*geometry.sizes):
+        left = _spread(geometry.tap(x, tap), lhs[INNER], x_axes, type.shape)
+        at = [0] * len(tap)
+        for axis, k in zip(geometry.axes, tap, strict=True):
             at[position[own[axis]]] = k
         right = _element(w, of_kernel, at)
         right = _spread(right, (*rhs[INNER], *rhs[SPATIAL]), w_axes, type.shape)
@@ -96,7 +96,7 @@ def sum_of_slices(
 
 
 def _element(w: Atom, taps: SlidingWindows, at: Sequence[int]) -> Atom:
-    """The kernel at one place of its window."""
+    """The kernel at one position of its window."""
     start = dict(zip(taps.axes, at, strict=True))
     begin = tuple(start.get(axis, 0) for axis in range(w.type.ndim))
     limit = tuple(
@@ -105,15 +105,15 @@ def _element(w: Atom, taps: SlidingWindows, at: Sequence[int]) -> Atom:
     return slicing.slice_(w, start=begin, limit=limit, strides=(1,) * w.type.ndim)
 
 
-def _spread(x: Atom, gone: Axes, places: Sequence[int], shape: Shape) -> Atom:
-    """``x`` without the axes ``gone`` (of extent 1), its others at ``places``."""
+def _spread(x: Atom, gone: Axes, positions: Sequence[int], shape: Shape) -> Atom:
+    """``x`` without axes ``gone`` (of extent 1); the others go to ``positions``."""
     kept = [axis for axis in range(x.type.ndim) if axis not in gone]
-    order = sorted(kept, key=lambda axis: places[axis])
+    order = sorted(kept, key=lambda axis: positions[axis])
     x = views.transpose(x, permutation=(*order, *gone))
     extents = tuple(x.type.shape[: len(kept)])
     x = views.reshape(x, shape=extents)
     return views.broadcast_in_dim(
-        x, shape=shape, axes=tuple(places[axis] for axis in order)
+        x, shape=shape, axes=tuple(positions[axis] for axis in order)
     )
 
 
@@ -128,9 +128,9 @@ def product(
 ) -> Atom:
     """Windows side by side (im2col), and one matrix product.
 
-    Axes are named by the output's axis, or by ``("k", axis)`` of the kernel if they are
-    contracted. The windows lie so that the product needs no other copy: what is
-    contracted in the kernel's order, what is free in the output's.
+    Axes are named by the output's axis, or, if they are contracted, by ``("k", axis)``
+    of the kernel. The layout of the windows is chosen so that the product needs no
+    other copy: contracted axes in the kernel's order, free axes in the output's.
     """
     ndim = x.type.ndim
     spatial = dict(zip(lhs[SPATIAL], rhs[SPATIAL], strict=True))
@@ -142,8 +142,8 @@ def product(
     groups = sorted(lhs[GROUP], key=named.__getitem__)
     free = sorted((a for a in (*lhs[OUTER], *lhs[SPATIAL])), key=named.__getitem__)
     summed = sorted(contracted, key=contracted.__getitem__)
-    # The kernel's axes come first if they are before all free ones in the output; free
-    # axes before them are one more batch, over which the kernel is repeated.
+    # The kernel's axes come first if they precede all free axes of the output. Free
+    # axes before them are another batch, over which the kernel is repeated.
     own = sorted(out[INNER])
     before = [a for a in free if own and named[a] < own[0]]
     swapped = bool(own) and len(before) < len(free)
@@ -151,11 +151,11 @@ def product(
     rest = [a for a in free if a not in batched]
     extents = (*geometry.shape(x.type.shape), *geometry.sizes)
     orders = [(*groups, *batched, *rest, *summed), (*groups, *batched, *summed, *rest)]
-    # Both are a matrix to BLAS; the copy is fast if it runs along memory.
+    # BLAS reads both as matrices; the copy is fast if it is contiguous.
     axes = geometry.axes
     order = max(orders, key=lambda order: _innermost(order, extents, ndim, axes))
     windows = _windows(x, geometry, order)
-    place = {axis: k for k, axis in enumerate(order)}
+    position = {axis: k for k, axis in enumerate(order)}
     kernel_groups = [rhs[GROUP][lhs[GROUP].index(a)] for a in groups]
     if batched:
         w, shift = _repeated(w, [extents[a] for a in batched])
@@ -163,11 +163,11 @@ def product(
         shift = 0
     w_batch = (*(g + shift for g in kernel_groups), *range(shift))
     left = (
-        tuple(place[a] for a in summed),
-        tuple(place[a] for a in (*groups, *batched)),
+        tuple(position[a] for a in summed),
+        tuple(position[a] for a in (*groups, *batched)),
     )
     right = tuple(contracted[a] + shift for a in summed), w_batch
-    # free_axes() takes a kernel's free axes in its own order.
+    # free_axes() keeps the order of a kernel's free axes.
     own_order = sorted(range(len(rhs[OUTER])), key=lambda k: rhs[OUTER][k])
     kernel_names = [out[INNER][k] for k in own_order]
     window_names = [named[a] for a in order if a in rest]
@@ -191,9 +191,9 @@ def product(
 def _innermost(
     order: Sequence[int], extents: Shape, ndim: int, axes: Axes
 ) -> tuple[bool, int]:
-    """How well a copy into this order runs along memory: the last axis and its extent.
+    """How contiguous a copy into this order is: its last axis and that axis's extent.
 
-    The operand's own last axis is best, or that of the windows along it.
+    The operand's last axis is best, or the axis of windows along it.
     """
     last = next((a for a in reversed(order) if extents[a] > 1), order[-1])
     along = axes[last - ndim] if last >= ndim else last
@@ -201,7 +201,7 @@ def _innermost(
 
 
 def _windows(x: Atom, geometry: SlidingWindows, order: Sequence[int]) -> Atom:
-    """The windows, as a view if each has one element, or if there is one."""
+    """The windows; a view if each has one element, or if there is only one."""
     if math.prod(geometry.sizes) == 1:
         x = geometry.tap(x, (0,) * len(geometry.axes))
         x = views.reshape(x, shape=(*x.type.shape, *geometry.sizes))
@@ -233,7 +233,7 @@ def _one_window(x: Atom, geometry: SlidingWindows) -> Atom:
 
 
 def _repeated(w: Atom, extents: Sequence[int]) -> tuple[Atom, int]:
-    """The kernel repeated along new leading axes, and how many these are."""
+    """The kernel repeated along new leading axes, and their number."""
     shape = (*extents, *w.type.shape)
     axes = tuple(range(len(extents), len(shape)))
     return views.broadcast_in_dim(w, shape=shape, axes=axes), len(extents)

@@ -150,7 +150,7 @@ def _product_jvp(
 
 
 def _extremum_jvp(extremum: Callable[[], Any], sign: int) -> Callable[..., Any]:
-    """The elements equal to the extremum so far share its derivative equally."""
+    """Elements equal to the running extremum share its derivative equally."""
 
     def rule(
         primals: Sequence[Atom],
@@ -191,7 +191,7 @@ _ORDERED = _NUMBERS - dtypes.COMPLEX
 
 
 def _cumsum(x: Array, axis: int) -> Array:
-    """The sums so far, each rounded from a wider one."""
+    """Running sums, computed in a wider dtype and rounded."""
     wide = {dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
     return np.cumsum(x, axis=axis, dtype=wide.get(x.dtype, x.dtype)).astype(x.dtype)
 
@@ -202,28 +202,28 @@ cumsum = _row(
     accepts=_NUMBERS,
     jvp=LINEAR,
     transpose=_sum_transpose,
-    doc="Sums of the elements up to each (from the end if reverse), added in order.",
+    doc="Running sums, in order (from the end if reverse).",
 )
 cumprod = _row(
     "cumprod",
     lambda x, axis: np.cumprod(x, axis=axis, dtype=x.dtype),
     accepts=_NUMBERS,
     jvp=_product_jvp,
-    doc="Products of the elements up to each.",
+    doc="Running products.",
 )
 cummax = _row(
     "cummax",
     np.maximum.accumulate,
     accepts=_ORDERED,
     jvp=_extremum_jvp(lambda: e.maximum, -1),
-    doc="The greatest element up to each; NaN from the first NaN on.",
+    doc="Running maxima; NaN from the first NaN on.",
 )
 cummin = _row(
     "cummin",
     np.minimum.accumulate,
     accepts=_ORDERED,
     jvp=_extremum_jvp(lambda: e.minimum, 1),
-    doc="The least element up to each; NaN from the first NaN on.",
+    doc="Running minima; NaN from the first NaN on.",
 )
 
 ROWS = (cumsum, cumprod, cummax, cummin)

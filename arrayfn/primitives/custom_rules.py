@@ -1,15 +1,15 @@
-"""Calls of functions that have derivative rules of their own.
+"""Calls of functions with custom derivative rules.
 
-``custom_jvp`` means its body, but is differentiated by ``jvp_body`` (primals and
-tangents in, outputs and their tangents out). ``custom_vjp`` means its body, but is
-differentiated by ``forward`` (outputs, then residuals) and ``backward`` (residuals,
-then cotangents in; input cotangents out); its tangents pass through
-``custom_vjp_linear``, which can only be transposed.
+``custom_jvp`` computes its body. Its derivative is ``jvp_body``, which takes primals
+and tangents, and returns outputs and their tangents. ``custom_vjp`` computes its body
+too. Its derivative is ``forward``, which returns outputs and residuals, and
+``backward``, which takes residuals and cotangents and returns input cotangents.
+Tangents pass through ``custom_vjp_linear``, which can only be transposed.
 
-A rule may also be the name of a function that gives its Program when it is needed, for
-the inputs that vary: ``jvp_body(varies)`` takes the tangents of those alone.
-``forward(varies)`` gives the pair (forward, backward), and a named ``backward`` is
-called with which cotangents are given, and takes those alone.
+A rule may also be the name of a function that makes the Program when it is needed, for
+the inputs that vary: ``jvp_body(varies)`` takes only their tangents.
+``forward(varies)`` returns the pair (forward, backward). A named ``backward`` is called
+with flags for the given cotangents, and takes only those.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ custom_jvp = Primitive(
     transpose=THROUGH_BODY,
     batch=OverPrograms(_jvp_batch),
     samples=_jvp_samples,
-    doc="A function differentiated by a rule that the user wrote.",
+    doc="A function with the user's jvp rule.",
 )
 
 # custom_vjp
@@ -229,7 +229,7 @@ def _batched_backward(
 ) -> Rule:
     """``backward`` for mapped cotangents and some residuals.
 
-    The cotangent of an input that is not ``mapped`` is the sum of all members'.
+    The cotangent of an input that is not ``mapped`` is the sum over all members.
     """
     if isinstance(backward, str):
         inner = FUNCTIONS.find(backward)
@@ -251,7 +251,7 @@ def _batched_backward(
 
 
 def _total(cotangent: Atom) -> Atom:
-    """The sum of all members' cotangents; zeros where there is no derivative."""
+    """The sum of cotangents over all members; zeros if there is no derivative."""
     type = cotangent.type
     if type.dtype not in dtypes.INEXACT:
         return views.broadcast_literal(0, type.with_shape(type.shape[1:]))
@@ -288,14 +288,14 @@ custom_vjp = Primitive(
     transpose=THROUGH_BODY,
     batch=OverPrograms(_vjp_batch),
     samples=_vjp_samples,
-    doc="A function differentiated in reverse by a rule that the user wrote.",
+    doc="A function with the user's vjp rule.",
 )
 
 # custom_vjp_linear
 
 
 def forward_mode_error(name: str) -> DifferentiationError:
-    """The error for a linear part that is run rather than transposed."""
+    """The error for a linear part that is run instead of transposed."""
     return DifferentiationError(
         f"{name} has a custom_vjp rule, which gives reverse-mode derivatives only; use "
         "grad or vjp, or give the function a custom_jvp rule"

@@ -1,6 +1,6 @@
-"""Elementwise functions without derivatives: rounding, comparison, bits.
+"""Elementwise functions with zero derivatives: rounding, comparison, bits.
 
-Those of floating-point numbers are constant between their steps.
+As functions of floating-point numbers they are piecewise constant.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ floor = elementwise(
     np.floor,
     ZERO_TANGENT,
     accepts=dtypes.FLOATS,
-    doc="The greatest integer not above.",
+    doc="The largest integer not above.",
 )
 ceil = elementwise(
     "ceil",
     np.ceil,
     ZERO_TANGENT,
     accepts=dtypes.FLOATS,
-    doc="The least integer not below.",
+    doc="The smallest integer not below.",
 )
 trunc = elementwise(
     "trunc",
@@ -53,7 +53,7 @@ round = elementwise(
 def _predicate(
     name: str, reference: Any, accepts: frozenset[Any], doc: str, arity: int = 1
 ) -> Primitive:
-    """A function whose result is a bool."""
+    """A function with a bool result."""
     return elementwise(
         name,
         reference,
@@ -66,7 +66,7 @@ def _predicate(
 
 
 def _comparison(name: str, reference: Any, doc: str) -> Primitive:
-    """A comparison of numbers that have an order."""
+    """A comparison of ordered numbers."""
     return _predicate(name, reference, dtypes.ALL - dtypes.COMPLEX, doc, arity=2)
 
 
@@ -169,7 +169,7 @@ shift_right_arithmetic = elementwise(
     arity=2,
     accepts=dtypes.INTEGERS,
     domain=(0.0, 2.0),
-    doc="The floor of x / 2**y; a count outside the width shifts all out.",
+    doc="The floor of x / 2**y; a count outside the width shifts all bits out.",
 )
 shift_right_logical = elementwise(
     "shift_right_logical",

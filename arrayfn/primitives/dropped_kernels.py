@@ -1,8 +1,8 @@
 """Warns where a transformation uses an operator's body instead of its kernels.
 
-``KernelTable`` says which operators have kernels of a user; transformations, which know
-no backend, ask here. Each operator and transformation is reported once for each line of
-the user's code.
+``KernelTable`` notes here which operators have registered kernels, because
+transformations know no backend. Each operator and transformation is reported once for
+each line of the user's code.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _warned: dict[Any, Any] = {}  # the registry of the warnings module
 
 
 def note_kernel(operator: str, kernel: str) -> None:
-    """``operator`` has a kernel, which the text ``kernel`` describes."""
+    """Note that ``operator`` has a kernel, described by the text ``kernel``."""
     _kernels.setdefault(operator, {})[kernel] = None
 
 
 def forget_kernels(operator: str) -> None:
-    """``operator`` has no kernels any more."""
+    """Note that ``operator`` has no kernels any more."""
     _kernels.pop(operator, None)
 
 

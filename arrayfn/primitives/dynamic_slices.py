@@ -1,6 +1,6 @@
-"""Slices of fixed extents at computed positions, read and replaced.
+"""Reads and updates of slices with fixed extents at computed positions.
 
-A slice that sticks out is moved inwards, as JAX does.
+A slice that exceeds the array is moved inside, as in JAX.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _bounds(x: Array, sizes: Shape, starts: Sequence[Array]) -> tuple[slice, ...
 
 
 def _index_vectors(size: int, starts: Sequence[Atom], dims: Sequence[Dim]) -> Atom:
-    """Mapped starts as gather's indices: one row for each."""
+    """Mapped starts as the index vectors of a gather."""
     columns = [
         views.broadcast_in_dim(start, shape=(size, 1), axes=() if dim is None else (0,))
         for start, dim in zip(starts, dims, strict=True)
@@ -68,7 +68,7 @@ def _with_mapped_axis(starts: Sequence[Atom]) -> list[Atom]:
 
 
 def _each_its_own(ndim: int, mapped: bool) -> Windows:
-    """A window of all axes for each index vector, in an operand mapped or not."""
+    """The windows of a gather: all axes, for each index vector."""
     axes = tuple(range(1, ndim + 1))
     if mapped:
         return Windows(axes, (), axes, ((0,), (0,)))
@@ -141,7 +141,7 @@ dynamic_slice = Primitive(
     transpose=_slice_transpose,
     batch=_slice_batch,
     samples=lambda: _samples(update=False),
-    doc="The slice of extents sizes that begins at the scalar operands, one an axis.",
+    doc="The slice of extents sizes that begins at the scalar operands, one per axis.",
 )
 
 
@@ -216,7 +216,7 @@ dynamic_update_slice = Primitive(
     transpose=_update_transpose,
     batch=_update_batch,
     samples=lambda: _samples(update=True),
-    doc="The first operand with the second put where the scalar operands say.",
+    doc="The first operand with the second written at the scalar operands.",
 )
 
 ROWS = (dynamic_slice, dynamic_update_slice)

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic and selection; see ``discrete`` and ``special`` too."""
+"""Elementwise arithmetic and selection; see also ``discrete`` and ``special``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NUMBERS = dtypes.ALL - {dtypes.bool_}
 _REALS = _NUMBERS - dtypes.COMPLEX
 
 
-# Arithmetic. Addition and its kin are linear in all operands together.
+# Arithmetic. Addition and subtraction are linear in all operands together.
 
 
 def _jvp_of_sum(
@@ -66,7 +66,7 @@ def _jvp_of_difference(
 def _power(x: Any, y: Any) -> Any:
     if x.dtype not in dtypes.SIGNED:
         return np.power(x, y)
-    # NumPy refuses negative powers of integers; a compiled loop cannot.
+    # NumPy raises for negative powers of integers; a kernel cannot.
     truncated = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y % 2), 0))
     return np.where(y < 0, truncated, np.power(x, np.maximum(y, 0))).astype(x.dtype)
 
@@ -148,14 +148,14 @@ absolute = elementwise(
     np.absolute,
     [lambda x, y: select(discrete.eq(x, 0), _one_like(x), sign(x))],
     accepts=_REALS,
-    doc="The absolute value; its derivative at 0 is 1, as JAX's, and NaN of NaN.",
+    doc="The absolute value; its derivative is 1 at 0, as in JAX, and NaN at NaN.",
 )
 sign = elementwise(
     "sign",
     np.sign,
     ZERO_TANGENT,
     accepts=_REALS,
-    doc="-1, 0 or 1; NaN of NaN.",
+    doc="-1, 0 or 1; NaN for NaN.",
 )
 pow = elementwise(
     "pow",
@@ -168,7 +168,7 @@ pow = elementwise(
     accepts=dtypes.INEXACT | dtypes.INTEGERS,
     cost=24,
     domain=(0.4, 2.4),
-    doc="Integers wrap; to a negative power they give the truncated reciprocal.",
+    doc="The power. Integers wrap; a negative power gives the truncated reciprocal.",
 )
 floor_divide = elementwise(
     "floor_divide",
@@ -179,7 +179,7 @@ floor_divide = elementwise(
     accepts=_REALS,
     cost=6,
     domain=(0.5, 3.0),
-    doc="The floor of the quotient; of integers by 0 it is 0.",
+    doc="The floor of the quotient; integers divided by 0 give 0.",
 )
 remainder = elementwise(
     "remainder",
@@ -189,7 +189,7 @@ remainder = elementwise(
     accepts=_REALS,
     cost=8,
     domain=(0.5, 3.0),
-    doc="The remainder with the divisor's sign; of integers by 0 it is 0.",
+    doc="The remainder with the divisor's sign; integers divided by 0 give 0.",
 )
 fmod = elementwise(
     "fmod",
@@ -199,15 +199,15 @@ fmod = elementwise(
     accepts=_REALS,
     cost=8,
     domain=(0.5, 3.0),
-    doc="The remainder with the dividend's sign; of integers by 0 it is 0.",
+    doc="The remainder with the dividend's sign; integers divided by 0 give 0.",
 )
 
 
 def _share(x: Atom, y: Atom, z: Atom) -> Atom:
-    # The operand that was taken gets the derivative; equal ones share it (as JAX's do).
-    taken = select(discrete.eq(x, z), _one_like(z), _zero(z.type.dtype))
+    # The selected operand gets the derivative; equal ones share it, as in JAX.
+    selected = select(discrete.eq(x, z), _one_like(z), _zero(z.type.dtype))
     half = conversion.literal(0.5, z.type.dtype)
-    return select(discrete.eq(x, y), half, taken)
+    return select(discrete.eq(x, y), half, selected)
 
 
 _SHARES = (_share, lambda x, y, z: _share(y, x, z))
@@ -217,7 +217,7 @@ maximum = elementwise(
     _SHARES,
     arity=2,
     accepts=_REALS,
-    doc="The greater, NaN if either is; equal operands share the derivative.",
+    doc="The larger operand, NaN if either is; equal operands share the derivative.",
 )
 minimum = elementwise(
     "min",
@@ -225,7 +225,7 @@ minimum = elementwise(
     _SHARES,
     arity=2,
     accepts=_REALS,
-    doc="The lesser, NaN if either is; equal operands share the derivative.",
+    doc="The smaller operand, NaN if either is; equal operands share the derivative.",
 )
 copysign = elementwise(
     "copysign",
@@ -260,7 +260,7 @@ hypot = elementwise(
     accepts=dtypes.FLOATS,
     cost=8,
     domain=(0.3, 3.0),
-    doc="sqrt(x**2 + y**2), without overflow on the way.",
+    doc="sqrt(x**2 + y**2) without overflow of the squares.",
 )
 
 
@@ -334,7 +334,7 @@ clamp = elementwise(
     "clamp",
     lambda low, x, high: np.minimum(np.maximum(x, low), high),
     [
-        # At a bound the derivative is zero, as JAX's.
+        # At a bound the derivative is zero, as in JAX.
         lambda low, x, high, y: _indicator(
             discrete.bitwise_and(discrete.lt(x, low), discrete.lt(low, high)), y
         ),
@@ -368,15 +368,15 @@ def _sign_factor(negative: Atom, like: Atom) -> Atom:
 
 
 def nonzero(x: Atom) -> Atom:
-    """``x``, with 1 for 0: a divisor or logarithm's argument whose result is unused."""
+    """``x`` with 1 instead of 0, for a divisor or logarithm whose result is unused."""
     return select(discrete.eq(x, 0), _one_like(x), x)
 
 
 def _slope_by_base(x: Atom, y: Atom) -> Atom:
-    """y * x**(y - 1); 0 for a y of 0, whose power is 1 for all x."""
+    """y * x**(y - 1); 0 for y = 0, as x**0 is 1 for all x."""
     if isinstance(y, Literal) and y.value == 0:
         return _zero(y.type.dtype)
-    # Where 1 / x is infinite, 0 * x**-1 would be NaN.
+    # If 1 / x is infinite, 0 * x**-1 is NaN.
     if x.type.dtype in dtypes.COMPLEX:
         tiny = discrete.eq(x, 0)
     else:

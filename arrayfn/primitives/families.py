@@ -1,7 +1,7 @@
-"""Constructors of elementwise rows: most slots follow from a few facts.
+"""Constructors of elementwise rows, which derive most slots from a few facts.
 
-``elementwise`` takes the partial derivatives (or ``LINEAR`` and the like) and derives
-types, jvp, transpose and batching. Rank-0 operands combine with any shape.
+``elementwise`` takes the partial derivatives, or a marker such as ``LINEAR``, and
+derives types, jvp, transpose and batching. Rank-0 operands combine with any shape.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ def elementwise(
 ) -> Primitive:
     """An elementwise row.
 
-    ``derivative`` holds, for each input, the partial derivative as a function of
-    ``(*inputs, output)``, or None where it is zero. ``domain`` is where samples lie.
+    ``derivative`` has the partial derivative by each input, as a function of
+    ``(*inputs, output)``, or None if it is zero. Samples are drawn from ``domain``.
     """
     allowed = frozenset(accepts)
 
     def rule(*operands: ArrayType, **params: Any) -> ArrayType:
         first = operands[0]
         if result is same and first.dtype in allowed and _all_fit(first, operands):
-            return first  # the usual case, and long Programs are made of it
+            return first  # the usual case, and fast, for long Programs
         dtype = common_dtype(name, operands, allowed)
         weak = all(t.weak for t in operands)
         return ArrayType(common_shape(name, operands), result(dtype), weak=weak)
@@ -109,7 +109,7 @@ def elementwise(
 
 
 def _all_fit(first: ArrayType, operands: Sequence[ArrayType]) -> bool:
-    """Whether ``first`` plainly is the type of an operation on ``operands``."""
+    """Whether ``first`` is the result type, by a quick test."""
     if first.layout is not layouts.C:
         return False
     for t in operands:
@@ -143,7 +143,7 @@ def jvp_of_partials(partials: Sequence[Partial | None]) -> Callable[..., Any]:
 
 
 def jvp_of_product(product: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
-    """The rule of a ``product(x, y, **params)`` that is linear in each operand."""
+    """The jvp rule of a ``product(x, y, **params)`` that is linear in each operand."""
 
     def jvp(
         primals: Sequence[Atom],
@@ -165,9 +165,9 @@ def jvp_of_product(product: Callable[..., Atom]) -> Callable[..., list[Atom | No
 
 
 def jvp_of_first(row: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
-    """The rule of a ``row(x, *others, **params)`` that is linear in ``x`` alone.
+    """The jvp rule of a ``row(x, *others, **params)`` that is linear in ``x`` alone.
 
-    The others are places, which have no tangents.
+    The others are indices, which have no tangents.
     """
 
     def jvp(
@@ -184,7 +184,7 @@ def jvp_of_first(row: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
 
 
 def common_shape(name: str, operands: Sequence[ArrayType]) -> Shape:
-    """The one shape of the operands that are not rank-0; ShapeError if they differ."""
+    """The shape of the operands that are not rank-0; ShapeError if they differ."""
     shape: Shape = ()
     for operand in operands:
         if operand.shape and shape and operand.shape != shape:
@@ -200,7 +200,7 @@ def common_shape(name: str, operands: Sequence[ArrayType]) -> Shape:
 def common_dtype(
     name: str, operands: Sequence[ArrayType], allowed: frozenset[DType]
 ) -> DType:
-    """The one dtype of the operands, if it is allowed; DTypeError if not."""
+    """The operands' dtype; DTypeError if they differ or it is not allowed."""
     dtype = operands[0].dtype
     if any(t.dtype != dtype for t in operands):
         given = ", ".join(str(t) for t in operands)
@@ -217,7 +217,7 @@ def common_dtype(
 
 
 def in_compute_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` on halves: computed in float32, rounded once to the half."""
+    """``function``; float16 and bfloat16 are computed in float32 and rounded once."""
 
     def compute(*operands: Any, **params: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -242,7 +242,7 @@ def spread(value: Atom, shape: Shape) -> Atom:
 
 
 def unspread(cotangent: Atom, operand: ArrayType) -> Atom:
-    """The transpose of ``spread``: summed to rank 0 if the operand is."""
+    """The transpose of ``spread``: the sum, if the operand is rank-0."""
     if cotangent.type.shape == operand.shape:
         return cotangent
     axes = tuple(range(cotangent.type.ndim))
@@ -250,7 +250,7 @@ def unspread(cotangent: Atom, operand: ArrayType) -> Atom:
 
 
 def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
-    """The transpose of a function linear in each input, or in all together.
+    """The transpose rule of a function linear in each input, or in all together.
 
     ``maps[k](cotangent, inputs)`` is the cotangent of input k.
     """
@@ -272,7 +272,7 @@ def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., list[Atom | None
 
 
 def align(size: int, operands: Sequence[Atom], dims: Sequence[Dim]) -> list[Atom]:
-    """Operands of one shape, mapped along axis 0; unmapped rank-0 ones stay."""
+    """Map operands of one shape along axis 0; unmapped rank-0 operands stay."""
     inner: Shape = ()
     for operand, dim in zip(operands, dims, strict=True):
         shape = operand.type.shape
@@ -297,7 +297,7 @@ def align(size: int, operands: Sequence[Atom], dims: Sequence[Dim]) -> list[Atom
 def random_array(
     dtype: DType, shape: Shape, seed: int, low: float, high: float
 ) -> Array:
-    """Reproducible values of ``dtype``, uniform in [low, high] (as far as it goes)."""
+    """Reproducible values of ``dtype``, uniform in [low, high] where it has them."""
     rng = np.random.default_rng(seed)
     values = rng.uniform(low, high, shape)
     if dtype == dtypes.bool_:
@@ -315,7 +315,7 @@ def random_array(
 def default_samples(
     allowed: frozenset[DType], arity: int, domain: tuple[float, float]
 ) -> Iterable[Sample]:
-    """One sample for each allowed dtype; with a rank-0 operand for one of them."""
+    """One sample for each allowed dtype, one of them with a rank-0 operand."""
     order = [d for d in dtypes.SHORT_NAMES if d in allowed]
     for position, dtype in enumerate(order):
         shapes: list[Shape] = [(3, 5)] * arity

@@ -3,10 +3,10 @@
 ``kind`` names NumPy's function: ``"fft"`` and ``"ifft"`` of n complex elements,
 ``"rfft"`` of n real ones to n // 2 + 1 complex, ``"irfft"`` back to ``length`` real
 ones. ``norm`` says which direction is divided by n: ``"backward"`` (ifft, irfft),
-``"forward"`` (the others), or ``"ortho"`` (each by the root of n).
+``"forward"`` (the others), or ``"ortho"`` (each by the square root of n).
 
 Cooley and Tukey, An algorithm for the machine calculation of complex Fourier series
-(1965); the cotangents are transforms too, as their matrices are symmetric.
+(1965). Cotangents are transforms too, because the matrices are symmetric.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FUNCTIONS: Final[dict[str, Callable[..., Array]]] = {
 
 
 def factor(kind: str, length: int, norm: str) -> float:
-    """What a transform of ``length`` elements is multiplied by."""
+    """The normalisation factor of a transform of ``length`` elements."""
     if norm == "ortho":
         return length**-0.5
     inverse = kind in ("ifft", "irfft")
@@ -69,10 +69,10 @@ def _types(x: ArrayType, *, kind: str, length: int, norm: str) -> ArrayType:
     if x.dtype not in wanted:
         names = " and ".join(sorted(dtypes.short_name(d) for d in wanted))
         raise DTypeError(f"{kind} is defined for {names}, not for {x}")
-    taken = length // 2 + 1 if kind == "irfft" else length
-    if not x.ndim or length < 1 or x.shape[-1] != taken:
+    needed = length // 2 + 1 if kind == "irfft" else length
+    if not x.ndim or length < 1 or x.shape[-1] != needed:
         raise ShapeError(
-            f"{kind} of length {length} takes at least 1 element, and {taken} along "
+            f"{kind} of length {length} takes at least 1 element, and {needed} along "
             f"the last axis, but was given {x}"
         )
     if kind == "rfft":
@@ -102,13 +102,13 @@ def _transpose(
     if kind in ("fft", "ifft"):
         return [fft(ct, kind=kind, length=length, norm=norm)]
     if kind == "rfft":
-        # The complex transform of the cotangent, 0 where there was no output.
+        # The complex transform of the cotangent, padded with zeros.
         missing = length - ct.type.shape[-1]
         config = ((0, 0, 0),) * (ct.type.ndim - 1) + ((0, missing, 0),)
         wide = slicing.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
         whole = fft(wide, kind="fft", length=length, norm=norm)
         return [complex_numbers.real(whole)]
-    # Each element but the first, and the last of an even length, stands for two.
+    # Each element except the first, and the last of an even length, counts twice.
     opposite = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
     back = fft(ct, kind="rfft", length=length, norm=opposite[norm])
     return [e.mul(complex_numbers.conj(back), _multiplicity(back.type, length))]

@@ -1,7 +1,7 @@
 """gather and scatter: reading and writing at computed positions.
 
-What they mean is in ``indexing_semantics``. Each is written in its rules with the
-other: the transpose of a gather is a scatter.
+Their semantics are in ``indexing_semantics``. Each is the other's transpose, so the
+rules refer to each other.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _gather_batch(
         geometry, sizes = geometry.mapped_together(), (1, *sizes)
     rest = {"sizes": sizes, "mode": mode, "fill_value": fill_value}
     if unique_indices and dims[0] is not None:
-        rest["unique_indices"] = True  # in each of several operands
+        rest["unique_indices"] = True  # for each of several operands
     return [gather(x, indices, **geometry.params(), **rest)], [0]
 
 
@@ -127,9 +127,9 @@ gather = Primitive(
     batch=_gather_batch,
     samples=gather_samples,
     doc="Windows of the first operand at the positions in the second. A window that "
-    "sticks out is fill_value as a whole ('fill'), or moved inwards ('clip', and "
-    "'promise_in_bounds', which says that there is none). unique_indices, which may be "
-    "absent, says that no two windows meet.",
+    "is out of bounds is fill_value as a whole ('fill'), or moved inside ('clip', and "
+    "'promise_in_bounds', which promises that there is none). The optional "
+    "unique_indices promises that no two windows overlap.",
 )
 
 
@@ -169,7 +169,7 @@ def _scatter_batch(row: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _gather_back(x: Atom, indices: Atom, updates: ArrayType, **params: Any) -> Atom:
-    """What ``x`` has at the places where scatter with these params puts updates."""
+    """The elements of ``x`` at the targets of a scatter with these params."""
     mode, _ = params.pop("mode"), params.pop("unique_indices")
     params.pop("indices_are_sorted", None)
     sizes = Windows(**params).sizes(x.type.ndim, updates.shape)
@@ -224,7 +224,7 @@ def _scatter_jvp(
     if params["unique_indices"]:
         du = _zeros(updates.type) if du is None else du
         return [scatter(dx, indices, du, **params)]
-    # Number the updates from 1 and scatter the numbers: where one arrives it won.
+    # Scatter the updates' numbers, from 1: the number that is left won.
     count = updates.type.size
     dtype = dtypes.int32 if count < 2**31 - 1 else dtypes.int64
     numbers = e.add(views.iota(shape=(count,), axis=0, dtype=dtype), 1)
@@ -312,7 +312,7 @@ def _extremum_jvp(
     tangents: Sequence[Atom | None],
     **params: Any,
 ) -> list[Atom | None]:
-    # Of those that meet at a place, the extreme ones share the derivative equally.
+    # Updates of one target that equal the extremum share the derivative equally.
     x, indices, updates = primals
     dx, _, du = tangents
     if dx is None and du is None:
@@ -337,9 +337,9 @@ scatter = _scatter_row(
     _scatter_jvp,
     _scatter_transpose,
     doc="The first operand with the windows at the positions in the second replaced "
-    "by the third. A window that sticks out is left out ('drop') or moved inwards "
-    "('clip'); unique_indices says that no two meet, and indices_are_sorted, which may "
-    "be absent, that the positions ascend.",
+    "by the third. A window that is out of bounds is ignored ('drop') or moved inside "
+    "('clip'). unique_indices promises that no two windows overlap, and the optional "
+    "indices_are_sorted that the positions ascend.",
 )
 scatter_add = _scatter_row(
     "scatter_add",
@@ -347,7 +347,7 @@ scatter_add = _scatter_row(
     _NUMBERS,
     _add_jvp,
     _add_transpose,
-    doc="As scatter, but adds.",
+    doc="As scatter, but adds the updates.",
 )
 scatter_mul = _scatter_row(
     "scatter_mul",
@@ -356,21 +356,21 @@ scatter_mul = _scatter_row(
     _mul_jvp,
     low=0.5,
     unique_only=True,
-    doc="As scatter, but multiplies.",
+    doc="As scatter, but multiplies by the updates.",
 )
 scatter_min = _scatter_row(
     "scatter_min",
     np.minimum.at,
     _ORDERED,
     _extremum_jvp,
-    doc="As scatter, but takes the lesser; NaN if either is.",
+    doc="As scatter, but takes the minimum; NaN if either is NaN.",
 )
 scatter_max = _scatter_row(
     "scatter_max",
     np.maximum.at,
     _ORDERED,
     _extremum_jvp,
-    doc="As scatter, but takes the greater; NaN if either is.",
+    doc="As scatter, but takes the maximum; NaN if either is NaN.",
 )
 
 ROWS = (gather, scatter, scatter_add, scatter_mul, scatter_min, scatter_max)

@@ -1,9 +1,9 @@
-"""gather and scatter: the types, the meaning in NumPy, and samples for the tests.
+"""gather and scatter: type rules, NumPy references, and samples for the tests.
 
-The semantics are XLA's, in the terms of ``windows``. No mode touches memory outside the
-operand. Updates are combined in the row-major order of the updates array, so results
-are the same every time (of several updates that ``scatter`` puts at one place the last
-wins). The rules and rows are in ``indexing``.
+The semantics are XLA's, in the terms of ``windows``. No mode accesses memory outside
+the operand. Updates are combined in the row-major order of the updates array, so
+results are reproducible; of several ``scatter`` updates with one target the last wins.
+The rows and other rules are in ``indexing``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCATTER_MODES: Final = ("drop", "clip")
 
 
 def default_fill(dtype: DType) -> PythonScalar:
-    """What gather reads outside: NaN, the least signed or greatest unsigned integer."""
+    """What gather reads out of bounds: NaN, or the smallest or largest integer."""
     if dtype == dtypes.bool_:
         return True
     if dtype in dtypes.INEXACT:
@@ -49,7 +49,7 @@ def gather_types(
     unique_indices: bool = False,
     **windows: Any,
 ) -> ArrayType:
-    """The type of the windows; errors if they do not fit."""
+    """The type of the windows; raises if they do not fit."""
     check_mode("gather", mode, GATHER_MODES)
     if (fill_value is None) == (mode == "fill"):
         raise ArgumentError("gather has a fill_value in mode 'fill' and in no other")
@@ -68,12 +68,12 @@ def gather_reference(
     unique_indices: bool = False,
     **windows: Any,
 ) -> Array:
-    """The windows, read by their elements' flat positions."""
-    places, inside = Windows(**windows).positions(
+    """Read the windows by the flat positions of their elements."""
+    positions, inside = Windows(**windows).positions(
         x.shape, indices, sizes, clip=mode != "fill"
     )
-    result = np.full(places.shape, 0 if fill_value is None else fill_value, x.dtype)
-    result[inside] = np.ravel(x)[places[inside]]
+    result = np.full(positions.shape, 0 if fill_value is None else fill_value, x.dtype)
+    result[inside] = np.ravel(x)[positions[inside]]
     return result
 
 
@@ -81,9 +81,9 @@ def gather_reference(
 
 
 def promised(unique_indices: bool, indices_are_sorted: bool) -> dict[str, bool]:
-    """The params of a scatter that say what is known of its indices.
+    """The params of a scatter that promise properties of its indices.
 
-    That they ascend, row by row, is said only where it is so.
+    ``indices_are_sorted`` is present only if it is true.
     """
     promises = {"unique_indices": unique_indices}
     return promises | ({"indices_are_sorted": True} if indices_are_sorted else {})
@@ -139,20 +139,20 @@ def scatter_reference(combine: Callable[..., None]) -> Callable[..., Array]:
         **windows: Any,
     ) -> Array:
         geometry = Windows(**windows)
-        places, inside = geometry.positions(
+        positions, inside = geometry.positions(
             x.shape, indices, geometry.sizes(x.ndim, updates.shape), mode == "clip"
         )
         result = np.array(x, order="C")
         with np.errstate(all="ignore"):
-            combine(result.reshape(-1), places[inside], updates[inside])
+            combine(result.reshape(-1), positions[inside], updates[inside])
         return result
 
     return reference
 
 
-def put(x: Array, places: Array, updates: Array) -> None:
-    """Replace; the last of several updates at one place wins."""
-    x[places] = updates
+def put(x: Array, positions: Array, updates: Array) -> None:
+    """Replace elements; the last of several updates with one target wins."""
+    x[positions] = updates
 
 
 # Samples.
@@ -170,7 +170,7 @@ def _values(shape: Shape, seed: int, dtype: DType = dtypes.float32) -> Array:
 
 def gather_samples() -> Iterable[Sample]:
     """Windows of each form in each mode, and arrays of each dtype."""
-    # Negative and too great indices among them.
+    # Negative and too large indices among them.
     rows = np.array([[[2], [0]], [[5], [2]], [[-1], [1]]], np.int32)
     corners = np.array([[0, 1], [2, 2], [3, 0], [-1, 1], [1, 1]], np.int64)
     for mode in GATHER_MODES:
@@ -189,7 +189,7 @@ def gather_samples() -> Iterable[Sample]:
         x = _values((4, 3), 72 + position, dtype)
         fill = default_fill(dtype)
         params = {"sizes": (1, 3), "mode": "fill", "fill_value": fill}
-        # A NaN would hide what finite differences say of the elements around it.
+        # A NaN would hide the finite differences of elements around it.
         wrt = None if fill == fill else ()
         yield Sample((x, rows.astype(np.uint8)), {**_ROWS_OF.params(), **params}, wrt)
 
@@ -197,7 +197,7 @@ def gather_samples() -> Iterable[Sample]:
 def scatter_samples(
     allowed: frozenset[DType], low: float = -3.0, unique_only: bool = False
 ) -> Callable[[], Iterable[Sample]]:
-    """Samples with places hit several times, and outside; and some hit once."""
+    """Samples with repeated targets, targets out of bounds, and unique ones."""
     often = np.array([[2], [0], [5], [2], [-1], [1], [2]], np.int32)
     once = np.array([[2], [0], [7], [1]], np.int64)
 

@@ -1,4 +1,4 @@
-"""LU factors with partial pivoting, and systems that are solved by them.
+"""LU factors with partial pivoting, and linear systems solved by them.
 
 Derivatives: de Hoog, Anderssen and Lukas, Differentiation of matrix functionals using
 triangular factorization (2011), section 3; of a solution, Giles, An extended collection
@@ -57,7 +57,7 @@ def _lu_reference(x: Array) -> tuple[Array, Array, Array]:
     pivots = np.zeros((count, k), np.int32)
     permutation = np.empty((count, rows), np.int32)
     permutation[...] = np.arange(rows)
-    # SciPy takes a quarter of a second to import: it is, when it is needed.
+    # SciPy takes a quarter of a second to import, so it is imported when needed.
     lapack = importlib.import_module("scipy.linalg.lapack")
     (getrf,) = lapack.get_lapack_funcs(("getrf",), dtype=x.dtype)
     for number, matrix in enumerate(m.each(x) if k else ()):
@@ -79,10 +79,10 @@ def _lu_jvp(
     (t,) = tangents
     if t is None:
         return [None, None, None]
-    lu = m.turn(by_columns)
+    lu = m.transpose_matrices(by_columns)
     rows, columns = lu.type.shape[-2:]
     k = min(rows, columns)
-    # Square factors: identity where the smaller extent leaves nothing.
+    # Make the factors square, with ones on the rest of the diagonal.
     left = m.padded(m.lower_part(m.columns(lu, 0, k), -1), rows, rows)
     left = e.add(left, m.identity(left.type))
     right = m.padded(m.upper_part(m.rows(lu, 0, k)), columns, columns)
@@ -95,12 +95,12 @@ def _lu_jvp(
                 discrete.bitwise_and(discrete.eq(row, column), last), right.type.dtype
             ),
         )
-    change = m.take_rows(m.turn(t), permutation)
+    change = m.take_rows(m.transpose_matrices(t), permutation)
     change = solve_triangular(left, change, unit=True)
     change = solve_triangular(right, change, left=False, lower=False)
     lower = m.multiply(left, m.lower_part(change, -1))
     upper = m.multiply(m.upper_part(change), right)
-    return [m.turn(e.add(lower, upper)), None, None]
+    return [m.transpose_matrices(e.add(lower, upper)), None, None]
 
 
 def _square_samples() -> Iterable[Sample]:
@@ -123,9 +123,9 @@ lu = Primitive(
     batch=m.batch_of(lambda: lu),
     samples=_square_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
-    doc="The factors L (without its diagonal of ones) and U of matrices with permuted "
-    "rows, in one; the row that each was swapped with; and the permutation. Operand "
-    "and factors lie by columns: they are the transposed matrices.",
+    doc="The factors L (without its unit diagonal) and U of matrices with permuted "
+    "rows, in one matrix; the pivots, with which rows are swapped; and the "
+    "permutation. Operand and factors are column-major: the transposed matrices.",
 )
 
 
@@ -143,19 +143,19 @@ def _permutation_types(pivots: ArrayType, *, rows: int) -> ArrayType:
 def _permutation_reference(pivots: Array, *, rows: int) -> Array:
     order = np.empty((*pivots.shape[:-1], rows), np.int32)
     order[...] = np.arange(rows)
-    for place in np.ndindex(*pivots.shape[:-1]):
-        swap_rows(order[place], pivots[place])
+    for member in np.ndindex(*pivots.shape[:-1]):
+        swap_rows(order[member], pivots[member])
     return order
 
 
 def swap_rows(order: Array, pivots: Array) -> None:
-    """Swap element k of ``order`` with element ``pivots[k]``, for each k in turn."""
+    """Swap element k of ``order`` with element ``pivots[k]``, for ascending k."""
     for row, pivot in enumerate(pivots):
         order[[row, pivot]] = order[[pivot, row]]
 
 
 def _permutation_samples() -> Iterable[Sample]:
-    # In bounds also when the pivots are moved on.
+    # In bounds also for shifted pivots.
     yield Sample((np.array([[2, 1, 2], [0, 2, 2]], np.int32),), {"rows": 4})
     yield Sample((np.array([1, 1], np.int32),), {"rows": 2})
 
@@ -170,7 +170,7 @@ pivots_to_permutation = Primitive(
     transpose=NOT_LINEAR,
     batch=m.batch_of(lambda: pivots_to_permutation),
     samples=_permutation_samples,
-    doc="The permutation of rows that swaps each in turn with that of its pivot.",
+    doc="The permutation of rows that swaps each row with its pivot, in order.",
 )
 
 
@@ -178,8 +178,8 @@ pivots_to_permutation = Primitive(
 
 
 def factors(a: Atom) -> tuple[Atom, Atom]:
-    """The LU factors of matrices, by columns, and the permutation of rows."""
-    by_columns, _, permutation = lu(m.turn(a))
+    """The LU factors of matrices, column-major, and the permutation of rows."""
+    by_columns, _, permutation = lu(m.transpose_matrices(a))
     return by_columns, permutation
 
 
@@ -193,7 +193,7 @@ def solve_by_factors(
 ) -> Atom:
     """``x`` with ``op(a) x = b``, from the ``factors`` of ``a``, which are not copied.
 
-    What lies by columns is the transposed matrix: its triangles are the other ones.
+    Column-major factors are transposed matrices, so upper and lower are exchanged.
     """
     options = {"transpose": not transpose, "conjugate": conjugate}
     if not transpose:
@@ -243,10 +243,10 @@ def _solve_jvp(
     tangents: Sequence[Atom | None],
     **params: Any,
 ) -> list[Atom | None]:
-    """dX = op(A)^-1 (dB - op(dA) X): by the same factors, which are computed once."""
+    """dX = op(A)^-1 (dB - op(dA) X), by the same factors."""
     (_, a), (x,), (db, da) = primals, outputs, tangents
     if da is not None:
-        da = m.turn(da) if params["transpose"] else da
+        da = m.transpose_matrices(da) if params["transpose"] else da
         da = m.conjugate(da) if params["conjugate"] else da
         product = m.multiply(da, x)
         db = e.neg(product) if db is None else e.sub(db, product)
@@ -297,7 +297,7 @@ solve = Primitive(
     batch=_solve_batch,
     samples=_solve_samples,
     tolerance=Tolerance(float32=1e-4, float64=1e-12),
-    doc="x with op(a) x = b, where op transposes and conjugates or not, by LU factors.",
+    doc="x with op(a) x = b by LU factors; op may transpose and conjugate.",
 )
 
 ROWS = (lu, pivots_to_permutation, solve)

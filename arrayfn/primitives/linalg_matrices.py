@@ -1,6 +1,6 @@
-"""Matrices in the rules of linear algebra: products, transposes, triangles, masks.
+"""Helpers for the rules of linear algebra: products, transposes, triangles, masks.
 
-The last two axes of an array are its matrices; those before them are a batch.
+The last two axes of an array are its matrices; the others are the batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DTYPES = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
 
 
 def check_matrix(name: str, x: ArrayType) -> tuple[int, int]:
-    """The extents of the matrices of ``x``; DTypeError or ShapeError if it has none."""
+    """The extents of the matrices of ``x``; raises DTypeError or ShapeError."""
     if x.dtype not in DTYPES:
         raise DTypeError(
             f"{name} is of float32, float64, complex64 or complex128 matrices, not of "
@@ -43,7 +43,7 @@ def check_matrix(name: str, x: ArrayType) -> tuple[int, int]:
 
 
 def check_square(name: str, x: ArrayType) -> int:
-    """The extent of the square matrices of ``x``; an error if they are not."""
+    """The extent of the square matrices of ``x``; raises if they are not square."""
     rows, columns = check_matrix(name, x)
     if rows != columns:
         raise ShapeError(f"{name} is of square matrices; got {x}")
@@ -60,24 +60,24 @@ def multiply(x: Atom, y: Atom) -> Atom:
     return dot_general(x, y, contract=axes, batch=(batch, batch))
 
 
-def turn(x: Atom) -> Atom:
+def transpose_matrices(x: Atom) -> Atom:
     """The matrices, transposed."""
     order = (*range(x.type.ndim - 2), x.type.ndim - 1, x.type.ndim - 2)
     return views.transpose(x, permutation=order)
 
 
 def conjugate(x: Atom) -> Atom:
-    """The complex conjugate; a real array itself."""
+    """The complex conjugate; a real array is returned as is."""
     return complex_numbers.conj(x) if x.type.dtype in dtypes.COMPLEX else x
 
 
 def adjoint(x: Atom) -> Atom:
     """The matrices, transposed and conjugated."""
-    return conjugate(turn(x))
+    return conjugate(transpose_matrices(x))
 
 
 def real_part(x: Atom) -> Atom:
-    """The real part; a real array itself."""
+    """The real part; a real array is returned as is."""
     return complex_numbers.real(x) if x.type.dtype in dtypes.COMPLEX else x
 
 
@@ -106,14 +106,14 @@ def positions(shape: Shape) -> tuple[Atom, Atom]:
 
 
 def lower_part(x: Atom, diagonal: int = 0) -> Atom:
-    """The elements up to a diagonal, and zeros above it."""
+    """The elements on and below a diagonal, and zeros above it."""
     row, column = positions(x.type.shape)
     shifted = e.add(row, integer(diagonal))
     return e.select(discrete.le(column, shifted), x, constant(0, x))
 
 
 def upper_part(x: Atom, diagonal: int = 0) -> Atom:
-    """The elements from a diagonal on, and zeros below it."""
+    """The elements on and above a diagonal, and zeros below it."""
     row, column = positions(x.type.shape)
     shifted = e.add(row, integer(diagonal))
     return e.select(discrete.ge(column, shifted), x, constant(0, x))
@@ -132,13 +132,13 @@ def identity(like: ArrayType) -> Atom:
 
 
 def as_column(x: Atom, columns: int) -> Atom:
-    """Vectors ``[..., n]`` as matrices ``[..., n, columns]`` of equal columns."""
+    """Vectors ``[..., n]`` repeated as columns: matrices ``[..., n, columns]``."""
     shape = (*x.type.shape, columns)
     return views.broadcast_in_dim(x, shape=shape, axes=tuple(range(x.type.ndim)))
 
 
 def as_row(x: Atom, rows: int) -> Atom:
-    """Vectors ``[..., n]`` as matrices ``[..., rows, n]`` of equal rows."""
+    """Vectors ``[..., n]`` repeated as rows: matrices ``[..., rows, n]``."""
     ndim = x.type.ndim
     shape = (*x.type.shape[:-1], rows, x.type.shape[-1])
     axes = (*range(ndim - 1), ndim)
@@ -166,7 +166,7 @@ def _slice(x: Atom, axis: int, start: int, stop: int) -> Atom:
 
 
 def padded(x: Atom, rows: int, columns: int) -> Atom:
-    """``x`` with zeros below and to the right, up to these extents."""
+    """``x`` padded with zeros below and to the right, to these extents."""
     have = x.type.shape[-2:]
     if have == (rows, columns):
         return x
@@ -175,15 +175,15 @@ def padded(x: Atom, rows: int, columns: int) -> Atom:
     return slicing.pad(x, constant(0, x), config=config)
 
 
-def take_rows(x: Atom, places: Atom) -> Atom:
-    """Rows ``places[..., i]`` of the matrices ``x[..., :, :]``; all must be there."""
-    shape = (*places.type.shape, x.type.shape[-1])
+def take_rows(x: Atom, order: Atom) -> Atom:
+    """Rows ``order[..., i]`` of the matrices ``x[..., :, :]``; all must exist."""
+    shape = (*order.type.shape, x.type.shape[-1])
     if 0 in shape:
         return views.broadcast_literal(0, x.type.with_shape(shape))
     batch = tuple(range(x.type.ndim - 2))
     count = len(batch)
     geometry = Windows((count + 1,), (count,), (count,), (batch, batch))
-    indices = views.reshape(places, shape=(*places.type.shape, 1))
+    indices = views.reshape(order, shape=(*order.type.shape, 1))
     return gather(
         x,
         indices,
@@ -194,16 +194,16 @@ def take_rows(x: Atom, places: Atom) -> Atom:
     )
 
 
-def inverse_permutation(places: Atom) -> Atom:
+def inverse_permutation(order: Atom) -> Atom:
     """The permutations that undo permutations ``[..., n]``."""
-    shape = places.type.shape
+    shape = order.type.shape
     if 0 in shape:
-        return places
+        return order
     axes = tuple(range(len(shape)))
     count = views.iota(shape=shape, axis=len(shape) - 1, dtype=dtypes.int32)
     return scatter(
-        views.broadcast_literal(0, places.type),
-        views.reshape(places, shape=(*shape, 1)),
+        views.broadcast_literal(0, order.type),
+        views.reshape(order, shape=(*shape, 1)),
         count,
         mode="clip",
         unique_indices=True,
@@ -220,12 +220,12 @@ def diagonal(x: Atom) -> Atom:
 
 
 def map_leading(size: int, inputs: Sequence[Atom], dims: Sequence[Dim]) -> list[Atom]:
-    """Operands with the mapped axis first; those that have none are repeated."""
+    """Operands with the mapped axis first; unmapped ones are repeated."""
     return [views.batched(size, x, dim) for x, dim in zip(inputs, dims, strict=True)]
 
 
 def batch_of(row: Callable[[], Primitive]) -> Callable[..., Any]:
-    """The batching rule of a primitive of matrices: one more axis of their batch."""
+    """The batching rule of a primitive of matrices: the batch gets another axis."""
 
     def rule(
         size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any

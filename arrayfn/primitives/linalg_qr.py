@@ -1,4 +1,4 @@
-"""QR factors by Householder reflections, and the order of columns for them.
+"""QR factors by Householder reflections, and column pivoting.
 
 Derivatives: Walter and Lehmann, Algorithmic differentiation of linear algebra functions
 (2010), section 3; of wide matrices, Roberts and Roberts, QR and LQ decomposition matrix
@@ -136,11 +136,11 @@ def _order_reference(x: Array) -> Array:
     order[...] = np.arange(columns)
     if 0 in x.shape:
         return order
-    # SciPy takes a quarter of a second to import: it is, when it is needed.
+    # SciPy takes a quarter of a second to import, so it is imported when needed.
     lapack = importlib.import_module("scipy.linalg.lapack")
     (geqp3,) = lapack.get_lapack_funcs(("geqp3",), dtype=x.dtype)
-    for place in np.ndindex(*x.shape[:-2]):
-        order[place] = geqp3(x[place].T)[1] - 1
+    for member in np.ndindex(*x.shape[:-2]):
+        order[member] = geqp3(x[member].T)[1] - 1
     return order
 
 
@@ -160,8 +160,8 @@ column_order = Primitive(
     transpose=NOT_LINEAR,
     batch=m.batch_of(lambda: column_order),
     samples=_order_samples,
-    doc="The order in which QR factors with column pivoting take the columns of "
-    "matrices: each time the one with the most left. The operand lies by columns.",
+    doc="The column order of QR with column pivoting: in each step the column with the "
+    "largest remaining norm. The operand is column-major.",
 )
 
 ROWS = (qr, column_order)

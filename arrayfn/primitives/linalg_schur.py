@@ -1,7 +1,6 @@
-"""Unitary reductions of square matrices: to triangular, Hessenberg, tridiagonal form.
+"""Unitary reductions of square matrices to triangular, Hessenberg, tridiagonal form.
 
-Like JAX's, they have no derivatives: use the eigenvalues', or those of functions of
-them.
+As in JAX they have no derivatives. Differentiate eigenvalues, or functions of them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from arrayfn.primitives.base import (
 
 
 def _lapack(name: str, dtype: Any) -> Callable[..., Any]:
-    # SciPy takes a quarter of a second to import: it is, when it is needed.
+    # SciPy takes a quarter of a second to import, so it is imported when needed.
     lapack = importlib.import_module("scipy.linalg.lapack")
     (function,) = lapack.get_lapack_funcs((name,), dtype=dtype)
     return function
@@ -36,13 +35,13 @@ def _lapack(name: str, dtype: Any) -> Callable[..., Any]:
 def _mapped(
     function: Callable[[Array], Sequence[Array]], x: Array, types: Sequence[ArrayType]
 ) -> tuple[Array, ...]:
-    """The results of ``function`` for each matrix of ``x``, which lies by columns."""
+    """The results of ``function`` for each matrix of ``x``, which is column-major."""
     outputs = tuple(np.zeros(t.shape, t.dtype) for t in types)
     batch = x.shape[:-2]
-    for place in np.ndindex(*batch):
+    for member in np.ndindex(*batch):
         if x.shape[-1]:
-            for output, part in zip(outputs, function(x[place].T), strict=True):
-                output[place] = part
+            for output, part in zip(outputs, function(x[member].T), strict=True):
+                output[member] = part
     return outputs
 
 
@@ -80,8 +79,8 @@ hessenberg = Primitive(
     batch=m.batch_of(lambda: hessenberg),
     samples=_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
-    doc="Matrices that are zero below the first subdiagonal, with the reflections that "
-    "made them so in their place, and the scales of these. All lie by columns.",
+    doc="Hessenberg matrices, with the Householder vectors stored below the first "
+    "subdiagonal, and the scales of the reflections. All are column-major.",
 )
 
 
@@ -121,9 +120,9 @@ tridiagonal = Primitive(
     batch=m.batch_of(lambda: tridiagonal),
     samples=_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
-    doc="Hermitian matrices made tridiagonal, with the reflections that did it in the "
-    "lower triangle, which alone is read; diagonals, subdiagonals, and scales of the "
-    "reflections. Matrices lie by columns.",
+    doc="Hermitian matrices reduced to tridiagonal form, with the Householder vectors "
+    "in the lower triangle, which alone is read; diagonals, subdiagonals, and scales "
+    "of the reflections. Matrices are column-major.",
 )
 
 
@@ -160,9 +159,9 @@ schur = Primitive(
     batch=m.batch_of(lambda: schur),
     samples=_samples,
     tolerance=Tolerance(float32=2e-4, float64=1e-12),
-    doc="Matrices T, upper triangular but for blocks of two rows for conjugate "
-    "eigenvalues of real matrices, and unitary Z with Z T Z^H the operand. All lie by "
-    "columns.",
+    doc="Upper triangular matrices T, with blocks of two rows for conjugate "
+    "eigenvalues of real matrices, and unitary Z with Z T Z^H the operand. All are "
+    "column-major.",
 )
 
 ROWS = (hessenberg, tridiagonal, schur)

@@ -1,9 +1,9 @@
-"""Eigenvalues and eigenvectors, of Hermitian matrices and of any.
+"""Eigenvalues and eigenvectors of Hermitian and general matrices.
 
 Derivatives: Giles, An extended collection of matrix derivative results (2008), section
 3.1; of normalised eigenvectors, Boeddeker et al., On the computation of complex-valued
 gradients with application to statistically optimum beamforming (2017), section 4.2.
-Where eigenvalues are equal, the derivative of their eigenvectors is not finite.
+If eigenvalues are equal, the derivatives of their eigenvectors are not finite.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _eigh_reference(x: Array) -> tuple[Array, Array]:
 
 
 def _hermitian_tangent(t: Atom) -> Atom:
-    """The change of the Hermitian matrix whose lower triangle changes by ``t``."""
+    """The tangent of the Hermitian matrix whose lower triangle has tangent ``t``."""
     lower = m.lower_part(t, -1)
     diagonal = m.diagonal_part(t)
     if t.type.dtype in dtypes.COMPLEX:
@@ -123,8 +123,8 @@ eigh = Primitive(
     batch=m.batch_of(lambda: eigh),
     samples=_symmetric_samples,
     tolerance=Tolerance(float32=5e-5, float64=1e-13),
-    doc="The eigenvectors of Hermitian matrices, of which the lower triangle is read, "
-    "as the rows of V^H; and the eigenvalues in ascending order.",
+    doc="The eigenvectors of Hermitian matrices as the rows of V^H, and the "
+    "eigenvalues in ascending order. The lower triangle is read.",
 )
 
 
@@ -157,8 +157,8 @@ eigvalsh = Primitive(
     batch=m.batch_of(lambda: eigvalsh),
     samples=_values_samples,
     tolerance=Tolerance(float32=5e-5, float64=1e-13),
-    doc="The eigenvalues of Hermitian matrices, of which the lower triangle is read, "
-    "in ascending order.",
+    doc="The eigenvalues of Hermitian matrices in ascending order. The lower triangle "
+    "is read.",
 )
 
 
@@ -175,7 +175,7 @@ def _eig_reference(x: Array) -> tuple[Array, Array]:
     dtype = dtypes.complex_of(x.dtype)
     vectors, values = _filled(x.shape, dtype), _filled(x.shape[:-1], dtype)
     flat = values.reshape(len(m.each(x)), x.shape[-1])
-    # In x's own dtype, as the kernels: else the vectors may have other signs.
+    # In x's own dtype, as kernels do; otherwise vectors may have other signs.
     lapack = importlib.import_module("scipy.linalg.lapack")
     (geev,) = lapack.get_lapack_funcs(("geev",), dtype=x.dtype)
     for vt, w, matrix in zip(m.each(vectors), flat, m.each(x), strict=True):
@@ -192,16 +192,16 @@ def _eig_reference(x: Array) -> tuple[Array, Array]:
 
 
 def _scale(matrix: Array) -> Any:
-    """The power of two that geev, which loses its own, needs no other one beside."""
-    most = np.abs(matrix).max(initial=0)
-    limits = np.finfo(most.dtype)
-    exponent = max(int(np.frexp(most)[1]), limits.minexp + 1) - 1
-    plain = not most or abs(exponent) <= limits.maxexp // 4
-    return most.dtype.type(1 if plain else np.ldexp(1.0, exponent))
+    """A power of two that scales ``matrix`` so that geev does not scale it itself."""
+    magnitude = np.abs(matrix).max(initial=0)
+    limits = np.finfo(magnitude.dtype)
+    exponent = max(int(np.frexp(magnitude)[1]), limits.minexp + 1) - 1
+    plain = not magnitude or abs(exponent) <= limits.maxexp // 4
+    return magnitude.dtype.type(1 if plain else np.ldexp(1.0, exponent))
 
 
 def _unpacked(packed: Array, imaginary: Array) -> Array:
-    """Complex vectors of a real matrix, which come as real and imaginary parts."""
+    """Complex vectors of a real matrix, from LAPACK's real and imaginary parts."""
     vectors = packed.astype(dtypes.complex_of(packed.dtype))
     for k in np.flatnonzero(imaginary > 0):
         vectors[:, k] = packed[:, k] + 1j * packed[:, k + 1]
@@ -212,23 +212,25 @@ def _unpacked(packed: Array, imaginary: Array) -> Array:
 def _eig_jvp(
     primals: Sequence[Atom], outputs: Sequence[Atom], tangents: Sequence[Atom | None]
 ) -> list[Atom | None]:
-    """As for ``eigh``, with V^-1 for V^H, and then along the normalisation.
+    """As for ``eigh``, with V^-1 instead of V^H, and then the normalisation.
 
-    Each vector keeps its norm, and its element that is largest stays real.
+    Each vector keeps its norm, and its largest element stays real.
     """
     (vt, w), (t,) = outputs, tangents
     if t is None:
         return [None, None]
     inner = _inner(t, vt)
-    free = m.multiply(m.turn(e.mul(differences(w), inner)), vt)
+    free = m.multiply(m.transpose_matrices(e.mul(differences(w), inner)), vt)
     n = w.type.shape[-1]
     axes = (vt.type.ndim - 1,)
     along = reduce_sum(m.real_part(e.mul(m.conjugate(vt), free)), axes=axes)
     size = reduce_sum(m.real_part(e.mul(m.conjugate(vt), vt)), axes=axes)
     along = e.div(along, size)
-    place = argmax(complex_numbers.complex_abs(vt), axis=axes[0], dtype=dtypes.int32)
+    argmax_row = argmax(
+        complex_numbers.complex_abs(vt), axis=axes[0], dtype=dtypes.int32
+    )
     _, column = m.positions(vt.type.shape)
-    largest = discrete.eq(column, m.as_column(place, n))
+    largest = discrete.eq(column, m.as_column(argmax_row, n))
     zero = m.constant(0, vt)
     real_one = m.real_part(reduce_sum(e.select(largest, vt, zero), axes=axes))
     turning = complex_numbers.imag(reduce_sum(e.select(largest, free, zero), axes=axes))
@@ -238,14 +240,14 @@ def _eig_jvp(
 
 def _inner(t: Atom, vt: Atom) -> Atom:
     """V^-1 dA V, from the transposes of dA and of V."""
-    v = m.turn(vt)
-    change = m.multiply(m.turn(conversion.as_dtype(t, vt.type.dtype)), v)
+    v = m.transpose_matrices(vt)
+    change = m.multiply(m.transpose_matrices(conversion.as_dtype(t, vt.type.dtype)), v)
     return solve(change, v, transpose=False, conjugate=False)
 
 
 def _eigvals_samples() -> Iterable[Sample]:
-    # Real and positive: of real eigenvalues. NumPy computes all in double precision,
-    # which can turn the vectors of others, and order them otherwise.
+    # Real positive matrices, with real eigenvalues. NumPy computes in double precision,
+    # which can change the phase and the order of other vectors.
     for dtype in m.DTYPES[:2]:
         yield Sample((m.random_matrices(dtype, (2, 2), 281, low=0.5),), {})
     for position, dtype in enumerate(m.DTYPES[2:]):
@@ -254,7 +256,7 @@ def _eigvals_samples() -> Iterable[Sample]:
 
 
 def _eig_samples() -> Iterable[Sample]:
-    # The vectors of conjugate eigenvalues come with either sign.
+    # The vectors of conjugate eigenvalues have either sign.
     for sample in _eigvals_samples():
         pairs = sample.inputs[0].shape[-1] == 4
         yield Sample(sample.inputs, {}, () if pairs else None)
@@ -272,7 +274,7 @@ eig = Primitive(
     samples=_eig_samples,
     tolerance=Tolerance(float32=2e-4, float64=1e-12),
     doc="The eigenvectors of square matrices as rows, and the eigenvalues, all "
-    "complex. The operand lies by columns: it is the transposed matrices.",
+    "complex. The operand is column-major: it is the transposed matrices.",
 )
 
 
@@ -305,7 +307,7 @@ eigvals = Primitive(
     batch=m.batch_of(lambda: eigvals),
     samples=_eigvals_samples,
     tolerance=Tolerance(float32=2e-4, float64=1e-12),
-    doc="The eigenvalues of square matrices, complex. The operand lies by columns: it "
+    doc="The eigenvalues of square matrices, complex. The operand is column-major: it "
     "is the transposed matrices.",
 )
 

@@ -2,7 +2,7 @@
 
 Derivatives: Townsend, Differentiating the singular value decomposition (2016); of
 complex matrices, Wan and Zhang, Automatic differentiation for complex valued SVD
-(2019). Where singular values are equal, the derivative of their vectors is not finite.
+(2019). If singular values are equal, the derivatives of their vectors are not finite.
 """
 
 from __future__ import annotations
@@ -77,7 +77,11 @@ def _jvp(
     (u_by_columns, s, vh_by_columns), (t,) = outputs, tangents
     if t is None:
         return [None, None, None]
-    u, vh, t = m.turn(u_by_columns), m.turn(vh_by_columns), m.turn(t)
+    u, vh, t = (
+        m.transpose_matrices(u_by_columns),
+        m.transpose_matrices(vh_by_columns),
+        m.transpose_matrices(t),
+    )
     columns, rows = primals[0].type.shape[-2:]
     if full and rows != columns:
         raise DifferentiationError(
@@ -96,7 +100,7 @@ def _jvp(
     by_columns, by_rows = e.mul(inner, across), e.mul(down, inner)
     du = e.mul(factor, e.add(by_columns, m.adjoint(by_columns)))
     if dtype in dtypes.COMPLEX:
-        # V keeps its phase; what the diagonal has of one is U's.
+        # V keeps its phase; the phase of the diagonal goes to U.
         phase = m.diagonal_part(m.scale(e.sub(inner, m.adjoint(inner)), 0.5))
         du = e.add(du, e.div(phase, e.nonzero(across)))
     dv = e.mul(factor, e.add(by_rows, m.adjoint(by_rows)))
@@ -105,11 +109,11 @@ def _jvp(
         du = e.add(du, _outside(u, uh, m.multiply(t, v), s))
     if columns > k:
         dv = e.add(dv, _outside(v, vh, m.multiply(m.adjoint(t), u), s))
-    return [m.turn(du), m.real_part(m.diagonal(inner)), m.conjugate(dv)]
+    return [m.transpose_matrices(du), m.real_part(m.diagonal(inner)), m.conjugate(dv)]
 
 
 def _outside(u: Atom, uh: Atom, change: Atom, s: Atom) -> Atom:
-    """What of ``change`` is not in the span of ``u``, over the singular values."""
+    """The part of ``change`` outside the span of ``u``, over the singular values."""
     rest = e.sub(change, m.multiply(u, m.multiply(uh, change)))
     return e.div(rest, conversion.as_dtype(m.as_row(s, u.type.shape[-2]), u.type.dtype))
 
@@ -120,7 +124,7 @@ def _samples() -> Iterable[Sample]:
         x = m.random_matrices(dtype, shape, 291 + position)
         yield Sample((x,), {"full": False})
     yield Sample((m.random_matrices(dtypes.float64, (2, 2), 296),), {"full": True})
-    # Square factors are determined up to the sign of the columns beyond the rank.
+    # Square factors are unique up to the signs of the columns beyond the rank.
     yield Sample(
         (m.random_matrices(dtypes.float32, (2, 4, 3), 297),), {"full": True}, ()
     )
@@ -139,7 +143,7 @@ svd = Primitive(
     samples=_samples,
     tolerance=Tolerance(float32=5e-5, float64=1e-13),
     doc="The singular vectors U and V^H, square if full, and between them the singular "
-    "values in descending order. Operand and vectors lie by columns: they are the "
+    "values in descending order. Operand and vectors are column-major: they are the "
     "transposed matrices.",
 )
 
@@ -157,7 +161,7 @@ def _values_jvp(
     primals: Sequence[Atom], tangents: Sequence[Atom | None]
 ) -> tuple[list[Atom], list[Atom | None]]:
     (x,), (t,) = primals, tangents
-    u_by_columns, s, vh_by_columns = svd(m.turn(x), full=False)
+    u_by_columns, s, vh_by_columns = svd(m.transpose_matrices(x), full=False)
     assert t is not None
     inner = m.multiply(m.conjugate(u_by_columns), t)
     inner = m.multiply(inner, m.conjugate(vh_by_columns))

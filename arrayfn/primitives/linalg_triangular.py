@@ -1,4 +1,4 @@
-"""Triangular matrices: Cholesky factors, and systems that are solved by substitution.
+"""Triangular matrices: Cholesky factors, and systems solved by substitution.
 
 Derivatives: Murray, Differentiation of the Cholesky decomposition (2016), forward form;
 Giles, An extended collection of matrix derivative results (2008), section 2.3.
@@ -59,7 +59,7 @@ def _cholesky_jvp(
     (factor,), (t,) = outputs, tangents
     if t is None:
         return [None]
-    # The factor is of the lower triangle, and of the real part of the diagonal.
+    # Only the lower triangle and the real part of the diagonal are read.
     lower = m.lower_part(t, -1)
     diagonal = m.diagonal_part(t)
     if diagonal.type.dtype in dtypes.COMPLEX:
@@ -72,7 +72,7 @@ def _cholesky_jvp(
 
 
 def _positive_samples() -> Iterable[Sample]:
-    # Positive definite, also with the elements moved on by one and by two places.
+    # Positive definite, also with the elements shifted by one and two positions.
     small = np.array([[1.0, 1.25], [1.0, 4.0]])
     for dtype in m.DTYPES:
         yield Sample((small.astype(dtype),), {})
@@ -93,8 +93,8 @@ cholesky = Primitive(
     batch=m.batch_of(lambda: cholesky),
     samples=_positive_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
-    doc="The lower triangular factor of Hermitian matrices, of which the lower "
-    "triangle is read; NaN where one is not positive definite, or not finite.",
+    doc="The lower triangular factor of Hermitian matrices, whose lower triangle is "
+    "read; NaN for a matrix that is not positive definite, or not finite.",
 )
 
 
@@ -182,7 +182,7 @@ def _solve_reference(
 
 
 def _triangle(x: Atom, lower: bool, unit: bool) -> Atom:
-    """What a triangular solve reads of a matrix."""
+    """The triangle of a matrix that a triangular solve reads."""
     return m.lower_part(x, -int(unit)) if lower else m.upper_part(x, int(unit))
 
 
@@ -197,7 +197,7 @@ def _solve_jvp(
     if da is not None:
         change = _triangle(da, params["lower"], params["unit"])
         if params["transpose"]:
-            change = m.turn(change)
+            change = m.transpose_matrices(change)
         if params["conjugate"]:
             change = m.conjugate(change)
         product = m.multiply(change, x) if params["left"] else m.multiply(x, change)
@@ -217,7 +217,7 @@ def _solve_transpose(
     conjugate: bool,
     unit: bool,
 ) -> list[Atom | None]:
-    """The transposed map is the inverse of the transposed ``op(a)``."""
+    """The transpose is the inverse of the transposed ``op(a)``."""
     (ct,), (b, a) = cotangents, inputs
     if ct is None or not isinstance(b, Linear):
         return [None, None]
@@ -249,9 +249,9 @@ def _solve_batch(
 def map_sides(
     solve: Callable[[Atom, Atom], Atom], b: Atom, a: Atom, dim: int, free: int
 ) -> Atom:
-    """``solve(b, a)`` with mapped right-hand sides of one matrix: more of them.
+    """``solve(b, a)`` with mapped right-hand sides for one matrix: more sides.
 
-    ``dim`` is the mapped axis of ``b``; ``free`` the axis of sides when it is not.
+    ``dim`` is the mapped axis of ``b``, and ``free`` the axis of unmapped sides.
     """
     moved = views.move_axis(b, dim, free)
     shape = moved.type.shape
@@ -266,7 +266,7 @@ def _solve_samples() -> Iterable[Sample]:
         dtype = m.DTYPES[count % 4]
         batch = (2,) if count % 3 == 0 else ()
         a = m.random_matrices(dtype, (*batch, 3, 3), 210 + count)
-        # No element is near 0: each may come to the diagonal.
+        # No element is near 0, since each may be on the diagonal.
         a = (a + np.sign(a.real)).astype(dtype)
         shape = (*batch, 3, 2) if left else (*batch, 2, 3)
         b = m.random_matrices(dtype, shape, 230 + count)
@@ -291,8 +291,8 @@ triangular_solve = Primitive(
     batch=_solve_batch,
     samples=_solve_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
-    doc="x with op(a) x = b, or x op(a) = b, where op transposes and conjugates or "
-    "not, and one triangle of a is read.",
+    doc="x with op(a) x = b, or x op(a) = b. op may transpose and conjugate; one "
+    "triangle of a is read.",
 )
 
 ROWS = (cholesky, triangular_solve)

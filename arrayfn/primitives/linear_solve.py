@@ -1,11 +1,10 @@
-"""``linear_solve``: the solution of a linear system, by a Program that finds it.
+"""``linear_solve``: the solution of a linear system, computed by a given Program.
 
-The system is ``matvec(consts, x) = b``, of several arrays x and b, and ``body(consts,
-b)`` gives x, and after it what else it found (its *auxiliary* results). Derivatives are
-solutions of systems too, of A dx = db - dA x, and do not go through the steps of the
-solver: how the consts enter ``body`` is no matter. The transpose is the solution of the
-transposed system, by the Programs in ``transposed``: ``matvec`` and ``body`` of that,
-or nothing where only forward mode is there.
+The system is ``matvec(consts, x) = b``; x and b are several arrays. ``body(consts, b)``
+returns x, followed by *auxiliary* results. Derivatives solve the system
+A dx = db - dA x. They do not go through the solver's iterations, so it does not matter
+how ``body`` uses the consts. The transpose solves the transposed system by the Programs
+in ``transposed``: its ``matvec`` and ``body``, or nothing if only forward mode exists.
 """
 
 from __future__ import annotations
@@ -97,9 +96,9 @@ def _jvp(
         moving = [t for t in tangents[:consts] if t is not None]
         operands = [*primals[:consts], *outputs[: len(b)], *moving]
         applied = iter(emitted(program, operands)[count:])
-        for place in where(range(count), varies):
-            there, term = change[place], next(applied)
-            change[place] = e.neg(term) if there is None else e.sub(there, term)
+        for number in where(range(count), varies):
+            there, term = change[number], next(applied)
+            change[number] = e.neg(term) if there is None else e.sub(there, term)
     auxiliary: list[Atom | None] = [None] * (len(outputs) - len(b))
     if all(t is None for t in change):
         return outputs, [*[None] * len(b), *auxiliary]
@@ -163,7 +162,7 @@ def _batch(
         x if dim is None else views.move_axis(x, dim, 0)
         for x, dim in zip(inputs[:consts], dims[:consts], strict=True)
     ]
-    # Each member has a system of its own, of all its arrays.
+    # Each member has a system of its own.
     mapped = [dim is not None for dim in dims[:consts]]
     own = [
         views.batched(size, x, dim)

@@ -1,7 +1,7 @@
-"""Python functions that Programs name: text cannot hold them, so it holds a name.
+"""Python functions in Programs, which refer to them by name.
 
-A param of an equation is a ``NamedFunction``, a str that has the function with it, so
-that a Program can be printed and keeps its functions alive. ``FUNCTIONS`` finds one by
+A param of an equation is a ``NamedFunction``: a str with the function attached. So a
+Program can be printed, and keeps its functions alive. ``FUNCTIONS`` finds a function by
 its name, for Programs that are read from text.
 """
 
@@ -16,23 +16,23 @@ from arrayfn.errors import ProgramError
 
 
 class NamedFunction(str):
-    """The name of a Python function in Programs, and the function."""
+    """The name of a Python function in Programs, with the function attached."""
 
     __slots__ = ("__weakref__", "function")
 
     function: Callable[..., Any]
 
     def __new__(cls, name: str, function: Callable[..., Any]) -> Self:
-        """``name``, which stands for ``function``."""
+        """Make ``name`` with ``function`` attached."""
         made = super().__new__(cls, name)
         made.function = function
         return made
 
 
 class FunctionTable:
-    """The functions that Programs name, as long as there is such a Program.
+    """The functions that Programs refer to, as long as such a Program exists.
 
-    What is compiled calls them without a Program, so theirs are kept.
+    Compiled code calls them without a Program, so it keeps its functions.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class FunctionTable:
         self._kept: dict[str, NamedFunction] = {}
 
     def name(self, function: Callable[..., Any], label: str) -> NamedFunction:
-        """A name for ``function``, which begins with ``label``."""
+        """A name for ``function`` that begins with ``label``."""
         made = NamedFunction(f"{label}#{next(self._numbers)}", function)
         self._known[str(made)] = made
         return made

@@ -1,16 +1,16 @@
-"""padded_convolution: a convolution between zeros, and what is linear in its arrays.
+"""padded_convolution: a convolution with zero padding, and both of its cotangents.
 
 The sum of all products ``output[i] * operand[j] * kernel[k]`` that a convolution pairs
-is linear in each of the three arrays. Of two of them the row gives what it is linear
-in: the *output*, which is the convolution itself, or its transposes, the cotangent of
-the *operand* or of the *kernel*. So it is closed under differentiation, and a library
-that computes all three sees strides and borders as they are.
+is linear in each of the three arrays. The primitive takes two of them and returns the
+third: the *output*, which is the convolution, or the cotangent of the *operand* or of
+the *kernel*. So it is closed under differentiation, and a library that computes all
+three sees strides and padding.
 
-Roles of axes are those of ``conv_general``. ``padding`` has the zeros before and after
-each of the operand's spatial axes; they are not a part of the operand. ``extents`` are
-those of the result's spatial axes, which other arrays do not tell, and () for outputs.
-``precision="tf32"`` is as in ``dot_general``. ``lies`` is a compiler's: that a library
-takes the arrays as they are, with channels ``"last"`` or ``"first"``.
+Roles of axes are those of ``conv_general``. ``padding`` has the number of zeros before
+and after each spatial axis of the operand. ``extents`` has the result's spatial
+extents, which do not follow from the other arrays; it is () for outputs.
+``precision="tf32"`` is as in ``dot_general``. Only compilers set ``lies``: the library
+accepts the arrays with channels ``"last"`` or ``"first"``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ ARRAYS: Final[dict[str, tuple[str, str]]] = {
     "operand": ("output", "kernel"),
     "kernel": ("operand", "output"),
 }
-"""What is given for each result, in this order."""
+"""The operands for each result, in this order."""
 ROLES: Final = {"operand": "lhs", "kernel": "rhs", "output": "out"}
 
 
@@ -100,16 +100,18 @@ def _types(
         *(("free", (("kernel", OUTER), ("output", INNER))),),
     )
     wanted: dict[int, Shape] = {}
-    for word, places in pairs:
+    for word, roles_of_arrays in pairs:
         found = {
             array: extents_of(known[array], roles[array][role])
-            for array, role in places
+            for array, role in roles_of_arrays
             if array in known
         }
         if len(set(found.values())) != 1:
             raise ShapeError(f"{name}: {word} axes differ: {found}")
         (shape,) = set(found.values())
-        wanted.update({role: shape for array, role in places if array == gives})
+        wanted.update(
+            {role: shape for array, role in roles_of_arrays if array == gives}
+        )
     sizes = {array: extents_of(t, roles[array][SPATIAL]) for array, t in known.items()}
     if gives == "output":
         wanted[SPATIAL] = tuple(
@@ -142,7 +144,7 @@ def _types(
 
 
 def _canonical(x: Array, roles: Roles) -> Array:
-    """As [group, outer, inner, spatial...]."""
+    """``x`` with the axes [group, outer, inner, spatial...]."""
     turned = x.transpose([axis for role in roles for axis in role])
     spatial = len(roles[SPATIAL])
     shape = [math.prod(x.shape[axis] for axis in role) for role in roles[:SPATIAL]]
@@ -162,19 +164,19 @@ def _reference(first: Array, second: Array, **params: Any) -> Array:
     whole = np.pad(arrays["operand"], [(0, 0)] * 3 + [*params["padding"]])
     w, y = arrays["kernel"], arrays["output"]
     counts = y.shape[3:]
-    for place in np.ndindex(*(w.shape[3:] if 0 not in counts else (0,))):
+    for position in np.ndindex(*(w.shape[3:] if 0 not in counts else (0,))):
         part = whole[
             (
                 ...,
                 *(
                     slice(at * step, at * step + (n - 1) * stride + 1, stride)
                     for at, step, n, stride in zip(
-                        place, steps, counts, strides, strict=True
+                        position, steps, counts, strides, strict=True
                     )
                 ),
             )
         ]
-        tap = w[(..., *place)]
+        tap = w[(..., *position)]
         if gives == "output":
             y += np.einsum("gnc...,gkc->gnk...", part, tap)
         elif gives == "operand":
@@ -193,7 +195,7 @@ def _reference(first: Array, second: Array, **params: Any) -> Array:
 
 
 def _given(arrays: Mapping[str, Atom], gives: str, like: Shape, params: Any) -> Atom:
-    """``gives`` of the two other arrays; its shape is ``like`` along space."""
+    """The array ``gives`` from the two others; ``like`` has its spatial extents."""
     names = ARRAYS[gives]
     params = {**params, "gives": gives}
     spatial = params[ROLES[gives]][SPATIAL]
@@ -302,9 +304,9 @@ def _samples() -> Iterable[Sample]:
         yield Sample(inputs, params)
         lhs, rhs, out = SIDES_NCH
         small = {"operand": (2, 2, 6), "kernel": (3, 2, 3), "output": (2, 3, 2)}
-        for place, dtype in enumerate((dtypes.float64, dtypes.bfloat16, dtypes.int32)):
+        for k, dtype in enumerate((dtypes.float64, dtypes.bfloat16, dtypes.int32)):
             inputs = arrays(
-                *(small[name] for name in names), dtype=dtype, seed=411 + 7 * place
+                *(small[name] for name in names), dtype=dtype, seed=411 + 7 * k
             )
             line = {
                 "gives": gives,
@@ -332,9 +334,8 @@ padded_convolution = Primitive(
     batch=_batch,
     samples=_samples,
     tolerance=Tolerance(float32=1e-5, float64=1e-14),
-    doc="A convolution between zeros, or the cotangent of its operand or its kernel: "
-    "of two of operand, kernel and output, what all products are linear in. Roles say "
-    "what each axis is.",
+    doc="A convolution with zero padding, or the cotangent of its operand or kernel: "
+    "the third array from two of operand, kernel and output. Each axis has a role.",
 )
 
 ROWS = (padded_convolution,)

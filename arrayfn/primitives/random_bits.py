@@ -1,7 +1,7 @@
 """Threefry-2x32: counter-based random bits, the same as JAX's.
 
-Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011), 20 rounds. Two
-rows, as the function has two words of result.
+Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011), 20 rounds. There
+are two rows, because the function has two words of result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def threefry2x32(key_0: Any, key_1: Any, x_0: Any, x_1: Any) -> tuple[Array, Arr
     ['0x6b200159', '0x99ba4efe']
     """
     shape = np.broadcast_shapes(*map(np.shape, (key_0, key_1, x_0, x_1)))
-    # Arrays add modulo 2**32 in silence; scalars warn.
+    # Arrays add modulo 2**32 silently; scalars warn.
     key_0, key_1, x_0, x_1 = (
         np.broadcast_to(x, shape or (1,)) for x in (key_0, key_1, x_0, x_1)
     )

@@ -34,17 +34,17 @@ from arrayfn.primitives.base import (
 )
 
 Axes = tuple[int, ...]
-_BLOCK: Final = 128  # terms that are added up in order, where there are more than
+_BLOCK: Final = 128  # terms added in order, if there are more than
 _FEW: Final = 1024  # these
 
 
 def kept_axes(ndim: int, axes: Axes) -> Axes:
-    """The axes that a reduction over ``axes`` leaves."""
+    """The axes that remain after a reduction over ``axes``."""
     return tuple(axis for axis in range(ndim) if axis not in axes)
 
 
 def spread_back(value: Atom, like: ArrayType, axes: Axes) -> Atom:
-    """A reduction's result repeated along the axes it was reduced over."""
+    """A reduction's result, repeated along the reduced axes."""
     kept = kept_axes(like.ndim, axes)
     return views.broadcast_in_dim(value, shape=like.shape, axes=kept)
 
@@ -107,16 +107,16 @@ def _reduction(
 
 
 def _sum(x: Array, axis: Axes) -> Array:
-    """NumPy's sum, which is pairwise along the axis that lies in order alone.
+    """NumPy's sum, with blocks along axes on which NumPy does not sum pairwise.
 
-    Along the others it adds in order: they are added up in blocks.
+    NumPy sums pairwise along the contiguous axis only, and in order along others.
     """
     if x.size <= _FEW or x.dtype not in dtypes.INEXACT:
         return np.sum(x, axis=axis, dtype=x.dtype)
     if all(x.shape[k] <= _FEW for k in axis):
         return np.sum(x, axis=axis, dtype=x.dtype)
     for k in sorted(axis, reverse=True):
-        # In what is left the later axes are gone.
+        # Later axes have been reduced already.
         while x.shape[k] > _BLOCK and (k < x.ndim - 1 or x.strides[k] != x.itemsize):
             count = x.shape[k] // _BLOCK
             ahead = (slice(None),) * k
@@ -148,7 +148,7 @@ def _extremum_jvp(
     *,
     axes: Axes,
 ) -> list[Atom | None]:
-    # Where several elements are extreme they share the derivative equally.
+    # Elements that equal the extremum share the derivative equally.
     (x,), (y,), (t,) = primals, outputs, tangents
     if t is None:
         return [None]
@@ -164,7 +164,7 @@ def _prod_jvp(
     *,
     axes: Axes,
 ) -> list[Atom | None]:
-    # By a tree of pairwise products: exact where factors are zero, and to all orders.
+    # A tree of pairwise products: exact for zero factors, and to all orders.
     (x,), (t,) = primals, tangents
     if t is None:
         return [None]
@@ -232,7 +232,7 @@ reduce_sum = _reduction(
     accepts=_NUMBERS,
     jvp=LINEAR,
     transpose=_sum_transpose,
-    doc="The sum over axes; 0 of nothing.",
+    doc="The sum over axes; 0 for no elements.",
 )
 reduce_prod = _reduction(
     "reduce_prod",
@@ -241,7 +241,7 @@ reduce_prod = _reduction(
     lambda dtype: 1,
     accepts=_NUMBERS,
     jvp=_prod_jvp,
-    doc="The product over axes; 1 of nothing.",
+    doc="The product over axes; 1 for no elements.",
 )
 reduce_max = _reduction(
     "reduce_max",
@@ -250,7 +250,7 @@ reduce_max = _reduction(
     _lowest,
     accepts=_ORDERED,
     jvp=_extremum_jvp,
-    doc="The greatest over axes, NaN if there is one; equal elements share the "
+    doc="The maximum over axes, NaN if there is one; equal elements share the "
     "derivative.",
 )
 reduce_min = _reduction(
@@ -260,7 +260,7 @@ reduce_min = _reduction(
     _highest,
     accepts=_ORDERED,
     jvp=_extremum_jvp,
-    doc="The least over axes, NaN if there is one; equal elements share the "
+    doc="The minimum over axes, NaN if there is one; equal elements share the "
     "derivative.",
 )
 reduce_and = _reduction(
@@ -287,7 +287,7 @@ reduce_or = _reduction(
 
 
 def _first_position(extremum: Primitive) -> Callable[..., Atom]:
-    """The least position of what equals the extremum, or is NaN."""
+    """The first position of an element that equals the extremum or is NaN."""
 
     def expand(x: Atom, *, axis: int, dtype: DType) -> Atom:
         if x.type.dtype == dtypes.bool_:
@@ -340,7 +340,7 @@ def _arg_row(
         transpose=NOT_LINEAR,
         batch=batch,
         samples=samples,
-        doc="The first position of the extremum; of the first NaN, if there is one.",
+        doc="The first position of the extremum, or of the first NaN.",
     )
     return row
 

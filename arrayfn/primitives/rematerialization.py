@@ -1,10 +1,10 @@
-"""``checkpoint``: a call of a Program whose values are computed again, not kept.
+"""``checkpoint``: a call of a Program whose values are recomputed, not kept.
 
-Its linear part reads what the call reads, and computes from that what it needs: between
-the forward and the backward pass only the operands are kept, and the values that
-``saveable`` marks. When transposed it reads its operands through
-``optimization_barrier``, which the compiler does not see through: else it would find
-the values computed again equal to those that were computed at first, and keep these.
+Its linear part reads the operands of the call, and recomputes what it needs from them.
+Between the forward and the backward pass only the operands are kept, and the values
+marked by ``saveable``. When it is transposed, it reads its operands through
+``optimization_barrier``, which is opaque to the compiler: otherwise CSE would merge the
+recomputed values with those of the forward pass, and keep them.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _split(
 
 
 def _marked(known: Program) -> set[Var]:
-    """The values that ``saveable`` marks, where they are computed."""
+    """The values that ``saveable`` marks."""
     source: dict[Atom, Atom] = {}
     marked: set[Var] = set()
     for made in known.equations:
@@ -144,9 +144,9 @@ def _marked(known: Program) -> set[Var]:
 def _computed_again(
     body: Program, outputs: Sequence[Atom], marked: set[Var]
 ) -> tuple[tuple[Equation, ...], list[Var], set[Atom]]:
-    """The equations that ``outputs`` need, were the ``marked`` values there.
+    """The equations that ``outputs`` need if the ``marked`` values are kept.
 
-    Also which of these are needed, and all that is read.
+    Also returned: which marked values are needed, and all Vars that are read.
     """
     live: set[Atom] = set(outputs)
     again: list[Equation] = []
@@ -193,7 +193,7 @@ def _transpose(
 
 
 def _behind_barriers(program: Program, count: int) -> Program:
-    """``program`` reading its first ``count`` inputs once the next one is there."""
+    """``program`` with a barrier from its next input to its first ``count`` inputs."""
     builder = ProgramBuilder(program.name)
     with builder:
         inputs = builder.inputs_of(program)
@@ -233,10 +233,10 @@ checkpoint = Primitive(
     batch=OverPrograms(_batch),
     split=OverPrograms(_split),
     samples=_samples,
-    doc="A call whose values are computed again for its derivative, rather than kept.",
+    doc="A call whose values are recomputed for its derivative, not kept.",
 )
 
-# Marks, and the barrier: the operand, but for what transformations make of them.
+# Marks, and the barrier: identities that transformations treat specially.
 
 
 def _plain(x: ArrayType, **params: Any) -> ArrayType:
@@ -285,7 +285,7 @@ def _mark(name: str, params: dict[str, Any], doc: str) -> Primitive:
 checkpoint_name = _mark(
     "checkpoint_name",
     {"name": "activation"},
-    "The operand, by a name that policies of checkpoint know.",
+    "The operand, under a name that policies of checkpoint refer to.",
 )
 saveable = _mark("saveable", {}, "The operand, which checkpoint may keep.")
 
@@ -310,13 +310,13 @@ optimization_barrier = Primitive(
     family="view",
     types=lambda x, token: _plain(x),
     reference=lambda x, token: np.array(x),
-    # Never affine: what reads it cannot read the operand in its place.
+    # Never affine: its readers must not read the operand directly.
     kernel=View(lambda x: None),
     jvp=_mark_jvp,
     transpose=_mark_transpose,
     batch=_barrier_batch,
     samples=_barrier_samples,
-    doc="The operand, as if it were computed once the second operand is.",
+    doc="The operand, which is read only after the second operand is computed.",
 )
 
 ROWS = (checkpoint, checkpoint_name, saveable, optimization_barrier)

@@ -1,6 +1,6 @@
-"""slice, pad and concatenate: arrays taken apart along their axes, and put together.
+"""slice, pad and concatenate.
 
-Each is written in its rules with the others: the transpose of a slice is a pad.
+Their rules refer to each other: the transpose of a slice is a pad.
 """
 
 from __future__ import annotations
@@ -216,8 +216,8 @@ pad = Primitive(
         ),
         Sample((_sample((4,)), np.asarray(0.0, np.float32)), {"config": ((-1, 2, 2),)}),
     ],
-    doc="(low, high, interior) elements of a value put around and between; negative "
-    "low and high remove elements.",
+    doc="Inserts (low, high, interior) elements of a value before, after and between; "
+    "negative low and high remove elements.",
 )
 
 
@@ -303,7 +303,7 @@ concatenate = Primitive(
         Sample((_sample((2, 3)), _sample((4, 3), 22)), {"axis": 0}),
         Sample((_sample((2, 3)), _sample((2, 1), 22), _sample((2, 2))), {"axis": 1}),
     ],
-    doc="Operands one after the other along an axis.",
+    doc="The operands joined along an axis.",
 )
 
 ROWS = (slice_, pad, concatenate)

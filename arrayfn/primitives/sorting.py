@@ -1,7 +1,7 @@
-"""Sorting along the last axis: sorted values, the order that sorts, the greatest few.
+"""Sorting along the last axis: sort, argsort and top_k.
 
-Ascending, as NumPy sorts: NaN after all else, -0.0 and 0.0 equal, complex numbers by
-their real and then their imaginary parts, False before True.
+The order is NumPy's: ascending, NaN last, -0.0 and 0.0 equal, complex numbers by their
+real and then their imaginary parts, False before True.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from arrayfn.primitives.windows import Windows
 def take_along_last(x: Atom, indices: Atom) -> Atom:
     """The elements of ``x`` at ``indices`` along the last axis.
 
-    These lie inside, and in each row no index is there twice.
+    Indices are in bounds, and unique in each row.
     """
     lead = tuple(range(x.type.ndim - 1))
     last = (len(lead),)
     shape = (*indices.type.shape, 1)
-    places = views.broadcast_in_dim(indices, shape=shape, axes=(*lead, *last))
+    indexed = views.broadcast_in_dim(indices, shape=shape, axes=(*lead, *last))
     where = Windows((), last, last, (lead, lead))
     options = {"mode": "promise_in_bounds", "fill_value": None, "unique_indices": True}
     sizes = (1,) * x.type.ndim
-    return indexing.gather(x, places, sizes=sizes, **options, **where.params())
+    return indexing.gather(x, indexed, sizes=sizes, **options, **where.params())
 
 
 def _check(name: str, x: ArrayType) -> None:
@@ -59,14 +59,14 @@ def _argsort_types(x: ArrayType) -> ArrayType:
 
 
 def _ordered(x: Array) -> Array:
-    """In a dtype that NumPy sorts."""
+    """``x`` in a dtype that NumPy sorts."""
     return x.astype(dtypes.float32) if x.dtype == dtypes.bfloat16 else x
 
 
 def _sort_jvp(
     primals: Sequence[Atom], tangents: Sequence[Atom | None]
 ) -> tuple[list[Atom], list[Atom | None]]:
-    # One sort, of the order, serves value and derivative.
+    # One argsort serves value and derivative.
     (x,), (t,) = primals, tangents
     if t is None:
         return [sort(x)], [None]
@@ -88,7 +88,7 @@ def _samples() -> Iterable[Sample]:
         x = families.random_array(dtype, (3, 9), 95 + position, -3.0, 3.0)
         yield Sample((x,), {})
     for dtype in (dtypes.float16, dtypes.float32, dtypes.float64):
-        # Not to be differentiated: NaN and ties.
+        # NaN and ties, at which it is not differentiated.
         values = [np.nan, 1.0, -np.inf, 0.0, -0.0, np.inf, -np.nan, 1.0, -2.0]
         yield Sample((np.array(values).astype(dtype),), {}, ())
 
@@ -135,7 +135,7 @@ def _top_k_types(x: ArrayType, *, k: int) -> tuple[ArrayType, ArrayType]:
 
 
 def _top_k_reference(x: Array, *, k: int) -> tuple[Array, Array]:
-    # Descending is the reverse of ascending; among equal elements too, if reversed.
+    # Sort the reversed row ascending and reverse it, so that ties keep their order.
     values = _ordered(x)[..., ::-1]
     last = x.shape[-1] - 1
     order = last - np.argsort(values, axis=-1, kind="stable")[..., ::-1][..., :k]
@@ -177,8 +177,8 @@ top_k = Primitive(
     transpose=NOT_LINEAR,
     batch=_top_k_batch,
     samples=_top_k_samples,
-    doc="The k greatest along the last axis, descending, and their positions; NaN is "
-    "the greatest, and of equal elements the first comes first.",
+    doc="The k largest elements along the last axis, descending, and their positions. "
+    "NaN counts as largest; equal elements keep their order.",
 )
 
 ROWS = (sort, argsort, top_k)

@@ -22,7 +22,7 @@ from arrayfn.primitives.families import elementwise
 
 
 def _scipy(name: str) -> Callable[..., Any]:
-    """A function of scipy.special, which takes long to import: on the first call."""
+    """A function of scipy.special, imported on the first call, as that takes long."""
 
     def call(x: Any) -> Any:
         return getattr(importlib.import_module("scipy.special"), name)(x)
@@ -48,15 +48,15 @@ def _one_minus(x: Atom) -> Atom:
 
 
 def _one_minus_square(x: Atom) -> Atom:
-    # The value (1 - x)(1 + x) does not cancel near 1; the derivative is that of
-    # 1 - x**2, as inf * 0 of the product rule would be NaN at 1.
+    # The value (1 - x)(1 + x) does not cancel near 1. The derivative is that of
+    # 1 - x**2: the product rule would give inf * 0 = NaN at 1.
     square = _one_minus(e.square(x))
     product = e.mul(_one_minus(x), e.add(x, 1))
     return e.add(square, views.stop_gradient(e.sub(product, square)))
 
 
 def _difference(x: Atom, y: Atom) -> Atom:
-    """x - y; 0 where both are the same infinity."""
+    """x - y; 0 if both are the same infinity."""
     difference = e.sub(x, y)
     if any(isinstance(a, Literal) and cmath.isfinite(a.value) for a in (x, y)):
         return difference
@@ -97,7 +97,7 @@ log = elementwise(
     accepts=dtypes.INEXACT,
     cost=10,
     domain=(0.2, 4.0),
-    doc="The natural logarithm (of complex numbers the principal value).",
+    doc="The natural logarithm (for complex numbers the principal value).",
 )
 log2 = elementwise(
     "log2",
@@ -136,7 +136,7 @@ logaddexp = elementwise(
     arity=2,
     accepts=dtypes.FLOATS,
     cost=22,
-    doc="log(e**x + e**y), without overflow on the way.",
+    doc="log(e**x + e**y), without intermediate overflow.",
 )
 logistic = elementwise(
     "logistic",
@@ -153,7 +153,7 @@ sqrt = elementwise(
     accepts=dtypes.INEXACT,
     cost=5,
     domain=(0.3, 4.0),
-    doc="The square root (of complex numbers the principal value).",
+    doc="The square root (for complex numbers the principal value).",
 )
 rsqrt = elementwise(
     "rsqrt",
@@ -188,7 +188,7 @@ def _inverse_root(x: Atom) -> Atom:
 def _acosh_slope(x: Atom) -> Atom:
     low, high = e.sub(x, 1), e.add(x, 1)
     if x.type.dtype in dtypes.COMPLEX:
-        # The root of the product lies on another branch where x is negative.
+        # For negative x the root of the product is on another branch.
         return e.reciprocal(e.mul(sqrt(low), sqrt(high)))
     return rsqrt(e.mul(low, high))
 
@@ -328,8 +328,8 @@ def _trigamma(x: Atom) -> Atom:
         series = e.mul(square, e.add(series, number))
     tail = e.mul(inverse, e.add(e.add(series, e.mul(inverse, 0.5)), 1))
     total = e.add(total, tail)
-    # One period of the sine, so that it is accurate far from 0. It is 1 where it is not
-    # needed: its reciprocal is infinite at whole numbers.
+    # One period of the sine, to be accurate far from 0. It is 1 where it is unused,
+    # because its reciprocal is infinite at integers.
     period = e.sub(x, discrete.round(x))
     half = conversion.literal(0.5, x.type.dtype)
     sine = sin(e.mul(e.select(reflected, period, half), math.pi))

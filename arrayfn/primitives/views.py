@@ -1,7 +1,7 @@
-"""Views and their kin: what moves elements and computes nothing.
+"""Views, iota and relayout: primitives that move elements and compute nothing.
 
-``View`` rows are affine: the compiler reads through them, it does not copy. Parts of
-arrays, and arrays made of parts, are in ``slicing``.
+``View`` rows are affine: the compiler reads through them without a copy. ``slicing``
+has slice, pad and concatenate.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def broadcast_literal(value: float, type: ArrayType) -> Atom:
 
 
 def batched(size: int, x: Atom, dim: Dim) -> Atom:
-    """``x`` mapped along axis 0, repeated if it is not mapped."""
+    """``x`` mapped along axis 0; repeated if it is not mapped."""
     if dim is not None:
         return move_axis(x, dim, 0)
     shape = (size, *x.type.shape)
@@ -53,7 +53,7 @@ def batched(size: int, x: Atom, dim: Dim) -> Atom:
 
 
 def transposed_alone(rule: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
-    """A transpose rule of one linear input from ``rule(cotangent, type, **params)``."""
+    """The transpose rule of one linear input by ``rule(cotangent, type, **params)``."""
 
     def transpose_rule(
         cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
@@ -70,7 +70,7 @@ def transposed_alone(rule: Callable[..., Atom]) -> Callable[..., list[Atom | Non
 def batched_along(
     rule: Callable[..., Atom],
 ) -> Callable[..., tuple[list[Atom], list[Dim]]]:
-    """A batching rule from ``rule(x mapped along axis 0, **params)``."""
+    """The batching rule from ``rule(x mapped along axis 0, **params)``."""
 
     def batch_rule(
         size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
@@ -124,7 +124,7 @@ transpose = Primitive(
         Sample((_sample((2, 3, 4)),), {"permutation": (2, 0, 1)}),
         Sample((_sample((5, 3)),), {"permutation": (1, 0)}),
     ],
-    doc="Axes in another order: output axis i is input axis permutation[i].",
+    doc="Permutes axes: output axis i is input axis permutation[i].",
 )
 
 
@@ -215,7 +215,7 @@ def _reshape_types(x: ArrayType, *, shape: Shape) -> ArrayType:
 
 
 def _reshape_axes(x: ArrayType, *, shape: Shape) -> tuple[AxisMap, ...] | None:
-    """A view of axes if only extents of 1 come and go."""
+    """The AxisMaps if only axes of extent 1 are added or removed."""
     axes = [axis for axis, extent in enumerate(shape) if extent != 1]
     if [shape[axis] for axis in axes] != [n for n in x.shape if n != 1]:
         return None
@@ -237,7 +237,7 @@ reshape = Primitive(
         Sample((_sample((3, 1, 4)),), {"shape": (3, 4)}),
         Sample((_sample((6,)),), {"shape": (1, 2, 3)}),
     ],
-    doc="The elements in row-major order under another shape.",
+    doc="The elements in row-major order, with another shape.",
 )
 
 # reverse
@@ -341,7 +341,7 @@ stop_gradient = Primitive(
     samples=lambda: [
         Sample((_sample((3, 4), 23, d),), {}, ()) for d in dtypes.SHORT_NAMES
     ],
-    doc="The operand, as if it were constant to derivatives.",
+    doc="The operand, treated as a constant by derivatives.",
 )
 
 

@@ -1,7 +1,7 @@
-"""One element of each window: taken, and put back where windows overlap.
+"""window_take reads one element of each window; window_put adds it back.
 
-Positions are of the window's elements, counted row-major, and all within it; see
-``windowed`` for the geometry. Each row is the transpose of the other.
+Positions are row-major indices inside a window; see ``windowed`` for the geometry. Each
+row is the transpose of the other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from arrayfn.primitives.windowed import (
 )
 from arrayfn.primitives.windows import Windows
 
-_MOST_PHASES: Final = 16
+_MAX_PHASES: Final = 16
 _NUMBERS: Final = dtypes.ALL - {dtypes.bool_}
 
 
@@ -52,9 +52,9 @@ def _check(name: str, x: ArrayType, positions: ArrayType, windows: Shape) -> Non
 
 
 def _places(positions: Atom, geometry: SlidingWindows) -> tuple[Atom, Windows]:
-    """Where the elements at ``positions`` are, as indices of the operand."""
+    """The elements at ``positions``, as indices of the operand."""
     shape = positions.type.shape
-    places: list[Atom] = []
+    coordinates: list[Atom] = []
     rest = positions
     for k in reversed(range(len(geometry.axes))):
         size, within = geometry.sizes[k], rest
@@ -63,10 +63,10 @@ def _places(positions: Atom, geometry: SlidingWindows) -> tuple[Atom, Windows]:
             within = e.sub(rest, e.mul(quotient, size))
             rest = quotient
         begin = count_along(shape, geometry.axes[k], geometry.strides[k])
-        places.insert(0, e.add(begin, e.mul(within, geometry.dilations[k])))
+        coordinates.insert(0, e.add(begin, e.mul(within, geometry.dilations[k])))
     kept = tuple(axis for axis in range(len(shape)) if axis not in geometry.axes)
     where = Windows((), geometry.axes, geometry.axes, (kept, kept))
-    return positions_of(places), where
+    return positions_of(coordinates), where
 
 
 def _mapped(
@@ -106,10 +106,10 @@ def _take_expand(x: Atom, positions: Atom, **params: Any) -> Atom:
     if geometry.padding:
         zero = conversion.literal(0, x.type.dtype)
         x = slicing.pad(x, zero, config=geometry.config(x.type.ndim))
-    places, where = _places(positions, geometry)
+    coordinates, where = _places(positions, geometry)
     sizes = (1,) * x.type.ndim
     options = {"sizes": sizes, "mode": "promise_in_bounds", "fill_value": None}
-    return indexing.gather(x, places, **where.params(), **options)
+    return indexing.gather(x, coordinates, **where.params(), **options)
 
 
 def _take(x: Atom, positions: Atom, **params: Any) -> Atom:
@@ -161,7 +161,7 @@ window_take = Primitive(
     transpose=_take_transpose,
     batch=_take_batch,
     samples=_take_samples,
-    doc="Of each window the element at its position.",
+    doc="The element of each window at its position.",
 )
 
 
@@ -191,11 +191,14 @@ def _put_reference(
     shape = list(geometry.whole(tuple(shape)))
     wide = dtypes.compute_dtype(values.dtype)
     result = np.zeros(shape, wide)
-    places = itertools.product(*(range(n) for n in geometry.sizes))
-    for number, place in enumerate(places if positions.size else ()):
+    coordinates = itertools.product(*(range(n) for n in geometry.sizes))
+    for number, position_in_window in enumerate(coordinates if positions.size else ()):
         at = [slice(None)] * result.ndim
         for k, axis in enumerate(geometry.axes):
-            begin, stride = place[k] * geometry.dilations[k], geometry.strides[k]
+            begin, stride = (
+                position_in_window[k] * geometry.dilations[k],
+                geometry.strides[k],
+            )
             last = begin + (values.shape[axis] - 1) * stride + 1
             at[axis] = slice(begin, last, stride)
         result[tuple(at)] += np.where(positions == number, values, 0).astype(wide)
@@ -215,9 +218,9 @@ def _put_expand(
         return views.broadcast_literal(0, type)
     if not geometry.axes:
         return values  # each window is an element
-    places, where = _places(positions, geometry)
+    coordinates, where = _places(positions, geometry)
     options = {"mode": "drop", "unique_indices": False}
-    made = indexing.scatter_add(zeros, places, values, **where.params(), **options)
+    made = indexing.scatter_add(zeros, coordinates, values, **where.params(), **options)
     if not geometry.padding:
         return made
     start = tuple(low for low, _, _ in geometry.config(type.ndim))
@@ -228,10 +231,10 @@ def _put_expand(
 def put_in_phases(
     values: Atom, positions: Atom, *, extents: Shape, **params: Any
 ) -> Atom | None:
-    """``window_put`` where elements look for their windows; None if they are many.
+    """``window_put`` as a gather by the operand's elements; None for many windows.
 
-    Elements that lie alike between the beginnings of windows are a *phase*: each sums
-    the values of the same few neighbouring windows, if these have put it there.
+    Elements with the same offset between beginnings of windows form a *phase*. Each
+    sums the values of the same few neighbouring windows, if their position matches.
     """
     geometry = SlidingWindows(**params)
     sizes, strides, axes = geometry.sizes, geometry.strides, geometry.axes
@@ -239,8 +242,8 @@ def put_in_phases(
     if (
         max(geometry.dilations, default=1) > 1
         or geometry.padding
-        or math.prod(strides) > _MOST_PHASES
-        or math.prod(n + 1 for n in reach) > _MOST_PHASES
+        or math.prod(strides) > _MAX_PHASES
+        or math.prod(n + 1 for n in reach) > _MAX_PHASES
         or not positions.type.size
     ):
         return None
@@ -257,7 +260,7 @@ def put_in_phases(
     )
 
     def at(x: Atom, back: Sequence[int]) -> Atom:
-        """What the windows ``back`` before have."""
+        """The values of the windows ``back`` before."""
         start, limit = [0] * type.ndim, list(x.type.shape)
         for axis, before, count, n in zip(axes, reach, counts, back, strict=True):
             start[axis] = before - n
@@ -265,10 +268,13 @@ def put_in_phases(
         ones = (1,) * type.ndim
         return slicing.slice_(x, start=tuple(start), limit=tuple(limit), strides=ones)
 
-    def phase(place: Sequence[int]) -> Atom:
+    def phase(position_in_window: Sequence[int]) -> Atom:
         total: Atom | None = None
         for back in itertools.product(*(range(n + 1) for n in reach)):
-            tap = [r + n * s for r, n, s in zip(place, back, strides, strict=True)]
+            tap = [
+                r + n * s
+                for r, n, s in zip(position_in_window, back, strides, strict=True)
+            ]
             if any(t >= size for t, size in zip(tap, sizes, strict=True)):
                 continue
             number = int(np.ravel_multi_index(tap, sizes))
@@ -294,8 +300,11 @@ def put_in_phases(
 def _interleaved(
     phase: Callable[[Sequence[int]], Atom], axes: Sequence[int], strides: Sequence[int]
 ) -> Atom:
-    """The phases, element by element in turns along each axis."""
-    parts = [phase(place) for place in itertools.product(*map(range, strides))]
+    """Interleave the phases along each axis."""
+    parts = [
+        phase(position_in_window)
+        for position_in_window in itertools.product(*map(range, strides))
+    ]
     if len(parts) == 1:
         return parts[0]
     shape = parts[0].type.shape
@@ -370,7 +379,7 @@ window_put = Primitive(
     batch=_put_batch,
     samples=_put_samples,
     tolerance=Tolerance(float32=4e-6, float64=1e-14),
-    doc="Zeros, to which each window's value is added at its position.",
+    doc="Adds each window's value to zeros, at its position.",
 )
 
 ROWS = (window_take, window_put)

@@ -1,7 +1,8 @@
-"""Windows that slide along axes, reduced: sums, extrema, and where the extrema are.
+"""Reductions of sliding windows: sums, extrema, and the positions of extrema.
 
-A window is never copied: its elements are slices of the operand, which are combined in
-one kernel; long windows are made of shorter ones. See ``windowed`` for the geometry.
+Windows are not copied: their elements are slices of the operand, which are combined in
+one kernel. Long windows are combined from shorter ones. See ``windowed`` for the
+geometry.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ from arrayfn.primitives.windowed import (
 )
 
 UNROLLED: Final = 32
-"""Windows of up to so many elements are reduced slice by slice, in one kernel."""
+"""The most elements of a window that is reduced slice by slice, in one kernel."""
 
 
 def _reduce_expansion(
     combine: Callable[..., Any], reduction: Callable[[], Primitive]
 ) -> Callable[..., Atom]:
-    """The reduction of windows as slices that are combined: no window is copied."""
+    """The reduction of windows as a combination of slices."""
 
     def expand(x: Atom, **params: Any) -> Atom:
         geometry = SlidingWindows(**params)
@@ -68,7 +69,7 @@ def _reduce_expansion(
             return _folded(combine, geometry.taps(x))
         if geometry.strides == geometry.sizes and set(geometry.dilations) == {1}:
             return _blocks(reduction(), x, geometry)
-        # Each axis by itself: what is left of the windows is one window wide there.
+        # One axis after the other; an axis that is done has windows of extent 1.
         parts = zip(*geometry.params().values(), strict=True)
         for axis, size, stride, dilation in parts:
             x = _along_axis(combine, x, axis, size, stride, dilation)
@@ -80,7 +81,7 @@ def _reduce_expansion(
 def _padded(
     x: Atom, geometry: SlidingWindows, reduction: Primitive
 ) -> tuple[Atom, SlidingWindows]:
-    """``x`` with the identity of ``reduction`` around it, if windows begin there."""
+    """``x`` padded with the identity of ``reduction``, if windows have padding."""
     if not geometry.padding:
         return x, geometry
     fill = conversion.literal(_identity(reduction, x.type.dtype), x.type.dtype)
@@ -109,7 +110,7 @@ def _folded(combine: Callable[..., Any], taps: Sequence[Atom]) -> Atom:
 
 
 def _blocks(reduction: Primitive, x: Atom, geometry: SlidingWindows) -> Atom:
-    """Windows side by side: blocks of a reshaped array."""
+    """Windows that do not overlap, as blocks of a reshaped array."""
     limit = list(x.type.shape)
     shape: list[int] = []
     inner: list[int] = []
@@ -133,7 +134,7 @@ def _blocks(reduction: Primitive, x: Atom, geometry: SlidingWindows) -> Atom:
 def _along_axis(
     combine: Callable[..., Any], x: Atom, axis: int, size: int, stride: int, step: int
 ) -> Atom:
-    """Windows along one axis, from windows of 1, 2, 4 ... elements."""
+    """Windows along one axis, combined from windows of 1, 2, 4 ... elements."""
     if size <= UNROLLED // 2:
         return _folded(
             combine, SlidingWindows((axis,), (size,), (stride,), (step,)).taps(x)
@@ -165,7 +166,7 @@ def _range(x: Atom, axis: int, start: int, count: int) -> Atom:
 
 
 def _batch_of(row: Callable[[], Primitive]) -> Any:
-    """The batching rule of ``row``: the same windows, behind the mapped axis."""
+    """The batching rule of ``row``: the same windows after the mapped axis."""
 
     def batch(
         size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
@@ -252,7 +253,7 @@ def _sum_transpose(
 
 
 def _extremum_jvp(position: Callable[[], Primitive]) -> Callable[..., Any]:
-    """The derivative is that of the first element that is extreme."""
+    """The first element that equals the extremum gets the derivative."""
 
     def rule(
         primals: Sequence[Atom],
@@ -288,8 +289,8 @@ reduce_window_max = _reduce_row(
     e.maximum,
     accepts=_ORDERED,
     jvp=_extremum_jvp(lambda: window_argmax),
-    doc="The greatest of each window, NaN if there is one; the first of equal "
-    "elements has the derivative.",
+    doc="The maximum of each window, NaN if it has one; the first of equal elements "
+    "gets the derivative.",
 )
 reduce_window_min = _reduce_row(
     "reduce_window_min",
@@ -297,12 +298,12 @@ reduce_window_min = _reduce_row(
     e.minimum,
     accepts=_ORDERED,
     jvp=_extremum_jvp(lambda: window_argmin),
-    doc="The least of each window, NaN if there is one; the first of equal elements "
-    "has the derivative.",
+    doc="The minimum of each window, NaN if it has one; the first of equal elements "
+    "gets the derivative.",
 )
 
 
-# Where windows peak.
+# Positions of extrema.
 
 
 def _position_row(
@@ -376,8 +377,8 @@ def _position_row(
         transpose=NOT_LINEAR,
         batch=_batch_of(lambda: row),
         samples=samples,
-        doc="The first position of the extremum in each window, counted row-major; of "
-        "the first NaN, if there is one.",
+        doc="The row-major position of the first extremum in each window, or of its "
+        "first NaN.",
     )
     return row
 
@@ -399,7 +400,7 @@ window_argmin = _position_row(
 
 
 def identity_of(row: Primitive, dtype: DType) -> PythonScalar:
-    """What a border is padded with, so that the reduction ``row`` passes over it."""
+    """The padding value that does not change the reduction ``row``."""
     reduction = {
         "reduce_window_sum": reductions.reduce_sum,
         "reduce_window_max": reductions.reduce_max,

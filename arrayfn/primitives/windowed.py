@@ -1,10 +1,10 @@
-"""Windows that slide along axes: their geometry, and the array of all of them.
+"""Sliding windows: their geometry, and the array of all windows.
 
-Along each of ``axes``, window number i begins at element ``i * stride`` and has
-``size`` elements that are ``dilation`` apart. All windows lie inside the operand: who
-wants a border pads first (``slicing.pad``), so that the border is an equation too. A
-compiler may say instead that windows begin and end ``padding`` elements outside, where
-there is what does not change their reduction.
+Along each of ``axes``, window i begins at element ``i * stride`` and has ``size``
+elements at a distance of ``dilation``. All windows lie inside the operand: users pad
+first (``slicing.pad``), so that a border is an equation too. A compiler may instead let
+windows begin and end ``padding`` elements outside, where elements have the value that
+does not change their reduction.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindows:
-    """The params that the rows here share: one entry for each of ``axes``."""
+    """The geometry of sliding windows, with one entry for each of ``axes``."""
 
     axes: Axes
     sizes: Shape
@@ -59,27 +59,27 @@ class SlidingWindows:
         return {**made, "padding": self.padding} if self.padding else made
 
     def shifted(self) -> SlidingWindows:
-        """With a mapped axis 0."""
+        """The windows after a new mapped axis 0."""
         return replace(self, axes=tuple(axis + 1 for axis in self.axes))
 
     def inside(self) -> SlidingWindows:
-        """The windows of an operand that has its padding around it."""
+        """The windows of the padded operand."""
         return replace(self, padding=())
 
     def config(self, ndim: int) -> slicing.PadConfig:
-        """How an operand is padded for ``inside``."""
+        """The padding of the operand for ``inside``."""
         pads = dict(zip(self.axes, self.padding, strict=False))
         return tuple((*pads.get(axis, (0, 0)), 0) for axis in range(ndim))
 
     def whole(self, shape: Shape) -> Shape:
-        """``shape`` with the padding."""
+        """``shape`` including the padding."""
         return tuple(
             n + low + high
             for n, (low, high, _) in zip(shape, self.config(len(shape)), strict=True)
         )
 
     def check(self, name: str, x: ArrayType) -> None:
-        """Raise ShapeError unless this is a window of ``x``."""
+        """Raise ShapeError unless these are windows of ``x``."""
         counts = {len(part) for part in self.params().values()}
         if (
             len(counts) != 1
@@ -98,7 +98,7 @@ class SlidingWindows:
             )
 
     def count(self, shape: Shape) -> Shape:
-        """How many windows there are along each axis."""
+        """The number of windows along each axis."""
         shape = self.whole(shape)
         parts = zip(self.axes, self.sizes, self.strides, self.dilations, strict=True)
         return tuple(
@@ -107,7 +107,7 @@ class SlidingWindows:
         )
 
     def shape(self, shape: Shape) -> Shape:
-        """``shape`` with the count of windows along the axes."""
+        """``shape`` with the number of windows along the axes."""
         counts = dict(zip(self.axes, self.count(shape), strict=True))
         return tuple(counts.get(axis, n) for axis, n in enumerate(shape))
 
@@ -150,10 +150,10 @@ class SlidingWindows:
 def spread_config(
     ndim: int, geometry: SlidingWindows, shape: Shape, counts: Shape
 ) -> slicing.PadConfig:
-    """Pads what is by windows, ``counts`` of them, for windows of it to be by element.
+    """The padding of an array of values per window, to slide windows over it.
 
-    Each axis has the strides between its elements, and around them what makes as many
-    windows as the operand, of ``shape``, has elements.
+    Each axis is dilated by the strides, and padded so that there are as many windows as
+    the operand, of ``shape``, has elements.
     """
     config = [(0, 0, 0)] * ndim
     for k, axis in enumerate(geometry.axes):
@@ -205,21 +205,21 @@ def _windows_transpose(
 def overlap_add(
     windows: Atom, x: ArrayType, geometry: SlidingWindows, order: Axes
 ) -> Atom:
-    """Each element of a type ``x`` as the sum of what its windows have for it.
+    """For each element of type ``x``, the sum of its values in all windows.
 
-    The transpose of ``sliding_windows``, whose result ``windows`` is like.
+    It is the transpose of ``sliding_windows``; ``windows`` has the shape of its result.
     """
     ndim = x.ndim
     counts = geometry.count(x.shape)
     kept = [axis for axis in range(ndim) if axis not in geometry.axes]
-    # In the order: axes without windows, counts, positions in the windows.
+    # The axes: those without windows, counts, positions in the windows.
     wanted = [*kept, *geometry.axes, *range(ndim, ndim + len(counts))]
     permutation = tuple(order.index(axis) for axis in wanted)
     windows = views.transpose(windows, permutation=permutation)
     if math.prod(geometry.sizes) == 1:
         return _spread(windows, x, geometry)
     outer = (*counts, *geometry.sizes)
-    places = [
+    components = [
         e.add(
             count_along(outer, k, geometry.strides[k]),
             count_along(outer, k + len(counts), geometry.dilations[k]),
@@ -230,12 +230,12 @@ def overlap_add(
     zeros = views.broadcast_literal(0, x)
     options = {"mode": "drop", "unique_indices": False}
     return indexing.scatter_add(
-        zeros, positions_of(places), windows, **where.params(), **options
+        zeros, positions_of(components), windows, **where.params(), **options
     )
 
 
 def _spread(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
-    """Windows of one element, their axes last, at their places among zeros."""
+    """Windows of one element, their axes last, at their positions among zeros."""
     ndim = x.ndim
     kept = [axis for axis in range(ndim) if axis not in geometry.axes]
     order = [*kept, *geometry.axes]
@@ -256,11 +256,11 @@ def count_along(shape: Shape, axis: int, step: int) -> Atom:
     return e.mul(views.iota(shape=shape, axis=axis, dtype=dtypes.int32), step)
 
 
-def positions_of(places: Sequence[Atom]) -> Atom:
-    """Indices for gather and scatter, whose components are ``places``."""
-    shape = (*places[0].type.shape, 1)
+def positions_of(components: Sequence[Atom]) -> Atom:
+    """Index vectors for gather and scatter with these components."""
+    shape = (*components[0].type.shape, 1)
     axes = tuple(range(len(shape) - 1))
-    parts = [views.broadcast_in_dim(p, shape=shape, axes=axes) for p in places]
+    parts = [views.broadcast_in_dim(p, shape=shape, axes=axes) for p in components]
     return parts[0] if len(parts) == 1 else slicing.concatenate(*parts, axis=len(axes))
 
 
@@ -298,8 +298,8 @@ sliding_windows = Primitive(
     transpose=_windows_transpose,
     batch=_windows_batch,
     samples=_windows_samples,
-    doc="The windows that slide along axes: the operand's axes, with the number of "
-    "windows, and one axis more for each; output axis i is number order[i] of these.",
+    doc="All sliding windows. The axes are the operand's, with the number of windows, "
+    "then one axis per window axis; output axis i is number order[i] of these.",
 )
 
 ROWS = (sliding_windows,)

@@ -1,9 +1,9 @@
-"""How gather and scatter address windows of an array: geometry, checks, positions.
+"""The windows of gather and scatter: geometry, checks, positions.
 
 An array of *windows* (gather's result, scatter's updates) has *batch* axes, one for
-each axis of ``indices`` but the last, and *window* axes, one for each axis of the
-operand that is neither collapsed nor batched. The last axis of ``indices`` holds, for
-each of ``indexed_axes``, where along it the window begins.
+each axis of ``indices`` except the last, and *window* axes, one for each axis of the
+operand that is neither collapsed nor batched. The last axis of ``indices`` has the
+beginning of the window along each of ``indexed_axes``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The params that gather and scatter share, which closes them under batching.
+    """The params that gather and scatter share. They are closed under batching.
 
-    JAX's names for them, of gather and of scatter: ``window_axes`` is offset_dims or
-    update_window_dims, ``collapsed_axes`` collapsed_slice_dims or inserted_window_dims,
-    ``indexed_axes`` start_index_map or scatter_dims_to_operand_dims, and ``batch`` the
-    operand's and the indices' batching dims, axis by axis the same.
+    JAX's names, for gather and scatter: ``window_axes`` is offset_dims or
+    update_window_dims, ``collapsed_axes`` is collapsed_slice_dims or
+    inserted_window_dims, ``indexed_axes`` is start_index_map or
+    scatter_dims_to_operand_dims, and ``batch`` has the batching dims of the operand and
+    of the indices, which pair.
     """
 
     window_axes: Axes
@@ -48,7 +49,7 @@ class Windows:
         }
 
     def kept(self, ndim: int) -> Axes:
-        """The axes of an operand of ``ndim`` axes that windows have."""
+        """The axes of an operand of ``ndim`` axes that windows keep."""
         gone = (*self.collapsed_axes, *self.batch[0])
         return tuple(axis for axis in range(ndim) if axis not in gone)
 
@@ -70,7 +71,7 @@ class Windows:
         )
 
     def mapped_together(self) -> Windows:
-        """With a mapped axis 0 in operand, indices and windows alike."""
+        """The params with a mapped axis 0 in operand, indices and windows."""
         return Windows(
             _shift(self.window_axes),
             _shift(self.collapsed_axes),
@@ -79,7 +80,7 @@ class Windows:
         )
 
     def mapped_operand(self) -> Windows:
-        """With a mapped axis 0 in operand and windows, which windows have whole."""
+        """The params with a mapped axis 0 in operand and windows, as a window axis."""
         return Windows(
             (0, *_shift(self.window_axes)),
             _shift(self.collapsed_axes),
@@ -88,7 +89,7 @@ class Windows:
         )
 
     def mapped_indices(self) -> Windows:
-        """With a mapped axis 0 in indices and windows."""
+        """The params with a mapped axis 0 in indices and windows."""
         return replace(
             self,
             window_axes=_shift(self.window_axes),
@@ -106,8 +107,8 @@ class Windows:
     ) -> None:
         """Raise ShapeError or DTypeError unless all fit together.
 
-        Positions along an empty axis are all outside: there are none, or windows
-        ``may_miss`` the operand.
+        All positions along an empty axis are out of bounds, so there must be none,
+        unless windows ``may_miss`` the operand.
         """
         if indices.dtype not in dtypes.INTEGERS:
             raise DTypeError(f"{name} takes integer indices, but was given {indices}")
@@ -149,7 +150,7 @@ class Windows:
         if len(sizes) != operand.ndim or any(
             (
                 not 0 <= size <= (extent if axis not in empty else 1)
-                and axis not in self.batch[0]  # of no member
+                and axis not in self.batch[0]  # no axis of a member
             )
             or (axis not in kept and size != 1)
             for axis, (size, extent) in enumerate(
@@ -161,15 +162,16 @@ class Windows:
     def positions(
         self, operand: Shape, indices: Array, sizes: Shape, clip: bool
     ) -> tuple[Array, Array]:
-        """For each element of the windows, its place in the flat operand.
+        """The position of each element of the windows in the flat operand.
 
-        And whether its window is inside: windows that stick out are moved inwards if
-        ``clip``, else they are not inside as a whole (their places are meaningless).
+        Also returned: whether its window is in bounds. With ``clip`` windows are moved
+        inside; otherwise the positions of a window that is out of bounds are
+        meaningless.
         """
         ndim = len(self.shape(indices.shape, sizes))
         outer = [axis for axis in range(ndim) if axis not in self.window_axes]
         strides = RowMajor().strides(operand)
-        place = np.zeros((1,) * ndim, np.int64)
+        position = np.zeros((1,) * ndim, np.int64)
         inside = np.ones((1,) * ndim, np.bool_)
         for component, axis in enumerate(self.indexed_axes):
             begin = _as_int64(indices[..., component])
@@ -178,17 +180,17 @@ class Windows:
                 begin = np.clip(begin, 0, last)
             spread = _spread(begin, outer, ndim)
             inside = inside & (spread >= 0) & (spread <= last)
-            place = place + spread * strides[axis]
+            position = position + spread * strides[axis]
         for axis, index_axis in zip(*self.batch, strict=True):
             along = np.arange(operand[axis]) * strides[axis]
-            place = place + _spread(along, [outer[index_axis]], ndim)
+            position = position + _spread(along, [outer[index_axis]], ndim)
         for axis, window_axis in zip(
             self.kept(len(operand)), self.window_axes, strict=True
         ):
             along = np.arange(sizes[axis]) * strides[axis]
-            place = place + _spread(along, [window_axis], ndim)
+            position = position + _spread(along, [window_axis], ndim)
         shape = self.shape(indices.shape, sizes)
-        return np.broadcast_to(place, shape), np.broadcast_to(inside, shape)
+        return np.broadcast_to(position, shape), np.broadcast_to(inside, shape)
 
 
 def check_mode(name: str, mode: str, modes: Sequence[str]) -> None:

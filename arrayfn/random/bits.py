@@ -1,8 +1,8 @@
-"""Random bits, and the uniform numbers made of them: the same as JAX's.
+"""Random bits, and uniform numbers made from them, equal to JAX's.
 
-Equal bits mean equal numbers, so what is here follows JAX's steps: threefry in its
-partitionable order, the mantissa of a number in [1, 2), the remainder of twice as many
-bits as an integer has.
+To give JAX's numbers, the code follows JAX's steps: threefry in its partitionable
+order, the mantissa of a number in [1, 2), and the remainder of twice as many bits as an
+integer has.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNSIGNED: dict[int, DType] = {
     4: dtypes.uint32,
     8: dtypes.uint64,
 }
-# Stored bits of a number's fraction.
+# Stored bits of a float's fraction.
 MANTISSAS: dict[DType, int] = {
     dtypes.bfloat16: 7,
     dtypes.float16: 10,
@@ -41,7 +41,7 @@ MANTISSAS: dict[DType, int] = {
     dtypes.float64: 52,
 }
 
-# So many numbers take NumPy longer than it takes to compile them.
+# From this size on, NumPy takes longer than compiling.
 _WORTH_COMPILING = 100_000
 
 
@@ -89,9 +89,9 @@ def shape_for(name: str, shape: Any, *parameters: ArrayLike) -> Shape:
 
 
 def flat(shape: Shape, *parameters: ArrayLike) -> Shape:
-    """The shape in which to compute samples that get ``shape`` in the end.
+    """The shape in which samples are computed before they are reshaped to ``shape``.
 
-    One long axis makes the better loops; parameters that are arrays need their axes.
+    One long axis gives better loops, but array parameters need their axes.
     """
     if any(np.ndim(x) for x in parameters):
         return shape
@@ -137,7 +137,7 @@ def bits(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
 
 
 def unit(key: Key, shape: Shape, dtype: DType) -> Array:
-    """Numbers in [0, 1), all multiples of the distance between 1 and the next."""
+    """Numbers in [0, 1), all multiples of the machine epsilon."""
     unsigned = UNSIGNED[dtype.itemsize]
     mantissa = MANTISSAS[dtype]
     width = 8 if mantissa < 8 else 8 * dtype.itemsize
@@ -179,7 +179,7 @@ def between(drawn: Array, low: ArrayLike, high: ArrayLike, dtype: DType) -> Arra
     scaled = anp.add(anp.multiply(drawn, span), low)
     in_range = anp.isfinite(span)
     if known_value(anp.all(in_range)) != np.True_:
-        # By halves: the span is beyond the numbers, though both ends are among them.
+        # Halve the bounds: the span overflows, although both ends are finite.
         start, end = anp.multiply(low, 0.5), anp.multiply(high, 0.5)
         half = anp.add(anp.multiply(drawn, anp.subtract(end, start)), start)
         scaled = anp.where(in_range, scaled, anp.multiply(half, 2.0))
@@ -195,9 +195,8 @@ def randint(
 ) -> Array:
     """Integers (int64) uniform in [minval, maxval); ``minval`` where that is empty.
 
-    ``minval`` and ``maxval`` broadcast to ``shape``; what lies
-    beyond the limits of ``dtype`` is taken as those. Small numbers are more frequent,
-    but by less than 2**-32 (2**-64 in 64 bits).
+    ``minval`` and ``maxval`` broadcast to ``shape`` and are clamped to the range of
+    ``dtype``. Small numbers are more frequent by less than 2**-32 (2**-64 for 64 bits).
 
     >>> from arrayfn import random
     >>> random.randint(random.key(0), (4,), 0, 10).shape
@@ -205,7 +204,7 @@ def randint(
     """
     kind = integer("randint", dtype)
     wanted = shape_for("randint", shape, minval, maxval)
-    if kind.itemsize < 4:  # 32 bits, against the bias
+    if kind.itemsize < 4:  # use 32 bits to reduce the bias
         limits = np.iinfo(kind)
         low = _clipped(minval, dtypes.int32, limits.min, limits.max)
         high = _clipped(maxval, dtypes.int32, limits.min, limits.max + 1)
@@ -218,7 +217,7 @@ def randint(
     inner = flat(wanted, minval, maxval)
     upper, lower = (raw_bits(k, inner, unsigned) for k in (first, second))
     half = ops.as_array(ops.scalar(2 ** (4 * kind.itemsize), unsigned))
-    # (a * b) mod n = ((a mod n) * (b mod n)) mod n, in which 2**bits fits.
+    # (a * b) mod n = ((a mod n) * (b mod n)) mod n, which does not overflow.
     multiplier = anp.remainder(half, span)
     multiplier = anp.remainder(anp.multiply(multiplier, multiplier), span)
     high_part = anp.multiply(anp.remainder(upper, span), multiplier)
@@ -230,7 +229,7 @@ def randint(
 def _range(
     minval: ArrayLike, maxval: ArrayLike, dtype: DType, unsigned: DType
 ) -> tuple[Array, Array]:
-    """The lowest number, and how many there are; 0 for all that ``dtype`` has."""
+    """The smallest number and the number of values; 0 means all of ``dtype``."""
     limits = np.iinfo(dtype)
     if isinstance(minval, int) and isinstance(maxval, int):
         low = min(max(minval, limits.min), limits.max)
@@ -240,21 +239,21 @@ def _range(
     low = _clipped(minval, dtype, limits.min, limits.max)
     high = _clipped(maxval, dtype, limits.min, limits.max)
     valid = anp.greater(high, low)
-    # A range that includes the highest number has an end that the dtype cannot hold.
+    # The end of a range that includes the largest number does not fit into the dtype.
     beyond = anp.logical_and(_exceeds(maxval, int(limits.max)), valid)
     span = anp.where(valid, anp.astype(anp.subtract(high, low), unsigned), 1)
     return low, anp.add(span, anp.astype(beyond, unsigned))
 
 
-def _clipped(x: ArrayLike, dtype: DType, least: int, most: int) -> ArrayLike:
-    """x as ``dtype``, limited to [least, most]; a number stays a number."""
+def _clipped(x: ArrayLike, dtype: DType, low: int, high: int) -> ArrayLike:
+    """x as ``dtype``, clamped to [low, high]; a Python number stays one."""
     if isinstance(x, int):
-        return min(max(x, least), most)
+        return min(max(x, low), high)
     type = ops.type_of_operand("randint", x)
     if type.dtype not in dtypes.INTEGERS:
-        return _clipped(anp.astype(x, dtypes.int64), dtype, least, most)
+        return _clipped(anp.astype(x, dtypes.int64), dtype, low, high)
     have = np.iinfo(type.dtype)
-    limited = anp.clip(x, max(have.min, least), min(have.max, most))
+    limited = anp.clip(x, max(have.min, low), min(have.max, high))
     return anp.astype(limited, dtype)
 
 
@@ -268,7 +267,7 @@ def _exceeds(x: ArrayLike, limit: int) -> ArrayLike:
 
 
 def rounds_of_shuffling(size: int) -> int:
-    """How often to sort by 32 random bits, so that ties leave no trace."""
+    """How often to sort by 32 random bits, so that ties do not matter."""
     return math.ceil(3 * math.log(max(1, size)) / math.log(2**32 - 1))
 
 

@@ -1,7 +1,7 @@
-"""Continuous distributions by transformation of uniform and normal numbers.
+"""Continuous distributions, as transformations of uniform and normal numbers.
 
-Differentiable by their parameters: the sample is a smooth function of them and of the
-random bits. dtypes are floating-point, float64 by default.
+Samples are differentiable by their parameters, because they are smooth functions of
+the parameters and the random bits. dtypes are floating-point, float64 by default.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def _limits(dtype: DType) -> Any:
 def _drawn(
     name: str, key: AnyKey, shape: Any, dtype: DTypeLike
 ) -> tuple[Key, Shape, DType, DType]:
-    """The key, shape, dtype of a distribution without parameters, and that to draw in.
+    """The key, shape and dtype of the result, and the dtype to draw in.
 
-    Halves are drawn in float32 and rounded: of their own uniform numbers there are too
-    few for a tail.
+    float16 and bfloat16 are drawn in float32 and rounded, because they have too few
+    uniform numbers for a tail.
     """
     wanted = ops.as_shape(f"random.{name}", shape)
     kind = floating(name, dtype)
@@ -59,9 +59,9 @@ def _shaped(sample: Array, shape: Shape, dtype: DType) -> Array:
 def normal(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
     """Standard normal numbers: the inverse distribution function of uniform ones.
 
-    ``dtype`` is real or complex floating-point; of complex numbers the parts have
-    variance 1/2 each. Equal to JAX's but for the error of its erfinv, which is 2e-5 far
-    out in float32, 3e-12 in float64, and less in the middle.
+    ``dtype`` is real or complex floating-point; the parts of complex numbers have
+    variance 1/2 each. Samples equal JAX's except for the error of its erfinv: 2e-5 in
+    the tails in float32, 3e-12 in float64, and less in between.
 
     >>> from arrayfn import random
     >>> random.normal(random.key(0), (3,)).shape
@@ -82,9 +82,9 @@ def normal(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
 
 
 def real_normal(key: Key, shape: Shape, dtype: DType) -> Array:
-    """Standard normal numbers of a real ``dtype``; halves are rounded float32."""
+    """Standard normal numbers of a real ``dtype``; 16-bit ones are rounded float32."""
     wide = dtypes.compute_dtype(dtype)
-    # The smallest number above -1, so that none is infinite.
+    # The smallest number above -1, so that no sample is infinite.
     low = float(np.nextafter(np.array(-1, wide), np.array(0, wide)))
     drawn = _normal_between(unit(key, flat(shape), wide), low, 1.0, wide)
     return _shaped(drawn, shape, dtype)
@@ -105,10 +105,10 @@ def truncated_normal(
     shape: Any = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """Standard normal numbers, given that they lie in (lower, upper).
+    """Standard normal numbers truncated to (lower, upper).
 
-    A number of half precision may be rounded to a bound.
-    The bounds broadcast to ``shape``, which is theirs by default.
+    float16 and bfloat16 numbers may be rounded to a bound. The bounds broadcast to
+    ``shape``, by default their common shape.
 
     >>> from arrayfn import random
     >>> x = random.truncated_normal(random.key(0), -1.0, 2.0, (100,))
@@ -129,33 +129,33 @@ def truncated_normal(
         middle = _inverted_erf(drawn, first, last, wide)
         outer = ops.convert(_in_tail(drawn, low, high), wide)
         sample = anp.where(tail, outer, middle)
-    # Rounding may carry a number over a bound.
+    # Rounding may move a number across a bound.
     lowest = anp.nextafter(stop_gradient(low), np.array(np.inf, wide))
     highest = anp.nextafter(stop_gradient(high), np.array(-np.inf, wide))
     return _shaped(anp.clip(sample, lowest, highest), wanted, kind)
 
 
 def _inverted_erf(drawn: Array, low: Array, high: Array, dtype: DType) -> Array:
-    """Normal numbers between bounds of which erf tells enough."""
+    """Normal numbers between bounds at which erf has enough precision."""
     first = apply(special.erf, anp.divide(low, _ROOT_TWO))
     last = apply(special.erf, anp.divide(high, _ROOT_TWO))
     return _normal_between(drawn, first, last, dtype)
 
 
 _TAIL: Final = 1.0
-"""Between bounds beyond this, erf leaves too few numbers to choose from."""
+"""Beyond this bound, erf has too little precision."""
 _STEPS: Final = 4
 _ASYMPTOTIC: Final = 30.0
 _FARTHEST: Final = 60.0
-"""So far beyond a bound there is nothing in float64: less than exp(-1800)."""
+"""At this distance beyond a bound the probability, exp(-1800), is 0 in float64."""
 
 
 def _in_tail(drawn: Array, low: Array, high: Array) -> Array:
     """Normal numbers between bounds on one side of 0: float64.
 
-    The logarithm of what lies beyond a + d, Q(a + d) / Q(a) by Mills' ratio, is to be
-    that of a uniform number between 1 and its value at the far bound. It is concave,
-    so Newton's method finds d.
+    Solve log(Q(a + d) / Q(a)) = log(u) for d, where Q is the upper tail by Mills' ratio
+    and u is uniform between 1 and the value at the far bound. The left side is concave
+    in d, so Newton's method converges.
     """
     u, low, high = (ops.convert(x, dtypes.float64) for x in (drawn, low, high))
     below = high < 0
@@ -173,7 +173,7 @@ def _in_tail(drawn: Array, low: Array, high: Array) -> Array:
     fixed = stop_gradient(wanted)
     distance = -2.0 * fixed / (anp.sqrt(near * near - 2.0 * fixed) + near)
     for _ in range(_STEPS):
-        distance = stop_gradient(distance)  # the last step has the derivative of all
+        distance = stop_gradient(distance)  # the last step carries the whole derivative
         log, ratio = beyond(distance)
         distance = distance + (log - wanted) * stop_gradient(ratio)
     sample = near + distance
@@ -181,7 +181,7 @@ def _in_tail(drawn: Array, low: Array, high: Array) -> Array:
 
 
 def _mills_ratio(x: Array) -> Array:
-    """What lies beyond x, over the density there; far out by a continued fraction."""
+    """The upper tail over the density at x; for large x by a continued fraction."""
     small = anp.minimum(x, _ASYMPTOTIC)
     tail = apply(special.erfc, ops.as_array(small / _ROOT_TWO))
     ratio = math.sqrt(math.pi / 2) * tail * anp.exp(0.5 * small * small)
@@ -193,7 +193,7 @@ def _mills_ratio(x: Array) -> Array:
 
 
 def exponential(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
-    """Numbers of density exp(-x) on x >= 0."""
+    """Numbers with density exp(-x) on x >= 0."""
     found, wanted, kind, wide = _drawn("exponential", key, shape, dtype)
     drawn = unit(found, flat(wanted), wide)
     sample = anp.negative(anp.log1p(anp.negative(drawn)))
@@ -201,7 +201,7 @@ def exponential(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
 
 
 def laplace(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
-    """Numbers of density exp(-|x|) / 2."""
+    """Numbers with density exp(-|x|) / 2."""
     found, wanted, kind, wide = _drawn("laplace", key, shape, dtype)
     low = float(_limits(wide).eps) / 2 - 1.0
     u = between(unit(found, flat(wanted), wide), low, 1.0, wide)
@@ -210,7 +210,7 @@ def laplace(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
 
 
 def logistic(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
-    """Numbers whose distribution function is 1 / (1 + exp(-x))."""
+    """Numbers with distribution function 1 / (1 + exp(-x))."""
     found, wanted, kind, wide = _drawn("logistic", key, shape, dtype)
     u = between(unit(found, flat(wanted), wide), float(_limits(wide).tiny), 1.0, wide)
     sample = anp.subtract(anp.log(u), anp.log1p(anp.negative(u)))
@@ -220,7 +220,7 @@ def logistic(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
 def gumbel(
     key: AnyKey, shape: Any = (), dtype: DTypeLike = None, mode: str = "low"
 ) -> Array:
-    """Numbers whose distribution function is exp(-exp(-x)).
+    """Numbers with distribution function exp(-exp(-x)).
 
     With ``mode="high"`` twice as many bits are used, for a finer upper tail.
     """
@@ -241,7 +241,7 @@ def gumbel(
 
 
 def cauchy(key: AnyKey, shape: Any = (), dtype: DTypeLike = None) -> Array:
-    """Numbers of density 1 / (pi (1 + x**2))."""
+    """Numbers with density 1 / (pi (1 + x**2))."""
     found, wanted, kind, wide = _drawn("cauchy", key, shape, dtype)
     u = between(unit(found, flat(wanted), wide), float(_limits(wide).eps), 1.0, wide)
     sample = anp.tan(anp.multiply(anp.subtract(u, 0.5), math.pi))
@@ -272,7 +272,7 @@ def double_sided_maxwell(
     shape: Any = (),
     dtype: DTypeLike = None,
 ) -> Array:
-    """``maxwell`` of either sign with equal probability, times scale, plus loc.
+    """``maxwell`` with a random sign, times scale, plus loc.
 
     The result has the shape ``shape`` followed by that of the parameters.
     """
@@ -291,7 +291,7 @@ def double_sided_maxwell(
 def pareto(
     key: AnyKey, b: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """Numbers of density b / x**(b + 1) on x >= 1."""
+    """Numbers with density b / x**(b + 1) on x >= 1."""
     kind = floating("pareto", dtype)
     wanted = shape_for("pareto", shape, b)
     return anp.exp(anp.divide(exponential(key, wanted, kind), parameter(b, kind)))
@@ -300,7 +300,7 @@ def pareto(
 def rayleigh(
     key: AnyKey, scale: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """The length of a normal vector of the plane, of standard deviation ``scale``."""
+    """The length of a normal vector in the plane, with standard deviation ``scale``."""
     kind = floating("rayleigh", dtype)
     wanted = shape_for("rayleigh", shape, scale)
     root = anp.sqrt(anp.multiply(exponential(key, wanted, kind), 2.0))
@@ -346,7 +346,7 @@ def triangular(
 def wald(
     key: AnyKey, mean: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """The inverse Gaussian distribution of this mean and a scale of 1.
+    """The inverse Gaussian distribution with this mean and a scale of 1.
 
     Michael, Schucany and Haas, Generating random variates using transformations with
     multiple roots, 1976.
@@ -356,8 +356,8 @@ def wald(
     mean = parameter(mean, kind)
     normal_key, choice_key = split(single("wald", key))
     y = anp.square(real_normal(normal_key, wanted, kind))
-    # mean + mean**2 y / 2 - mean / 2 sqrt(4 mean y + mean**2 y**2), but without
-    # cancellation where y is large.
+    # mean + mean**2 y / 2 - mean / 2 sqrt(4 mean y + mean**2 y**2), without
+    # cancellation for large y.
     half = anp.multiply(anp.multiply(mean, y), 0.5)
     root = anp.sqrt(anp.multiply(half, anp.add(half, 2.0)))
     smaller = anp.divide(mean, anp.add(anp.add(half, 1.0), root))

@@ -1,8 +1,9 @@
 """Distributions of counts: Poisson, binomial, multinomial.
 
-Small means are inverted: the distribution function is added up until it exceeds a
-uniform number. Large ones are by Hörmann's transformed rejection, all elements in each
-round until every one is accepted. Computed in float64.
+For small means the distribution function is inverted: its terms are added up until the
+sum exceeds a uniform number. For large means Hörmann's transformed rejection is used;
+each round draws all elements, until every one has been accepted. All is computed in
+float64.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _HARMLESS_MEAN = 100.0
 def poisson(
     key: AnyKey, lam: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """The number of events of a process that has ``lam`` on average; int64.
+    """Poisson numbers with mean ``lam``; int64.
 
-    -1 where ``lam`` is negative or NaN; the greatest integer where it is infinite, as
-    where the number is beyond that.
+    A negative or NaN ``lam`` gives -1; an infinite one, or an overflow, the largest
+    integer.
 
     >>> from arrayfn import random
     >>> round(float(random.poisson(random.key(0), 4.0, (2000,)).mean()))
@@ -60,7 +61,7 @@ def _inverted(
 ) -> Array:
     """The smallest k whose distribution function exceeds a uniform number.
 
-    ``first`` is the probability of 0, ``ratio(k)`` that of k over that of k - 1.
+    ``first`` is the probability of 0; ``ratio(k)`` is that of k over that of k - 1.
     """
     u = unit(key, shape, dtypes.float64)
 
@@ -81,9 +82,9 @@ def _inverted(
 
 
 def _until_accepted(key: Key, skipped: Array, propose: Callable[..., Any]) -> Array:
-    """``propose(u, v)`` of two uniform arrays gives samples and which are accepted.
+    """Repeat ``propose(u, v)``, which returns samples and which of them are accepted.
 
-    Where ``skipped``, none is waited for.
+    u and v are uniform arrays. Elements in ``skipped`` need not be accepted.
     """
     shape = tuple(skipped.shape)
 
@@ -105,7 +106,7 @@ def _until_accepted(key: Key, skipped: Array, propose: Callable[..., Any]) -> Ar
 
 
 def _poisson_rejection(key: Key, rate: Array, skipped: Array) -> Array:
-    """For a mean of 10 or more.
+    """Poisson numbers with a mean of 10 or more.
 
     Hörmann, The transformed rejection method for generating Poisson random variables,
     1993: algorithm PTRS.
@@ -138,7 +139,7 @@ def binomial(
 ) -> Array:
     """The number of successes in ``n`` trials of probability ``p``; float64.
 
-    ``n`` is rounded down. NaN where n is negative or p is not in [0, 1].
+    ``n`` is rounded down. The result is NaN if n is negative or p is not in [0, 1].
 
     >>> from arrayfn import random
     >>> round(float(random.binomial(random.key(0), 20, 0.25, (2000,)).mean()))
@@ -149,7 +150,7 @@ def binomial(
     count = anp.floor(anp.broadcast_to(parameter(n, dtypes.float64), wanted))
     chance = anp.broadcast_to(parameter(p, dtypes.float64), wanted)
     valid = (count >= 0) & (count < anp.inf) & (chance >= 0) & (chance <= 1)
-    # Of successes or failures, what is the rarer.
+    # Count successes or failures, whichever are rarer.
     q = anp.where(valid, anp.minimum(chance, 1.0 - chance), 0.0)
     trials = anp.where(valid, count, 0.0)
     small = trials * q < _SMALL_MEAN
@@ -178,7 +179,7 @@ def binomial(
 
 
 def _binomial_rejection(key: Key, n: Array, p: Array, skipped: Array) -> Array:
-    """For a mean of 10 or more and p <= 1/2.
+    """Binomial numbers with a mean of 10 or more and p <= 1/2.
 
     Hörmann, The generation of binomial random variates, 1993: algorithm BTRS.
     """
@@ -214,9 +215,9 @@ def multinomial(
     shape: Any = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """How often each outcome comes in ``n`` trials, for probabilities ``p`` [..., m].
+    """The counts of outcomes in ``n`` trials with probabilities ``p`` [..., m].
 
-    ``shape``, which ends with m, is p's by default. The counts, float64, add up to n.
+    ``shape`` ends with m; by default it is p's. The counts, float64, add up to n.
 
     >>> import numpy as np
     >>> from arrayfn import random
@@ -228,7 +229,7 @@ def multinomial(
     wanted = tuple(probabilities.shape) if shape is None else ops.as_shape("p", shape)
     probabilities = anp.broadcast_to(probabilities, wanted)
     trials = anp.broadcast_to(parameter(n, dtypes.float64), wanted[:-1])
-    # Of the trials that are left, those with the next outcome.
+    # The number of remaining trials with the next outcome.
     first = anp.moveaxis(probabilities, -1, 0)
     remaining = anp.flip(anp.cumsum(anp.flip(first, 0), 0), 0)
     ratios = anp.clip(first / anp.where(remaining > 0, remaining, 1.0), 0.0, 1.0)

@@ -86,10 +86,9 @@ def categorical(
 ) -> Array:
     """Positions along ``axis``, with probabilities softmax(logits, axis); int64.
 
-    ``shape`` ends with the shape of ``logits`` without ``axis``, which is the default,
-    or with one that this broadcasts to;
-    what stands before is the number of draws, without repetition if not ``replace``.
-    By the Gumbel-max trick (Maddison et al., A* sampling, 2014).
+    ``shape`` ends with the shape of ``logits`` without ``axis`` (the default), or with
+    one that this broadcasts to. The leading axes are the draws, which are distinct
+    unless ``replace``. The Gumbel-max trick (Maddison et al., A* sampling, 2014).
 
     >>> from arrayfn import random
     >>> logits = np.log(np.array([0.0, 1.0, 0.0]) + 1e-300)
@@ -139,7 +138,7 @@ def permutation(
 ) -> Array:
     """``x`` in random order along ``axis``; for an integer, arange(x).
 
-    With ``independent`` each vector along the axis has an order of its own.
+    With ``independent`` each vector along the axis gets its own order.
 
     >>> from arrayfn import random
     >>> sorted(random.permutation(random.key(0), 4).tolist())
@@ -173,7 +172,7 @@ def _known(x: ArrayLike) -> int:
 
 
 def _shuffled(key: Key, x: ArrayLike, axis: int) -> Array:
-    """x in the order of random words along ``axis``, several times (as JAX does)."""
+    """x sorted by random words along ``axis``, several times, as JAX does."""
     shape = tuple(np.shape(x))
     current = ops.same(x)
     for _ in range(rounds_of_shuffling(math.prod(shape))):
@@ -195,7 +194,7 @@ def choice(
 ) -> Array:
     """Elements of ``a`` along ``axis`` (of arange(a) for an integer), at random.
 
-    ``shape`` takes the place of that axis. ``p`` holds the elements' probabilities, by
+    ``shape`` replaces that axis. ``p`` has the elements' probabilities, by
     default all equal; without ``replace`` no element is drawn twice.
 
     >>> from arrayfn import random

@@ -1,6 +1,6 @@
-"""The gamma distribution and what is made of it: beta, chi-square, t, F, ...
+"""The gamma distribution and those built on it: beta, chi-square, t, F, ...
 
-Samples are differentiated by their parameters along their quantiles (Figurnov et al.,
+Samples are differentiated by their parameters at fixed quantiles (Figurnov et al.,
 Implicit reparameterization gradients, 2018).
 """
 
@@ -27,10 +27,10 @@ from arrayfn.transforms.custom import custom_jvp
 def gamma(
     key: AnyKey, a: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """Numbers of density proportional to x**(a - 1) exp(-x), for positive ``a``.
+    """Numbers with density proportional to x**(a - 1) exp(-x), for positive ``a``.
 
-    ``a`` broadcasts to ``shape``, which is its own by default. Where ``a`` is so small
-    that samples underflow, ``loggamma`` does not.
+    ``a`` broadcasts to ``shape``, by default its own shape. For very small ``a``
+    samples underflow; use ``loggamma``.
 
     >>> from arrayfn import random
     >>> round(float(random.gamma(random.key(0), 3.0, (1000,)).mean()))
@@ -58,7 +58,7 @@ def _prepared(
 
 
 def _samples(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
-    """Logarithms of gamma samples, of ``dtype``, for ``a`` of it and of this shape."""
+    """Logarithms of gamma samples for ``a`` of this ``dtype`` and shape."""
     wide = dtypes.compute_dtype(dtype)
     sample = _log_gamma(words, ops.convert(a, wide), shape, wide)
     return ops.convert(sample, dtype)
@@ -67,8 +67,8 @@ def _samples(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
 def _drawn(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
     """By Marsaglia and Tsang, A simple method for generating gamma variables, 2000.
 
-    All elements in each round, until every one was accepted once: for a million some
-    five rounds.
+    Each round draws all elements, until every one has been accepted: about five rounds
+    for a million elements.
     """
     boost_key, loop_key = split(Key(words))
     boosted = anp.less(a, 1)
@@ -86,10 +86,10 @@ def _drawn(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
         log_v = anp.multiply(3, anp.log(anp.where(positive, root, 1)))
         rest = anp.add(anp.subtract(1, anp.exp(log_v)), log_v)
         limit = anp.add(anp.multiply(0.5, anp.square(x)), anp.multiply(d, rest))
-        # Of 1 - u, which is never 0.
+        # log(1 - u), as 1 - u is never 0.
         good = anp.less(anp.log1p(anp.negative(u)), limit)
         good = anp.logical_and(positive, good)
-        # What no sample can be drawn for is not waited for.
+        # Elements with invalid parameters need not be accepted.
         good = anp.logical_or(good, anp.logical_not(anp.isfinite(d)))
         new = anp.logical_and(good, anp.logical_not(accepted))
         value = anp.where(new, log_v, value)
@@ -101,7 +101,7 @@ def _drawn(words: Array, a: Array, shape: Shape, dtype: DType) -> Array:
         anp.zeros(shape, dtype=dtype),
     )
     state = lax.while_loop(lambda s: anp.logical_not(anp.all(s[1])), propose, state)
-    # A sample for a + 1 times u**(1 / a) is one for a.
+    # A sample for a + 1, times u**(1 / a), is a sample for a.
     log_u = anp.negative(exponential(boost_key, shape, dtype))
     boost = anp.where(boosted, anp.divide(log_u, anp.where(boosted, a, 1)), 0)
     return anp.add(anp.add(anp.log(d), state[2]), boost)
@@ -131,7 +131,7 @@ def beta(
     shape: Any = None,
     dtype: DTypeLike = None,
 ) -> Array:
-    """Numbers in [0, 1] of density proportional to x**(a - 1) (1 - x)**(b - 1)."""
+    """Numbers in [0, 1] with density proportional to x**(a - 1) (1 - x)**(b - 1)."""
     kind = floating("beta", dtype)
     wanted = shape_for("beta", shape, a, b)
     first, second = split(single("beta", key))
@@ -144,10 +144,10 @@ def beta(
 def dirichlet(
     key: AnyKey, alpha: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """Vectors of positive numbers that add up to 1, for ``alpha`` of [..., n].
+    """Vectors of positive numbers with sum 1, for ``alpha`` [..., n].
 
-    Their density is proportional to the product of x**(alpha - 1). ``shape`` is that of
-    the batch, and n is appended; by default alpha's without its last axis.
+    Their density is proportional to the product of x**(alpha - 1). The result has shape
+    [*shape, n]; ``shape`` is alpha's without its last axis by default.
 
     >>> import numpy as np
     >>> from arrayfn import random
@@ -175,7 +175,7 @@ def dirichlet(
 def chisquare(
     key: AnyKey, df: ArrayLike, shape: Any = None, dtype: DTypeLike = None
 ) -> Array:
-    """The sum of the squares of ``df`` standard normal numbers."""
+    """Sums of the squares of ``df`` standard normal numbers."""
     kind = floating("chisquare", dtype)
     half = anp.multiply(parameter(df, kind), 0.5)
     return anp.multiply(gamma(key, half, shape, kind), 2.0)
@@ -211,7 +211,7 @@ def t(key: AnyKey, df: ArrayLike, shape: Any = None, dtype: DTypeLike = None) ->
 def generalized_normal(
     key: AnyKey, p: float, shape: Any = (), dtype: DTypeLike = None
 ) -> Array:
-    """Numbers of density proportional to exp(-abs(x)**p)."""
+    """Numbers with density proportional to exp(-abs(x)**p)."""
     kind = floating("generalized_normal", dtype)
     wanted = ops.as_shape("random.generalized_normal", shape)
     gamma_key, sign_key = split(single("generalized_normal", key))
@@ -223,7 +223,7 @@ def generalized_normal(
 def ball(
     key: AnyKey, d: int, p: float = 2.0, shape: Any = (), dtype: DTypeLike = None
 ) -> Array:
-    """Points uniform in the ball of radius 1, by the norm of order ``p``, of R**d.
+    """Points uniform in the unit ball of R**d in the p-norm.
 
     Barthe et al., A probabilistic approach to the geometry of the l_p^n-ball, 2005. The
     result is [*shape, d].

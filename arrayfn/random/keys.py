@@ -1,8 +1,8 @@
 """Keys: immutable arrays of Threefry keys, made from seeds and from one another.
 
 A ``Key`` holds its words as a uint32 array with a last axis of 2, and is a pytree with
-that one leaf. So it goes through ``jit``, ``vmap``, ``grad`` and loops as an argument
-or result like any array, and an axis of keys is mapped like any other.
+that one leaf. So ``jit``, ``vmap``, ``grad`` and loops take and return keys like
+arrays, and an axis of keys can be mapped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Key:
     """Keys of the Threefry-2x32 generator, of any shape.
 
     ``data`` is uint32[*shape, 2]. Indexing, ``len`` and iteration are over the keys;
-    ``reshape`` gives them another shape. Two keys have the same stream exactly if their
+    ``reshape`` changes their shape. Two keys have the same stream exactly if their
     ``data`` are equal.
 
     >>> from arrayfn import random
@@ -115,7 +115,7 @@ def key(seed: ArrayLike, /) -> Key:
 
 
 def PRNGKey(seed: ArrayLike, /) -> Array:  # noqa: N802 - JAX's name
-    """As ``key``, but as a plain array uint32[2], which all functions here take too.
+    """Like ``key``, but a plain array uint32[2], which all functions here accept too.
 
     >>> PRNGKey(42)
     array([ 0, 42], dtype=uint32)
@@ -141,7 +141,7 @@ def PRNGKey(seed: ArrayLike, /) -> Array:  # noqa: N802 - JAX's name
 def wrap_key_data(data: ArrayLike, /) -> Key:
     """The keys whose words are ``data``, uint32[..., 2].
 
-    Raises DTypeError and ShapeError if it is not that.
+    Raises DTypeError or ShapeError for other arrays.
 
     >>> wrap_key_data(np.array([0, 7], np.uint32))
     Key([0, 7])
@@ -167,7 +167,7 @@ def key_data(keys: Key | ArrayLike, /) -> Array:
 
 
 def key_impl(keys: Key | ArrayLike, /) -> str:
-    """The name of the generator that ``keys`` are of, always the same.
+    """The name of the generator of ``keys``, always the same.
 
     >>> key_impl(key(7))
     'threefry2x32'
@@ -177,7 +177,7 @@ def key_impl(keys: Key | ArrayLike, /) -> str:
 
 
 def clone(key: Key, /) -> Key:
-    """The same key, for code that says where a stream is used twice on purpose."""
+    """The same key, to show that a stream is used twice on purpose."""
     return as_key("clone", key)
 
 
@@ -234,7 +234,7 @@ def _positions(shape: Shape, dtype: DType) -> Array:
     if len(shape) <= 1 or shape[-1] < _LONG_ROW:
         flat = apply(views.iota, shape=(math.prod(shape),), axis=0, dtype=dtype)
         return anp.reshape(flat, shape)
-    # A sum over the axes needs no memory where it is used; worth it for long rows.
+    # For long rows, a sum over the axes needs no memory, because it fuses.
     total = apply(views.iota, shape=shape, axis=len(shape) - 1, dtype=dtype)
     for axis in range(len(shape) - 1):
         stride = math.prod(shape[axis + 1 :])
@@ -261,7 +261,7 @@ def split(key: Key | ArrayLike, num: int | tuple[int, ...] = 2) -> Any:
 def fold_in(key: Key | ArrayLike, data: ArrayLike) -> Any:
     """A new key made of ``key`` and an integer, such as the number of a step.
 
-    Of ``data`` the low 32 bits count. The result is a Key if ``key`` is one.
+    Only the low 32 bits of ``data`` count. The result is a Key if ``key`` is one.
 
     >>> fold_in(key(0), 1)
     Key([928981903, 3453687069])

@@ -1,4 +1,4 @@
-"""Random vectors of a given covariance, and orthogonal matrices."""
+"""Normal vectors with a given covariance, and random orthogonal matrices."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def multivariate_normal(
     dtype: DTypeLike = None,
     method: str = "cholesky",
 ) -> Array:
-    """Normal vectors of this mean [..., n] and covariance [..., n, n].
+    """Normal vectors with this mean [..., n] and covariance [..., n, n].
 
-    ``shape`` is that of the batch, and n is appended; by default the common one of mean
-    and covariance. The covariance is factored by "cholesky" (it is positive definite),
-    "eigh" or "svd" (it may be singular).
+    The result has shape [*shape, n]; ``shape`` is the common batch shape of mean and
+    covariance by default. The covariance is factored by "cholesky" (if it is positive
+    definite), "eigh" or "svd" (if it may be singular).
 
     >>> import numpy as np
     >>> from arrayfn import random
@@ -73,11 +73,11 @@ def orthogonal(
     dtype: DTypeLike = None,
     m: int | None = None,
 ) -> Array:
-    """Matrices [*shape, n, m], uniform among those with orthonormal columns (or rows).
+    """Random matrices [*shape, n, m] with orthonormal columns or rows.
 
-    ``m`` is n by default; the shorter side's vectors are orthonormal. Unitary for a
-    complex ``dtype``. Mezzadri, How to generate random matrices from the classical
-    compact groups, 2007.
+    ``m`` is n by default. The vectors of the shorter side are orthonormal, and
+    uniformly distributed. Unitary for a complex ``dtype``. Mezzadri, How to generate
+    random matrices from the classical compact groups, 2007.
 
     >>> from arrayfn import random
     >>> q = random.orthogonal(random.key(0), 3)
@@ -91,7 +91,7 @@ def orthogonal(
     drawn = normal(single("orthogonal", key), (*wanted, tall, short), kind)
     q, r = linalg.qr(drawn)
     diagonal = anp.diagonal(r, axis1=-2, axis2=-1)
-    # The sign (of complex numbers the phase) that makes R's diagonal positive.
+    # The sign (for complex numbers the phase) that makes R's diagonal positive.
     phase = anp.divide(diagonal, anp.abs(diagonal))
     result = anp.multiply(q, anp.expand_dims(phase, -2))
     return anp.matrix_transpose(result) if n < columns else result

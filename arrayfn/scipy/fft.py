@@ -1,7 +1,8 @@
 """Discrete cosine transforms of types I to IV, with SciPy's names and arguments.
 
-By Fourier transforms of twice or four times as many elements (Makhoul, A fast cosine
-transform in one and two dimensions, 1980); of type I, of the even extension.
+They are computed by Fourier transforms of two or four times as many elements (Makhoul,
+A fast cosine transform in one and two dimensions, 1980); type I by that of the even
+extension.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 
-# The type that undoes each type.
+# The type of each type's inverse.
 _INVERSE = {1: 1, 2: 3, 3: 2, 4: 4}
 
 
@@ -29,11 +30,10 @@ def dct(
     axis: int = -1,
     norm: str | None = None,
 ) -> Array:
-    """The discrete cosine transform along ``axis``, of the first n elements.
+    """The discrete cosine transform along ``axis``, truncated or padded to n elements.
 
-    Zeros stand for what is missing. ``type`` is 1 to 4; ``norm`` "backward" (None:
-    the transform is 2 sum x cos), "ortho" (it is orthogonal) or "forward" (divided by
-    as much as the inverse multiplies).
+    ``type`` is 1 to 4. ``norm`` is "backward" (None: the transform is 2 sum x cos),
+    "ortho" (it is orthogonal) or "forward" (it has the factor of the inverse).
 
     >>> import numpy as np
     >>> np.round(dct(np.array([1.0, 2.0, 4.0])), 6)
@@ -49,7 +49,7 @@ def idct(
     axis: int = -1,
     norm: str | None = None,
 ) -> Array:
-    """The inverse of ``dct`` of the same arguments."""
+    """The inverse of ``dct`` with the same arguments."""
     return _transform("idct", x, type, n, axis, norm, inverse=True)
 
 
@@ -60,7 +60,7 @@ def dctn(
     axes: Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:
-    """``dct`` along several axes (None: all, or the last of as many as s has)."""
+    """``dct`` along several axes (None: all, or the last ``len(s)`` axes)."""
     return _over("dctn", x, type, s, axes, norm, inverse=False)
 
 
@@ -71,7 +71,7 @@ def idctn(
     axes: Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:
-    """The inverse of ``dctn`` of the same arguments."""
+    """The inverse of ``dctn`` with the same arguments."""
     return _over("idctn", x, type, s, axes, norm, inverse=True)
 
 
@@ -139,7 +139,7 @@ def _wide(dtype: dtypes.DType) -> dtypes.DType:
 
 
 def _fitted(x: Array, n: int | None) -> Array:
-    """The first n elements of each row, with zeros for what is missing."""
+    """The first n elements of each row, padded with zeros."""
     extent = x.shape[-1]
     if n is None or n == extent:
         return x
@@ -150,7 +150,7 @@ def _fitted(x: Array, n: int | None) -> Array:
 
 
 def _scaled(x: Array, kind: int, norm: str | None, inverse: bool) -> Array:
-    """The transform of ``kind`` with its scale; an orthogonal one scales the ends."""
+    """The normalised transform of ``kind``; "ortho" also scales the ends."""
     length = x.shape[-1]
     period = 2.0 * (length - 1 if kind == 1 else length)
     if norm != "ortho":
@@ -171,7 +171,7 @@ def _scaled(x: Array, kind: int, norm: str | None, inverse: bool) -> Array:
 
 
 def _cosines(x: Array, kind: int) -> Array:
-    """The plain transform: 2 sum x cos, of type I and III with single ends."""
+    """The transform 2 sum x cos; for types I and III the ends count once."""
     length = x.shape[-1]
     single = x.dtype == dtypes.float32
     complex_ = dtypes.complex64 if single else dtypes.complex128
@@ -180,13 +180,13 @@ def _cosines(x: Array, kind: int) -> Array:
         return anp.real(anp.fft.rfft(extended))
     k = np.arange(length)
     if kind == 2:
-        turn = (2.0 * np.exp(-0.5j * np.pi * k / length)).astype(complex_)
-        return anp.real(anp.fft.fft(x, 2 * length)[..., :length] * turn)
+        twiddles = (2.0 * np.exp(-0.5j * np.pi * k / length)).astype(complex_)
+        return anp.real(anp.fft.fft(x, 2 * length)[..., :length] * twiddles)
     if kind == 3:
         # x0 + 2 sum of x cos(pi (2 j + 1) k / 2 n)
-        turn = np.exp(-0.5j * np.pi * k / length)
-        turn[1:] *= 2.0
-        spread = anp.fft.fft(x * turn.astype(complex_), 2 * length)
+        twiddles = np.exp(-0.5j * np.pi * k / length)
+        twiddles[1:] *= 2.0
+        spread = anp.fft.fft(x * twiddles.astype(complex_), 2 * length)
         return anp.real(spread[..., :length])
     before = np.exp(-0.5j * np.pi * k / length).astype(complex_)
     after = (2.0 * np.exp(-0.25j * np.pi * (2 * k + 1) / length)).astype(complex_)

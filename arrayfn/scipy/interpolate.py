@@ -14,18 +14,17 @@ from arrayfn.numpy._operands import Array, ArrayLike
 
 
 class RegularGridInterpolator:
-    """Values at the points of a rectangular grid, as a function of any point.
+    """Interpolation of values on a rectangular grid.
 
-    It is a function of ``points`` and ``values`` too: with traced ones it belongs to
-    the function that is being traced, and has derivatives by them.
+    ``points`` and ``values`` may be traced; the interpolator then belongs to the traced
+    function, and has derivatives by them.
 
     Args:
-        points: for each axis the coordinates (n,) of the grid, ascending.
-        values: the values (n0, n1, ..., ...); more axes are of several values.
+        points: the ascending coordinates (n,) of the grid along each axis.
+        values: the values (n0, n1, ..., ...); further axes are for several values.
         method: "linear" between the corners of a cell, or "nearest".
-        bounds_error: must be False: whether a point lies outside is not known when the
-            function is compiled.
-        fill_value: what is outside the grid; None: what the outermost cell makes of it.
+        bounds_error: must be False, because compiled code cannot raise.
+        fill_value: the value outside the grid; None extrapolates the outermost cell.
 
     >>> import numpy as np
     >>> f = RegularGridInterpolator((np.array([0.0, 1.0]),), np.array([3.0, 5.0]))
@@ -71,7 +70,7 @@ class RegularGridInterpolator:
     def __call__(self, xi: ArrayLike, method: str | None = None) -> Array:
         """The values at points ``xi`` (..., axes), or at a tuple of coordinates.
 
-        A vector is of points one after the other, so (points,) of a grid of one axis.
+        For a grid of one axis a vector has one point per element.
         """
         if isinstance(xi, tuple):
             xi = anp.stack(anp.broadcast_arrays(*map(anp.asarray, xi)), -1)
@@ -109,7 +108,7 @@ class RegularGridInterpolator:
         return anp.where(self._spread(inside), value, ops.as_array(filler))
 
     def _linear(self, lower: list[Array], shares: list[Array]) -> Array:
-        """The sum over a cell's corners, each by its share."""
+        """The weighted sum over a cell's corners."""
         total: Any = 0.0
         for corner in itertools.product((0, 1), repeat=len(lower)):
             weight: Any = 1.0
@@ -123,7 +122,7 @@ class RegularGridInterpolator:
         return anp.at(self.values)[tuple(places)].get(mode="clip")
 
     def _spread(self, x: Any) -> Any:
-        """x with an axis for each that the values have besides the grid's."""
+        """x with an axis of extent 1 for each further axis of the values."""
         more = self.values.ndim - len(self.grid)
         return anp.reshape(x, (*x.shape, *(1,) * more)) if more else x
 

@@ -31,16 +31,21 @@ def map_coordinates(
     mode: str = "constant",
     cval: float = 0.0,
 ) -> Array:
-    """``input`` at fractional positions, one array of ``coordinates`` for each axis.
+    """``input`` interpolated at ``coordinates``, one array for each axis.
 
-    ``order`` is 0 (the nearest element) or 1 (linear). What lies outside is ``cval``
-    ("constant"; "grid-constant" has elements of ``cval`` around the array, between
-    which and its own it interpolates), the "nearest" element, or the array repeated
-    ("grid-wrap"; "wrap" so that the last element is the first of the next one),
-    mirrored about its last elements ("mirror") or its edges ("reflect", "grid-mirror").
-    These are SciPy's; JAX's "constant" and "wrap" are "grid-constant" and "grid-wrap".
-    The result has the input's dtype and the coordinates' shape; it is differentiable by
-    both.
+    ``order`` is 0 (the nearest element) or 1 (linear). ``mode`` is for positions
+    outside the array:
+
+    * "constant": ``cval``; "grid-constant" interpolates between the array and ``cval``;
+    * "nearest": the nearest element;
+    * "grid-wrap": the array repeats; with "wrap" its last element coincides with the
+      first of the next copy;
+    * "mirror": mirrored about the last elements; "reflect" or "grid-mirror" about the
+      edges.
+
+    The modes are SciPy's; JAX's "constant" and "wrap" are "grid-constant" and
+    "grid-wrap". The result has the input's dtype and the coordinates' shape, and is
+    differentiable by both.
 
     >>> import numpy as np
     >>> x = np.arange(6.0).reshape(2, 3)
@@ -66,7 +71,7 @@ def map_coordinates(
             f"map_coordinates has the modes {', '.join(MODES)}, not {mode!r}",
             user_location(),
         )
-    # For each axis: positions, whether they are inside, and weights.
+    # For each axis: indices, whether they are inside, and weights.
     per_axis = [
         _neighbours(place, extent, order, mode)
         for place, extent in zip(places, x.shape, strict=True)
@@ -94,7 +99,7 @@ Neighbour = tuple[Array, Array | None, Array | None]
 
 
 def _neighbours(place: Array, extent: int, order: int, mode: str) -> list[Neighbour]:
-    """The elements around ``place`` along one axis, and what each counts."""
+    """The elements around ``place`` along one axis, and their weights."""
     last = extent - 1
     if mode == "constant":
         inside = anp.logical_and(place >= 0, place <= last)
@@ -115,9 +120,9 @@ def _neighbours(place: Array, extent: int, order: int, mode: str) -> list[Neighb
 
 
 def _wrapped(place: Array, period: int) -> Array:
-    """``place`` in [0, period], to which multiples of the period are added.
+    """``place`` plus a multiple of the period, in [0, period].
 
-    One below 0 comes to lie in (0, period], one beyond the period in [0, period).
+    A place below 0 goes to (0, period], one above the period to [0, period).
     """
     if not period:
         return anp.multiply(place, 0)
@@ -129,7 +134,7 @@ def _wrapped(place: Array, period: int) -> Array:
 
 
 def _inside(index: Array, extent: int, mode: str) -> tuple[Array, Array | None]:
-    """``index`` within the axis, and where it was (None: it always counts)."""
+    """``index`` moved into the axis, and whether it was inside (None: ignore that)."""
     if mode == "grid-constant":
         valid = anp.logical_and(anp.greater_equal(index, 0), anp.less(index, extent))
         return anp.clip(index, 0, extent - 1), valid

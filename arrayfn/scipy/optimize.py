@@ -19,19 +19,19 @@ from arrayfn.transforms import value_and_grad
 Function = Callable[..., Any]
 Evaluate = Callable[[Array], tuple[Array, Array]]
 
-# Of the Wolfe conditions: how much a step descends, and how flat it is at its end.
+# The Wolfe conditions: sufficient decrease, and curvature.
 _DESCENT = 1e-4
 _FLATNESS = 0.9
-_STEPS_TO_MINIMUM = 200  # times the number of unknowns
+_STEPS_TO_MINIMUM = 200  # iterations per unknown
 
 
 class OptimizeResults(NamedTuple):
-    """What ``minimize`` found.
+    """The result of ``minimize``.
 
-    ``x`` is the minimum, ``fun`` and ``jac`` the value and the gradient there,
-    ``hess_inv`` the approximation of the inverse of the second derivatives. ``status``
-    is 0 if ``success``, 1 if the number of steps was not enough, 2 if no step descended
-    any more. ``nfev``, ``njev`` and ``nit`` count values, gradients and steps.
+    ``x`` is the minimum, ``fun`` and ``jac`` the value and the gradient there, and
+    ``hess_inv`` the approximate inverse Hessian. ``status`` is 0 for ``success``, 1 if
+    there were too few iterations, 2 if no further step descended. ``nfev``, ``njev``
+    and ``nit`` count values, gradients and iterations.
     """
 
     x: Array
@@ -54,23 +54,23 @@ def minimize(
     tol: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> OptimizeResults:
-    """The vector x at which ``fun(x, *args)`` has a minimum, sought from ``x0``.
+    """Search for a minimum of ``fun(x, *args)`` from the vector ``x0``.
 
-    ``fun`` gives a real number and is differentiated and compiled; the search is one
+    ``fun`` returns a real number; it is differentiated and compiled. The search is one
     loop, also under ``jit`` and ``vmap``. ``tol`` is the option ``gtol``.
 
     Args:
         fun: the function.
-        x0: where to begin: a real floating-point vector.
-        args: more arguments of ``fun``.
+        x0: the initial point, a real floating-point vector.
+        args: further arguments of ``fun``.
         method: "BFGS", the only one.
-        tol: the gradient's largest element at which to stop.
-        options: ``gtol`` (1e-5), ``maxiter`` (200 steps for each unknown) and
-            ``line_search_maxiter`` (20 trials for each step).
+        tol: stop when the gradient's largest element is at most this.
+        options: ``gtol`` (1e-5), ``maxiter`` (200 iterations per unknown) and
+            ``line_search_maxiter`` (20 trials per iteration).
 
     Raises:
-        ArgumentError: for another method, or an option that there is not.
-        ShapeError: if ``x0`` is no vector, or ``fun`` gives more than a number.
+        ArgumentError: unknown method or option.
+        ShapeError: ``x0`` is not a vector, or ``fun`` does not return a scalar.
 
     >>> import numpy as np
     >>> found = minimize(lambda x: ((x - 3.0) ** 2).sum(), np.zeros(2))
@@ -111,7 +111,7 @@ def minimize(
 
 
 class _Search(NamedTuple):
-    """Where BFGS is; ``state`` is 0 while it runs, else 1 + the status."""
+    """The state of BFGS; ``state`` is 0 while it runs, else 1 + the status."""
 
     state: Array
     steps: Array
@@ -178,12 +178,13 @@ def _is_flat(slope: Array, gtol: float) -> Array:
     )
 
 
-def _updated(inverse: Array, moved: Array, turned: Array) -> Array:
-    """The inverse Hessian after a step and the change of slope along it (6.17)."""
-    along = turned @ moved
+def _updated(inverse: Array, moved: Array, gradient_change: Array) -> Array:
+    """The inverse Hessian after a step, from the change of the gradient (6.17)."""
+    along = gradient_change @ moved
     bends = along > 0
     rho = 1.0 / anp.where(bends, along, 1.0)
-    left = anp.eye(moved.shape[0], dtype=moved.dtype) - rho * anp.outer(moved, turned)
+    unit = anp.eye(moved.shape[0], dtype=moved.dtype)
+    left = unit - rho * anp.outer(moved, gradient_change)
     updated = left @ inverse @ left.T + rho * anp.outer(moved, moved)
     return anp.where(bends, updated, inverse)
 
@@ -203,7 +204,7 @@ class _Line(NamedTuple):
     """A search along a line.
 
     ``stage`` is 0 while steps grow, 1 between two points, 2 at the end. ``low`` is the
-    best point; between two points ``high`` is the other. ``next`` is the step to try.
+    best point, and ``high`` the other end of the interval. ``next`` is the next trial.
     """
 
     stage: Array
@@ -242,10 +243,10 @@ def _line_search(
         here = _Point(at.next, height, gradient @ direction)
         growing = at.stage == 0
         limit = value + _DESCENT * here.step * start.along
-        # A value that is not a number is as one too high.
+        # A NaN counts as too high.
         high = ~(height <= limit) | ((at.trials > 0) & ~(height < at.low.value))
         flat = ~high & (anp.abs(here.along) <= -_FLATNESS * start.along)
-        # Beyond the minimum the best point changes sides.
+        # Beyond the minimum, the ends of the interval are exchanged.
         beyond = here.along * anp.where(growing, 1.0, at.high.step - at.low.step) >= 0
         low = _chosen(high, at.low, here)
         other = _chosen(growing | beyond, at.low, at.high)
@@ -272,7 +273,7 @@ def _chosen(condition: Array, first: _Point, second: _Point) -> _Point:
 
 
 def _between(low: _Point, high: _Point) -> Array:
-    """Where the parabola through both points is least, not too near to an end."""
+    """The minimum of the parabola through both points, not too close to an end."""
     width = high.step - low.step
     rise = high.value - low.value - low.along * width
     bent = (rise > 0) & anp.isfinite(rise)

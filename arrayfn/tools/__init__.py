@@ -1,1 +1,1 @@
-"""The command line and what it runs. Needs the extra ``demo``."""
+"""The command line and its commands. ``demo`` needs the extra ``demo``."""

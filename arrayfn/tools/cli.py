@@ -37,15 +37,15 @@ def parser() -> argparse.ArgumentParser:
     )
     commands.add_parser(
         "coverage",
-        help="what there is: primitives and their rules, public names, counted",
+        help="count primitives, their rules, and public names",
         description="Each primitive with its rules and kernels, and the public names "
-        "beside the array API standard's and JAX's; for what is not there, the reason.",
+        "beside the array API standard's and JAX's, with reasons for missing ones.",
     )
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status."""
+    """Run a command; return the exit status."""
     chosen = parser().parse_args(arguments)
     if chosen.command == "coverage":
         # It imports all of arrayfn, which the other commands need not wait for.

@@ -1,8 +1,7 @@
-"""Implementations of one function side by side: how accurate they are, and how fast.
+"""Compares accuracy and speed of the implementations of one function.
 
-The reference is the function itself in float64, run by the interpreter. Times are
-beside the machine's roof: a copy of memory, and a product of float32 matrices, timed
-with the same means.
+The reference is the function in float64, run by the interpreter. Times are shown beside
+the machine's roof: a memory copy and a float32 matrix product, timed in the same way.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from arrayfn.transforms import make_program
 Array = np.ndarray[Any, Any]
 Call = Callable[..., Any]
 _NUMBERS: Final = itertools.count()
-_COPIED: Final = 1 << 25  # bytes of the array that the roof is measured with
-_SIDE: Final = 1024  # rows and columns of its matrices
+_COPIED: Final = 1 << 25  # bytes of the array that is copied for the roof
+_SIDE: Final = 1024  # rows and columns of the matrices that are multiplied for it
 
 
 @dataclass(frozen=True)
 class Roof:
-    """What a backend reaches on this machine: bytes and operations per second."""
+    """A backend's peak on this machine: bytes and operations per second."""
 
     bytes: float
     flops: float
@@ -48,9 +47,9 @@ class Roof:
 class Measured:
     """One implementation on one backend.
 
-    Errors are against the float64 reference: the greatest absolute and relative ones,
-    the relative error in the 2-norm, and the greatest in units of the last place of the
-    result's dtype. Times are in seconds; ``bytes`` are those of arguments and results,
+    Errors are against the float64 reference: the largest absolute and relative errors,
+    the relative error in the 2-norm, and the largest error in units of the last place
+    of the result's dtype. Times are in seconds. ``bytes`` counts arguments and results,
     ``flops`` the operations of the Program. ``refused`` says why it was not run.
     """
 
@@ -83,10 +82,10 @@ def compare(
     ``function`` is an operator, whose registered kernels are run beside the generated
     ones, or any function that can be compiled. ``args`` are its operands, ``static``
     arguments that are not traced. The table has errors against the function in float64,
-    the least, median and greatest time of ``repeats`` calls after ``warmup``, and what
-    the median comes to in GB/s and GFLOP/s, beside the machine's roof.
+    the minimum, median and maximum time of ``repeats`` calls after ``warmup``, and the
+    median as GB/s and GFLOP/s, beside the machine's roof.
 
-    Raises ArgumentError if an operand is no array.
+    Raises ArgumentError if an operand is not an array.
 
     >>> import numpy as np
     >>> from arrayfn import nn
@@ -118,7 +117,7 @@ def compare(
 
 
 def _reference(function: Call, args: Any, static: dict[str, Any]) -> Any:
-    """What the function gives in float64, interpreted."""
+    """The results in float64, by the interpreter."""
     body = function.function if isinstance(function, Operator) else function
     return jit(functools.partial(body, **static), device="reference64")(*args)
 
@@ -126,11 +125,11 @@ def _reference(function: Call, args: Any, static: dict[str, Any]) -> Any:
 def _implementations(
     function: Call, args: tuple[Any, ...], static: dict[str, Any]
 ) -> Iterator[tuple[str, str, Any]]:
-    """Name, backend and callable of each; the callable is text if it is refused."""
+    """Name, backend and callable of each; text instead of a callable if refused."""
     body = function.function if isinstance(function, Operator) else function
     for backend in available_backends():
         if backend == "reference64":
-            continue  # what the others are compared with
+            continue  # the reference itself
         compiled = jit(functools.partial(body, **static), device=backend)
         yield (
             ("interpreted" if backend == "reference" else "generated"),
@@ -152,7 +151,7 @@ def _alone(
     args: Any,
     static: dict[str, Any],
 ) -> Call | str:
-    """The operator as ``name``, with this kernel alone; why not, if it refuses."""
+    """The operator as ``name`` with only this kernel; text if the kernel refuses."""
     alone = operator(
         function.function, name=name, static_argnames=tuple(function.static_argnames)
     )
@@ -169,7 +168,7 @@ def _alone(
 
 
 def _errors(have: list[Array], wanted: list[Any]) -> tuple[float, float, float, float]:
-    """The greatest absolute and relative error, that in the norm, and in ULP."""
+    """The largest absolute and relative error, the error in the norm, and in ULP."""
     found = [
         _error(given, exact)
         for given, exact in zip(have, wanted, strict=True)
@@ -180,7 +179,7 @@ def _errors(have: list[Array], wanted: list[Any]) -> tuple[float, float, float, 
 
 
 def _error(given: Array, exact: Any) -> tuple[Any, Any, Any, Any]:
-    """The same of one result. NaN and infinities count where only one has them."""
+    """``_errors`` of one result. NaN and infinities count if only one has them."""
     wide = np.complex128 if given.dtype in dtypes.COMPLEX else np.float64
     one, other = np.asarray(given, wide), np.asarray(exact, wide)
     with np.errstate(all="ignore"):
@@ -200,7 +199,7 @@ def _error(given: Array, exact: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _spacing(size: Array, dtype: Any) -> Array:
-    """The distance of neighbouring numbers of ``dtype``, which has real parts."""
+    """The distance of neighbouring numbers of the real ``dtype``."""
     limits = ml_dtypes.finfo(dtypes.real_of(dtype))
     exponent = np.floor(np.log2(np.maximum(size, float(limits.smallest_normal))))
     return np.exp2(exponent) * float(limits.eps)
@@ -219,7 +218,7 @@ def _times(call: Callable[[], Any], warmup: int, repeats: int) -> tuple[float, .
 
 @functools.cache
 def roof(backend: str) -> Roof:
-    """What ``backend`` reaches here: a copy of memory, a product of matrices."""
+    """Measure the roof of ``backend``: a memory copy and a matrix product."""
     array = np.zeros(_COPIED // 4, np.float32)
     matrix = np.ones((_SIDE, _SIDE), np.float32)
     if backend not in ("cpu", "reference"):
@@ -233,7 +232,7 @@ def roof(backend: str) -> Roof:
 
 
 def operations(program: Program) -> int:
-    """The arithmetic operations of a Program, a ``while_loop`` counted as one turn."""
+    """The arithmetic operations of a Program; a ``while_loop`` counts one iteration."""
     total = 0
     for equation in program.equations:
         row = equation.primitive
@@ -248,17 +247,17 @@ def operations(program: Program) -> int:
             total += equation.inputs[0].type.size
         elif isinstance(row.kernel, Scalar):
             total += equation.outputs[0].type.size
-        turns = equation.params.get("length", 1) if row.name == "scan" else 1
+        iterations = equation.params.get("length", 1) if row.name == "scan" else 1
         inner = [operations(p) for p in equation.subprograms()]
         if row.name == "cond":
             total += max(inner)
         elif inner:
-            total += turns * inner[0]
+            total += iterations * inner[0]
     return total
 
 
 def table(rows: Sequence[Measured], roofs: dict[str, Roof]) -> str:
-    """The rows as text, and the roofs of the backends below."""
+    """The rows as text, followed by the backends' roofs."""
     columns = ("max abs", 9), ("max rel", 9), ("L2", 9), ("ULP", 9), ("min us", 10)
     columns += ("median", 10), ("max", 10), ("GB/s", 8), ("GFLOP/s", 9)
     head = "".join(f"{name:>{width}}" for name, width in columns)

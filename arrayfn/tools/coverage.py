@@ -1,10 +1,10 @@
-"""``python -m arrayfn coverage``: what there is, counted, and why the rest is not.
+"""``python -m arrayfn coverage``: counts primitives and public names.
 
-The first table is of primitives: whether each has types, a NumPy reference, kernels on
-a CPU and on a GPU, and rules for its derivative, transposition and mapping. It is read
-off the rows; kernels are lowered from the rows' own samples. The second counts public
-names against the array API standard's and JAX's. A name or a rule that is not there
-has a reason, or it is listed as missing.
+The first table lists for each primitive whether it has types, a NumPy reference,
+kernels on a CPU and on a GPU, and rules for derivative, transposition and batching. It
+is read from the rows; kernels are lowered from the rows' samples. The second table
+counts public names against the array API standard's and JAX's. A missing name or rule
+has a reason, or is listed as missing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NAMES = Path(__file__).parent / "names"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a primitive has for a rule; without one, ``reason`` says why."""
+    """A primitive's rule; without one, ``reason`` says why."""
 
     text: str
     reason: str = ""
@@ -127,7 +127,7 @@ def _form(kernel: KernelForm) -> str:
 
 
 def _kernel_cell(row: Primitive, lower: Callable[[Program], CompiledProgram]) -> Cell:
-    """How the row is lowered on all of its samples; if it is not, the error."""
+    """How the row is lowered on its samples; the error if it is not."""
     program = _program_of_samples(row)
     if not program.equations:
         return Cell(
@@ -145,7 +145,7 @@ def _kernel_cell(row: Primitive, lower: Callable[[Program], CompiledProgram]) ->
     form = _form(row.kernel)
     if not on_host:
         return Cell(form)
-    # What else a composition is made of may have kernels.
+    # Other parts of a composition may have kernels.
     whole = on_host >= len(list(row.samples())) or form == "composed"
     return Cell("host" if whole else f"{form}/host")
 
@@ -165,9 +165,9 @@ def _program_of_samples(row: Primitive) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of a namespace, and which of them ours has.
+    """The names of a namespace, and which of them arrayfn has.
 
-    ``left_out`` are those that it does without, with the reasons.
+    ``left_out`` has the names that are left out on purpose, with reasons.
     """
 
     theirs: str
@@ -178,11 +178,11 @@ class Names:
 
     @property
     def total(self) -> int:
-        """How many names there are."""
+        """The number of names."""
         return len(self.here) + len(self.left_out) + len(self.missing)
 
 
-# Each namespace with ours.
+# Each namespace, and arrayfn's counterpart.
 NAMESPACES: Final[tuple[tuple[str, str], ...]] = (
     ("array_api", "arrayfn.numpy"),
     ("array_api.array", "arrayfn.tracing:Tracer"),
@@ -214,7 +214,7 @@ NAMESPACES: Final[tuple[tuple[str, str], ...]] = (
 def public_names(module: types.ModuleType) -> list[str]:
     """The public names of a module: functions, classes and constants.
 
-    Those of a module inside it (as scipy.stats.norm) have its name before a dot.
+    Names of an inner module are prefixed by it (``norm.pdf`` for scipy.stats).
     """
     found: list[str] = []
     for name in dir(module):
@@ -229,7 +229,7 @@ def public_names(module: types.ModuleType) -> list[str]:
 
 
 def names_of(namespace: str) -> list[str]:
-    """The public names of ``namespace``: as installed, or else as stored here."""
+    """The public names of ``namespace``, as installed, or as stored here."""
     try:
         return public_names(importlib.import_module(namespace))
     except ModuleNotFoundError:
@@ -238,7 +238,7 @@ def names_of(namespace: str) -> list[str]:
 
 
 def compare_names() -> Iterator[Names]:
-    """Each of ``NAMESPACES``, compared with ours."""
+    """Compare each of ``NAMESPACES`` with arrayfn's."""
     for theirs, ours in NAMESPACES:
         reasons = _reasons(theirs)
         here: list[str] = []
@@ -260,7 +260,7 @@ def _reason(reasons: dict[str, str], name: str) -> str | None:
 
 
 def _reasons(namespace: str) -> dict[str, str]:
-    """The patterns of names that ``namespace`` does without, and why."""
+    """The patterns of names of ``namespace`` that are left out, and why."""
     return {
         pattern: reason
         for reason, patterns in LEFT_OUT.get(namespace, {}).items()
@@ -271,7 +271,7 @@ def _reasons(namespace: str) -> dict[str, str]:
 def _has(ours: str, name: str) -> bool:
     """Whether ``ours``, a module (or ``module:Class``), has the public ``name``.
 
-    The name may have dots. A module is no public name.
+    The name may have dots. A module does not count as a public name.
     """
     try:
         value = resolve_name(f"{ours}.{name}" if ":" in ours else f"{ours}:{name}")
@@ -360,7 +360,7 @@ def _aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def run() -> int:
-    """Print the report; the exit status."""
+    """Print the report; return the exit status."""
     for line in report():
         print(line)
     return 0

@@ -1,9 +1,9 @@
-"""The demonstration: a classifier of handwritten digits, trained and then explained.
+"""The demonstration: trains a classifier of handwritten digits and explains it.
 
-Real data (scikit-learn's digits, shipped inside its wheel), a network of two hidden
-layers, and stochastic gradient descent through ``jit(value_and_grad(loss))``. Then the
-Program that was traced, one of its kernels, and the time of a step beside the same step
-written by hand in NumPy.
+It trains a network of two hidden layers on scikit-learn's digits, by stochastic
+gradient descent through ``jit(value_and_grad(loss))``. Then it shows the traced
+Program, one of its kernels, and the time of a step beside the same step written by hand
+in NumPy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Step = Callable[..., tuple[Array, Params]]
 HIDDEN = 128
 BATCH = 32
 RATE = 0.2
-NOISE = 0.2  # of the training images' pixels, which lie in [0, 1]
+NOISE = 0.2  # added to the training images' pixels, which are in [0, 1]
 HELD_OUT = 360
 GOAL = 0.97
 SEED = 0
@@ -85,7 +85,7 @@ def logits(params: Params, x: Array) -> Array:
 def loss(params: Params, x: Array, labels: Array) -> Array:
     """Mean cross-entropy of the images' labels."""
     z = logits(params, x)
-    z = z - lax.stop_gradient(anp.max(z, axis=1, keepdims=True))  # it cancels
+    z = z - lax.stop_gradient(anp.max(z, axis=1, keepdims=True))  # cancels in the loss
     z = z - anp.log(anp.sum(anp.exp(z), axis=1, keepdims=True))
     return -anp.mean(anp.take_along_axis(z, labels[:, None], axis=1))
 
@@ -129,7 +129,7 @@ def numpy_step(params: Params, x: Array, labels: Array, rate: float) -> Any:
 
 @dataclass(frozen=True)
 class Trained:
-    """Parameters after training; a loss for each step, an accuracy for each epoch."""
+    """The trained parameters, the loss of each step, the accuracy of each epoch."""
 
     params: Params
     losses: list[float]
@@ -143,7 +143,7 @@ def train(
     epochs: int,
     bar: Progress,
 ) -> Trained:
-    """Gradient descent with a falling rate on noisy images, shown on ``bar``."""
+    """Gradient descent with a decaying rate on noisy images; ``bar`` shows progress."""
     rng = np.random.default_rng(SEED)
     params, losses, accuracies = initial(rng), [], []
     count = len(digits.labels)
@@ -189,7 +189,7 @@ def plot(trained: Trained, file: Path) -> None:
 
 
 def shortened(text: str, lines: int) -> str:
-    """The first lines of ``text``, and how many were left out."""
+    """The first lines of ``text``, and the number of lines left out."""
     every = text.rstrip().splitlines()
     if len(every) <= lines:
         return "\n".join(every)
@@ -199,21 +199,21 @@ def shortened(text: str, lines: int) -> str:
 
 
 def telling(kernels: tuple[Any, ...]) -> Kernel:
-    """A kernel worth reading: the one that fused most, if it is not too long."""
+    """A kernel worth reading: the one with the most fused primitives that is short."""
     generated = [kernel for kernel in kernels if isinstance(kernel, Kernel)]
     short = [kernel for kernel in generated if len(kernel.source.splitlines()) <= 80]
     return max(short or generated, key=lambda kernel: kernel.reason.count(","))
 
 
 def show(console: Console, title: str, code: str, language: str) -> None:
-    """Print ``code`` in colour and in full: it can be copied from the terminal."""
+    """Print ``code`` in colour and without wrapping, so that it can be copied."""
     console.rule(f"[bold]{title}")
     highlighted = Syntax("", language, background_color="default").highlight(code)
     console.print(highlighted, soft_wrap=True)
 
 
 def interleaved(runs: list[Callable[[], object]], repeats: int = 300) -> list[float]:
-    """The median seconds of each of ``runs``, which take turns."""
+    """The median seconds of each of ``runs``, which alternate."""
     samples: list[list[float]] = [[] for _ in runs]
     for _ in range(repeats):
         for run, times in zip(runs, samples, strict=True):
@@ -233,11 +233,13 @@ def explain(console: Console, step: Any, arguments: tuple[Any, ...]) -> None:
     show(console, title, kernel.source, "python")
     console.rule("[bold]time")
     value, params = step(*arguments)
-    host = af.tree.map(np.asarray, arguments)  # on a GPU the arguments are its arrays
+    host = af.tree.map(
+        np.asarray, arguments
+    )  # on a GPU the arguments are device arrays
     expected, expected_params = numpy_step(*host)
     pairs = zip(af.tree.leaves(params), af.tree.leaves(expected_params), strict=True)
     difference = max(float(np.max(np.abs(np.asarray(a) - b))) for a, b in pairs)
-    # Reading the loss waits for a GPU to be done.
+    # Reading the loss waits for the GPU.
     ours, numpys = interleaved(
         [lambda: float(step(*arguments)[0]), lambda: numpy_step(*host)]
     )

@@ -1,8 +1,8 @@
-"""A lint of gradients: where a function is finite, and its derivative is NaN.
+"""A lint of gradients: finds code whose derivative is NaN where its value is finite.
 
-Two forms are told from a Program alone. ``where`` computes both of its branches; the
-derivative of the one that is not chosen is multiplied by 0, and 0 times infinity is NaN
-where that has a singularity. And the square root of a sum of squares is 0 / 0 at 0.
+It recognises two patterns in a Program. ``where`` computes both branches and multiplies
+the derivative of the unselected one by 0; if that derivative is infinite, the product
+is NaN. The derivative of the square root of a sum of squares is 0 / 0 at 0.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SINGULAR: Final = {
     "lgamma": 0,
     "digamma": 0,
 }
-"""Primitives with places at which their derivative is no number, by which operand."""
+"""Primitives with singular derivatives, and the operands that cause them."""
 
 _GUARDS: Final = frozenset(("select", "max", "min", "clamp", "exp", "exp2", "logistic"))
 _SUMS: Final = frozenset(("add", "reduce_sum", "convert", "real"))
@@ -60,9 +60,9 @@ class Hazard:
 def lint(function: Callable[..., Any]) -> Callable[..., tuple[Hazard, ...]]:
     """A function of the same arguments that lists where a gradient can be NaN.
 
-    Arguments may be arrays or ``ShapeDtypeStruct``; their values are not used. What is
-    listed is possible, not certain: whether an argument gets there is not known.
-    ``jit(grad(f), checks="nan")`` tells for given arguments.
+    Arguments may be arrays or ``ShapeDtypeStruct``; their values are not used. The list
+    has possible hazards: whether an argument reaches them is not known.
+    ``jit(grad(f), checks="nan")`` checks given arguments.
 
     >>> import numpy as np
     >>> import arrayfn.numpy as anp
@@ -117,7 +117,7 @@ def _varying(program: Program) -> set[Atom]:
 def _unguarded(
     branches: Sequence[Atom], made: dict[Var, Equation], varies: set[Atom]
 ) -> Iterator[Equation]:
-    """Singular equations that ``branches`` are made of element by element."""
+    """Singular equations that ``branches`` depend on elementwise."""
     seen: set[Atom] = set()
     waiting = list(branches)
     while waiting:
@@ -129,7 +129,7 @@ def _unguarded(
         row = equation.primitive
         assert isinstance(row, Primitive)
         if row.name == "select":
-            continue  # which has been looked at
+            continue  # already visited
         place = SINGULAR.get(row.name)
         if place is not None and atom in varies:
             operand = equation.inputs[place]
@@ -140,14 +140,14 @@ def _unguarded(
 
 
 def _is_guarded(atom: Atom, made: dict[Var, Equation]) -> bool:
-    """Whether the last that was done to a value keeps it from a singular place."""
+    """Whether the last operation on a value keeps it away from singularities."""
     while isinstance(atom, Var) and atom in made:
         equation = made[atom]
         row = equation.primitive
         assert isinstance(row, Primitive)
         if row.name in _GUARDS:
             return True
-        if row.name == "add":  # a small number, to what is no less than 0
+        if row.name == "add":  # a small number, added to a nonnegative value
             one, other = equation.inputs
             return isinstance(one, Literal) or isinstance(other, Literal)
         if not isinstance(row.kernel, View) and row.name not in ("convert", "neg"):
@@ -157,7 +157,7 @@ def _is_guarded(atom: Atom, made: dict[Var, Equation]) -> bool:
 
 
 def _is_squares(atom: Atom, made: dict[Var, Equation]) -> bool:
-    """Whether a value is a sum of squares, and nothing besides."""
+    """Whether a value is a sum of squares."""
     if not isinstance(atom, Var) or atom not in made:
         return False
     equation = made[atom]

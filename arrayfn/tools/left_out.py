@@ -1,6 +1,6 @@
-"""Names that arrayfn does without on purpose: by namespace, the reason and the names.
+"""Names that arrayfn leaves out on purpose, by namespace and reason.
 
-Names may be patterns: "*_p" are all that end so.
+Names may be patterns: "*_p" means all names that end in _p.
 """
 
 from __future__ import annotations

@@ -1,37 +1,37 @@
-"""What a Program's results are, and how far from them rounding may lead.
+"""The oracle: a Program's results in float64, and bounds of their errors.
 
-``oracle`` interprets a Program in float64 with exact sums (``device="reference64"``),
-and again several times with every result of every equation rounded at random, up or
-down by at most what the table promises of that equation: Monte Carlo arithmetic
-(D. S. Parker, 1997; Verificarlo, 2016). One run in four draws each element's error by
-itself, one the same error for equal numbers, one the same for all elements, one none
-for most: errors of equal terms add up, a function may be too great everywhere, and
-a difference of numbers that are rounded well may be exactly 0. How far those runs come
-apart tells how far any implementation may be that rounds each equation's result well,
-in whatever order it adds: it sees cancellation, ill-conditioned matrices, and
-comparisons that rounding can decide either way, as no fixed tolerance does.
+``oracle`` interprets a Program in float64 with exact sums (``device="reference64"``).
+It interprets it several times more, and perturbs every result of every equation at
+random, by at most the tolerance of that equation: Monte Carlo arithmetic (D. S. Parker,
+1997; Verificarlo, 2016). One run in four draws a separate error for each element, one
+the same error for equal numbers, one the same error for all elements, and one no error
+for most. So errors of equal terms add up, a function may be too large everywhere, and a
+difference of well-rounded numbers may be exactly 0. The spread of these runs estimates
+the error of any implementation that rounds each equation well, in any order of
+summation. Unlike a fixed tolerance, it accounts for cancellation, ill-conditioned
+matrices, and comparisons that rounding can decide either way.
 
-* An elementwise result is off by 2 units in the last place of its dtype, or by the
-  row's tolerance where that promises less. What is a number of the dtype stays as it
-  is, so that exact computations (of small integers, say) stay exact.
-* A sum or contraction is off by ``(log2(n) + 4) * eps`` relative to the same sum of
-  absolute values, ``n`` the number of its terms (a window's, a scatter's: of all).
-  Sums of halves are float32's until they are rounded. A scatter adds, or multiplies,
-  in its dtype and one by one: it is off by ``n / 2 * eps``, ``n`` the number of updates
-  in one place, where that is more.
-* Halves are float32's numbers between the equations of one kernel, or rounded after
-  each: half of the runs do so, half not. Rounded they are always where anything but
-  arithmetic of halves reads them.
-* A NaN that an equation gives has either sign.
+* An elementwise result is perturbed by 2 units in the last place of its dtype, or by
+  the row's tolerance if that is larger. A result that the dtype represents exactly is
+  not perturbed, so that exact computations, as of small integers, stay exact.
+* A sum or contraction is perturbed by ``(log2(n) + 4) * eps`` relative to the sum of
+  absolute values, where ``n`` is the number of terms (of a window; for a scatter, of
+  all updates). Sums of float16 and bfloat16 are float32 until they are rounded. A
+  scatter adds or multiplies in its own dtype, one update after the other: it is
+  perturbed by ``n / 2 * eps`` if that is more, where ``n`` is the number of updates of
+  one target.
+* float16 and bfloat16 values keep float32's precision between equations in one half of
+  the runs, and are rounded after each equation in the other. They are always rounded
+  where anything but half-precision arithmetic reads them.
+* A NaN has a random sign.
 * A loop has at most twice as many iterations as in float64.
-* A factorisation or a transform is off by the row's tolerance, relative to the greatest
-  element of the result. What is not finite may be NaN or either infinity.
+* A factorisation or transform is perturbed by the row's tolerance, relative to the
+  largest element of the result. What is not finite may be NaN or either infinity.
 
-The bound is 4 times the greatest distance of ``SAMPLES`` runs from the float64 values,
-and never less than 2 units in the last place. It is an estimate, no proof: that a run
-with a distance of a quarter of what occurs is missed ``SAMPLES`` times over is rare. It
-is infinite where the answer is undecided: integers, bools, infinities and NaN that are
-not the same in all runs.
+The bound is 4 times the largest distance of ``SAMPLES`` runs from the float64 values,
+and at least 2 units in the last place. It is an estimate, not a proof: it fails if all
+``SAMPLES`` runs stay within a quarter of the error that occurs, which is rare. It is
+infinite where integers, bools, infinities or NaN differ between runs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SAMPLES: Final = 8
 _SAFETY: Final = 4.0
 _DEFAULT: Final = Tolerance()
 
-# Linear in each operand that is inexact: the error is relative to the absolute values.
+# Linear in each inexact operand: errors are relative to sums of absolute values.
 _SUMS: Final = frozenset(
     {
         "reduce_sum",
@@ -115,16 +115,16 @@ _EXACT: Final = frozenset(
 
 @dataclass(frozen=True)
 class Judged:
-    """One result: its value in double precision, its dtype, and the bound of errors."""
+    """One result: its value in double precision, its dtype, and its error bound."""
 
     value: Array
     bound: Array
     dtype: DType
 
     def violations(self, have: Any) -> Array:
-        """Where ``have`` is further from the value than the bound; bools.
+        """A mask of the elements of ``have`` that are outside the bound.
 
-        What overflows the dtype is infinite; NaN equals NaN.
+        A value that overflows the dtype is infinite; NaN equals NaN.
         """
         given = np.asarray(have)
         if self.dtype not in dtypes.INEXACT:
@@ -136,7 +136,7 @@ class Judged:
         return far & ~same & np.isfinite(self.bound)
 
     def check(self, have: Any, label: str = "the result") -> None:
-        """Raise AssertionError, which names the worst, if ``have`` is out of bounds."""
+        """Raise AssertionError, with the worst element, if ``have`` is out of bound."""
         given = np.asarray(have)
         if given.shape != self.value.shape or given.dtype != self.dtype:
             raise AssertionError(
@@ -163,9 +163,9 @@ class Judged:
 def oracle(
     program: Program, inputs: Sequence[Any], *, samples: int = SAMPLES, seed: int = 0
 ) -> list[Judged]:
-    """The results of ``program`` for ``inputs``, each with the bound of its errors.
+    """The results of ``program`` for ``inputs``, each with an error bound.
 
-    Raises ArgumentError if the inputs are not of the Program's types.
+    Raises ArgumentError if the inputs do not have the Program's types.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import make_program
@@ -212,7 +212,7 @@ def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
                 differs |= run != value
             return Judged(value, np.where(differs, np.inf, 0.0), dtype)
         finite = np.isfinite(value)
-        # What is out of the dtype's range in all runs is so in the result, too.
+        # A value that overflows the dtype in all runs overflows in the result.
         first = runs[0] if runs else value
         agreed = ~np.isfinite(first)
         for run in runs:
@@ -224,13 +224,13 @@ def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:
             distance = np.maximum(distance, np.where(np.isnan(apart), np.inf, apart))
         limits = ml_dtypes.finfo(dtypes.real_of(dtype))
         size = np.where(finite, np.abs(value), 0.0)
-        least = 2 * (float(limits.eps) * size + float(limits.smallest_subnormal))
-        bound = np.where(agreed, 0.0, np.maximum(_SAFETY * distance, least))
+        smallest = 2 * (float(limits.eps) * size + float(limits.smallest_subnormal))
+        bound = np.where(agreed, 0.0, np.maximum(_SAFETY * distance, smallest))
         return Judged(value, bound, dtype)
 
 
 class _Exact:
-    """Leaves the results of equations as they are, and counts iterations of loops."""
+    """Does not perturb results; counts the iterations of loops."""
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}  # by the identity of the equation
@@ -250,12 +250,12 @@ class _Exact:
         return math.inf
 
     def iterated(self, equation: Equation, count: int) -> None:
-        """Keep the greatest count of each loop."""
+        """Keep the largest count of each loop."""
         self.counts[id(equation)] = max(count, self.counts.get(id(equation), 0))
 
 
 def _independent(random: np.random.Generator, x: Array) -> Array:
-    """Another number for each element."""
+    """An independent number for each element."""
     return random.uniform(-1.0, 1.0, x.shape)
 
 
@@ -268,12 +268,12 @@ def _by_value(random: np.random.Generator, x: Array) -> Array:
 
 
 def _one_sided(random: np.random.Generator, x: Array) -> Array:
-    """The same number for all elements: a function may be too great everywhere."""
+    """The same number for all elements: a function may be too large everywhere."""
     return np.full(x.shape, random.uniform(-1.0, 1.0))
 
 
 def _seldom(random: np.random.Generator, x: Array) -> Array:
-    """0 for four numbers in five: what is rounded well is often the nearest."""
+    """0 for four numbers in five: a good function often gives the nearest number."""
     part = _by_value(random, x)
     return np.where(np.abs(part) < 0.8, 0.0, part)
 
@@ -282,11 +282,11 @@ _CHANCES: Final = (_independent, _by_value, _one_sided, _seldom)
 
 
 class _Rounding:
-    """Rounds the results of equations by parts of their margins that ``chance`` draws.
+    """Perturbs the results of equations within their margins, drawn by ``chance``.
 
-    ``excess`` lets halves keep float32's precision and range. ``counts`` are those of
-    loops' iterations in the exact run: no loop has more than twice as many, since a
-    loop that ends when its terms are small may never see them so.
+    ``excess`` lets float16 and bfloat16 keep float32's precision and range. ``counts``
+    has each loop's iterations in the exact run. A loop stops at twice as many, since
+    one that waits for small terms may never see them with random errors.
     """
 
     def __init__(
@@ -302,14 +302,14 @@ class _Rounding:
         self.counts = counts
 
     def limit(self, equation: Equation) -> float:
-        """Twice the exact run's, and some."""
+        """Twice the count of the exact run, and 8."""
         return 2 * self.counts.get(id(equation), 0) + 8
 
     def iterated(self, equation: Equation, count: int) -> None:
         """Not needed."""
 
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
-        """Halves are rounded where they are read by what gives none, or jumps."""
+        """Round float16 and bfloat16 operands of other dtypes' results and of jumps."""
         given = [atom.type.dtype for atom in equation.inputs]
         if not self.excess or not dtypes.HALVES.intersection(given):
             return arrays
@@ -326,11 +326,11 @@ class _Rounding:
     def results(
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
-        """What is inexact, rounded."""
+        """Perturb inexact results."""
         row = equation.primitive
         assert isinstance(row, Primitive)
         if equation.subprograms():
-            return arrays  # its equations were rounded
+            return arrays  # its equations have been perturbed
         return [
             self.rounded(row, equation, operands, x, v.type.dtype)
             if v.type.dtype in dtypes.INEXACT
@@ -402,7 +402,7 @@ class _Rounding:
         x: Array,
         dtype: DType,
     ) -> Array | float:
-        """The greatest absolute error of ``x`` by this equation; 0 if it is exact."""
+        """The largest absolute error of ``x`` by this equation; 0 if it is exact."""
         if row.name in _EXACT or row.family in _EXACT_FAMILIES:
             return 0.0
         real = dtypes.real_of(dtype)
@@ -432,22 +432,22 @@ class _Rounding:
             finite = np.isfinite(x)
             return promised * float(np.max(np.abs(x), initial=0.0, where=finite))
         size = np.abs(x)
-        if np.iscomplexobj(x):  # of an infinite number the part that is finite
+        if np.iscomplexobj(x):  # for an infinite number, the size of its finite part
             parts = [np.where(np.isfinite(v), np.abs(v), 0.0) for v in (x.real, x.imag)]
             size = np.where(np.isfinite(size), size, parts[0] + parts[1])
-        if row.name == "logaddexp":  # the greater operand and a logarithm may cancel
+        if row.name == "logaddexp":  # the larger operand and a logarithm may cancel
             size = np.maximum(size, np.maximum(*map(np.abs, operands)))
             size = np.where(np.isfinite(size), size, np.abs(x))
-        size = np.minimum(size, float(limits.max) / 2)  # no unit above the greatest
+        size = np.minimum(size, float(limits.max) / 2)  # no unit above the largest
         margin = 2 * np.spacing(size.astype(wide)).astype(np.float64)
         if promised > usual:
             margin = np.maximum(margin, promised * size)
         return np.where(_is_number_of(x, wide), 0.0, margin)
 
     def moved(self, x: Array, margin: Array | float, real: DType) -> Array:
-        """``x`` moved by a part of the margin, rounded to the dtype."""
+        """``x`` perturbed within the margin, rounded to the dtype."""
         if real in dtypes.HALVES:
-            # Computed in float32, rounded once: to either neighbour.
+            # Computed in float32 and rounded once, to either neighbour.
             limits = ml_dtypes.finfo(real)
             units = np.abs(x) * float(limits.eps)
             units = np.maximum(units, float(limits.smallest_subnormal)) / 2
@@ -476,9 +476,9 @@ def _updates(equation: Equation, operands: Sequence[Array]) -> Array:
 
 
 def _is_number_of(x: Array, dtype: DType) -> Array:
-    """Whether elements are numbers of ``dtype``, so that nothing was rounded.
+    """A mask of the elements that ``dtype`` represents, so nothing was rounded.
 
-    Of float64, in which they are computed, those count that float32 has as well.
+    For float64, in which all is computed, these are the elements that float32 has.
     """
     known = dtypes.float32 if dtype == dtypes.float64 else dtype
     if np.iscomplexobj(x):
@@ -489,7 +489,7 @@ def _is_number_of(x: Array, dtype: DType) -> Array:
 def _is_small_integer(
     mass: Array, operands: Sequence[Array], inexact: Sequence[bool], eps: float
 ) -> bool:
-    """Whether every partial sum is an integer that the dtype has."""
+    """Whether every partial sum is an integer that the dtype represents."""
     whole = all(
         bool(np.all(v == np.rint(v)))
         for v, i in zip(operands, inexact, strict=True)

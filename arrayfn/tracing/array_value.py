@@ -1,7 +1,7 @@
 """An immutable array with NumPy's operators, methods and protocols.
 
-What they do is looked up in ``Namespace``, which ``arrayfn.numpy`` fills: it is the
-same for a value that is being traced and for an array on a GPU.
+Traced values and arrays on a GPU share them. The functions behind them are looked up in
+``Namespace``, which ``arrayfn.numpy`` fills.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class ImmutableArray(Operand):
         raise NotImplementedError
 
     def concrete(self, wanted: str, remedy: str) -> Any:
-        """Its value, as NumPy's array; AbstractValueError if that is not known.
+        """The value as a NumPy array; AbstractValueError if it is not known.
 
-        ``wanted`` says what asks for it, ``remedy`` what to write instead.
+        ``wanted`` names what asks for it, ``remedy`` says what to write instead.
         """
         raise NotImplementedError
 
@@ -102,7 +102,7 @@ class ImmutableArray(Operand):
 
     @property
     def at(self) -> Any:
-        """``x.at[index].set(y)`` and its kin: a changed copy."""
+        """``x.at[index].set(y)`` and similar methods, which give a changed copy."""
         return Namespace.functions["at"](self)
 
     def __array_ufunc__(
@@ -113,7 +113,7 @@ class ImmutableArray(Operand):
         if options.get("out") is not None or method == "at":
             raise InPlaceError(
                 f"{name} would change an array {self.CHANGED}; use the value "
-                "that a function returns, or x.at[index].add(y) and its kin",
+                "that a function returns, or x.at[index].add(y), for example",
                 user_location(),
             )
         function = function_for(ufunc, method)
@@ -235,7 +235,7 @@ class ImmutableArray(Operand):
     conjugate = operator("conj")
 
     def copy(self) -> Any:
-        """The same elements; of an array on a device in other memory."""
+        """The same elements; an array on a device is copied."""
         return Namespace.functions["copy"](self)
 
     cumprod = operator("cumprod")
@@ -273,10 +273,10 @@ class ImmutableArray(Operand):
 
 
 class ArrayOnDevice(ImmutableArray):
-    """An array in a device's memory: what is computed of it is computed there.
+    """An array in a device's memory. Operations on it run there.
 
-    ``device`` names the backend. The work is compiled, and cached, operation by
-    operation; inside ``jit`` it is an argument, or a constant, like any array.
+    ``device`` names the backend. Each operation is compiled and cached. Inside ``jit``
+    the array is an argument or a constant like any other.
     """
 
     __slots__ = ()
@@ -290,11 +290,11 @@ class ArrayOnDevice(ImmutableArray):
 
     @property
     def device(self) -> str:
-        """The backend whose memory it is in."""
+        """The backend whose memory holds it."""
         raise NotImplementedError
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Any:
-        """It on ``device``: itself if it is there, a NumPy array on "cpu"."""
+        """The array on ``device``: itself if it is there, a NumPy array on "cpu"."""
         if stream is not None:
             raise ArgumentError(
                 "arrays move on the one stream that all work goes to; give no stream",

@@ -1,11 +1,10 @@
-"""Conversions of traced values to Python numbers that are not meant as such.
+"""Refuses implicit conversions of traced values to Python numbers.
 
-``float(x)`` of a traced value is a number, without a derivative; who writes it wants
-that. ``a[0] = x`` into a NumPy array, ``math.sin(x)``, ``a.fill(x)`` and whatever else
-is compiled from C ask for the same number, and what they compute would be cut off from
-the derivative without a word: they are refused. Functions of C have no frames, so the
-asking frame is the one that called them; the instruction that it is at tells what it
-called.
+``float(x)`` of a traced value gives a number without a derivative, as its author wants.
+``a[0] = x`` into a NumPy array, ``math.sin(x)``, ``a.fill(x)`` and other C functions
+ask for the same number, and their results would lose the derivative silently. They are
+refused. C functions have no Python frame, so the frame that called them asks. Its
+current instruction tells what it called.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ _NO_COUNTERPART: Final = ("remainder",)  # NumPy's is another function
 
 
 def refused_conversion(frame: types.FrameType) -> ArrayfnError | None:
-    """The error for ``frame``, which asks for a number; None if it says so itself.
+    """The error for ``frame``, which asks for a number; None if it does so explicitly.
 
-    It does by calling ``float``, ``complex`` or a class derived from one, and by
-    ``"%f" % x``. An assignment to an element of an array is an InPlaceError, all else a
+    Explicit are calls of ``float``, ``complex`` or a subclass, and ``"%f" % x``. An
+    assignment to an element of an array is an InPlaceError, all else a
     TracedConversionError.
     """
     at = _instruction(frame.f_code, frame.f_lasti)
@@ -87,7 +86,7 @@ def _refusal(callee: tuple[str, ...], called: object) -> str:
 
 
 def _counterpart(name: str) -> str:
-    """What arrayfn calls the function ``name`` of ``math``; empty if it has none."""
+    """arrayfn's name for the function ``name`` of ``math``; empty if it has none."""
     if name in _OTHER_NAMES:
         return _OTHER_NAMES[name]
     if name not in _NO_COUNTERPART and hasattr(Namespace.module, name):
@@ -97,7 +96,7 @@ def _counterpart(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Instruction:
-    """What a frame is doing. ``callee`` is the name of what it calls, in parts."""
+    """What a frame is doing. ``callee`` is the dotted name of what it calls, split."""
 
     callee: tuple[str, ...] = ()
     is_assignment: bool = False
@@ -105,11 +104,11 @@ class _Instruction:
 
 
 @functools.lru_cache(maxsize=1024)
-def _instruction(code: types.CodeType, place: int) -> _Instruction:
-    """The instruction of ``code`` at ``place``."""
+def _instruction(code: types.CodeType, offset: int) -> _Instruction:
+    """The instruction of ``code`` at byte ``offset``."""
     before: list[dis.Instruction] = []
     for instruction in dis.get_instructions(code):
-        if instruction.offset > place:
+        if instruction.offset > offset:
             break
         before.append(instruction)
     at = before.pop()
@@ -125,10 +124,10 @@ def _instruction(code: types.CodeType, place: int) -> _Instruction:
 def _callee(
     code: types.CodeType, call: dis.Instruction, before: list[dis.Instruction]
 ) -> tuple[str, ...]:
-    """The dotted name that is called; empty if it is no name.
+    """The dotted name that is called; empty if something else than a name is called.
 
-    What is called begins first in the call's text. Parts of a name that are on lines of
-    their own begin there, and so may the call.
+    The text of a call begins with the name. Parts of a name that are on lines of their
+    own begin there, and so may the call.
     """
     begin, end = _begin(call), _end(call)
     if begin is None or end is None:  # no positions: python -X no_debug_ranges
@@ -140,7 +139,7 @@ def _callee(
         if (where := _begin(at)) and (until := _end(at))
         if begin <= where and until <= end and (where, until) != (begin, end)
     }
-    # Of a loop's condition there are two copies: the last is the one that runs.
+    # A loop's condition is compiled twice, and the last copy runs.
     last = max(inside, key=lambda k: ((-inside[k][0], -inside[k][1]), k), default=None)
     if last is None:
         return ()
@@ -175,7 +174,7 @@ def _end(instruction: dis.Instruction) -> tuple[int, int] | None:
 
 
 def _value(name: tuple[str, ...], frame: types.FrameType) -> object:
-    """What a dotted name stands for in ``frame``; None if that cannot be told."""
+    """The value of a dotted name in ``frame``; None if it cannot be found."""
     if not name:
         return None
     first, *rest = name

@@ -1,7 +1,7 @@
 """Frames: functions being traced, one inside the other.
 
-A frame has the builder that equations go into. What its function closes over, arrays
-and Tracers of frames around it, becomes inputs of its Program.
+A frame has the builder that equations are emitted into. Captured values of its function
+(arrays, and Tracers of enclosing frames) become inputs of its Program.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Array = np.ndarray[Any, Any]
 Captured = Tracer | Array | ArrayOnDevice
 
 INDEX: Final = "index"
-"""The check, among those that ``jit`` can be asked for, that tracing has a part in."""
+"""The one check of ``jit`` that tracing takes part in."""
 
 
 class Frame:
     """A function being traced.
 
-    ``abstract`` frames, and those inside them, stage every operation, also those on
-    arrays alone; the others compute these at once. ``checks`` are what the compiled
-    function, and so those inside it, is checked for. ``asks_around`` says whether the
-    function has asked for a named axis of a frame around it.
+    ``abstract`` frames, and those inside them, stage every operation. Other frames
+    compute operations on arrays alone at once. ``checks`` are the checks of the
+    compiled function, which hold for functions inside it, too. ``asks_around`` says
+    whether the function used a named axis of an enclosing frame.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Frame:
 
     @property
     def captured(self) -> list[tuple[Captured, Var]]:
-        """What was closed over, with the input that stands for it."""
+        """The captured values, each with its input."""
         return list(self._captured.values())
 
     def atom(self, operand: Any) -> Atom:
@@ -147,6 +147,6 @@ def current_frame() -> Frame | None:
 
 
 def checks_indices() -> bool:
-    """Whether indices whose values are not known are to be checked when they are."""
+    """Whether indices with unknown values are checked when the function runs."""
     frame = _local.frame
     return frame is not None and INDEX in frame.checks

@@ -1,4 +1,4 @@
-"""What operators and methods of arrays are made of: functions looked up by name.
+"""Operators and methods of arrays, made of functions looked up by name.
 
 ``Namespace`` is filled by ``arrayfn.numpy``, which is a later room.
 """
@@ -18,18 +18,18 @@ from arrayfn.errors import ArgumentError, InPlaceError, user_location
 
 
 class Operand:
-    """What operators take besides NumPy's arrays and numbers: an array of ours."""
+    """arrayfn's own arrays, which operators take besides NumPy's arrays and numbers."""
 
     __slots__ = ()
 
 
 class Namespace:
-    """What operators, methods, ufuncs and NumPy's functions of our arrays call.
+    """The functions that operators, methods, ufuncs and NumPy's functions call.
 
-    ``functions`` are by name, ``ufuncs`` by (ufunc, method), ``array_functions`` by
-    NumPy's function; ``changing`` are those of NumPy's that change an argument.
-    ``arrayfn.numpy`` fills them; ``special``, which are by the names of SciPy's ufuncs,
-    ``special_module``, which is imported when it is needed.
+    ``functions`` are keyed by name, ``ufuncs`` by (ufunc, method), ``array_functions``
+    by NumPy's function; ``changing`` are NumPy's functions that change an argument.
+    ``arrayfn.numpy`` fills them. ``special`` is keyed by the names of SciPy's ufuncs
+    and filled by ``special_module``, which is imported when it is needed.
     """
 
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
@@ -42,7 +42,7 @@ class Namespace:
 
 
 def function_for(ufunc: Any, method: str) -> Callable[..., Any] | None:
-    """Ours for a method of a ufunc of NumPy's or SciPy's; None if there is none."""
+    """arrayfn's function for a method of a NumPy or SciPy ufunc, or None."""
     found = Namespace.ufuncs.get((ufunc, method))
     if found is None and method == "__call__":
         name = ufunc.__name__
@@ -120,7 +120,7 @@ _BINARY = frozenset(
 
 
 def in_place_method(name: str, instead: str) -> Callable[..., NoReturn]:
-    """A method that refuses ``x.name(...)``, and says what to write instead."""
+    """A method that refuses ``x.name(...)`` and says what to write instead."""
 
     def method(self: Any, *args: Any, **options: Any) -> NoReturn:
         raise InPlaceError(
@@ -133,7 +133,7 @@ def in_place_method(name: str, instead: str) -> Callable[..., NoReturn]:
 
 
 def called(name: str, function: Callable[..., Any], args: Any, options: Any) -> Any:
-    """``function`` in place of NumPy's ``name``; an error for options it has not."""
+    """Call ``function`` for NumPy's ``name``; an error for options it does not have."""
     try:
         return function(*args, **options)
     except TypeError:

@@ -1,10 +1,10 @@
 """Tracing: running a Python function on Tracers, to get its Program.
 
 A Tracer stands for a value of the Program being traced (its *frame*, see ``frames``).
-Under ``jit`` it is abstract: a type. Outside ``jit``, ``grad`` and friends trace with
-values: the Tracer carries its concrete array too, so that ``print(x)``, ``float(x)``
-and ``if x > 0:`` work. What the function closes over becomes inputs of its Program (see
-``Trace.captured``).
+Under ``jit`` it is abstract and has only a type. Outside ``jit``, ``grad`` and other
+transformations trace with values: the Tracer has its concrete array, too, so that
+``print(x)``, ``float(x)`` and ``if x > 0:`` work. Captured values of the function
+become inputs of its Program (see ``Trace.captured``).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ Array = np.ndarray[Any, Any]
 
 
 class Immediate:
-    """What computes operations whose operands are known; filled by a later room.
+    """Computes operations whose operands are known; filled by a later room.
 
-    ``compute`` has the loops among those on NumPy's arrays, and gives None for what
-    NumPy's reference is to compute. ``compute_there`` and ``run_there`` have what
-    ``device_of`` says is on a device: a primitive, and a whole Program.
+    ``compute`` computes loops on NumPy's arrays, and returns None for operations that
+    are left to the NumPy reference. ``compute_there`` computes a primitive, and
+    ``run_there`` a whole Program, whose operands are on a device (``device_of``).
     """
 
     compute: ClassVar[
@@ -63,11 +63,11 @@ class Immediate:
 
 @dataclass(frozen=True)
 class Trace:
-    """What tracing gives.
+    """The result of tracing.
 
     ``program`` takes the function's arguments and then the ``captured`` values.
-    ``depends_on_frames`` says whether another call may give another Program: values or
-    named axes of a function being traced around this one went into it.
+    ``depends_on_frames`` says whether another call may give another Program, because
+    values or named axes of enclosing traces went into it.
     """
 
     program: Program
@@ -91,10 +91,10 @@ def trace(
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
     With ``values`` the Tracers carry them (None where one is unknown), unless the frame
-    is abstract. At top level captured arrays become the Program's constants, but not
-    without ``constants``; so they do inside another function if the Program is to be
-    ``whole`` and does not depend on that. For each of ``axes``, names and extents,
-    there is one more input, the index of a member. ``checks`` are those of ``jit``.
+    is abstract. With ``constants`` captured arrays become the Program's constants at
+    top level; inside another trace they do if the Program is to be ``whole`` and does
+    not depend on that trace. For each of ``axes``, names and extents, there is one more
+    input, the index of a member. ``checks`` are those of ``jit``.
     """
     parent = current_frame()
     frame = Frame(name, abstract, parent, checks)
@@ -136,7 +136,7 @@ def trace(
 
 
 def too_deep(name: str) -> NestingError:
-    """The error for a function of more nested calls than Python's stack holds."""
+    """The error for a function with more nested calls than Python's stack holds."""
     return NestingError(
         f"{name} calls functions inside functions, jitted ones perhaps, more deeply "
         f"than Python's stack holds ({sys.getrecursionlimit()} calls). Write the "
@@ -147,9 +147,9 @@ def too_deep(name: str) -> NestingError:
 
 
 def _refused_inside(frame: Frame, error: Exception) -> ArrayfnError | None:
-    """The refusal of a conversion that ``error``, of other code, stands for.
+    """The refused conversion that caused ``error``, which other code raised.
 
-    That is so where the error came through the line that asked for the conversion.
+    It is the cause if the error passed the line that asked for the conversion.
     """
     refused, place = frame.refused, error.__traceback__
     if refused is None or isinstance(error, ArrayfnError):
@@ -173,9 +173,9 @@ def is_staged(operands: Sequence[Any]) -> bool:
 
 
 def constant(array: Array) -> Any:
-    """``array`` as a Tracer that knows its value; itself where nothing is traced.
+    """``array`` as a Tracer with a value; itself where nothing is traced.
 
-    A Tracer may be indexed by others, and what it goes into is staged.
+    A Tracer can be indexed by other Tracers, and operations on it are staged.
     """
     frame = current_frame()
     if frame is None:
@@ -184,7 +184,7 @@ def constant(array: Array) -> Any:
 
 
 def device_of(operands: Iterable[Any]) -> str:
-    """The device that an operation on ``operands`` is computed on; empty for NumPy's.
+    """The device that computes an operation on ``operands``; empty for NumPy's arrays.
 
     NumPy's arrays and numbers go where the others are. Raises ArgumentError for arrays
     on two devices.
@@ -203,9 +203,9 @@ def device_of(operands: Iterable[Any]) -> str:
 
 
 def is_made_of_equations(operands: Sequence[Any]) -> bool:
-    """Whether a function of ``operands`` applies primitives, and nothing of NumPy's.
+    """Whether a function of ``operands`` must apply primitives rather than NumPy.
 
-    They are staged, or on a device.
+    That is so if they are staged or on a device.
     """
     return is_staged(operands) or any(isinstance(x, ArrayOnDevice) for x in operands)
 
@@ -214,14 +214,14 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
     """Apply ``primitive`` to Tracers, arrays and scalars; the output or their tuple.
 
     Traces into the current frame, or computes at once: with the NumPy reference, or on
-    the device where an operand is. Whole numbers of NumPy's, and members of an
-    ``IntEnum``, may be extents, axes and bounds among ``params``.
+    the device where an operand is. NumPy integers and members of an ``IntEnum`` may be
+    extents, axes and bounds among ``params``.
     """
     for name, value in params.items():
         if type(value) not in _PLAIN:
             params[name] = _plain(value)
     frame = current_frame()
-    # What has an effect has it in its place among the others.
+    # Effects keep their order.
     if frame is None or not (primitive.effect or is_staged(operands)):
         return _compute(primitive, operands, params)
     tracers = _stage(frame, primitive, operands, params, user_location())
@@ -233,7 +233,7 @@ def apply_program(
 ) -> list[Any]:
     """The outputs of ``program`` on Tracers and arrays, by inlining or computing it.
 
-    If it is applied ``once`` only its equations may become part of what is traced.
+    If it is applied only ``once``, its own equations may become part of the trace.
     """
     frame = current_frame() if is_staged(operands) else None
     if frame is not None and frame.abstract:
@@ -271,7 +271,7 @@ def apply_program(
 def _inlined(
     frame: Frame, program: Program, operands: Sequence[Any], once: bool
 ) -> list[Any]:
-    """The equations of ``program`` in ``frame``, where no value is known."""
+    """Emit the equations of ``program`` into ``frame``, where no value is known."""
     given = (*operands, *program.constant_values)
     inputs = (*program.inputs, *program.constants)
     environment = {v: frame.atom(x) for v, x in zip(inputs, given, strict=True)}
@@ -290,7 +290,7 @@ _PLAIN = frozenset(
 
 
 def _plain(value: Any) -> Any:
-    """``value``, a param, with Python's numbers for those of NumPy and subclasses."""
+    """The param ``value`` with Python numbers for those of NumPy and of subclasses."""
     if type(value) is tuple:
         for entry in value:
             if type(entry) not in _PLAIN:
@@ -382,10 +382,10 @@ def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
 
 
 def own(value: Any, taken: Container[int] = ()) -> Any:
-    """``value`` as an array that is row-major, writable and nobody else's.
+    """``value`` as a row-major, writable array that nothing else refers to.
 
-    ``taken`` holds the ids of arrays that are somebody else's. What is on a device is
-    immutable, and may be anybody's.
+    ``taken`` holds the ids of arrays that others refer to. Arrays on a device are
+    immutable and may be shared.
     """
     if isinstance(value, ArrayOnDevice):
         return value

@@ -1,7 +1,7 @@
 """The Tracer: a value of the Program being traced, which behaves as a NumPy array.
 
-Its operators and methods, and NumPy's functions of it, are those of an
-``ImmutableArray``. It is of use only while the function it belongs to is being traced.
+It has the operators and methods of ``ImmutableArray``. It can be used only while the
+function it belongs to is being traced.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Owner(Protocol):
         ...
 
     refused: Refused | None
-    """The last conversion that was refused to one of its values."""
+    """The last refused conversion of one of its values."""
 
 
 class Refused(NamedTuple):
     """A conversion that was refused, and the line that asked for it.
 
-    NumPy, and other code compiled from C, may raise an error of its own in its place.
+    NumPy and other C code may raise their own error in its place.
     """
 
     error: ArrayfnError
@@ -98,7 +98,7 @@ class Tracer(ImmutableArray):
         """Shape, dtype and layout."""
         return self.atom.type
 
-    # Read in every operation of a trace, so without a second property on the way.
+    # Every operation of a trace reads it, so it is not passed through a property.
 
     @property
     def shape(self) -> Shape:
@@ -112,7 +112,7 @@ class Tracer(ImmutableArray):
 
     @property
     def device(self) -> str:
-        """The array API's name of where the value is."""
+        """The device, under the array API's name."""
         return "cpu"
 
     def check_alive(self, frame: Owner | None) -> None:
@@ -131,7 +131,7 @@ class Tracer(ImmutableArray):
         )
 
     def concrete(self, wanted: str, remedy: str) -> Any:
-        """The value; AbstractValueError if it is not known. ``wanted``: who asks."""
+        """The value; AbstractValueError if it is unknown. ``wanted`` names who asks."""
         if isinstance(self.value, ArrayOnDevice):
             return np.asarray(self.value)
         if self.value is not None:
@@ -146,7 +146,7 @@ class Tracer(ImmutableArray):
         )
 
     def _refused(self, error: ArrayfnError) -> ArrayfnError:
-        """``error``, remembered with the line that is running outside this module."""
+        """Return ``error``; remember it with the line that runs outside this module."""
         asking = sys._getframe(1)
         while asking.f_back is not None and asking.f_code.co_filename == __file__:
             asking = asking.f_back
@@ -154,7 +154,7 @@ class Tracer(ImmutableArray):
         return error
 
     def _number(self, kind: Callable[[Any], Any]) -> Any:
-        """The value as a Python number, for who says that it is meant so."""
+        """The value as a Python number, for explicit conversions."""
         asking = sys._getframe(2)
         error = refused_conversion(asking)
         if error is not None:
@@ -187,8 +187,8 @@ class Tracer(ImmutableArray):
         return self._number(complex)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        # Even where the value is known: what is computed from a plain array would be
-        # cut off from the derivative, without a word.
+        # Even where the value is known: results computed from a plain array would lose
+        # the derivative silently.
         raise self._refused(
             ArgumentError(
                 f"a traced value ({self.type}) is not converted to a NumPy array: what "

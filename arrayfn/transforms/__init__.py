@@ -1,7 +1,7 @@
-"""Transformations of Python functions: thin, and aware of pytrees.
+"""Transformations of Python functions of pytrees.
 
-Each traces its function into a Program, transforms that, and runs the result: inside
-another transformation by inlining it, else at once.
+Each traces its function into a Program and transforms that. Inside another
+transformation the result is inlined, otherwise it runs at once.
 """
 
 from __future__ import annotations

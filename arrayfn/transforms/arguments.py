@@ -1,4 +1,4 @@
-"""Arguments of functions: which leaves they may have, and what to call them."""
+"""Checks the arguments of functions, and names their leaves in errors."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def check_function(name: str, function: Any) -> None:
 
 
 def is_one(numbers: Any) -> bool:
-    """Whether ``numbers`` is one integer, of Python or NumPy, and not several."""
+    """Whether ``numbers`` is one integer, of Python or NumPy."""
     return isinstance(numbers, Integral)
 
 
@@ -131,7 +131,7 @@ def name_of(function: Function) -> str:
 
 
 def like(word: str, position: int, wanted: ArrayType, given: Any) -> Any:
-    """``given``, of type ``wanted``; an error that calls it ``word`` ``position``."""
+    """``given`` if it has type ``wanted``, else an error about ``word position``."""
     check_leaf(given, f"{word} {position}")
     if dtypes.is_python_scalar(given):
         given = np.asarray(given, wanted.dtype)

@@ -1,4 +1,4 @@
-"""Batching: a Program to the Program that maps it along a new axis of its inputs."""
+"""Batching: maps a Program along a new axis of its inputs, as another Program."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def batch(
     out_dims: Sequence[Dim],
     axis_name: str | None = None,
 ) -> Program:
-    """``program`` mapped ``size`` times along axes ``in_dims`` of its inputs.
+    """Map ``program`` along axes ``in_dims`` of its inputs, of extent ``size``.
 
-    Outputs are mapped along ``out_dims``, repeated where they do not vary; an output
-    whose dim is None must not vary. Collectives over ``axis_name`` are over this axis.
+    Outputs are mapped along ``out_dims``; those that do not vary are repeated. An
+    output whose dim is None must not vary. Collectives over ``axis_name`` combine the
+    members of this axis.
     """
     axis = MappedAxis(size, axis_name)
     builder = ProgramBuilder(f"batched_{program.name}")
@@ -42,7 +43,7 @@ def batch(
         ]
         outputs, dims = _emit_batched(builder, program, axis, inputs, in_dims)
         placed = [
-            place(size, x, dim, wanted)
+            move_mapped_axis(size, x, dim, wanted)
             for x, dim, wanted in zip(outputs, dims, out_dims, strict=True)
         ]
     return builder.build(placed)
@@ -56,9 +57,9 @@ def batch_varying(
     *,
     axis_name: str | None = None,
 ) -> tuple[Program, list[bool]]:
-    """``program`` mapped along axis 0 of some inputs, and which outputs then are.
+    """Map ``program`` along axis 0 of some inputs; also return which outputs vary.
 
-    Those that ``dense`` marks are mapped in any case, repeated if need be.
+    Outputs marked in ``dense`` are always mapped, by repetition if they do not vary.
     """
     axis = MappedAxis(size, axis_name)
     builder = ProgramBuilder(f"batched_{program.name}")
@@ -74,22 +75,22 @@ def batch_varying(
             for dim, forced in zip(dims, dense, strict=True)
         ]
         placed = [
-            place(size, x, dim, to)
+            move_mapped_axis(size, x, dim, to)
             for x, dim, to in zip(outputs, dims, wanted, strict=True)
         ]
     return builder.build(placed), [dim is not None for dim in wanted]
 
 
 def mapped_type(type: ArrayType, size: int, dim: Dim) -> ArrayType:
-    """``type`` with a mapped axis of extent ``size`` put in at ``dim``."""
+    """``type`` with a mapped axis of extent ``size`` inserted at ``dim``."""
     if dim is None:
         return type
     shape = (*type.shape[:dim], size, *type.shape[dim:])
     return ArrayType(shape, type.dtype, weak=type.weak)
 
 
-def place(size: int, x: Atom, dim: Dim, wanted: Dim) -> Atom:
-    """``x``, mapped along ``dim``, with its mapped axis at ``wanted``."""
+def move_mapped_axis(size: int, x: Atom, dim: Dim, wanted: Dim) -> Atom:
+    """``x``, mapped along ``dim``, with its mapped axis moved to ``wanted``."""
     if wanted is None:
         return x
     return views.move_axis(views.batched(size, x, dim), 0, wanted)
@@ -102,7 +103,7 @@ def _emit_batched(
     inputs: Sequence[Atom],
     dims: Sequence[Dim],
 ) -> tuple[list[Atom], list[Dim]]:
-    """Emit ``program`` mapped along ``dims`` of ``inputs``; outputs and their dims."""
+    """Emit ``program`` mapped along ``dims``; return its outputs and their dims."""
     values = builder.bind_inputs(program, inputs)
     mapped: dict[Var, Dim] = dict(zip(program.inputs, dims, strict=True))
     for equation in program.equations:
@@ -130,7 +131,7 @@ def _apply_rule(
     if row.batch == THROUGH_BODY:
         body: Program = equation.params["body"]
         params: dict[str, Any] = dict(equation.params)
-        if "static" in params:  # an operator, of which a kernel may compute the map
+        if "static" in params:  # an operator; a kernel may compute the mapped one
             operands = [
                 x if dim is None else views.move_axis(x, dim, 0)
                 for x, dim in zip(operands, dims, strict=True)

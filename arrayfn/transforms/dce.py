@@ -1,4 +1,4 @@
-"""Dead code: equations whose outputs nothing uses.
+"""Dead-code elimination: removes equations whose outputs nothing uses.
 
 After it: every equation has an output that is used, or an effect; every constant is
 used.
@@ -13,7 +13,7 @@ from arrayfn.primitives.base import has_effect
 
 
 def dce(program: Program) -> Program:
-    """``program`` without what its outputs do not need. Inputs stay."""
+    """``program`` without equations that its outputs do not need. Inputs stay."""
     kept = needed(program.equations, program.outputs)
     live = {a for equation in kept for a in equation.inputs} | {*program.outputs}
     constants = [
@@ -32,7 +32,7 @@ def dce(program: Program) -> Program:
 
 
 def needed(equations: Sequence[Equation], outputs: Sequence[Atom]) -> list[Equation]:
-    """The ``equations`` that have an effect, or that ``outputs`` follow from."""
+    """The ``equations`` that have an effect, or that ``outputs`` depend on."""
     live: set[Atom] = set(outputs)
     kept: list[Equation] = []
     for equation in reversed(equations):

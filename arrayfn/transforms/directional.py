@@ -104,11 +104,11 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
 
 
 def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
-    """``function(*primals)``, and the linear function of tangents that is its jvp.
+    """``function(*primals)``, and its jvp as a linear function of the tangents.
 
-    What does not depend on the tangents is computed once, so that the second is cheap
-    to call often. With ``has_aux`` the function returns a pair (value, aux), and the
-    result has ``aux`` as its third.
+    What does not depend on the tangents is computed once, so many calls of the linear
+    function are cheap. With ``has_aux`` the function returns a pair (value, aux), and
+    the result has ``aux`` as its third.
 
     >>> import numpy as np
     >>> y, forward = linearize(np.sin, np.array(0.0))
@@ -145,10 +145,10 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
 def linear_transpose(function: Function, *primals: Any) -> Function:
     """The transpose of ``function``, which is linear: from its result to its arguments.
 
-    ``primals`` give the arguments' structures, shapes and dtypes alone (they may be
-    ``ShapeDtypeStruct``). The transpose takes a value of the result's form, and gives a
-    tuple with one for each argument. Raises DifferentiationError where the function is
-    not linear.
+    Only the structures, shapes and dtypes of ``primals`` matter (they may be
+    ``ShapeDtypeStruct``). The transpose takes a value of the result's form and gives a
+    tuple with one entry for each argument. Raises DifferentiationError where the
+    function is not linear.
 
     >>> import numpy as np
     >>> transposed = linear_transpose(lambda x: 3.0 * x[:2], np.zeros(3))
@@ -180,7 +180,7 @@ def linear_transpose(function: Function, *primals: Any) -> Function:
 
 
 def _first_outputs(program: Program, count: int) -> Program:
-    """``program`` with its first ``count`` outputs, and what they need, alone."""
+    """``program`` with only its first ``count`` outputs, and what they need."""
     if count == len(program.outputs):
         return program
     return dce(

@@ -26,7 +26,7 @@ from arrayfn.transforms.arguments import (
 
 @dataclass(frozen=True)
 class FlatTrace:
-    """A traced function: its Program, what it closed over, its result's structure."""
+    """A traced function: its Program, captured values and the result's structure."""
 
     trace: Trace
     out_tree: tree.TreeDef
@@ -52,10 +52,10 @@ def trace_function(
 ) -> FlatTrace:
     """Trace ``function(*args, **kwargs)``, every leaf of which becomes an input.
 
-    ``types`` replaces the leaves' own types (a mapped axis taken out, say). ``axes``
-    are named axes that the function is mapped along, and their extents: for each, the
-    Program has one more input, a member's index. Without ``constants`` what it closes
-    over is an input always. ``checks`` are those of ``jit``. ``whole``: see ``trace``.
+    ``types`` replaces the leaves' types, for example without a mapped axis. ``axes``
+    has the named axes that the function is mapped along, with their extents; for each,
+    the Program has one more input, the member's index. Without ``constants`` captured
+    values are always inputs. ``checks`` are those of ``jit``. ``whole``: see ``trace``.
     """
     check_function("tracing", function)
     leaves, structure = tree.flatten((args, kwargs))

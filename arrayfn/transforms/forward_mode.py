@@ -1,4 +1,4 @@
-"""Forward mode: a Program to the Program of its values and tangents."""
+"""Forward mode: turns a Program into the Program of its values and tangents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Emit = Callable[[Equation, dict[Var, Atom]], None]
 def jvp(program: Program, wrt: Sequence[bool]) -> Program:
     """The Program (inputs, tangents of the inputs in ``wrt``) -> (outputs, tangents).
 
-    An output that does not vary has a tangent of zeros.
+    The tangent of an output that does not vary is zero.
     """
     return jvp_varying(program, wrt, [True] * len(program.outputs))[0]
 
@@ -33,13 +33,13 @@ def jvp(program: Program, wrt: Sequence[bool]) -> Program:
 def jvp_varying(
     program: Program, wrt: Sequence[bool], dense: Sequence[bool]
 ) -> tuple[Program, list[bool]]:
-    """``jvp`` without the tangents of outputs that do not vary, and which do.
+    """``jvp`` without the tangents of outputs that do not vary; and which vary.
 
-    Those that ``dense`` marks are there all the same, as zeros.
+    Outputs marked in ``dense`` always have a tangent, zeros if they do not vary.
     """
     builder = ProgramBuilder(f"jvp_{program.name}")
     with builder:
-        # The values are computed by the equations of ``program`` themselves.
+        # The values come from the Equation objects of ``program`` itself.
         primals = program.inputs
         builder.inputs += primals
         tangents = [
@@ -64,7 +64,7 @@ def push_forward(
     tangents: Sequence[Atom | None],
     emit: Emit | None = None,
 ) -> tuple[list[Atom], list[Atom | None]]:
-    """Emit ``program`` at ``primals``, and its tangents; None is a tangent of zero.
+    """Emit ``program`` at ``primals`` and its tangents; None is a zero tangent.
 
     Equations for values are emitted by ``emit``: the builder's ``replay``, or ``take``.
     """
@@ -99,7 +99,7 @@ def _differentiated(
     given: Sequence[Atom | None],
     emit: Emit,
 ) -> tuple[Sequence[Atom], Sequence[Atom | None]]:
-    """Emit ``equation`` and its tangents: the outputs, and those."""
+    """Emit ``equation`` and its tangents; return the outputs and the tangents."""
     row = equation.primitive
     assert isinstance(row, Primitive)
     operands = [rename(a, values) for a in equation.inputs]

@@ -1,4 +1,4 @@
-"""Gradients of scalar functions: reverse mode, by the arguments one chooses."""
+"""Gradients of scalar functions by chosen arguments, in reverse mode."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _differentiated(
 def _in_order_of(
     chosen: tuple[int, ...], args: tuple[Any, ...], gradients: Sequence[Any]
 ) -> list[Any]:
-    """Gradients, which come in the arguments' order, in that of ``chosen``."""
+    """The gradients, given in the arguments' order, in the order of ``chosen``."""
     rest = iter(gradients)
     leaves_of = {
         k: [next(rest) for _ in tree.leaves(args[k])] for k in sorted({*chosen})

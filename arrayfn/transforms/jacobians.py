@@ -43,8 +43,8 @@ def jacfwd(
 ) -> Function:
     """A function giving the Jacobian by arguments ``argnums``, in forward mode.
 
-    One direction for each element of the arguments, all mapped together: the choice
-    for fewer inputs than outputs. For an output of shape s and an argument of shape t
+    One direction for each element of the arguments, all in one batch: cheaper for
+    fewer inputs than outputs. For an output of shape s and an argument of shape t
     the Jacobian has the shape s + t. With ``has_aux`` the function returns a pair
     (value, aux), and the result is ``(jacobian, aux)``.
 
@@ -99,8 +99,8 @@ def jacrev(
 ) -> Function:
     """A function giving the Jacobian by arguments ``argnums``, in reverse mode.
 
-    One pass for each element of the output, all mapped together: the choice for fewer
-    outputs than inputs. Shapes and ``has_aux`` are as ``jacfwd``'s.
+    One pass for each element of the output, all in one batch: cheaper for fewer outputs
+    than inputs. Shapes and ``has_aux`` are as in ``jacfwd``.
 
     Raises DifferentiationError if the output is not real (complex under
     ``holomorphic``).

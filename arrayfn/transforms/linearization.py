@@ -1,11 +1,11 @@
-"""Linearization: a Program split into what is known at a point and what is linear.
+"""Linearization: splits a jvp into a known part and a part linear in the tangents.
 
 known:  inputs -> outputs, residuals
 linear: residuals, tangents -> output tangents
 
-An equation is on one side or the other, but for those that hold Programs: a loop over
-values and tangents becomes a loop over the values, which gives what the other needs of
-each step, and a linear loop over the tangents.
+Each equation belongs to one side, except for those that hold Programs: a loop over
+values and tangents becomes a loop over the values, which also returns the residuals of
+each iteration, and a linear loop over the tangents.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from arrayfn.transforms.forward_mode import jvp
 
 @dataclass(frozen=True)
 class Linearization:
-    """``known`` and ``linear`` as above; ``residuals`` counts the values between."""
+    """``known`` and ``linear`` as above; ``residuals`` is the number of residuals."""
 
     known: Program
     linear: Program
@@ -29,12 +29,12 @@ class Linearization:
 
 @dataclass(frozen=True)
 class Split:
-    """A Program in two, by what depends on its unknown inputs.
+    """A Program split by whether equations depend on its unknown inputs.
 
     known:  known inputs -> known outputs, residuals
     linear: residuals, unknown inputs -> unknown outputs
 
-    ``unknown`` says which outputs are; ``residuals`` counts the values between.
+    ``unknown`` marks the unknown outputs; ``residuals`` is the number of residuals.
     """
 
     known: Program
@@ -44,7 +44,7 @@ class Split:
 
 
 def linearize(program: Program, wrt: Sequence[bool]) -> Linearization:
-    """Split the jvp of ``program`` by what depends on the tangents."""
+    """Split the jvp of ``program`` by whether equations depend on the tangents."""
     forward = jvp(program, wrt)
     count = len(program.outputs)
     tangents = len(forward.inputs) - len(program.inputs)
@@ -63,10 +63,10 @@ def linearize(program: Program, wrt: Sequence[bool]) -> Linearization:
 def split(
     program: Program, unknown: Sequence[bool], linear_outputs: Sequence[bool]
 ) -> Split:
-    """``program`` in two, by what depends on its ``unknown`` inputs.
+    """Split ``program`` by whether equations depend on its ``unknown`` inputs.
 
-    Outputs that ``linear_outputs`` marks count as unknown in any case. ``program`` is
-    linear in the unknown inputs.
+    Outputs marked in ``linear_outputs`` always count as unknown. ``program`` is linear
+    in the unknown inputs.
     """
     varying = {v for v, u in zip(program.inputs, unknown, strict=True) if u}
     known: list[Equation] = []
@@ -127,7 +127,7 @@ def _named(program: Program, name: str) -> Program:
 
 
 def _free(known: Sequence[Equation]) -> dict[Var, Equation]:
-    """Values that are views of literals: made again rather than kept."""
+    """The equations of views of literals: recomputed, not kept as residuals."""
     free: dict[Var, Equation] = {}
     for equation in known:
         row = equation.primitive

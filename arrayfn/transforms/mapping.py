@@ -37,7 +37,7 @@ def vmap(
     argument is the same for all); an entry may be a pytree prefix of its argument.
     Keyword arguments are mapped along axis 0. ``out_axes`` says where the mapped axis
     stands in the outputs. Under ``axis_name`` the function may combine values of all
-    members: ``lax.psum(x, axis_name)`` and its kin. ``axis_size`` is the number of
+    members: ``lax.psum(x, axis_name)``, for example. ``axis_size`` is the number of
     members, needed only where no argument is mapped.
 
     Raises ShapeError if the mapped extents differ, or nothing is mapped and no

@@ -61,7 +61,7 @@ def make_program(
 def without_static(
     function: Function, args: tuple[Any, ...], static: Sequence[int]
 ) -> tuple[Function, tuple[Any, ...]]:
-    """``function`` of the arguments that are not ``static``, and those."""
+    """``function`` with its static arguments bound, and the other arguments."""
     held = {k % len(args): args[k] for k in static if -len(args) <= k < len(args)}
     if not held:
         return function, args

@@ -1,4 +1,4 @@
-"""Transposition of linear Programs, and reverse mode, which is made of it."""
+"""Transposition of linear Programs, and reverse mode, which is built on it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from arrayfn.transforms.linearization import Linearization, linearize, split
 def transpose(program: Program, residuals: int) -> Program:
     """The transpose of ``program``, linear in the inputs after the first ``residuals``.
 
-    Takes the residuals and a cotangent for each output; gives a cotangent for each
-    linear input.
+    It takes the residuals and a cotangent for each output, and returns a cotangent for
+    each linear input.
     """
     linear = [False] * residuals + [True] * (len(program.inputs) - residuals)
     every = [True] * len(program.outputs)
@@ -38,11 +38,11 @@ def transpose_varying(
     given: Sequence[bool],
     dense: Sequence[bool],
 ) -> tuple[Program, list[bool]]:
-    """The transpose of ``program``, linear in some inputs, with zeros left out.
+    """The transpose of ``program``, linear in some inputs, without zero cotangents.
 
-    Takes the other inputs, and the cotangents of the outputs that are ``given``; gives
-    the cotangents of linear inputs that are not zero, and of those that ``dense`` marks
-    (one flag for each linear input). Also gives which of them there are.
+    It takes the other inputs, and the cotangents of the outputs marked in ``given``. It
+    returns the nonzero cotangents of linear inputs, and those marked in ``dense`` (one
+    flag for each linear input). The second result says which of them there are.
     """
     pairs = list(zip(program.inputs, linear, strict=True))
     wanted = [v for v, is_linear in pairs if is_linear]
@@ -154,7 +154,7 @@ def value_and_grad(program: Program, wrt: Sequence[bool]) -> Program:
 
 
 def _continuing(program: Program, name: str) -> ProgramBuilder:
-    """A builder that goes on where ``program`` ends."""
+    """A builder that already holds the equations of ``program``."""
     builder = ProgramBuilder(name)
     builder.inputs += program.inputs
     builder.equations += program.equations
@@ -166,7 +166,7 @@ def _continuing(program: Program, name: str) -> ProgramBuilder:
 def _with_gradients(
     builder: ProgramBuilder, split: Linearization, cotangents: Sequence[Atom | None]
 ) -> Program:
-    """``split.known`` in ``builder``, and then the cotangents of the linear inputs."""
+    """Extend ``builder``, which holds ``split.known``, by the cotangents."""
     known, count = split.known, len(cotangents)
     outputs, residuals = known.outputs[:count], known.outputs[count:]
     gradients = pull_back(builder, split.linear, residuals, cotangents)

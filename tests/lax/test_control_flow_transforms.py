@@ -303,7 +303,7 @@ def test_the_gradient_of_a_mapped_loop_is_that_of_each() -> None:
 def test_a_tape_that_is_full_is_thinned(
     steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("arrayfn.primitives.control_flow_tape._MOST_ENTRIES", 16)
+    monkeypatch.setattr("arrayfn.primitives.control_flow_tape._MAX_ENTRIES", 16)
 
     def staged(x: Any) -> Any:
         def step(state: Any) -> Any:

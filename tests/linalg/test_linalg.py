@@ -344,6 +344,32 @@ def both_ways(f: Callable[..., Any], x: Array) -> list[list[Array]]:
     return [list(have) if isinstance(have, tuple) else [have], unjitted]
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: sl.qr(x, pivoting=True),
+        lambda x: tuple(anp.linalg.qr(x, mode="complete")),
+        sl.lu,
+        sl.schur,
+        sl.hessenberg,
+        lambda x: tuple(anp.linalg.eig(x)),
+        anp.linalg.eigvals,
+        anp.linalg.eigvalsh,
+        anp.linalg.svdvals,
+    ],
+)
+def test_unjitted_factors_are_those_of_compiled_code(
+    function: Callable[..., Any], dtype: Any
+) -> None:
+    x = RNG.standard_normal((20, 20)).astype(dtype)
+    if x.dtype.kind == "c":
+        x += 1j * RNG.standard_normal((20, 20))
+    have, unjitted = both_ways(function, x)
+    for ours, other in zip(have, unjitted, strict=True):
+        np.testing.assert_allclose(ours, other, rtol=1e-8, atol=1e-9)
+
+
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("shape", [(10, 10), (8, 11), (11, 8), (2, 9, 9)])
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.float32])

@@ -40,7 +40,7 @@ Array = np.ndarray[Any, Any]
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each loop as a node of the plan, and as the kernels that small ones become."""
     if request.param != "one kernel":
-        monkeypatch.setattr(small, "MOST_ELEMENTS", -1)
+        monkeypatch.setattr(small, "MAX_ELEMENTS", -1)
     if request.param == "nodes":
         monkeypatch.setattr(Lowering, "lanes", lambda self, loop: 0)
     return request.param

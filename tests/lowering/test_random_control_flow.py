@@ -192,7 +192,7 @@ class Maker:
 def test_random_control_flow(
     seed: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small, "MOST_ELEMENTS", most)
+    monkeypatch.setattr(small, "MAX_ELEMENTS", most)
     if seed % 2:
         monkeypatch.setattr(Lowering, "lanes", lambda self, loop: 0)
     maker = Maker(seed)

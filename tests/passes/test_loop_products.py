@@ -113,7 +113,7 @@ def test_small_products_stay() -> None:
 
 
 def test_what_is_kept_for_a_sum_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_products, "MOST_BYTES", 1000)
+    monkeypatch.setattr(loop_products, "MAX_BYTES", 1000)
 
     def f(total: Any, xs: Any) -> Any:
         return lax.scan(

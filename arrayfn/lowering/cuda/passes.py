@@ -60,5 +60,5 @@ def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
     passes += [masks_of_results, dce]
     if options.mode == "persistent":
         # Kernels stay, and small products are theirs: a library's would end them.
-        passes += [partial(with_sums, most=MOST_OF_A_SUM), simplify, dce]
+        passes += [partial(with_sums, limit=MOST_OF_A_SUM), simplify, dce]
     return *passes, layouts

@@ -1,7 +1,7 @@
-"""Angles reduced to [-pi/4, pi/4] and a quadrant.
+"""Reduces angles to [-pi/4, pi/4] and a quadrant.
 
 Arguments up to a limit are reduced by a three-part pi/2 with exact products; larger
-ones by the bits of 2/pi that matter (Payne and Hanek, 1983). The result is a pair.
+ones by the relevant bits of 2/pi (Payne and Hanek, 1983). The result is a pair.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HALF_PI = {
 }
 """Parts that sum up to pi/2."""
 LIMIT = {"f32": 2.0**17, "f64": 2.0**30}
-"""How far ``reduce`` is accurate."""
+"""The largest argument for which ``reduce`` is accurate."""
 # 2/pi in words of 32 bits, high first, after two words of zeros.
 TWO_OVER_PI = (
     0x00000000,
@@ -76,7 +76,7 @@ TWO_OVER_PI = (
 
 
 def reduce(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
-    """``(n, r)`` with ``a = n pi/2 + r``, ``0 <= a <= limit``; n modulo 4 counts."""
+    """``(n, r)`` with ``a = n pi/2 + r`` for ``0 <= a <= limit``; n is modulo 4."""
     f = reals(m, a)
     first, second, third = HALF_PI[f.dtype]
     shifted = m.fma(a, 0.6366197723675814, m.constant(f.dtype, f.rounding_shift))
@@ -120,7 +120,7 @@ def reduce_huge(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
         product[k + 1] = carry & mask
     high = (product[5] << 34) | (product[4] << 2) | (product[3] >> 30)
     low = (product[3] << 34) | (product[2] << 2) | (product[1] >> 30)
-    # To the nearest quadrant: the fraction becomes a signed one.
+    # Round to the nearest quadrant, so that the fraction becomes signed.
     negative = (high >> 63) != 0
     quadrant = (product[5] >> 30) + m.convert(negative, "u64")
     high = m.select(negative, ~high, high)
@@ -131,9 +131,9 @@ def reduce_huge(m: Arithmetic, a: Value) -> tuple[Value, Pair]:
     ]
     total = fast_two_sum(terms[0], terms[1])
     rest = fast_two_sum(total[1], terms[2] + terms[3])
-    turn_high, turn_low = fast_two_sum(total[0], rest[0])
+    angle_high, angle_low = fast_two_sum(total[0], rest[0])
     first, second, _ = HALF_PI["f64"]
     half_pi = m.constant("f64", first), m.constant("f64", second)
-    r, r_low = pair_product(m, (turn_high, turn_low + rest[1]), half_pi)
+    r, r_low = pair_product(m, (angle_high, angle_low + rest[1]), half_pi)
     r, r_low = (m.select(negative, -v, v) for v in (r, r_low))
     return m.reinterpret(quadrant, "i64"), (r, r_low)

@@ -1,4 +1,4 @@
-"""The operations that formulas are written in, whatever they are computed with.
+"""The operations that formulas use, independent of what computes them.
 
 A *formula* is a function ``f(m, x, ...)`` of an :class:`Arithmetic` ``m`` and values.
 The same formula computes on NumPy scalars and arrays (``NumpyArithmetic``) and emits
@@ -7,8 +7,8 @@ and support Python's operators between values of one dtype, or a value and a Pyt
 number, with NumPy's meaning: integers wrap, ``>>`` is arithmetic for signed integers,
 comparisons give booleans, ``& | ^ ~`` act on integers and booleans.
 
-Formulas have no branches and no loops over data, so that a compiler's loop vectoriser
-sees straight-line code; a path that is rarely needed stands behind ``m.guarded``.
+Formulas have no branches and no loops over data, so that a loop vectoriser sees
+straight-line code. ``m.guarded`` wraps a path that is rarely needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 Value = Any
-"""A NumPy scalar or array, or an LLVM value: whatever the arithmetic computes with."""
+"""The arithmetic's values: NumPy scalars and arrays, or LLVM values."""
 
 Formula = Callable[..., Value]
 Pair = tuple[Value, Value]
@@ -56,7 +56,7 @@ class FloatFormat:
 
     @property
     def magnitude_mask(self) -> int:
-        """All bits but the sign."""
+        """A mask of all bits except the sign."""
         return (1 << (self.bits - 1)) - 1
 
     @property
@@ -65,13 +65,13 @@ class FloatFormat:
         return (1 << self.mantissa) - 1
 
     @property
-    def least_normal(self) -> float:
-        """The least positive number that is not subnormal."""
+    def smallest_normal(self) -> float:
+        """The smallest positive normal number."""
         return 2.0 ** (1 - self.bias)
 
     @property
     def rounding_shift(self) -> float:
-        """1.5 * 2**mantissa: added, it rounds to an integer kept in the low bits."""
+        """1.5 * 2**mantissa; adding it rounds to an integer, in the low bits."""
         return 1.5 * 2.0**self.mantissa
 
     @property
@@ -94,7 +94,7 @@ def width(dtype: str) -> int:
 
 
 class Arithmetic(Protocol):
-    """What a formula may do besides Python's operators."""
+    """The operations of formulas besides Python's operators."""
 
     def dtype(self, x: Value) -> str:
         """The dtype's name of a value."""
@@ -144,11 +144,11 @@ class Arithmetic(Protocol):
         ...
 
     def floor(self, x: Value) -> Value:
-        """The greatest integer not above ``x``."""
+        """The largest integer not above ``x``."""
         ...
 
     def ceil(self, x: Value) -> Value:
-        """The least integer not below ``x``."""
+        """The smallest integer not below ``x``."""
         ...
 
     def trunc(self, x: Value) -> Value:
@@ -156,7 +156,7 @@ class Arithmetic(Protocol):
         ...
 
     def exact_fmod(self, x: Value, y: Value) -> Value:
-        """C's fmod, for any quotient; slow where it is compiled."""
+        """C's fmod, for any quotient; slow when compiled."""
         ...
 
     def popcount(self, x: Value) -> Value:
@@ -184,8 +184,8 @@ class Arithmetic(Protocol):
     ) -> Value:
         """``slow(m, *arguments)`` where ``rare(m, *arguments)``, else ``common``.
 
-        Compiled, the slow formula is out of line and runs only where it must; a loop
-        around it still vectorises. ``name`` is the formulas' own, for each dtype.
+        Compiled, the slow formula is a call that runs only where it is needed, and a
+        loop around it still vectorises. ``name`` names the formula for each dtype.
         """
         ...
 
@@ -249,16 +249,16 @@ def polynomial(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Value:
 
 
 def split_constant(dtype: str, value: float) -> tuple[float, float]:
-    """``value`` as the sum of a float of ``dtype`` and what it lacks."""
+    """``value`` as a float of ``dtype`` and its rounding error."""
     high = float(np.float32(value)) if dtype == "f32" else value
     return high, value - high
 
 
 def estrin(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Value:
-    """Estrin's scheme over ascending coefficients, but for a last step as Horner's.
+    """Estrin's scheme over ascending coefficients, with a last step of Horner's.
 
-    A few operations more than ``polynomial``, and a third of its latency: for 10
-    coefficients and more. The last step makes the errors of the rest small.
+    It takes a few operations more than ``polynomial`` and a third of its latency; use
+    it for 10 coefficients and more. The last step makes the errors of the others small.
     """
     dtype, power = m.dtype(x), x
     constant, *others = coefficients
@@ -298,7 +298,7 @@ def pair_product(m: Arithmetic, x: Pair, y: Pair) -> Pair:
 
 
 def pair_sum(x: Pair, y: Pair) -> Pair:
-    """The sum of two pairs, the first the greater in magnitude, or 0."""
+    """The sum of two pairs; the first has the larger magnitude, or is 0."""
     high, low = fast_two_sum(x[0], y[0])
     return fast_two_sum(high, low + (x[1] + y[1]))
 
@@ -312,7 +312,7 @@ def pair_quotient(m: Arithmetic, x: Pair, y: Pair) -> Pair:
 
 
 def pair_sqrt(m: Arithmetic, x: Pair) -> Pair:
-    """The square root of a pair; of 0 it is 0."""
+    """The square root of a pair; 0 for 0."""
     root = m.sqrt(x[0])
     rest = m.fma(-root, root, x[0]) + x[1]
     low = rest / (root + root)

@@ -1,7 +1,7 @@
 """Complex inverse circular and hyperbolic functions, and exponentials near 0.
 
-By Kahan, "Branch cuts for complex elementary functions" (1987), as C99 has the cuts and
-Annex G the infinities. They are accurate to a few ulp of the modulus.
+After Kahan, "Branch cuts for complex elementary functions" (1987). Cuts are those of
+C99, and infinities those of its Annex G. Errors are a few ulp of the modulus.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from arrayfn.lowering.scalars.trigonometric import sin as real_sin
 
 
 def _huge(m: Arithmetic, z: Complex) -> Value:
-    """Whether 1 is nothing beside the square of z."""
+    """Whether 1 is negligible beside the square of z."""
     most = 2.0 ** (reals(m, z[0]).mantissa // 2 + 4)
     return (m.abs(z[0]) > most) | (m.abs(z[1]) > most)
 
 
 def _log_twice(m: Arithmetic, z: Complex) -> Value:
-    """log(2 |z|) of a huge z."""
+    """log(2 |z|) for a huge z."""
     modulus = hypot(m, 0.5 * z[0], 0.5 * z[1])
     return real_log(m, modulus) + 2.0 * CONSTANTS[m.dtype(modulus)].ln2[0]
 
 
 def _small(m: Arithmetic, z: Complex, huge: Value) -> Complex:
-    """z, or 1 where it is huge: what the other formula is given there."""
+    """z, or 1 where it is huge and the other formula's result is unused."""
     one = m.constant(m.dtype(z[0]), 1.0)
     return m.select(huge, one, z[0]), m.select(huge, one, z[1])
 
@@ -80,7 +80,7 @@ def acosh(m: Arithmetic, z: Complex) -> Complex:
     imaginary = 2.0 * atan2(m, first[1], second[0])
     real = m.select(huge, _log_twice(m, z), real)
     imaginary = m.select(huge, atan2(m, z[1], z[0]), imaginary)
-    # On the imaginary axis the imaginary part is known, whatever y.
+    # On the imaginary axis the imaginary part is known for every y.
     half_pi = m.constant(m.dtype(x), 0.5 * pi)
     unknown = (z[0] == 0.0) & (z[1] != z[1])
     return real, m.select(unknown, half_pi, imaginary)
@@ -114,12 +114,12 @@ def atanh(m: Arithmetic, z: Complex) -> Complex:
     x, y = m.abs(z[0]), m.select(negative, -z[1], z[1])
     a = m.abs(y)
     zero, one = m.constant(f.dtype, 0.0), m.constant(f.dtype, 1.0)
-    # The angle falls short of a right one by 1 / |z|.
+    # The angle is pi/2 - 1 / |z|.
     most = 2.0 ** (f.mantissa + 2)
     huge = (x > most) | (a > most)
     near_x, near_a = m.select(huge, zero, x), m.select(huge, one, a)
     left = 1.0 - near_x
-    # Beside 1, |y| may be too small to square.
+    # y**2 may underflow beside 1.
     tiny = near_a < 2.0 ** -(f.bias // 2)
     at_one = (near_x == 1.0) & tiny
     safe = m.select(at_one, one, near_a)
@@ -138,7 +138,7 @@ def atanh(m: Arithmetic, z: Complex) -> Complex:
     real = m.select(huge, far, real)
     unknown = (a != a) | ((x != x) & (a < inf))
     turned = m.select(huge, m.select(unknown, x + a, half_pi), turned)
-    # The real part vanishes on the imaginary axis, whatever y.
+    # The real part is 0 on the imaginary axis for every y.
     real = m.select((x == 0.0) & (a != a), zero, real)
     turned = with_sign_of(m, turned, y)
     return (

@@ -249,7 +249,7 @@ def tanh(m: Arithmetic, x: Complex) -> Complex:
     rho = m.sqrt(m.fma(s, s, m.constant(m.dtype(t), 1.0)))
     divisor = m.fma(beta * s, s, m.constant(m.dtype(t), 1.0))
     real, imaginary = beta * rho * s / divisor, t / divisor
-    # tan is infinite nowhere, but its square may be: then tanh is coth(a).
+    # tan is finite, but its square may be infinite: then tanh is coth(a).
     steep = ~(beta < inf) & (t == t)
     real = m.select(steep, rho / s, real)
     imaginary = m.select(steep, with_sign_of(m, s * 0.0, t), imaginary)

@@ -1,4 +1,4 @@
-"""What a kernel asks while it runs."""
+"""Functions that control a running kernel."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ ITERATIONS_BETWEEN_LOOKS = 1 << 12
 
 
 def interrupted(iteration: int) -> bool:
-    """Whether the run is to end, as somebody pressed Ctrl-C: a loop breaks then.
+    """Whether the run should end because of Ctrl-C; the loop then breaks.
 
-    Compiled, it looks in every 4,096th iteration, from iteration 0 on. Called, it is
-    False: Python sees to its signals itself.
+    Compiled, it checks in every 4,096th iteration, from iteration 0 on. Called from
+    Python it is False: Python handles signals itself.
     """
     return False

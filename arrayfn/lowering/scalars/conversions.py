@@ -1,8 +1,8 @@
 """Conversions between all dtypes.
 
-float16 and bfloat16 values are the ``u16`` of their bits. NumPy's meaning, and where
-NumPy leaves a conversion to the machine (a float outside the integer's range), the
-nearest integer of the range, and 0 for NaN.
+float16 and bfloat16 values are the ``u16`` of their bits. Conversions are NumPy's. For
+a float outside an integer's range, where NumPy's result depends on the machine, they
+give the nearest integer in range, and 0 for NaN.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def f32_to_bf16(m: Arithmetic, x: Value) -> Value:
 
 
 def f64_to_f32_odd(m: Arithmetic, x: Value) -> Value:
-    """An f64 rounded to odd, so that a second rounding to fewer bits is as one."""
+    """An f64 rounded to odd, so that rounding it again equals rounding once."""
     near = m.convert(x, "f32")
     back = m.convert(near, "f64")
     raw = m.reinterpret(near, "i32")
     even = (raw & 1) == 0
     inexact = (back != x) & (x == x)
     one = m.constant("i32", 1)
-    # Away from zero when the rounding went towards it.
+    # Step away from zero if the rounding went towards it.
     step = m.select(m.abs(back) < m.abs(x), one, -1)
     return m.reinterpret(raw + m.select(inexact & even, step, 0), "f32")
 
@@ -47,13 +47,13 @@ def f64_to_f32_odd(m: Arithmetic, x: Value) -> Value:
 def saturate(m: Arithmetic, x: Value, target: str) -> Value:
     """A float truncated to an integer dtype, clamped to its range; NaN gives 0."""
     n, signed = width(target), target[0] == "i"
-    least = -(1 << (n - 1)) if signed else 0
-    most = (1 << (n - signed)) - 1
-    # ``most`` need not be a float, but the power of two that follows it is.
-    above, below = x >= float(most + 1), x <= float(least)
+    lowest = -(1 << (n - 1)) if signed else 0
+    highest = (1 << (n - signed)) - 1
+    # ``highest`` may not be a float, but the next power of two is.
+    above, below = x >= float(highest + 1), x <= float(lowest)
     inside = m.select(above | below | (x != x), 0.0, x)
-    result = m.select(above, most, m.convert(inside, target))
-    return m.select(below, least, result)
+    result = m.select(above, highest, m.convert(inside, target))
+    return m.select(below, lowest, result)
 
 
 def real(m: Arithmetic, x: Value, source: str, target: str) -> Value:
@@ -77,7 +77,7 @@ def real(m: Arithmetic, x: Value, source: str, target: str) -> Value:
 
 
 def bitcast(m: Arithmetic, x: Value, source: str, target: str) -> Value:
-    """The same bits as another dtype of the same width (halves are their bits)."""
+    """The same bits as another dtype of the same width; f16 and bf16 are u16 here."""
     if source in COMPLEXES:
         low, high = (m.convert(m.reinterpret(part, "u32"), "u64") for part in x)
         x, source = low | (high << 32), "u64"

@@ -56,8 +56,8 @@ ERF = {
         -7.77946297140207528e-10,
     ),
 }
-# exp(r) = 1 + r + r**2 P(r) for |r| <= 0.347: 2**-23.2, 2**-51.6, for less than 0.16
-# of a result.
+# exp(r) = 1 + r + r**2 P(r) for |r| <= 0.347: 2**-23.2, 2**-51.6; it contributes less
+# than 0.16 of a result.
 EXP_P = {
     "f32": (
         0.499992303770658489,
@@ -259,7 +259,7 @@ ERFINV_SHORT_TAIL = (
 
 
 def scheme(m: Arithmetic, x: Value, coefficients: Sequence[float]) -> Value:
-    """A polynomial by the scheme that is the faster in its format."""
+    """A polynomial by the scheme that is faster for its format."""
     return (polynomial if m.dtype(x) == "f32" else estrin)(m, x, coefficients)
 
 
@@ -305,7 +305,7 @@ def erf_large(m: Arithmetic, a: Value) -> Value:
     x = scheme(m, m.select(a > limit, limit, a), LOG_ERFC[f.dtype])
     shift = f.rounding_shift + f.bias
     shifted = m.fma(x, LOG2_E, m.constant(f.dtype, shift))
-    # The smaller erfc, the less the error of ln 2 in one part matters.
+    # The smaller erfc is, the less the error of a one-part ln 2 matters.
     r = m.fma(shifted - shift, -CONSTANTS[f.dtype].ln2[0], x)
     w = m.fma(r * r, scheme(m, r, EXP_P[f.dtype]), r)
     unit = power_of_two(m, bits(m, shifted))
@@ -328,9 +328,9 @@ def erfc(m: Arithmetic, x: Value) -> Value:
 
 
 def ndtr(m: Arithmetic, x: Value) -> Value:
-    """erfc(-x / sqrt(2)) / 2, of the quotient as a pair.
+    """erfc(-x / sqrt(2)) / 2, with the quotient as a pair.
 
-    The tail's exponent is its square: the quotient's rounding would cost x**2 ulp.
+    The exponent of the tail is the quotient's square, so rounding it costs x**2 ulp.
     """
     dtype = m.dtype(x)
     high, low = ROOT_HALF[dtype]
@@ -367,7 +367,7 @@ def erfinv(m: Arithmetic, x: Value) -> Value:
 def _in_two_parts(
     m: Arithmetic, x: Value, shift: float, coefficients: Sequence[float]
 ) -> Pair:
-    """A polynomial of ``x + shift``: its constant as the dtype has it, and the rest."""
+    """A polynomial of ``x + shift``: its constant coefficient, and the rest."""
     constant, slope, *others = coefficients
     high, low = split_constant(m.dtype(x), constant)
     t, t_low = two_sum(x, m.constant(m.dtype(x), shift))

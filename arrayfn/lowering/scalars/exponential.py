@@ -53,8 +53,8 @@ class Constants:
 LOG2_E = 1.4426950408889634
 SQRT_HALF_BITS = {"f32": 0x3F3504F3, "f64": 0x3FE6A09E667F3BCD}
 
-# exp(r) = 1 + r + r**2 P(r) for |r| <= 0.347: errors 2**-32 and 2**-61.7; of
-# ``exp_short`` 2**-28.3 and 2**-57.9, enough where no more than exp(r) is wanted.
+# exp(r) = 1 + r + r**2 P(r) for |r| <= 0.347: errors 2**-32 and 2**-61.7. The errors of
+# ``exp_short`` are 2**-28.3 and 2**-57.9, which is enough for exp(r) alone.
 EXP_P = (
     0.500000004665749211,
     0.16666666818629741,
@@ -173,7 +173,7 @@ def exp_reduced(m: Arithmetic, x: Value, x_low: Value | None) -> tuple[Value, Pa
 
 
 def exp_minus_one(m: Arithmetic, n: Value, x: Value) -> Value:
-    """``exp(x - n ln 2) - 1``, of an absolute error near the last place of 1/2."""
+    """``exp(x - n ln 2) - 1``, with an absolute error of about an ulp of 1/2."""
     c = CONSTANTS[m.dtype(x)]
     r = m.fma(n, -c.ln2_low, m.fma(n, -c.ln2_high, x))
     scheme = polynomial if m.dtype(x) == "f32" else estrin
@@ -184,7 +184,7 @@ def exp(m: Arithmetic, x: Value) -> Value:
     """e**x."""
     f = reals(m, x)
     x = clamped(m, x, CONSTANTS[f.dtype].exp_limits)
-    # The low bits of ``shifted`` hold n + 2 bias: two exponent fields that sum up to n.
+    # The low bits of ``shifted`` hold n + 2 bias: two exponent fields whose sum is n.
     shift = f.rounding_shift + 2 * f.bias
     shifted = m.fma(x, LOG2_E, m.constant(f.dtype, shift))
     w = exp_minus_one(m, shifted - shift, x)
@@ -229,7 +229,7 @@ def expm1(m: Arithmetic, x: Value) -> Value:
 def decompose(m: Arithmetic, x: Value) -> Pair:
     """``(e, m)``: ``x = 2**e m`` with ``sqrt(1/2) <= m < sqrt(2)``, for ``x > 0``."""
     f = reals(m, x)
-    tiny = x < f.least_normal
+    tiny = x < f.smallest_normal
     x = m.select(tiny, x * 2.0 ** (f.mantissa + 1), x)
     root = SQRT_HALF_BITS[f.dtype]
     offset = bits(m, x) + (f.one - root)
@@ -249,7 +249,7 @@ def finish_log(m: Arithmetic, x: Value, result: Value) -> Value:
 
 
 def log_sum(m: Arithmetic, x: Value, x_low: Value | None) -> Value:
-    """``log(x + x_low)`` for positive finite ``x``, ``x_low`` much the smaller."""
+    """``log(x + x_low)`` for positive finite ``x`` and much smaller ``x_low``."""
     c = CONSTANTS[m.dtype(x)]
     e, mantissa = decompose(m, x)
     f = mantissa - 1.0
@@ -338,8 +338,8 @@ def logistic(m: Arithmetic, x: Value) -> Value:
     shift = f.rounding_shift + f.bias
     shifted = m.fma(a, LOG2_E, m.constant(f.dtype, shift))
     w = exp_minus_one(m, shifted - shift, a)
-    # e**a + 1, in units of 2**(n - most) where that is above 1: nothing of the 1 is
-    # left there, and the result may be subnormal.
+    # e**a + 1, in units of 2**(n - most) if that is above 1: the 1 is negligible then,
+    # and the result may be subnormal.
     most = f.rounding_shift_bits + f.bias + f.mantissa + 20
     field = bits(m, shifted)
     bounded = m.select(field < most, field, most)

@@ -1,7 +1,7 @@
 """The logarithm of the gamma function and its derivative, in float64.
 
-``a < 8`` is moved to a neighbourhood of 2 (or of the positive root) by the recurrence,
-larger ones take the asymptotic series, and negative ones are reflected.
+``a < 8`` is shifted close to 2 (or to the positive root) by the recurrence. Larger
+arguments use the asymptotic series, and negative ones the reflection formula.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ PI = (3.141592653589793, 1.2246467991473532e-16)
 
 
 def in_float64(formula: Formula) -> Formula:
-    """A formula that computes float32 in float64, for functions rarely of any cost."""
+    """A formula that computes float32 in float64, for functions that are rarely hot."""
 
     def wrapped(m: Arithmetic, x: Value) -> Value:
         if m.dtype(x) == "f64":
@@ -118,8 +118,8 @@ def of_pi(m: Arithmetic, function: str, a: Value, quarters: int) -> Value:
     n = m.rint(a + a)
     r = a - 0.5 * n
     pi_pair = m.constant("f64", PI[0]), m.constant("f64", PI[1])
-    turns = n - 2.0 * m.floor(0.5 * n) + float(quarters)
-    quadrant = bits(m, turns + FORMATS["f64"].rounding_shift)
+    quarters_turned = n - 2.0 * m.floor(0.5 * n) + float(quarters)
+    quadrant = bits(m, quarters_turned + FORMATS["f64"].rounding_shift)
     zero = m.constant("f64", 0.0)
     return finish(m, function, quadrant, pair_product(m, (r, zero), pi_pair))
 
@@ -169,7 +169,7 @@ def lgamma(m: Arithmetic, x: Value) -> Value:
     sine = m.abs(of_pi(m, "sin", m.select(a < 2.0**53, a, 0.0), 0))
     reflected = log(m, PI[0] / (a * sine)) - result
     reflected = m.select(sine == 0.0, inf, reflected)
-    # At a tiny argument its sign does not matter, but the sine might underflow.
+    # The sign of a tiny argument does not matter, and its sine might underflow.
     result = m.select((x < 0.0) & (a > 2.0**-60), reflected, result)
     result = m.select(a == inf, inf, result)
     return m.select(x == 0.0, inf, result)

@@ -1,7 +1,7 @@
 """Hyperbolic functions and their inverses.
 
-Near 0 a polynomial; elsewhere from ``e**|x|``, or the logarithm, of a pair. The
-hyperbolic tangent is a quotient of its own.
+Near 0 they are polynomials, elsewhere ``e**|x|`` or logarithms of pairs. The hyperbolic
+tangent has a quotient of its own.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ COTH = {
         -1.94125341728411679e-8,
     ),
 }
-# From where on tanh rounds to 1.
+# From here on tanh rounds to 1.
 TANH_ONE = {"f32": 9.2, "f64": 20.0}
 
 
@@ -79,11 +79,11 @@ def half_exponentials(m: Arithmetic, a: Value, sign: float) -> Value:
     """``(e**a + sign * e**-a) / 2`` for ``a >= 0``."""
     f = reals(m, a)
     low, high = CONSTANTS[f.dtype].exp_limits
-    # The half extends the range by ln 2.
+    # The factor 1/2 extends the range by ln 2.
     a = clamped(m, a, (low, high + 1.0))
     shifted, (p, p_low) = exp_pair(m, a, m.constant(f.dtype, 0.0))
     one = m.constant(f.dtype, 1.0)
-    # e**-a = 2**-n / p, in units of 2**n; nothing of it is left from n = 64 on.
+    # e**-a = 2**-n / p, in units of 2**n; it is negligible from n = 64 on.
     n = shifted - f.rounding_shift
     bounded = m.select(n > 60.0, 60.0, n)
     square = scale(m, one, bounded * -2.0 + f.rounding_shift)
@@ -112,7 +112,7 @@ def tanh(m: Arithmetic, x: Value) -> Value:
 
     With ``a = n ln(2) / 2 + y`` and ``c = y coth y``, ``e**(2 a)`` is
     ``2**n (c + y) / (c - y)``. So tanh a is ``1 - 2 (c - y) / (2**n (c + y) + c - y)``,
-    and ``y / c`` where n is 0, as it is taken to be below 0.55. One polynomial and one
+    and ``y / c`` for n = 0, which is used below 0.55. One polynomial and one
     division serve both.
     """
     f = reals(m, x)
@@ -122,7 +122,7 @@ def tanh(m: Arithmetic, x: Value) -> Value:
     bounded = m.select(a > limit, limit, a)
     shift = f.rounding_shift + f.bias
     shifted = m.fma(bounded, 2.0 * LOG2_E, m.constant(f.dtype, shift))
-    # 1 - tanh a falls faster than the error of ln 2 in one part grows with n.
+    # 1 - tanh a decreases faster than the error of a one-part ln 2 grows with n.
     y = m.fma(shifted - shift, -0.5 * CONSTANTS[f.dtype].ln2[0], bounded)
     y = m.select(small, a, y)
     scheme = polynomial if f.dtype == "f32" else estrin

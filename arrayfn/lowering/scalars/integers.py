@@ -1,4 +1,4 @@
-"""Integer functions; everything wraps in its width, as NumPy's."""
+"""Integer functions, which wrap in their width as NumPy's do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_signed(m: Arithmetic, x: Value) -> bool:
 
 
 def absolute(m: Arithmetic, x: Value) -> Value:
-    """The magnitude; the least number is its own."""
+    """The magnitude; the smallest number is its own magnitude."""
     return m.select(x < 0, 0 - x, x) if is_signed(m, x) else x
 
 
@@ -28,11 +28,11 @@ def sign(m: Arithmetic, x: Value) -> Value:
 
 
 def trunc_div_rem(m: Arithmetic, x: Value, y: Value) -> tuple[Value, Value]:
-    """Quotient towards zero and remainder; of division by 0 both are 0."""
+    """Quotient towards zero and remainder; both are 0 for division by 0."""
     quotient_of = y
     overflow = None
     if is_signed(m, x):
-        # The least number over -1 wraps to itself.
+        # The smallest number divided by -1 wraps to itself.
         overflow = y == -1
         quotient_of = m.select(overflow, 1, y)
     zero = y == 0
@@ -85,7 +85,7 @@ def clamp(m: Arithmetic, x: Value, low: Value, high: Value) -> Value:
 
 
 def _count(m: Arithmetic, y: Value) -> tuple[Value, Value]:
-    """``(count is within the width, a count that is)``; negative counts are not."""
+    """``(count is within the width, the count or 0)``; negative counts are not."""
     n = width(m.dtype(y))
     within = m.reinterpret(y, "u" + m.dtype(y)[1:]) < n
     return within, m.select(within, y, 0)
@@ -98,7 +98,7 @@ def shift_left(m: Arithmetic, x: Value, y: Value) -> Value:
 
 
 def shift_right(m: Arithmetic, x: Value, y: Value) -> Value:
-    """``x >> y``, arithmetic if signed; a count outside the width shifts all out."""
+    """``x >> y``, arithmetic if signed; larger counts shift all bits out."""
     within, count = _count(m, y)
     if not is_signed(m, x):
         return m.select(within, x >> count, 0)

@@ -1,28 +1,28 @@
-"""Functions of kernels that are about where data is, not what it is.
+"""Memory functions of kernels: prefetching, and stores that bypass the caches.
 
-They take pointers of a kernel and places in elements. Called, they do what a compiled
-kernel does as far as it can be seen: ``prefetch_row`` nothing, ``store_row`` a copy.
+They take a kernel's pointers and offsets in elements. Called from Python,
+``prefetch_row`` does nothing, and ``store_row`` copies.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-LINE_BYTES: Final = 64  # of a cache line: what one prefetch brings
+LINE_BYTES: Final = 64  # of a cache line, which one prefetch loads
 
 
 def prefetch_row(pointer: Any, begin: int, count: int) -> None:
-    """Bring ``count`` elements from ``pointer[begin]`` near; they may not exist.
+    """Prefetch ``count`` elements from ``pointer[begin]`` on; they need not exist.
 
-    A hint: kernels that would wait for a row ask for it while they compute another.
+    It is a hint: a kernel prefetches the next row while it computes the current one.
     """
 
 
 def store_row(target: Any, begin: int, source: Any, count: int, far: int) -> None:
     """``target[begin + k] = source[k]`` for ``count`` elements.
 
-    With ``far`` they go past the caches: what is larger than these would otherwise be
-    read before it is overwritten. Both pointers are of one dtype.
+    With ``far`` they bypass the caches: an array that is larger than the caches would
+    otherwise be read before it is overwritten. Both pointers have the same dtype.
     """
     for k in range(count):
         target[begin + k] = source[k]

@@ -1,4 +1,4 @@
-"""Formulas computed with NumPy, on scalars or whole arrays, bit for bit as compiled."""
+"""Computes formulas with NumPy, with the bits of compiled code."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ class NumpyArithmetic:
 def _round_to_odd(high: Value, low: Value) -> Value:
     """The float64 sum ``high + low`` (a two-sum) rounded to odd.
 
-    Rounding that again to a shorter format, or after adding an exact term that is much
-    larger, is as rounding once (Boldo and Melquiond, Emulation of FMA, 2008).
+    Rounding it again to a shorter format, or after adding a much larger exact term,
+    equals rounding once (Boldo and Melquiond, Emulation of FMA, 2008).
     """
     odd = high.view(np.int64) & 1
     toward = np.where((low > 0) == (high > 0), 1, -1)
@@ -152,14 +152,14 @@ def _fma_f32(x: Value, y: Value, z: Value) -> Value:
 
 
 def _split(x: Value) -> tuple[Value, Value]:
-    """Dekker's split of a float64 in two halves of 26 bits."""
+    """Dekker's split of a float64 into two parts of 26 bits."""
     scaled = x * 134217729.0
     high = scaled - (scaled - x)
     return high, x - high
 
 
 def _load_exact_fma() -> Callable[[float, float, float], float]:
-    """The C library's fma (Python is linked to it), exact for all arguments."""
+    """The C library's fma, to which Python is linked; exact for all arguments."""
     function = ctypes.CDLL(None).fma
     function.restype = ctypes.c_double
     function.argtypes = [ctypes.c_double] * 3

@@ -87,7 +87,7 @@ def log_pair(m: Arithmetic, x: Value) -> Pair:
 
 def pow_f64(m: Arithmetic, x: Value, y: Value) -> Value:
     """``|x| ** y`` for finite arguments, ``x`` not 0."""
-    # No logarithm but 0 is below 2**-53: such powers overflow all the same.
+    # The smallest nonzero logarithm is 2**-53, so such powers overflow anyway.
     y = clamped(m, y, (-(2.0**100), 2.0**100))
     zero = m.constant("f64", 0.0)
     high, low = pair_product(m, (y, zero), log_pair(m, m.abs(x)))
@@ -133,7 +133,7 @@ def pow(m: Arithmetic, x: Value, y: Value) -> Value:
     integral = m.trunc(y) == y
     half = 0.5 * y
     odd = integral & (m.trunc(half) != half)
-    # Minus an infinite, or a huge, odd power: infinities are even here.
+    # The sign of odd powers; infinite exponents count as even.
     odd = odd & (m.abs(y) < inf)
     negative_x = bits(m, x) < 0
     result = m.select(negative_x & odd, -result, result)
@@ -152,10 +152,10 @@ def cbrt(m: Arithmetic, x: Value) -> Value:
     """The real cube root."""
     f = reals(m, x)
     a = m.abs(x)
-    tiny = a < f.least_normal
+    tiny = a < f.smallest_normal
     a = m.select(tiny, a * 2.0**54, a)
     field = logical_shift_right(m, bits(m, a), f.mantissa)
-    # e + 3 * 2**k is a multiple of 3 plus e's remainder, and positive.
+    # e + 3 * 2**k is positive and has the same remainder modulo 3 as e.
     unit_bits = (f.bias + f.mantissa) << f.mantissa
     e = m.reinterpret(field | unit_bits, f.dtype) - (2.0**f.mantissa + f.bias)
     third = m.floor(e * (1.0 / 3.0) + 0.01)
@@ -184,12 +184,12 @@ def cbrt(m: Arithmetic, x: Value) -> Value:
 
 
 def unit_scale(m: Arithmetic, x: Value) -> Value:
-    """A power of two that brings a positive finite ``x`` to [1, 4), or near if tiny."""
+    """A power of two that scales a positive finite ``x`` to [1, 4), roughly if tiny."""
     f = reals(m, x)
     field = bits(m, x) & (f.magnitude_mask - f.mantissa_mask)
-    least, most = 1 << f.mantissa, (2 * f.bias - 1) << f.mantissa
-    field = m.select(field < least, least, field)
-    field = m.select(field > most, most, field)
+    smallest, largest = 1 << f.mantissa, (2 * f.bias - 1) << f.mantissa
+    field = m.select(field < smallest, smallest, field)
+    field = m.select(field > largest, largest, field)
     return m.reinterpret(((2 * f.bias) << f.mantissa) - field, f.dtype)
 
 

@@ -14,15 +14,15 @@ from arrayfn.lowering.scalars.arithmetic import (
 
 
 def maximum(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The greater; NaN if either is; of zeros y.
+    """The maximum; NaN if either is NaN; y for zeros.
 
-    Of a constant y, which comes second most often, one comparison is left.
+    If y is a constant, which is usual, one comparison remains.
     """
     return m.select(y != y, y, m.select(y >= x, y, x))
 
 
 def minimum(m: Arithmetic, x: Value, y: Value) -> Value:
-    """The lesser; NaN if either is; of zeros y."""
+    """The minimum; NaN if either is NaN; y for zeros."""
     return m.select(y != y, y, m.select(y <= x, y, x))
 
 
@@ -74,8 +74,8 @@ def fmod(m: Arithmetic, x: Value, y: Value) -> Value:
 
     a, b = m.abs(x), m.abs(y)
     quotient = m.trunc(a / b)
-    # Exact: a multiple of the smaller argument's last bit, and below 2 b. A quotient
-    # that was rounded up gives a negative remainder.
+    # Exact, because it is a multiple of the smaller argument's last bit and below 2 b.
+    # If the quotient was rounded up, the remainder is negative.
     rest = m.fma(-quotient, b, a)
     rest = m.select(b == inf, a, m.select(rest < 0.0, rest + b, rest))
     return m.guarded("fmod", is_far, of_far, with_sign_of(m, m.abs(rest), x), x, y)
@@ -109,7 +109,7 @@ def nextafter(m: Arithmetic, x: Value, y: Value) -> Value:
     away = (y > x) == (x > 0.0)
     one = m.constant(f.integer, 1)
     stepped = m.reinterpret(raw + m.select(away, one, -1), f.dtype)
-    least = with_sign_of(m, m.reinterpret(one, f.dtype), y)
-    result = m.select(x == 0.0, least, stepped)
+    smallest = with_sign_of(m, m.reinterpret(one, f.dtype), y)
+    result = m.select(x == 0.0, smallest, stepped)
     result = m.select(x == y, y, result)
     return m.select((x != x) | (y != y), nan, result)

@@ -47,8 +47,8 @@ class ScalarFunction:
     """One function of the vocabulary.
 
     ``arguments`` and ``result`` are dtype names; ``f16`` and ``bf16`` values are the
-    ``u16`` of their bits. ``formula(m, *arguments)`` takes and gives complex values as
-    tuples (real, imaginary). Called, it computes with NumPy.
+    ``u16`` of their bits. ``formula(m, *arguments)`` takes and returns complex values
+    as tuples (real, imaginary). Called, the function computes with NumPy.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ScalarFunction:
     formula: Formula
 
     def __call__(self, *arguments: Any) -> Any:
-        """The function of scalars or arrays, which are converted to its dtypes."""
+        """Compute on scalars or arrays, which are converted to the argument dtypes."""
         if len(arguments) != len(self.arguments):
             raise TypeError(
                 f"{self.name} takes {len(self.arguments)} arguments "

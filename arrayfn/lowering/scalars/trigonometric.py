@@ -64,7 +64,7 @@ def cos_polynomial(m: Arithmetic, r: Pair, z: Value) -> Pair:
     half = 0.5 * z
     one, one_low = fast_two_sum(m.constant(m.dtype(z), 1.0), -half)
     tail = z * z * polynomial(m, z, COS[m.dtype(z)])
-    # The rounding error of the square matters for the last half bit.
+    # The rounding error of the square affects the last half bit.
     square_low = m.fma(high, high, -z)
     return one, one_low + (tail - m.fma(high, low, 0.5 * square_low))
 
@@ -90,11 +90,11 @@ def finish(m: Arithmetic, function: str, n: Value, r: Pair) -> Value:
         return quotient + rest * reciprocal
     s, c = sine[0] + sine[1], cosine[0] + cosine[1]
     if function == "sin":
-        value, turns = m.select(odd, c, s), n
+        value, quadrant = m.select(odd, c, s), n
     else:
-        value, turns = m.select(odd, s, c), n + 1
+        value, quadrant = m.select(odd, s, c), n + 1
     f = reals(m, value)
-    return m.reinterpret(bits(m, value) ^ ((turns & 2) << (f.bits - 2)), f.dtype)
+    return m.reinterpret(bits(m, value) ^ ((quadrant & 2) << (f.bits - 2)), f.dtype)
 
 
 def circular(m: Arithmetic, function: str, x: Value) -> Value:

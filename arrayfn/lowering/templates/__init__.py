@@ -1,8 +1,8 @@
 """Nests of primitives that move elements: one function for each ``Template`` row.
 
-Each takes an equation, how its operands are read, and names for its values; and gives
-the nests that compute its output, in order. With them a view is never copied, and
-extents are arguments. ``iota`` is not here: fusion counts where the count is used.
+Each function takes an equation, how its operands are read, and names for its values. It
+returns the nests that compute the output, in order. Views are read in place, and
+extents are arguments. ``iota`` has no nest: fusion computes it where it is used.
 """
 
 from __future__ import annotations
@@ -34,5 +34,5 @@ TEMPLATES: Final[dict[str, Callable[[Equation, Reads, Names], Iterable[Nest]]]] 
 
 
 def nests(name: str, equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """The nests that compute ``equation``, in order; none if there are no elements."""
+    """The nests that compute ``equation``, in order; none if it has no elements."""
     return TEMPLATES[name](equation, reads, names)

@@ -1,9 +1,9 @@
-"""Gather, scatter and dynamic slices: nests whose places are computed from indices.
+"""Gather, scatter and dynamic slices: nests whose offsets are computed from indices.
 
-An index is clamped, or tested and replaced by 0, before it is used: no kernel touches
-memory outside its arrays. Updates run in the row-major order of the updates array along
-the axes on which two of them may meet, and in parallel along the others, so that the
-result does not depend on the threads.
+An index is clamped, or tested and replaced by 0, before it is used, so no kernel
+accesses memory outside its arrays. Along axes on which two updates may have the same
+target, updates run in the row-major order of the updates array. Along the others they
+run in parallel. So the result does not depend on the threads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BOOL = dtypes.bool_
 
 
 def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """Each element read where its window begins, or filled."""
+    """Read each element from its window, or a fill value."""
     x, indices = equation.inputs
     output = equation.outputs[0]
     if not output.type.size:
@@ -63,13 +63,13 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
         arguments = (inside, value, Constant(fill, dtype))
         result = b.compute(names[output], "select", *arguments, dtype=dtype, of=dtype)
         b.store(b.operand(target, written=True), result)
-    yield b.nest(output.type.shape, "reads at computed places")
+    yield b.nest(output.type.shape, "reads at computed indices")
 
 
 def scatter(
     function: str | None,
 ) -> Callable[[Equation, Reads, Names], Iterable[Nest]]:
-    """The scatter that combines by ``function``, or puts."""
+    """The scatter that combines by ``function``; without one, it overwrites."""
 
     def nests(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
         return _scattered(equation, reads, names, function)
@@ -83,10 +83,9 @@ def added(
     names: Names,
     among: tuple[int, int] | None = None,
 ) -> Iterable[Nest]:
-    """The scatter-add whose updates are added as they come, on a GPU.
+    """The scatter-add by atomic additions, in no fixed order, on a GPU.
 
-    Only those whose first index is ``among`` two numbers, the last one too, if these
-    are given.
+    With ``among``, only updates whose first index lies in this closed range are added.
     """
     return _scattered(equation, reads, names, "add", as_they_come=True, among=among)
 
@@ -118,7 +117,7 @@ def _scattered(
     else:
         inside = geometry.inside(b, begins)
     if among is not None:
-        bounds = Argument("least", among[0]), Argument("most", among[1])
+        bounds = Argument("first", among[0]), Argument("last", among[1])
         inside = _within(b, begins[0], bounds, inside)
     if inside is not None and function:
         begins = _or_zero(b, begins, inside)
@@ -131,7 +130,7 @@ def _scattered(
         value = b.scalar(updates, source)
         own = b.operand(target, written=True)
         b.store(own, value, steps, inside, adds=True)
-        yield b.nest(updates.type.shape, "additions at computed places, as they come")
+        yield b.nest(updates.type.shape, "atomic additions at computed indices")
         return
     else:
         dtype, name = compute_dtype(target.dtype), names[equation.outputs[0]]
@@ -141,7 +140,7 @@ def _scattered(
         result = b.compute(name, function, *arguments, dtype=dtype, of=dtype)
         b.store(own, result, steps, inside)
     in_order = () if unique else geometry.meeting_axes()
-    reason = "writes at computed places, in the order of the updates"
+    reason = "writes at computed indices, in the order of the updates"
     yield _updates_nest(b, target, updates.type.shape, in_order, reason)
 
 
@@ -152,7 +151,7 @@ def _updates_nest(
     in_order: Sequence[int],
     reason: str,
 ) -> Nest:
-    """The nest whose other axes are outside those in order, a contiguous one inside."""
+    """The nest with parallel axes outside ordered ones, a contiguous one innermost."""
     if not in_order:
         return b.nest(extents, reason)
     strides = target.strides
@@ -165,7 +164,7 @@ def _updates_nest(
 
 
 def dynamic_slice(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """The slice read from where the scalars say."""
+    """Read the slice that begins at the scalar positions."""
     x, *starts = equation.inputs
     output = equation.outputs[0]
     if not output.type.size:
@@ -176,13 +175,13 @@ def dynamic_slice(equation: Equation, reads: Reads, names: Names) -> Iterable[Ne
     if isinstance(source, Place):
         source, steps = _moved(b, source, starts, x.type.shape, shape, reads)
     b.move(x, source, output_place(equation), source_at=steps)
-    yield b.nest(shape, "a slice from a computed place")
+    yield b.nest(shape, "a slice at a computed index")
 
 
 def dynamic_update_slice(
     equation: Equation, reads: Reads, names: Names
 ) -> Iterable[Nest]:
-    """The update put where the scalars say."""
+    """Write the update at the scalar positions."""
     x, update, *starts = equation.inputs
     if not update.type.size:
         return
@@ -190,7 +189,7 @@ def dynamic_update_slice(
     shape, target = update.type.shape, output_place(equation)
     target, steps = _moved(b, target, starts, x.type.shape, shape, reads)
     b.move(update, source_of(update, reads), target, target_at=steps)
-    yield b.nest(shape, "a slice put at a computed place")
+    yield b.nest(shape, "a slice written at a computed index")
 
 
 def _moved(
@@ -201,7 +200,7 @@ def _moved(
     sizes: Shape,
     reads: Reads,
 ) -> tuple[Place, list[Step]]:
-    """The slice of ``sizes`` at ``starts``: by its offset, and by computed steps."""
+    """The slice of ``sizes`` at ``starts``, as a constant offset and computed steps."""
     steps: list[Step] = []
     known = [0] * len(sizes)
     for axis, start in enumerate(starts):
@@ -229,7 +228,7 @@ def _within(
     bounds: tuple[Constant | Argument, Argument],
     known: Value | None,
 ) -> Value:
-    """Whether a position is within bounds, and what is ``known`` is true too."""
+    """Whether a position is within bounds, and ``known`` is true."""
     for function, bound in zip(("ge", "le"), bounds, strict=True):
         test = b.compute("inside", function, begin, bound, dtype=_BOOL, of=_I64)
         if known is not None:
@@ -240,7 +239,7 @@ def _within(
 
 
 def _or_zero(b: NestBuilder, begins: Sequence[Value], inside: Value) -> list[Value]:
-    """The positions, or 0 where the window is not inside."""
+    """The positions, or 0 if the window is not inside."""
     return [
         b.compute(f"{v.name}_safe", "select", inside, v, _ZERO, dtype=_I64, of=_I64)
         for v in begins
@@ -248,7 +247,7 @@ def _or_zero(b: NestBuilder, begins: Sequence[Value], inside: Value) -> list[Val
 
 
 class _Geometry:
-    """Windows in an operand of ``extents``; the array of them has ``ndim`` axes."""
+    """Windows in an operand of ``extents``; the array of windows has ``ndim`` axes."""
 
     def __init__(
         self, windows: Windows, extents: Shape, sizes: Shape, ndim: int
@@ -260,7 +259,7 @@ class _Geometry:
         self.last = [extents[axis] - sizes[axis] for axis in windows.indexed_axes]
 
     def begins(self, b: NestBuilder, indices: Atom, reads: Reads) -> list[Value]:
-        """Where windows begin along each indexed axis, loaded."""
+        """Load where windows begin along each indexed axis."""
         assert isinstance(indices, Var)
         where = place_of(indices, reads)
         strides = [0] * self.ndim
@@ -275,7 +274,7 @@ class _Geometry:
         return values
 
     def clamped(self, b: NestBuilder, begins: Sequence[Value]) -> list[Value]:
-        """The positions moved inwards."""
+        """The positions clamped to the operand."""
         axes = zip(begins, self.windows.indexed_axes, self.last, strict=True)
         return [_clamped(b, begin, axis, last) for begin, axis, last in axes]
 
@@ -299,15 +298,15 @@ class _Geometry:
         return Place(place.array, place.dtype, tuple(strides), place.offset)
 
     def steps(self, begins: Sequence[Value], place: Place) -> list[Step]:
-        """The way from the operand's first window to the one at ``begins``."""
+        """The steps from the operand's first window to the one at ``begins``."""
         axes = zip(begins, self.windows.indexed_axes, strict=True)
         return [Step(begin, place.strides[axis]) for begin, axis in axes]
 
     def meeting_axes(self) -> list[int]:
-        """The axes of the array of windows along which two elements may be one place.
+        """The axes of the array of windows along which two may share an element.
 
-        Not those of a batch, nor those of windows that are as wide as the operand and
-        have no position along it.
+        Batch axes are not among them, nor axes along which windows span the whole
+        operand and have no position.
         """
         kept = self.windows.kept(len(self.extents))
         free = {

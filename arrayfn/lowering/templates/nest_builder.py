@@ -1,4 +1,4 @@
-"""Nests written by hand: operands by how they are read, scalars one after the other."""
+"""A builder for nests written by hand: operands with strides, scalar statements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from arrayfn.primitives.base import Reduction
 
 @dataclass(frozen=True)
 class Place:
-    """Memory that holds a value: ``array`` with a stride for each axis of the value."""
+    """Where a value lies: ``array``, and a stride for each axis of the value."""
 
     array: Var
     dtype: DType
@@ -39,15 +39,15 @@ class Place:
     offset: int = 0
 
     def raw(self) -> Place:
-        """The same memory as integers, where halves and bools are only moved."""
+        """The same memory as integers, to copy bits of 16-bit floats and bools."""
         return replace(self, dtype=_RAW.get(self.dtype, self.dtype))
 
     def spread(self, ndim: int) -> Place:
-        """A scalar's memory as that of ``ndim`` axes."""
+        """A scalar's memory, with stride 0 along ``ndim`` axes."""
         return replace(self, strides=(0,) * ndim)
 
     def begin_at(self, starts: Sequence[int], steps: Sequence[int]) -> Place:
-        """The part that begins at ``starts`` and goes on in ``steps``."""
+        """The slice from ``starts`` in ``steps``."""
         strides = zip(starts, self.strides, strict=True)
         offset = self.offset + sum(start * stride for start, stride in strides)
         pairs = zip(steps, self.strides, strict=True)
@@ -92,7 +92,7 @@ def output_place(equation: Equation) -> Place:
 
 
 class NestBuilder:
-    """Statements of a nest over ``axes``, all of them of the element level."""
+    """Collects statements of a nest over ``axes``, all at the element level."""
 
     def __init__(self, equation: Equation, names: Mapping[Var, str]) -> None:
         self.equation = equation
@@ -102,14 +102,14 @@ class NestBuilder:
         self.taken: set[str] = set()
 
     def operand(self, place: Place, *, written: bool = False) -> int:
-        """The number of a new operand, whose strides belong to the nest's axes."""
+        """Add an operand, with strides for the nest's axes; its index."""
         self.operands.append(
             ArrayOperand(place.array, place.dtype, place.strides, place.offset, written)
         )
         return len(self.operands) - 1
 
     def value(self, name: str, dtype: DType) -> Value:
-        """A new value; told apart if its name is taken."""
+        """A new value; its name gets a number if it is taken."""
         unique, number = name, 0
         while unique in self.taken:
             number += 1
@@ -118,7 +118,7 @@ class NestBuilder:
         return Value(unique, compute_dtype(dtype))
 
     def load(self, name: str, operand: int, at: Sequence[Step] = ()) -> Value:
-        """What ``operand`` has at the place being computed, ``at`` steps further."""
+        """Load ``operand`` at the current element, moved by the steps ``at``."""
         result = self.value(name, self.operands[operand].dtype)
         source = self.equation.source
         self.statements.append(Load(result, operand, "element", 0, source, tuple(at)))
@@ -143,7 +143,7 @@ class NestBuilder:
         target_at: Sequence[Step] = (),
         where: Value | None = None,
     ) -> None:
-        """Copy elements of ``atom`` to ``target``, bit by bit."""
+        """Copy the bits of ``atom`` to ``target``."""
         if isinstance(source, Place):
             source, target = source.raw(), target.raw()
         value = self.scalar(atom, source, source_at)
@@ -172,7 +172,7 @@ class NestBuilder:
     def reduce(
         self, name: str, function: str, argument: Value, form: Reduction
     ) -> Value:
-        """What ``argument`` has come to; ``form`` has the identity of ``function``."""
+        """Reduce ``argument`` by ``function``, whose identity ``form`` has."""
         result = self.value(name, argument.dtype)
         self.statements.append(
             Reduce(
@@ -195,19 +195,19 @@ class NestBuilder:
         *,
         adds: bool = False,
     ) -> None:
-        """Put, or add, ``value`` at the place being computed, ``at`` steps further."""
+        """Store or add ``value`` at the current element, moved by the steps ``at``."""
         source = self.equation.source
         self.statements.append(
             Store(operand, value, "element", 0, source, tuple(at), where, adds)
         )
 
     def index(self, scalar: Scalar, dtype: DType) -> Value:
-        """``scalar`` as a 64-bit integer; what is too great for one stays great."""
+        """``scalar`` as int64; larger unsigned numbers become the largest int64."""
         assert isinstance(scalar, Value)
         name = f"{scalar.name}_index"
         if dtype == dtypes.uint64:
-            greatest = Constant(2**63 - 1, dtype)
-            scalar = self.compute(name, "min", scalar, greatest, dtype=dtype, of=dtype)
+            largest = Constant(2**63 - 1, dtype)
+            scalar = self.compute(name, "min", scalar, largest, dtype=dtype, of=dtype)
         if dtype == dtypes.int64:
             return scalar
         function = f"convert_{short_name(dtype)}"
@@ -215,7 +215,7 @@ class NestBuilder:
         return self.compute(name, function, scalar, dtype=i64, of=i64)
 
     def nest(self, extents: Shape, reason: str, in_order: Collection[int] = ()) -> Nest:
-        """The nest over axes of ``extents``, outermost first as memory lies.
+        """The nest over axes of ``extents``, reordered so that strides decrease.
 
         At most one axis is ``in_order``.
         """
@@ -225,7 +225,7 @@ class NestBuilder:
     def as_written(
         self, extents: Shape, reason: str, in_order: Collection[int]
     ) -> Nest:
-        """The nest over axes of ``extents``, unit axes and all."""
+        """The nest over axes of ``extents``, in this order, unit axes included."""
         return Nest(
             tuple(Axis(n, k in in_order) for k, n in enumerate(extents)),
             tuple(self.operands),

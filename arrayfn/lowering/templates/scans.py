@@ -1,9 +1,9 @@
-"""Cumulative primitives: a running value along one axis, stored as it goes.
+"""Cumulative primitives: a running value along one axis, stored at each element.
 
-A single long row is cut into chunks of a fixed length: the chunks are reduced, what
-they come to is scanned, and each is scanned beginning with what is before it. That is
-more arithmetic, but on all threads; sums also become more accurate. Products stay in
-order: those of few factors near 1 lose their last bits always to the same side.
+A single long row is cut into chunks of a fixed length. The chunks are reduced, their
+totals are scanned, and each chunk is scanned from the total before it. That takes more
+arithmetic, but uses all threads, and makes sums more accurate. Cumulative products stay
+serial: products of factors near 1 always lose their last bits to the same side.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from arrayfn.primitives.base import Primitive, Reduction
 Names = Mapping[Var, str]
 
 CHUNK: Final = 16384  # elements
-CHUNKS: Final = 8  # of fewer, the passes are not worth it
+CHUNKS: Final = 8  # with fewer, three passes take longer than one
 
 
 SCANS: Final[dict[str, tuple[str, Primitive]]] = {
@@ -45,7 +45,7 @@ SCANS: Final[dict[str, tuple[str, Primitive]]] = {
 def scan(
     equation: Equation, reads: Reads, names: Names, *, cut: bool = True
 ) -> Iterable[Nest]:
-    """The nests of a cumulative primitive; without ``cut``, a long row is one nest."""
+    """The nests of a cumulative primitive; ``cut`` allows to cut a long row."""
     function, reduction = SCANS[equation.primitive.name]
     form = reduction.kernel
     assert isinstance(form, Reduction)
@@ -91,7 +91,7 @@ class _Scan:
         self.result = names[equation.outputs[0]]
 
     def whole(self, source: Place, target: Place, shape: tuple[int, ...]) -> Nest:
-        """Rows from their beginning to their end."""
+        """Scan each row serially."""
         b = NestBuilder(self.equation, self.names)
         value = b.load(self.names[self.x], b.operand(source))
         total = b.reduce(self.result, self.function, value, self.form)
@@ -99,10 +99,10 @@ class _Scan:
         return b.nest(shape, "a running value along one axis", (self.axis,))
 
     def in_chunks(self, source: Place, target: Place) -> Iterable[Nest]:
-        """Rows in chunks, and what is left of them."""
+        """Scan rows in chunks, and the remainder."""
         shape, axis = self.x.type.shape, self.axis
         count, left = divmod(shape[axis], CHUNK)
-        # The extents of chunks' totals, and of the elements: in chunks, and in each.
+        # The extents of the totals, and of the elements as chunks.
         counts = self.at_axis(shape, count)
         inside = (*counts, CHUNK)
         totals, before = (
@@ -133,7 +133,7 @@ class _Scan:
         return (*shape[: self.axis], extent, *shape[self.axis + 1 :])
 
     def cut(self, place: Place) -> Place:
-        """The axis as chunks, and one more for the elements of a chunk."""
+        """The axis split in two: chunks, and the elements of a chunk."""
         step = place.strides[self.axis]
         strides = self.at_axis(place.strides, step * CHUNK)
         return replace(place, strides=(*strides, step))
@@ -142,19 +142,19 @@ class _Scan:
         return replace(place, offset=place.offset + distance * place.strides[self.axis])
 
     def totals(self, source: Place, target: Place, extents: tuple[int, ...]) -> Nest:
-        """What each chunk comes to."""
+        """The total of each chunk."""
         b = NestBuilder(self.equation, self.names)
         value = b.load(self.names[self.x], b.operand(source))
         total = b.reduce(self.result, self.form.function, value, self.form)
         operand = b.operand(replace(target, strides=(*target.strides, 0)), written=True)
         b.statements.append(Store(operand, total, "outer", 1, self.equation.source))
         last = len(extents) - 1
-        return b.nest(extents, "what each chunk of a row comes to", (last,))
+        return b.nest(extents, "the total of each chunk of a row", (last,))
 
     def continued(
         self, source: Place, before: Place, target: Place, extents: tuple[int, ...]
     ) -> Nest:
-        """Chunks, each from what is before it."""
+        """Scan each chunk from the total before it."""
         b = NestBuilder(self.equation, self.names)
         last = len(extents) - 1
         position = b.value("position", dtypes.int64)
@@ -174,5 +174,5 @@ class _Scan:
         )
         total = b.reduce(self.result, self.function, term, self.form)
         b.store(b.operand(target, written=True), total)
-        reason = "a running value, from what is before each chunk"
+        reason = "a running value, from the total before each chunk"
         return b.nest(extents, reason, (last,))

@@ -1,4 +1,4 @@
-"""concatenate and pad: elements copied into parts of the output, the rest filled."""
+"""concatenate and pad: copies elements into parts of the output, fills the rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Names = Mapping[Var, str]
 
 
 def concatenate(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """Each operand copied into its part of the output."""
+    """Copy each operand into its part of the output."""
     axis: int = equation.params["axis"]
     target = output_place(equation)
     steps = (1,) * len(target.strides)
@@ -50,12 +50,12 @@ def _copy(
 
 
 def pad(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """The operand's elements at their places, and the value around and between them."""
+    """Copy the operand's elements; store the value around and between them."""
     x, value = equation.inputs
     target = output_place(equation)
     shape = equation.outputs[0].type.shape
     config = equation.params["config"]
-    # Of each axis: the first element that is kept, how many are, and where they go.
+    # For each axis: the first element that is kept, how many are, and their offset.
     firsts, counts, places, steps = [], [], [], []
     for extent, n, (low, _, inner) in zip(x.type.shape, shape, config, strict=True):
         step = inner + 1
@@ -85,14 +85,14 @@ def pad(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
         source = source_of(x, reads)
         if isinstance(source, Place):
             source = source.begin_at(firsts, (1,) * len(shape))
-        reason = "the operand at its place"
+        reason = "the operand at its offset"
         yield _copy(equation, names, x, source, part, tuple(counts), reason)
 
 
 def _around(
     shape: Shape, begin: Sequence[int], counts: Sequence[int]
 ) -> Iterator[tuple[Shape, Shape]]:
-    """Boxes (starts, extents) that cover what is outside one box, each place once."""
+    """Disjoint boxes (starts, extents) that cover everything outside one box."""
     starts, extents = [0] * len(shape), list(shape)
     for axis, n in enumerate(shape):
         end = begin[axis] + counts[axis]

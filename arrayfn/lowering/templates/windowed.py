@@ -1,4 +1,4 @@
-"""Sliding windows: elements copied from where they lie to one place in each window."""
+"""Sliding windows: copies each element to its position in every window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Names = Mapping[Var, str]
 
 
 def sliding_windows(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """Every element of every window, read by its affine place."""
+    """Copy every element of every window, read at an affine index."""
     (x,) = equation.inputs
     output = equation.outputs[0]
     if not output.type.size:

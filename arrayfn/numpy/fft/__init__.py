@@ -1,6 +1,6 @@
-"""Fourier transforms under NumPy's names: the array API's extension, and fft2 beside.
+"""Fourier transforms under NumPy's names: the array API's extension, and fft2.
 
-Differentiable, mapped and compiled as everything else; rows run on all threads.
+They can be differentiated, mapped and compiled; rows run on all threads.
 """
 
 from __future__ import annotations

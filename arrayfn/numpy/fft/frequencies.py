@@ -1,4 +1,4 @@
-"""Frequencies of a transform's elements, and the order that has 0 in the middle."""
+"""fftfreq, rfftfreq, fftshift and ifftshift."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ def fftfreq(
 ) -> Array:
     """The frequencies of the elements of a transform, in cycles per unit of ``d``.
 
-    ``d`` is the distance of samples; the result is float64 unless ``dtype`` says
-    otherwise.
+    ``d`` is the distance of samples. The result is float64 by default.
 
     >>> fftfreq(5, d=0.1)
     array([ 0.,  2.,  4., -4., -2.])
@@ -60,7 +59,7 @@ def _frequencies(
 
 
 def fftshift(x: ArrayLike, axes: Axis = None) -> Array:
-    """``x`` with the element of frequency 0 moved from the front to the middle.
+    """Move the element of frequency 0 from the front to the middle.
 
     >>> fftshift(np.arange(5))
     array([3, 4, 0, 1, 2])

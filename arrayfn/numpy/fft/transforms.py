@@ -50,7 +50,7 @@ def _dtype(name: str, given: DType, complex: bool) -> DType:
 def _along(
     kind: str, name: str, x: ArrayLike, n: int | None, axis: int, norm: str | None
 ) -> Array:
-    """The transform of ``kind`` along one axis, cut or padded with zeros before."""
+    """The transform of ``kind`` along one axis, which is first truncated or padded."""
     type = ops.type_of_operand(name, x)
     place = ops.normalize_axis(name, axis, type.ndim)
     extent = type.shape[place]
@@ -71,7 +71,7 @@ def _along(
 
 
 def _fitted(x: Array, axis: int, wanted: int) -> Array:
-    """The first ``wanted`` elements along ``axis``, followed by zeros if too few."""
+    """The first ``wanted`` elements along ``axis``, padded with zeros."""
     extent = x.shape[axis]
     if wanted < extent:
         return slice_along(x, 0, wanted, axis)
@@ -88,10 +88,9 @@ def fft(
 ) -> Array:
     """The discrete Fourier transform along ``axis``: complex.
 
-    Of the first ``n`` elements, or of all and as many zeros as are missing. ``norm``
-    is "backward" (the inverse divides by n), "forward" (this one does) or "ortho" (each
-    by the root of n). float32 and complex64 stay single precision. As all functions
-    here, it is computed by NumPy's pocketfft.
+    The axis is truncated or padded with zeros to ``n`` elements. ``norm`` is "backward"
+    (the inverse divides by n), "forward" (this transform does) or "ortho" (each divides
+    by the square root of n). float32 and complex64 stay in single precision.
 
     >>> import numpy as np
     >>> fft(np.array([1.0, 0.0, 0.0, 0.0]))
@@ -110,7 +109,7 @@ def ifft(
 def rfft(
     a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
 ) -> Array:
-    """The transform of real elements: its first n // 2 + 1, which determine the rest.
+    """The first n // 2 + 1 elements of the transform of real elements.
 
     >>> import numpy as np
     >>> rfft(np.array([1.0, 2.0, 3.0])).shape
@@ -122,7 +121,7 @@ def rfft(
 def irfft(
     a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
 ) -> Array:
-    """The inverse of ``rfft``, of ``n`` elements (of an even number by default).
+    """The inverse of ``rfft``, with ``n`` elements (by default an even number).
 
     >>> import numpy as np
     >>> irfft(rfft(np.array([1.0, 2.0, 3.0])), n=3)
@@ -134,7 +133,7 @@ def irfft(
 def hfft(
     a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
 ) -> Array:
-    """The (real) transform of what is Hermitian, given by its first n // 2 + 1."""
+    """The real transform of a Hermitian vector, given by n // 2 + 1 elements."""
     opposite = _OPPOSITE[_norm("hfft", norm)]
     return _along("irfft", "hfft", conj(a), n, axis, opposite)
 
@@ -179,7 +178,7 @@ def _axes(
         raise ShapeError(
             f"{name}: {len(extents)} extents for {len(places)} axes", user_location()
         )
-    # As NumPy has it, -1 is all of an axis.
+    # As in NumPy, -1 means the whole axis.
     return [None if n == -1 else n for n in extents], places
 
 
@@ -191,7 +190,7 @@ def _over(
     axes: Sequence[int] | None,
     norm: str | None,
 ) -> Array:
-    """The complex transform along one axis after another, the last first."""
+    """The complex transform along several axes, the last first."""
     extents, places = _axes(name, x, s, axes)
     type = ops.type_of_operand(name, x)
     x = ops.convert(x, _dtype(name, type.dtype, True))
@@ -206,9 +205,9 @@ def fftn(
     axes: Sequence[int] | None = None,
     norm: str | None = "backward",
 ) -> Array:
-    """``fft`` along several axes (None: all, or the last of as many as ``s`` has).
+    """``fft`` along several axes (None: all, or the last ``len(s)`` axes).
 
-    ``s`` are the extents that the axes are cut or padded to.
+    The axes are truncated or padded to the extents ``s``.
     """
     return _over("fft", "fftn", a, s, axes, norm)
 
@@ -248,7 +247,7 @@ def irfftn(
     axes: Sequence[int] | None = None,
     norm: str | None = "backward",
 ) -> Array:
-    """The inverse of ``rfftn``; the last of ``s`` is even unless it is given."""
+    """The inverse of ``rfftn``; by default the last extent is even."""
     extents, places = _axes("irfftn", a, s, axes)
     if not places:
         raise ShapeError("irfftn transforms at least one axis", user_location())

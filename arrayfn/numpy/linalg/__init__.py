@@ -1,10 +1,10 @@
 """Linear algebra, under NumPy's names and the array API's: ``arrayfn.numpy.linalg``.
 
-Arrays (..., m, n) are batches of matrices. float32, float64 and complex ones keep their
-dtype; integers become float64. Compiled, they are LAPACK's work, a matrix of a batch an
-item, in the same plan as everything else. What NumPy raises ``LinAlgError`` for (a
-matrix that is singular or not positive definite, an iteration that does not converge)
-has NaN or infinite results.
+Arrays (..., m, n) are batches of matrices. float32, float64 and complex matrices keep
+their dtype; integers become float64. In compiled code they are steps of the plan, with
+one work item per matrix. Where NumPy raises ``LinAlgError`` (a matrix that is singular
+or not positive definite, an iteration that does not converge), results are NaN or
+infinite.
 """
 
 from __future__ import annotations

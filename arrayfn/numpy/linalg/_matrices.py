@@ -14,16 +14,16 @@ from arrayfn.numpy.manipulation import broadcast_to, matrix_transpose
 
 
 def inexact(name: str, x: ArrayLike) -> Array:
-    """``x`` as an array that LAPACK computes with: integers become float64.
+    """``x`` in a dtype that LAPACK supports: integers become float64.
 
-    DTypeError for half precision, which LAPACK does not have.
+    Raises DTypeError for float16 and bfloat16, which LAPACK lacks.
     """
     (value,) = together(name, x)
     return value
 
 
 def together(name: str, *operands: ArrayLike) -> list[Array]:
-    """``operands`` of one dtype that LAPACK computes with."""
+    """``operands`` in a common dtype that LAPACK supports."""
     dtype = ops.common_dtype(name, operands)
     if dtype in dtypes.HALVES:
         raise DTypeError(
@@ -37,7 +37,7 @@ def together(name: str, *operands: ArrayLike) -> list[Array]:
 
 
 def as_array(x: ArrayLike, dtype: DType) -> Array:
-    """``x`` as an array of ``dtype``, which a Python number becomes too."""
+    """``x``, an array or a Python number, as an array of ``dtype``."""
     type = ops.type_of_operand("asarray", x)
     if ops.is_number(x):
         return ops.full(ops.number_in(x), type.shape, dtype)
@@ -45,7 +45,7 @@ def as_array(x: ArrayLike, dtype: DType) -> Array:
 
 
 def matrix(name: str, x: ArrayLike) -> Array:
-    """``x`` as ``inexact`` matrices (..., m, n); ShapeError if it has none."""
+    """``x`` as ``inexact`` matrices (..., m, n); ShapeError for less than two axes."""
     x = inexact(name, x)
     check_matrix(name, x.shape)
     return x
@@ -88,7 +88,7 @@ def hermitian_part(x: Array) -> Array:
 
 
 def from_triangle(x: Array, lower: bool, conjugate: bool = True) -> Array:
-    """The Hermitian (else symmetric) matrices of which x has one triangle; it is read.
+    """The Hermitian (or symmetric) matrices with this triangle of x.
 
     >>> import numpy as np
     >>> from_triangle(np.array([[1.0, 9.0], [2.0, 3.0]]), lower=True)

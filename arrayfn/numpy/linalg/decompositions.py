@@ -1,8 +1,8 @@
-"""Factorizations of matrices (..., m, n), each for itself in a batch.
+"""Factorizations of batches of matrices (..., m, n).
 
-Where a factorization fails (a matrix that is not positive definite, an iteration that
-does not converge, NaNs in the operand) its results are NaN, for compiled code cannot
-raise; NumPy raises ``LinAlgError``.
+If a factorization fails (a matrix that is not positive definite, an iteration that does
+not converge, NaN in the operand), the results for that matrix are NaN, because compiled
+code cannot raise. NumPy raises ``LinAlgError``.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def cholesky(
 ) -> Array:
     """The lower triangular L with x = L L^H, or U with x = U^H U if ``upper``.
 
-    x (..., n, n) is Hermitian and positive definite; of one that is not definite the
-    factor is NaN. ``symmetrize_input`` takes (x + x^H) / 2 for x, which makes the
-    gradient Hermitian; without it only the lower triangle is read.
+    x (..., n, n) is Hermitian and positive definite; otherwise the factor is NaN.
+    ``symmetrize_input`` uses (x + x^H) / 2, which makes the gradient Hermitian; without
+    it only the lower triangle is read.
 
     >>> import numpy as np
     >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]]))
@@ -100,10 +100,9 @@ def eigh(
 ) -> EighResult:
     """Eigenvalues w (..., n), ascending, and eigenvectors, columns of V (..., n, n).
 
-    x (..., n, n) is Hermitian: x = V diag(w) V^H. ``symmetrize_input`` takes
-    (x + x^H) / 2 for x; without it only the triangle that ``UPLO`` names ("L" or "U")
-    is read. The derivative of the eigenvectors is not finite where eigenvalues are
-    equal.
+    x (..., n, n) is Hermitian: x = V diag(w) V^H. ``symmetrize_input`` uses
+    (x + x^H) / 2; without it only the triangle ``UPLO`` ("L" or "U") is read. The
+    derivatives of eigenvectors are not finite if eigenvalues are equal.
 
     >>> import numpy as np
     >>> eigh(np.array([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
@@ -123,7 +122,7 @@ def eigvalsh(
 
 
 def _hermitian(name: str, x: ArrayLike, uplo: str | None, symmetrize: bool) -> Array:
-    """``x``, in whose lower triangle is what is asked for."""
+    """``x`` with the triangle ``uplo`` as its lower triangle."""
     if uplo not in (None, "L", "U"):
         raise ArgumentError(f"{name} takes UPLO 'L' or 'U', not {uplo!r}")
     x = m.square(name, x)
@@ -136,7 +135,7 @@ def eig(x: ArrayLike, /) -> EigResult:
     """Eigenvalues w (..., n) and eigenvectors, columns of V (..., n, n), both complex.
 
     x (..., n, n) V = V diag(w). Each vector has norm 1 and a real largest element. The
-    derivative of the vectors is not finite where eigenvalues are equal.
+    derivatives of the vectors are not finite if eigenvalues are equal.
 
     >>> import numpy as np
     >>> eig(np.array([[0.0, 1.0], [-1.0, 0.0]])).eigenvalues
@@ -184,10 +183,10 @@ def svd(
     """U (..., m, m), singular values s (..., k), descending, and V^H (..., n, n).
 
     x (..., m, n) = U diag(s) V^H, and k = min(m, n). With ``full_matrices=False`` U is
-    (..., m, k) and V^H (..., k, n). With ``compute_uv=False`` s alone. A
-    ``hermitian`` x is treated as any other. The derivative of the vectors is not
-    finite where singular values are equal, and square factors of a matrix that is not
-    square have none.
+    (..., m, k) and V^H (..., k, n). With ``compute_uv=False`` only s is returned.
+    ``hermitian`` has no effect. The derivatives of the vectors are not finite if
+    singular values are equal. Square factors of a matrix that is not square have no
+    derivatives.
 
     >>> import numpy as np
     >>> svd(np.array([[0.0, 2.0], [1.0, 0.0]])).S

@@ -29,7 +29,7 @@ Order = float | str | None
 
 
 def _inexact(name: str, x: ArrayLike) -> Array:
-    """``x`` in floating point; halves too, as these are no factorizations."""
+    """``x`` in floating point, float16 and bfloat16 included."""
     type = ops.type_of_operand(name, x)
     return m.as_array(x, ops.floating_dtype(type.dtype))
 
@@ -48,8 +48,8 @@ def vector_norm(
 ) -> Array:
     """The ``ord`` norm over ``axis`` (all, if None): sum(abs(x)**ord)**(1/ord).
 
-    Infinity is the largest absolute value, minus infinity the least, and 0 counts what
-    is not 0.
+    Infinity is the largest absolute value, minus infinity the smallest, and 0 counts
+    nonzero elements.
 
     >>> import numpy as np
     >>> vector_norm(np.array([3.0, -4.0])), vector_norm(np.array([3.0, -4.0]), ord=1)
@@ -61,7 +61,7 @@ def vector_norm(
 
 
 def _largest(sizes: Array, **where_to: Any) -> Array:
-    """The largest of some absolute values; 0 of nothing."""
+    """The largest of some absolute values; 0 for no elements."""
     initial = None if sizes.size else 0
     return max(sizes, initial=initial, **where_to)
 
@@ -93,9 +93,9 @@ def matrix_norm(
 ) -> Array:
     """The ``ord`` norm of the matrices x (..., m, n).
 
-    ``"fro"`` is the root of the sum of squares, ``"nuc"`` the sum of singular values, 2
-    and -2 the largest and the least of them, 1 and -1 the largest and least sum of
-    absolute values of a column, infinity and minus infinity of a row.
+    ``"fro"`` is the root of the sum of squares, ``"nuc"`` the sum of singular values. 2
+    and -2 are the largest and smallest singular value, 1 and -1 the largest and
+    smallest absolute sum of a column, infinity and minus infinity that of a row.
 
     >>> import numpy as np
     >>> matrix_norm(np.diag([3.0, -4.0])), matrix_norm(np.diag([3.0, -4.0]), ord=2)
@@ -143,8 +143,9 @@ def norm(
 ) -> Array:
     """The norm of vectors over one axis, or of matrices over two.
 
-    Without ``axis``, x itself is a vector or a matrix; without ``ord`` too, the root of
-    the sum of all squares. The orders are those of ``vector_norm`` and ``matrix_norm``.
+    Without ``axis``, x is a vector or a matrix. Without ``ord`` as well, it is the root
+    of the sum of all squares. The orders are those of ``vector_norm`` and
+    ``matrix_norm``.
 
     >>> import numpy as np
     >>> norm(np.array([[3.0, 0.0], [0.0, 4.0]]))
@@ -171,7 +172,7 @@ def norm(
 def cond(x: ArrayLike, /, p: Order = None) -> Array:
     """The condition number (...) of x: its norm times that of its inverse.
 
-    With p None or 2, -2: the ratio of the largest and least singular values.
+    For p None or 2, -2 it is the ratio of the largest and smallest singular values.
     """
     x = m.matrix("cond", x)
     if p in (None, 2, -2):
@@ -180,6 +181,6 @@ def cond(x: ArrayLike, /, p: Order = None) -> Array:
         return divide(small, large) if p == -2 else divide(large, small)
     m.check_square("cond", x.shape)
     value = multiply(matrix_norm(x, ord=p), matrix_norm(inv(x), ord=p))
-    # Without an inverse the number is infinite; NaN only of a matrix with NaNs.
+    # Infinite for a singular matrix; NaN only for a matrix with NaN.
     given = sum(absolute(x), axis=(-2, -1))
     return where((value != value) & (given == given), math.inf, value)

@@ -1,4 +1,4 @@
-"""Products of matrices and vectors, as the array API's ``linalg`` has them; powers."""
+"""Products of matrices and vectors of the array API's ``linalg``; powers; expm."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cross(x: ArrayLike, y: ArrayLike, /, *, axis: int = -1) -> Array:
 
 
 def outer(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Each element of the vector x (n,) times each of y (m,): (n, m)."""
+    """The products of each element of x (n,) with each of y (m,): (n, m)."""
     for operand in (x, y):
         type = ops.type_of_operand("outer", operand)
         if type.ndim != 1:
@@ -58,9 +58,9 @@ def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike = None) -> Array
 
 
 def multi_dot(arrays: Sequence[ArrayLike]) -> Array:
-    """The product of matrices, in the order of multiplication that costs least.
+    """The product of matrices, in the cheapest order.
 
-    The first may be a row, and the last a column, as a vector.
+    The first may be a vector (a row), and the last a vector (a column).
 
     >>> import numpy as np
     >>> multi_dot([np.ones((2, 3)), np.ones((3, 5)), np.ones(5)])
@@ -111,7 +111,7 @@ def _best_splits(extents: Sequence[int]) -> dict[tuple[int, int], int]:
 
 
 def matrix_power(x: ArrayLike, n: int, /) -> Array:
-    """x (..., m, m) times itself, n times in all; its inverse for negative n."""
+    """The n-th power of x (..., m, m); of its inverse for negative n."""
     m.check_square("matrix_power", ops.type_of_operand("matrix_power", x).shape)
     n = ops.whole(n)
     if n < 0:
@@ -154,8 +154,8 @@ _PADE_7 = (
 def expm(x: ArrayLike, /, *, max_squarings: int = 16) -> Array:
     """The exponential (..., n, n) of the matrices x, by scaling and squaring.
 
-    Of matrices whose 1-norm is too great for ``max_squarings`` it is NaN: above 3.5e5
-    in float64 and 2.6e5 in float32, and twice that for each squaring more.
+    It is NaN for matrices whose 1-norm is too large for ``max_squarings``: above 3.5e5
+    in float64 and 2.6e5 in float32, and twice that for each further squaring.
 
     >>> import numpy as np
     >>> np.round(expm(np.array([[0.0, 1.0], [0.0, 0.0]])), 12)
@@ -175,7 +175,7 @@ def expm(x: ArrayLike, /, *, max_squarings: int = 16) -> Array:
         max_squarings = int(np.clip(np.max(known, initial=0), 0, max_squarings))
         power = _squared(power, squarings, 0, max_squarings)
     else:
-        # Rounds of squarings, of which those that no matrix needs are passed over.
+        # Rounds of squarings; rounds that no matrix needs are skipped.
         done = 0
         while done < max_squarings:
             stop = min(max(1, 2 * done), max_squarings)
@@ -186,11 +186,11 @@ def expm(x: ArrayLike, /, *, max_squarings: int = 16) -> Array:
 
 
 def _squared(power: Array, squarings: Array, start: int, stop: int) -> Array:
-    """Those of the ``squarings`` of each matrix that are from ``start`` to ``stop``."""
+    """The ``squarings`` of each matrix from number ``start`` to ``stop``."""
     for k in range(start, stop):
         doubled = (squarings > k)[..., None, None]
-        # Only what is squared is multiplied: anything else could overflow, and spoil
-        # the gradient.
+        # Multiply only matrices that are squared: others could overflow, and make the
+        # gradient NaN.
         half = where(doubled, power, zeros_like(power))
         power = where(doubled, matmul(half, half), power)
     return power
@@ -199,7 +199,7 @@ def _squared(power: Array, squarings: Array, start: int, stop: int) -> Array:
 def _squared_if(
     needed: Array, power: Array, squarings: Array, start: int, stop: int
 ) -> Array:
-    """The same, if ``needed`` is 1; ``power`` itself if it is 0."""
+    """``_squared`` if ``needed`` is 1; ``power`` itself if it is 0."""
 
     def kept(power: Array, squarings: Array) -> list[Array]:
         return [power]
@@ -216,7 +216,7 @@ def _squared_if(
 
 
 def _approximant(x: Array, coefficients: tuple[float, ...]) -> Array:
-    """The diagonal Pade approximant with these coefficients of its numerator."""
+    """The diagonal Pade approximant with these coefficients of the numerator."""
     unit = eye(x.shape[-1], dtype=x.dtype)
     square = matmul(x, x)
     odd = coefficients[1] * unit

@@ -1,7 +1,7 @@
 """Systems of equations, inverses and determinants of matrices (..., n, n).
 
-A singular matrix has an infinite or NaN solution, for compiled code cannot raise; NumPy
-raises ``LinAlgError``.
+A singular matrix has an infinite or NaN solution, because compiled code cannot raise.
+NumPy raises ``LinAlgError``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def solve(a: ArrayLike, b: ArrayLike, /) -> Array:
 
 
 def with_sides(name: str, a: Array, b: Array, solve: Any) -> Array:
-    """``solve(a, b)`` with equal leading axes; a vector ``b`` is a column for it."""
+    """``solve(a, b)`` with equal leading axes; a vector ``b`` becomes a column."""
     is_vector = len(b.shape) == 1
     if is_vector:
         b = expand_dims(b, 1)
@@ -106,9 +106,10 @@ def inv(x: ArrayLike, /) -> Array:
 
 @custom_jvp
 def _inv(x: Array) -> Array:
-    """By L^-T U^-T of the transposed matrix, which x is by columns; rows are permuted.
+    """The inverse by L^-T U^-T of the transposed matrix, with permuted rows.
 
-    U^-T is triangular: its zeros are not multiplied.
+    Row-major x is the column-major transpose. U^-T is triangular; its zeros are not
+    multiplied.
     """
     factors, _, permutation = apply(linalg_lu.lu, x)
     parts = {"left": True, "transpose": False, "conjugate": False}
@@ -127,7 +128,7 @@ def _inv_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arra
 def tensorsolve(
     a: ArrayLike, b: ArrayLike, /, axes: Sequence[int] | None = None
 ) -> Array:
-    """x with tensordot(a, x, b.ndim) = b; ``axes`` of a are moved to its end first."""
+    """x with tensordot(a, x, b.ndim) = b; first ``axes`` of a are moved to its end."""
     a, b = m.together("tensorsolve", a, b)
     if axes is not None:
         a = moveaxis(a, tuple(axes), tuple(range(-len(axes), 0)))
@@ -160,7 +161,7 @@ def tensorinv(x: ArrayLike, /, ind: int = 2) -> Array:
 
 
 def _factors(x: Array) -> tuple[Array, Array, Array]:
-    """LU factors, the permutation of rows, and the sign of that."""
+    """LU factors, the permutation of rows, and its sign."""
     by_columns, pivots, permutation = apply(linalg_lu.lu, matrix_transpose(x))
     swapped = pivots != arange(x.shape[-1], dtype=np.int32)
     odd = sum(swapped, axis=-1, dtype=np.int32) & np.int32(1)
@@ -171,8 +172,8 @@ def _factors(x: Array) -> tuple[Array, Array, Array]:
 def det(x: ArrayLike, /) -> Array:
     """The determinant (...) of x (..., n, n).
 
-    Its derivative is the matrix of cofactors, also where x is singular; of more than 3
-    rows the second derivative is not defined where the rank is below n - 1.
+    Its derivative is the matrix of cofactors, also for singular x. With more than 3
+    rows the second derivative is not defined if the rank is below n - 1.
 
     >>> import numpy as np
     >>> float(np.round(det(np.array([[1.0, 2.0], [3.0, 4.0]])), 12))
@@ -198,10 +199,10 @@ def _det_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arra
 
 
 def _adjugate(x: Array) -> Array:
-    """The adjugate, det(x) inv(x) where that is defined: 0 of a rank below n - 1.
+    """The adjugate: det(x) inv(x) for regular x, and 0 for a rank below n - 1.
 
-    Up to 3 rows by its polynomials, else by LU factors, and by singular values where
-    some matrix has a pivot of 0 before its last one.
+    Up to 3 rows it is computed by its polynomials, otherwise by LU factors, or by
+    singular values if some matrix has a pivot of 0 before the last one.
     """
     n = x.shape[-1]
     if n == 1:
@@ -241,9 +242,9 @@ def _cross(a: Array, b: Array) -> Array:
 
 
 def _adjugate_of_factors(lu: Array, permutation: Array, products: Array) -> Array:
-    """By LU factors of which all pivots but the last are not 0.
+    """The adjugate by LU factors whose pivots, except the last, are not 0.
 
-    It is det(x) inv(x), with the product of the other pivots for det(x) / pivot.
+    It is det(x) inv(x), where det(x) / pivot is the product of the other pivots.
     """
     n = lu.shape[-1]
     corner = arange(n) == n - 1
@@ -258,7 +259,7 @@ def _adjugate_of_factors(lu: Array, permutation: Array, products: Array) -> Arra
 
 
 def _adjugate_of_singular_values(x: Array) -> Array:
-    """That of u, of the singular values, and of vh, in the reverse order."""
+    """The product of the adjugates of vh, the singular values, and u."""
     u, s, vh = svd(x)
     n = s.shape[-1]
     others = where(eye(n, dtype=bool), 1.0, s[..., None, :])
@@ -279,9 +280,9 @@ def _substitute(a: Array, b: Array, *, lower: bool, unit: bool) -> Array:
 def slogdet(x: ArrayLike, /) -> SlogdetResult:
     """The sign (...) of the determinant of x (..., n, n), and its logarithm (...).
 
-    ``det(x) == sign * exp(logabsdet)``. Of complex matrices the sign has norm 1. Of
-    singular ones it is 0, the logarithm is negative infinity, and the derivative, that
-    of the inverse, infinite or NaN.
+    ``det(x) == sign * exp(logabsdet)``. For complex matrices the sign has norm 1. For
+    singular ones it is 0, the logarithm is -inf, and the derivative, which needs the
+    inverse, is infinite or NaN.
 
     >>> import numpy as np
     >>> slogdet(np.diag([2.0, -0.5])).sign
@@ -327,9 +328,8 @@ def pinv(
 ) -> Array:
     """The Moore-Penrose inverse (..., n, m) of x (..., m, n).
 
-    Singular values up to ``rtol`` (or ``rcond``) times the largest count as 0; by
-    default that is 10 max(m, n) times the spacing of numbers at 1. A ``hermitian`` x is
-    treated as any other.
+    Singular values up to ``rtol`` (or ``rcond``) times the largest count as 0; the
+    default is 10 max(m, n) machine epsilons. ``hermitian`` has no effect.
     """
     x = m.matrix("pinv", x)
     if rcond is None:
@@ -358,7 +358,7 @@ def _pinv_jvp(
 ) -> tuple[Array, Array]:
     """Golub and Pereyra, The differentiation of pseudo-inverses (1973), equation 4.12.
 
-    It holds where the rank is constant, also where singular values are equal.
+    It holds for constant rank, also if singular values are equal.
     """
     x, t = primals[0], tangents[0]
     p = _pinv(*primals)
@@ -370,9 +370,9 @@ def _pinv_jvp(
 
 
 def _inverse_singular_values(s: Array, rcond: Array) -> Array:
-    """1 / s, and 0 where s is up to ``rcond`` times the largest."""
-    least = rcond[..., None] * s[..., :1]
-    kept = s > least
+    """1 / s, and 0 for s up to ``rcond`` times the largest."""
+    threshold = rcond[..., None] * s[..., :1]
+    kept = s > threshold
     return where(kept, 1.0 / where(kept, s, 1.0), 0.0)
 
 
@@ -384,11 +384,10 @@ def matrix_rank(
     *,
     rtol: ArrayLike | None = None,
 ) -> Array:
-    """How many singular values (..., min(m, n)) of x are greater than ``tol``.
+    """The number of singular values (..., min(m, n)) of x greater than ``tol``.
 
-    By default that is ``rtol`` times the largest, and ``rtol`` max(m, n) times the
-    spacing of numbers at 1. Of an array with less than two axes: whether any element is
-    not 0.
+    ``tol`` is by default ``rtol`` times the largest, and ``rtol`` max(m, n) machine
+    epsilons. For an array with less than two axes: whether any element is not 0.
     """
     x = m.inexact("matrix_rank", x)
     if len(x.shape) < 2:
@@ -399,19 +398,19 @@ def matrix_rank(
     if tol is None:
         rtol = _relative_spacing(x) if rtol is None else rtol
         tol = max(s, axis=-1) * m.as_array(rtol, s.dtype)
-    least = m.as_array(tol, s.dtype)
-    return sum(s > least[..., None], axis=-1, dtype=np.int64)
+    threshold = m.as_array(tol, s.dtype)
+    return sum(s > threshold[..., None], axis=-1, dtype=np.int64)
 
 
 def lstsq(
     a: ArrayLike, b: ArrayLike, /, rcond: float | None = None
 ) -> tuple[Array, Array, Array, Array]:
-    """The x (..., n, k) of least norm that minimises |a x - b|, and more about it.
+    """The x (..., n, k) of smallest norm that minimises |a x - b|, and more.
 
-    a is (..., m, n), b (m,) or (..., m, k); the leading axes broadcast. Then come the
-    squared distances (..., k) (NumPy has none where the rank is less than n), the rank
-    (...) of a, and its singular values. Those up to ``rcond`` times the largest count
-    as 0; by default that is max(m, n) times the spacing of numbers at 1.
+    a is (..., m, n), b (m,) or (..., m, k); the leading axes broadcast. The other
+    results are the squared residuals (..., k) (NumPy returns none if the rank is less
+    than n), the rank (...) of a, and its singular values. Those up to ``rcond`` times
+    the largest count as 0; the default is max(m, n) machine epsilons.
 
     >>> import numpy as np
     >>> a, b = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]]), np.array([1.0, 2.0, 3.0])

@@ -1,4 +1,4 @@
-"""Vector quantisation: points by the nearest of a few."""
+"""Vector quantisation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from arrayfn.numpy._operands import Array, ArrayLike
 def vq(
     obs: ArrayLike, code_book: ArrayLike, check_finite: bool = True
 ) -> tuple[Array, Array]:
-    """For each row of ``obs`` (n, d) the nearest row of ``code_book`` (m, d).
+    """The nearest row of ``code_book`` (m, d) for each row of ``obs`` (n, d).
 
-    Gives their numbers (int64) and the Euclidean distances. ``check_finite`` is there
-    for SciPy's sake: nothing is checked.
+    Returns their indices (int64) and the Euclidean distances. ``check_finite`` has no
+    effect.
 
     >>> import numpy as np
     >>> vq(np.array([[0.1], [0.8]]), np.array([[0.0], [1.0]]))

@@ -1,7 +1,7 @@
 """Factorizations and systems under SciPy's names, on matrices (..., m, n).
 
-``arrayfn.numpy.linalg`` says what failures look like. Arguments that only save memory
-or checks (``overwrite_a``, ``check_finite``) are taken and change nothing.
+``arrayfn.numpy.linalg`` describes failures. Arguments that only save memory or checks
+(``overwrite_a``, ``check_finite``) are accepted and have no effect.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def cholesky(
 ) -> Array:
     """U with a = U^H U, or L with a = L L^H if ``lower``.
 
-    Of a, Hermitian, the lower triangle is read if ``lower``, else the upper one.
+    a is Hermitian; its lower triangle is read if ``lower``, else the upper one.
 
     >>> cholesky(np.array([[4.0, 2.0], [7.0, 5.0]]))
     array([[2., 1.],
@@ -65,7 +65,7 @@ def cho_solve(
     overwrite_b: bool = False,
     check_finite: bool = True,
 ) -> Array:
-    """x with a x = b, from what ``cho_factor(a)`` returned.
+    """x with a x = b, from the result of ``cho_factor(a)``.
 
     >>> a = np.array([[4.0, 2.0], [2.0, 5.0]])
     >>> cho_solve(cho_factor(a), np.array([6.0, 7.0]))
@@ -96,9 +96,9 @@ def solve(
 ) -> Array:
     """x with a x = b: a (..., n, n), b (n,) or (..., n, k).
 
-    ``assume_a="pos"`` says that a is positive definite, and takes its Cholesky factor;
-    "gen", "sym" and "her" take LU factors. All but "gen" read one triangle of a, the
-    lower one if ``lower``.
+    ``assume_a="pos"`` uses the Cholesky factor of a positive definite a; "gen", "sym"
+    and "her" use LU factors. All except "gen" read one triangle of a, the lower one if
+    ``lower``.
 
     >>> a = np.array([[2.0, 1.0], [9.0, 3.0]])
     >>> solve(a, np.array([3.0, 5.0]), assume_a="sym")
@@ -127,10 +127,10 @@ def solve_triangular(
     overwrite_b: bool = False,
     check_finite: bool = True,
 ) -> Array:
-    """x with op(a) x = b, of one triangle of a (..., n, n).
+    """x with op(a) x = b, for one triangle of a (..., n, n).
 
-    op is nothing for ``trans`` 0 or "N", a transposition for 1 or "T", and with a
-    conjugation for 2 or "C".
+    op is the identity for ``trans`` 0 or "N", the transpose for 1 or "T", and the
+    conjugate transpose for 2 or "C".
 
     >>> solve_triangular(np.array([[2.0, 1.0], [0.0, 4.0]]), np.array([4.0, 8.0]))
     array([1., 2.])
@@ -164,7 +164,7 @@ def _operation(trans: int | str) -> int:
 def lu_factor(
     a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True
 ) -> tuple[Array, Array]:
-    """LU factors of a in one matrix, and the row each was swapped with."""
+    """LU factors of a in one matrix, and the pivots, with which rows are swapped."""
     factors, pivots, _ = lax_linalg.lu(a)
     return factors, pivots
 
@@ -176,7 +176,7 @@ def lu_solve(
     overwrite_b: bool = False,
     check_finite: bool = True,
 ) -> Array:
-    """x with op(a) x = b, from what ``lu_factor(a)`` returned; ``trans`` as above.
+    """x with op(a) x = b, from ``lu_factor(a)``; ``trans`` as in ``solve_triangular``.
 
     >>> a = np.array([[0.0, 2.0], [3.0, 1.0]])
     >>> lu_solve(lu_factor(a), np.array([2.0, 4.0]))
@@ -247,8 +247,8 @@ def qr(
 ) -> Any:
     """Q and R with a = Q R; mode "economic" has min(m, n) columns of Q, "r" only R.
 
-    With ``pivoting`` also the order (..., n) of columns with a[..., order] = Q R, in
-    which those of the diagonal of R do not grow.
+    With ``pivoting`` it also returns the order (..., n) of columns with
+    a[..., order] = Q R, for which the diagonal of R does not increase in magnitude.
     """
     if mode not in ("full", "economic", "r"):
         raise ArgumentError(
@@ -268,9 +268,9 @@ def qr_multiply(
     overwrite_a: bool = False,
     overwrite_c: bool = False,
 ) -> tuple[Array, ...]:
-    """c Q, or Q c in mode "left", and R, of a = Q R with min(m, n) columns of Q.
+    """c Q (Q c in mode "left") and R, for a = Q R with min(m, n) columns of Q.
 
-    With ``pivoting`` also the order of columns; see ``qr``.
+    With ``pivoting`` it also returns the order of columns; see ``qr``.
     """
     if mode not in ("left", "right"):
         raise ArgumentError(
@@ -314,8 +314,8 @@ def eigh(
 ) -> Any:
     """Eigenvalues, ascending, and eigenvectors of Hermitian a; a v = w b v with b.
 
-    b is positive definite; its Cholesky factor makes the problem one without b. Of both
-    the lower triangle is read if ``lower``, else the upper one.
+    b is positive definite; its Cholesky factor reduces the problem to one without b.
+    The lower triangles are read if ``lower``, else the upper ones.
     """
     a = m.from_triangle(m.square("eigh", a), lower)
     if b is None:
@@ -341,7 +341,7 @@ def eigvalsh(a: ArrayLike, b: ArrayLike | None = None, lower: bool = True) -> Ar
 def eigh_tridiagonal(d: ArrayLike, e: ArrayLike, *, eigvals_only: bool = False) -> Any:
     """Eigenvalues, ascending, and eigenvectors of the real tridiagonal matrix.
 
-    d (n,) is its diagonal, e (n - 1,) what is on either side of it.
+    d (n,) is its diagonal, e (n - 1,) its sub- and superdiagonal.
 
     >>> d, e = np.array([2.0, 2.0]), np.array([1.0])
     >>> eigh_tridiagonal(d, e, eigvals_only=True)
@@ -367,7 +367,7 @@ def eigh_tridiagonal(d: ArrayLike, e: ArrayLike, *, eigvals_only: bool = False) 
 def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
     """T and unitary Z with a = Z T Z^H; T is triangular for ``output="complex"``.
 
-    A "real" one has a block of two rows for each pair of conjugate eigenvalues.
+    For "real" it has a block of two rows for each pair of conjugate eigenvalues.
     """
     if output not in ("real", "complex"):
         raise ArgumentError(f"output is 'real' or 'complex', not {output!r}")
@@ -384,7 +384,7 @@ def hessenberg(
     overwrite_a: bool = False,
     check_finite: bool = True,
 ) -> Any:
-    """H, zero below its subdiagonal; with ``calc_q``, also unitary Q: a = Q H Q^H."""
+    """The Hessenberg form H; with ``calc_q`` also unitary Q with a = Q H Q^H."""
     a = m.square("hessenberg", a)
     n = a.shape[-1]
     reduced, taus = lax_linalg.hessenberg(a)

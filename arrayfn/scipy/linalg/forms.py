@@ -1,6 +1,6 @@
-"""Matrices of a form, under SciPy's names.
+"""Structured matrices, under SciPy's names.
 
-Those of a vector (..., n) have its leading axes.
+For a vector (..., n) they have its leading axes.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ def block_diag(*arrs: ArrayLike) -> Array:
     return concatenate(rows, axis=0)
 
 
-def vectors(name: str, x: ArrayLike, least: int = 1) -> Array:
-    """``x`` as vectors (..., n); ShapeError if n is less than ``least``."""
+def vectors(name: str, x: ArrayLike, minimum: int = 1) -> Array:
+    """``x`` as vectors (..., n); ShapeError if n is less than ``minimum``."""
     value = atleast_1d(asarray(x))
-    if value.shape[-1] < least:
+    if value.shape[-1] < minimum:
         raise ShapeError(
-            f"{name} takes at least {least} elements, not {value.shape[-1]}",
+            f"{name} takes at least {minimum} elements, not {value.shape[-1]}",
             user_location(),
         )
     return value
 
 
 def _joined(name: str, *parts: Array) -> Array:
-    """Vectors (..., n) one after the other; the leading axes broadcast."""
+    """Join vectors (..., n); the leading axes broadcast."""
     batch = ops.broadcast_shape(name, [part.shape[:-1] for part in parts])
     spread = [broadcast_to(part, (*batch, part.shape[-1])) for part in parts]
     return concatenate(spread, axis=-1)
@@ -65,8 +65,8 @@ def _joined(name: str, *parts: Array) -> Array:
 def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     """The matrix with first column c, first row r, and equal elements on diagonals.
 
-    Without r, that is conj(c); the first element is c's. c is (..., m), r (..., n); the
-    leading axes broadcast.
+    r is conj(c) by default; its first element is ignored. c is (..., m), r (..., n);
+    the leading axes broadcast.
 
     >>> toeplitz(np.array([1, 2, 3]), np.array([0, 8, 9]))
     array([[1, 8, 9],
@@ -81,10 +81,10 @@ def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
 
 
 def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
-    """The matrix with first column c, last row r, and equal elements across diagonals.
+    """The matrix with first column c, last row r, and equal elements on antidiagonals.
 
-    Without r, zeros are below the first one across. c is (..., m), r (..., n); the
-    leading axes broadcast (SciPy has them from 1.19 on).
+    r is zero by default. c is (..., m), r (..., n); the leading axes broadcast (in
+    SciPy from 1.19 on).
 
     >>> hankel(np.array([1, 2, 3]))
     array([[1, 2, 3],
@@ -99,7 +99,7 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
 
 
 def circulant(c: ArrayLike) -> Array:
-    """The matrix whose columns are c, each one place further down than the last.
+    """The matrix whose columns are c, shifted cyclically by one more row each.
 
     >>> circulant(np.array([1, 2, 3]))
     array([[1, 3, 2],
@@ -112,7 +112,7 @@ def circulant(c: ArrayLike) -> Array:
 
 
 def companion(a: ArrayLike) -> Array:
-    """The matrix whose eigenvalues are the roots of the polynomial, highest first.
+    """The matrix whose eigenvalues are the roots of the polynomial a.
 
     >>> companion(np.array([1.0, -10.0, 31.0, -30.0]))
     array([[ 10., -31.,  30.],
@@ -143,7 +143,7 @@ def leslie(f: ArrayLike, s: ArrayLike) -> Array:
     return concatenate([row, broadcast_to(rest, (*batch, n - 1, n))], axis=-2)
 
 
-# Of an order alone: constants.
+# Constants that depend on their order alone.
 
 
 def hilbert(n: int) -> Array:
@@ -168,9 +168,9 @@ def hadamard(n: int, dtype: type = int) -> Array:
 
 
 def helmert(n: int, full: bool = False) -> Array:
-    """Orthonormal contrasts (n - 1, n): each row is one element against those before.
+    """Orthonormal contrasts (n - 1, n): each row compares an element with those before.
 
-    ``full`` has the row of the mean before them.
+    With ``full`` the row of the mean comes first.
     """
     rows = np.arange(n)[:, None]
     made = np.tril(np.ones((n, n)), -1) - np.diag(np.arange(n))

@@ -1,6 +1,6 @@
-"""Functions of matrices, and equations, by Schur's form.
+"""Functions of matrices and matrix equations, by the Schur form.
 
-Derivatives, of solutions to second order: Higham, Functions of Matrices (2008),
+Derivatives, for solutions up to second order: Higham, Functions of Matrices (2008),
 sections 3.1 and 6.1.
 """
 
@@ -30,7 +30,7 @@ from arrayfn.transforms.custom import custom_jvp, stop_gradient
 
 
 def _batched(function: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """``function`` of matrices, for ``count`` axes before them."""
+    """``function`` of matrices, mapped over ``count`` leading axes."""
     for _ in range(count):
         function = vmap(function)
     return function
@@ -39,7 +39,7 @@ def _batched(function: Callable[..., Any], count: int) -> Callable[..., Any]:
 def _by_columns(
     step: Callable[[Array, Array, Any], Array], like: Array, xs: Any
 ) -> Any:
-    """The matrix whose column j is ``step(those before, j, xs[j])``."""
+    """The matrix whose column j is ``step(previous columns, j, xs[j])``."""
     n = like.shape[-1]
 
     def next_column(known: Array, row: Any) -> Any:
@@ -54,14 +54,14 @@ def _by_columns(
 
 
 def _back(a: Array, b: Array) -> Array:
-    """The x with a x = b, of the upper triangle of a."""
+    """x with a x = b, for the upper triangle of a."""
     return lax_linalg.triangular_solve(a, b, left_side=True)
 
 
 def solve_sylvester(a: ArrayLike, b: ArrayLike, q: ArrayLike) -> Array:
     """x (m, n) with a x + x b = q: a (m, m), b (n, n), q (m, n).
 
-    It exists where no eigenvalue of a is one of -b (Bartels and Stewart, Solution of
+    It exists if a and -b have no common eigenvalue (Bartels and Stewart, Solution of
     the matrix equation AX + XB = C, 1972).
 
     >>> x = solve_sylvester(np.diag([1.0, 2.0]), np.eye(1), np.array([[4.0], [6.0]]))
@@ -81,10 +81,10 @@ def solve_sylvester(a: ArrayLike, b: ArrayLike, q: ArrayLike) -> Array:
 
 
 def _solved(a: Array, b: Array, q: Array) -> Array:
-    """By complex Schur forms, and two steps of refinement; linear in q.
+    """The solution by complex Schur forms and two refinement steps; linear in q.
 
-    The forms are constants to derivatives. A step of refinement, exact in its first
-    term, has a derivative of one order more than what it refines.
+    Derivatives treat the forms as constants. A refinement step gives correct
+    derivatives of one order more than the value that it refines.
     """
     r, u = schur(stop_gradient(a), "complex")
     s, v = schur(stop_gradient(b), "complex")
@@ -112,9 +112,9 @@ def _solved(a: Array, b: Array, q: Array) -> Array:
 def sqrtm(a: ArrayLike) -> Array:
     """The principal square root of a (..., n, n), complex: its square is a.
 
-    Of matrices without eigenvalues that are real and negative (Bjorck and Hammarling, A
-    Schur method for the square root of a matrix, 1983). NaN of a singular matrix that
-    has no square root; its derivative is not defined where two eigenvalues are 0.
+    a has no negative real eigenvalues (Bjorck and Hammarling, A Schur method for the
+    square root of a matrix, 1983). It is NaN for a singular matrix without a square
+    root. Its derivative is not defined if two eigenvalues are 0.
 
     >>> np.round(sqrtm(np.array([[33.0, 24.0], [48.0, 57.0]])).real, 9)
     array([[5., 2.],
@@ -133,8 +133,8 @@ def _root(a: Array) -> Array:
     def column(known: Array, j: Array, row: Any) -> Array:
         side, root = row
         before = places < j
-        # What is before column j, plus its root, times it, is that of the operand.
-        # Between eigenvalues of 0 the equation is 0 x = 0: any x will do, here 0.
+        # (columns before j plus root j) times column j equals the operand's column j.
+        # For two eigenvalues of 0 the equation is 0 x = 0; choose x = 0.
         sums = roots + root
         add = where(before, where(sums == 0, 1, root), 1)
         inner = known + add * eye(len(places), dtype=t.dtype)
@@ -142,7 +142,7 @@ def _root(a: Array) -> Array:
 
     roots = sqrt(diagonal(t))
     root = _by_columns(column, t, (matrix_transpose(t), roots))
-    # Where the equation was 0 x = y there is no root.
+    # If the equation is 0 x = y there is no root.
     above = places[:, None] < places
     free = any(above & (roots[:, None] + roots == 0))
     limit = 1000.0 * len(places) * float(np.finfo(t.dtype).eps) * max(absolute(t))
@@ -158,7 +158,7 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 
 
 def funm(a: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Array:
-    """``func`` of a matrix (n, n) whose eigenvalues differ, complex.
+    """``func`` of a matrix (n, n) with distinct eigenvalues, complex.
 
     ``func`` maps arrays elementwise. There is no derivative, and no estimate of the
     error (Parlett, A recurrence among the elements of functions of triangular matrices,
@@ -187,7 +187,7 @@ def funm(a: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Arr
 def rsf2csf(
     T: ArrayLike, Z: ArrayLike, check_finite: bool = True
 ) -> tuple[Array, Array]:
-    """A complex Schur form, T triangular, from a real one: Z T Z^H stays the same."""
+    """The complex, triangular Schur form from a real one, with the same Z T Z^H."""
     t, z = m.together("rsf2csf", T, Z)
     triangle, turned = schur(t, "complex")
     return triangle, matmul(z.astype(turned.dtype), turned)

@@ -1,6 +1,6 @@
-"""Matrices by formula: SciPy's special matrices.
+"""SciPy's special matrices.
 
-Those that are functions of arrays are traced; those of a number alone are constants.
+Functions of arrays are traced; matrices that depend on a number alone are constants.
 Sources: Higham, The Test Matrix Toolbox for MATLAB (1995); SciPy's documentation.
 """
 
@@ -64,7 +64,7 @@ def _on_diagonal(values: Array, place: int, count: int) -> Array:
 
 
 def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
-    """The matrix by which v of n elements becomes ``convolve(a, v, mode)``.
+    """The matrix whose product with v of n elements is ``convolve(a, v, mode)``.
 
     a is (..., m).
     """
@@ -83,16 +83,16 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
         )
     first, length = rows[mode]
     places = np.arange(first, first + length)[:, None] - np.arange(n)
-    # Beyond a's ends there is nothing; a place below 0 would count from the end.
+    # Mask positions outside a; negative ones would count from the end.
     beyond = (places < 0) | (places >= count)
     chosen = np.where(beyond, count, places)
     return take(a, chosen, axis=-1, mode="fill", fill_value=0)
 
 
 def invhilbert(n: int, exact: bool = False) -> Array:
-    """The inverse of the Hilbert matrix, whose elements are whole; rounded to float64.
+    """The inverse of the Hilbert matrix, whose elements are integers, in float64.
 
-    With ``exact``, int64; ArgumentError where that is too small.
+    With ``exact`` it is int64; ArgumentError on overflow.
     """
     rows = [[_inverse_of_hilbert(n, i, j) for j in range(n)] for i in range(n)]
     return _whole("invhilbert", rows, exact)

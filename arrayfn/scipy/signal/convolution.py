@@ -19,7 +19,7 @@ from arrayfn.primitives.convolution_forms import Roles
 from arrayfn.tracing import apply
 
 DIRECT: Final = 64
-"""Up to so many products for an element, ``convolve`` adds them up directly."""
+"""Up to so many products per element, ``convolve`` uses the direct method."""
 MODES: Final = ("full", "same", "valid")
 
 
@@ -28,9 +28,9 @@ def convolve(
 ) -> Array:
     """The convolution of two arrays with the same number of axes.
 
-    ``mode`` is "full", "same" (the middle part, of ``in1``'s shape) or "valid" (what
-    does not reach over a border). ``method`` is "direct", "fft", or "auto", which takes
-    transforms for long floating-point operands.
+    ``mode`` is "full", "same" (the central part, of ``in1``'s shape) or "valid" (only
+    full overlaps). ``method`` is "direct", "fft", or "auto", which uses transforms for
+    long floating-point operands.
 
     >>> import numpy as np
     >>> convolve(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0, 0.5]))
@@ -78,8 +78,8 @@ def convolve2d(
 ) -> Array:
     """The convolution of two matrices.
 
-    Beyond the border of ``in1`` is ``fillvalue`` ("fill"), its opposite side ("wrap"),
-    or its mirror image ("symm").
+    ``in1`` is extended by ``fillvalue`` ("fill"), periodically ("wrap"),
+    or by its mirror image ("symm").
     """
     x, y = _operands("convolve2d", in1, in2, mode)
     if len(x.shape) != 2:
@@ -113,8 +113,8 @@ def correlate2d(
 ) -> Array:
     """The cross-correlation of two matrices; arguments are those of ``convolve2d``.
 
-    ``in2`` is conjugated. In mode "valid", where ``in1`` is the smaller, that is, as in
-    SciPy (whose ``correlate`` differs there).
+    ``in2`` is conjugated. In mode "valid", if ``in1`` is the smaller one, ``in1`` is
+    conjugated, as in SciPy (whose ``correlate`` differs).
     """
     if mode == "valid":
         x, y = _operands("correlate2d", in1, in2, mode)
@@ -122,7 +122,7 @@ def correlate2d(
             return convolve2d(y, lax.rev(anp.conj(x), (0, 1)), mode)[::-1, ::-1]
     reverse = lax.rev(in2, range(ops.type_of_operand("correlate2d", in2).ndim))
     if mode == "same":
-        # Of an even extent there are two middles: this has the one before.
+        # An even extent has two centres; use the first.
         x, y = _operands("correlate2d", in1, in2, mode)
         full = convolve2d(x, anp.conj(reverse), "full", boundary, fillvalue)
         starts = [n // 2 for n in y.shape]
@@ -179,7 +179,7 @@ def fftconvolve(
 
 
 def fast_length(n: int) -> int:
-    """The least number from ``n`` on that has no prime factor above 5.
+    """The smallest number >= ``n`` without prime factors above 5.
 
     >>> [fast_length(n) for n in (1, 7, 11, 1021)]
     [1, 8, 12, 1024]
@@ -201,7 +201,7 @@ def _operands(
     mode: str,
     axes: Sequence[int] | int | None = None,
 ) -> tuple[Array, Array]:
-    """Both in one dtype, and with the same number of axes."""
+    """Both operands in one dtype; checks that they have the same number of axes."""
     if mode not in MODES:
         raise ArgumentError(
             f"{name} has the modes 'full', 'same' and 'valid', not {mode!r}",
@@ -225,7 +225,7 @@ def _operands(
 def _larger_first(
     name: str, x: Array, y: Array, axes: Sequence[int] | None = None
 ) -> tuple[Array, Array]:
-    """The operands so that the first is as long as the second along each axis."""
+    """The operands, ordered so that the first is at least as long along each axis."""
     along = range(len(x.shape)) if axes is None else axes
     if all(x.shape[k] >= y.shape[k] for k in along):
         return x, y
@@ -239,7 +239,7 @@ def _larger_first(
 
 
 def _pads(kernel: Shape, mode: str) -> list[tuple[int, int]]:
-    """What a kernel reaches beyond the operand on each side."""
+    """The padding of the operand on each side for a kernel."""
     if mode == "full":
         return [(n - 1, n - 1) for n in kernel]
     if mode == "same":
@@ -248,7 +248,7 @@ def _pads(kernel: Shape, mode: str) -> list[tuple[int, int]]:
 
 
 def _valid(x: Array, kernel: Array) -> Array:
-    """The kernel over all places of ``x`` where it fits."""
+    """The kernel at all positions of ``x`` where it fits."""
     axes = tuple(range(len(x.shape)))
     roles: Roles = ((), (), (), axes)
     ones = (1,) * len(axes)

@@ -1,4 +1,4 @@
-"""Short-time Fourier transforms, and the power spectra that they average to.
+"""Short-time Fourier transforms, and power spectra by averaging them.
 
 Welch, The use of fast Fourier transform for the estimation of power spectra (1967).
 """
@@ -18,7 +18,7 @@ from arrayfn.primitives.windowed import sliding_windows
 from arrayfn.scipy.signal.trends import detrend as _detrend
 from arrayfn.tracing import apply
 
-# Coefficients of the windows that are sums of cosines.
+# Coefficients of windows that are sums of cosines.
 _COSINES: Final[dict[str, tuple[float, ...]]] = {
     "boxcar": (1.0,),
     "hann": (0.5, 0.5),
@@ -28,7 +28,7 @@ _COSINES: Final[dict[str, tuple[float, ...]]] = {
 
 
 def _window(window: Any, length: int) -> Any:
-    """The window's values: of a name (periodic), or as they are given."""
+    """The window's values; named windows are periodic."""
     if isinstance(window, str):
         if window not in _COSINES:
             raise ArgumentError(
@@ -48,7 +48,7 @@ def _window(window: Any, length: int) -> Any:
 
 
 class _Segments:
-    """How a signal is cut: lengths, the window, and whether half the spectrum does."""
+    """How a signal is segmented: lengths, window, one-sided spectrum or not."""
 
     def __init__(
         self,
@@ -116,11 +116,11 @@ def stft(
 ) -> tuple[Array, Array, Array]:
     """Frequencies, times, and the Fourier transform of each windowed segment of x.
 
-    Segments of ``nperseg`` share ``noverlap`` elements (half of them if None). With
-    ``boundary`` "zeros" half a segment is added on both sides, with ``padded`` as many
-    zeros as complete the last segment. The transform has the axes of x, with
-    frequencies in the place of ``axis``, and segments last. Its scale is SciPy's
-    "spectrum": a sine's amplitude is 1/2.
+    Segments of ``nperseg`` elements overlap by ``noverlap`` (None: half). ``boundary``
+    "zeros" adds half a segment of zeros on both sides; ``padded`` completes the last
+    segment with zeros. The transform has the axes of x, with frequencies instead of
+    ``axis``, and segments last. Its scale is SciPy's "spectrum": a sine of amplitude 1
+    gives 1/2.
     """
     (x,) = ops.floated("stft", x)
     place = ops.normalize_axis("stft", axis, len(x.shape))
@@ -193,13 +193,13 @@ def istft(
         side = cut.length // 2
         signal = signal[..., side : extent - side]
     times = np.arange(signal.shape[-1]) / fs
-    # The signal's axis stands where the earlier of the two was.
+    # The signal's axis replaces the first of the two.
     place = min(times_at, bins_at)
     return times, anp.moveaxis(signal, -1, place)
 
 
 def _added(segments: Array, cut: _Segments, extent: int) -> Array:
-    """Segments added up where they overlap: pieces of a step's length, shifted."""
+    """Overlap-add of segments, by shifted parts of one hop each."""
     pieces = -(-cut.length // cut.step)
     missing = pieces * cut.step - cut.length
     wide = _bordered(segments, 0, missing)
@@ -231,9 +231,9 @@ def csd(
 ) -> tuple[Array, Array]:
     """Frequencies, and the cross power spectral density of x and y.
 
-    The shorter of them is continued with zeros. By Welch's method: the mean (or
-    ``average="median"``, with the bias taken out) over windowed segments. ``scaling``
-    is "density" (per unit of frequency) or "spectrum".
+    The shorter one is padded with zeros. Welch's method: the mean over windowed
+    segments (or the median with its bias removed, ``average="median"``). ``scaling`` is
+    "density" (per unit of frequency) or "spectrum".
     """
     same = y is x
     dtype = ops.floating_dtype(ops.common_dtype("csd", (x, y)))
@@ -266,26 +266,26 @@ def csd(
         )
     counts = np.full(mean.shape[-1], scale)
     if onesided:
-        # All but frequency 0, and the last of an even length, stand for two.
+        # All frequencies count twice, except 0 and the last of an even length.
         counts[1 : (cut.nfft + 1) // 2] *= 2
     result = anp.multiply(mean, counts.astype(dtypes.real_of(mean.dtype)))
     return _frequencies(cut, fs, onesided), anp.moveaxis(result, -1, place)
 
 
 def _lengthened(x: Array, length: int) -> Array:
-    """x with zeros after it along the last axis."""
+    """x padded with zeros along the last axis."""
     missing = length - x.shape[-1]
     return anp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
 
 
 def _median(power: Array) -> Array:
-    """The median over segments, of real and imaginary parts."""
+    """The median over segments, separately for real and imaginary parts."""
     real = anp.median(anp.real(power), axis=-2)
     return lax.complex(real, anp.median(anp.imag(power), axis=-2))
 
 
 def _median_bias(count: int) -> float:
-    """The mean of the median of ``count`` powers of noise, over their mean."""
+    """The expected median of ``count`` noise powers, relative to their mean."""
     pairs = 2.0 * np.arange(1.0, (count - 1) // 2 + 1)
     return float(1.0 + np.sum(1.0 / (pairs + 1) - 1.0 / pairs))
 
@@ -303,7 +303,7 @@ def welch(
     axis: int = -1,
     average: str = "mean",
 ) -> tuple[Array, Array]:
-    """Frequencies, and the power spectral density of x: ``csd`` of it with itself.
+    """Frequencies, and the power spectral density of x: ``csd`` of x with itself.
 
     >>> x = np.sin(2 * np.pi * 0.25 * np.arange(1024))
     >>> frequencies, power = welch(x)

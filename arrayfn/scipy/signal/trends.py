@@ -1,4 +1,4 @@
-"""Trends taken out of signals."""
+"""Removal of trends from signals."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from arrayfn.numpy._operands import Array, ArrayLike
 def detrend(
     data: ArrayLike, axis: int = -1, type: str = "linear", bp: Sequence[int] | int = 0
 ) -> Array:
-    """``data`` less its mean ("constant") or its line of least squares ("linear").
+    """``data`` minus its mean ("constant") or its least-squares line ("linear").
 
-    Along ``axis``; with breakpoints ``bp``, a line for each part between them.
+    The fit is along ``axis``; with breakpoints ``bp``, one line for each part.
 
     >>> import numpy as np
     >>> detrend(np.array([1.0, 3.0, 5.0, 7.0])).round(12)
@@ -48,10 +48,10 @@ def detrend(
 
 
 def _without_line(x: Array) -> Array:
-    """Less the line of least squares along the last axis."""
+    """x minus the least-squares line along the last axis."""
     count = x.shape[-1]
     centred = np.arange(count) - (count - 1) / 2
-    scale = float(np.sum(centred**2)) or 1.0  # of one element the line is its mean
+    scale = float(np.sum(centred**2)) or 1.0  # for one element the line is its mean
     real = np.zeros(0, x.dtype).real.dtype
     time = (centred / np.sqrt(scale)).astype(real)
     slope = anp.sum(anp.multiply(x, time), axis=-1, keepdims=True)

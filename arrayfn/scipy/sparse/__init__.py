@@ -1,4 +1,4 @@
-"""Linear systems whose matrix is known by its products."""
+"""Linear systems with matrices given by their products."""
 
 from __future__ import annotations
 

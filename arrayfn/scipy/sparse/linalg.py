@@ -1,8 +1,8 @@
-"""Iterative solvers of linear systems: conjugate gradients and their kin.
+"""Iterative solvers of linear systems: cg, bicgstab and gmres.
 
-A system is given by a matrix or by a function that multiplies by it, of vectors or of
-pytrees. Each solver is one loop, differentiated as ``lax.custom_linear_solve`` is: by b
-and by what the function closes over, in both modes and every order.
+A system is given by a matrix, or by a function that multiplies vectors or pytrees by
+it. Each solver is one loop, differentiated by ``lax.custom_linear_solve``: by b and by
+what the function captures, in both modes and every order.
 
 Sources: Saad, Iterative Methods for Sparse Linear Systems (2003), algorithms 9.1 (CG),
 7.7 (BiCGSTAB) and 9.5 (GMRES); a solver of a transposed system has the transposed
@@ -23,13 +23,13 @@ from arrayfn.numpy._operands import Array
 from arrayfn.transforms import leaf_type, linear_transpose
 
 Operator = Callable[[Any], Any]
-_STEPS = 10  # times the number of unknowns: the most by default
-# A part of a vector that is smaller than this, relative to it, is rounding.
+_STEPS = 10  # default limit of iterations, per unknown
+# A relative part of a vector below this is rounding error.
 _NOTHING = 10.0
 
 
 class _Limits(NamedTuple):
-    """When to stop: at a residual of |b| times ``relative``, or at ``absolute``."""
+    """Stop at a residual of |b| times ``relative``, or of ``absolute``."""
 
     relative: float
     absolute: float
@@ -37,8 +37,8 @@ class _Limits(NamedTuple):
 
     def reached(self, residual: Array, b: Array) -> Array:
         """Whether the ``residual``, a vector, is small enough."""
-        least = anp.maximum(self.relative * _norm(b), self.absolute)
-        return _norm(residual) <= least
+        threshold = anp.maximum(self.relative * _norm(b), self.absolute)
+        return _norm(residual) <= threshold
 
 
 Solve = Callable[[Operator, Operator, Array, Array, _Limits], tuple[Array, Array]]
@@ -54,23 +54,23 @@ def cg(
     maxiter: int | None = None,
     M: Any = None,
 ) -> tuple[Any, Array]:
-    """The x with A x = b, by conjugate gradients; A is Hermitian, positive definite.
+    """x with A x = b, by conjugate gradients, for Hermitian positive definite A.
 
     Args:
-        A: a matrix (n, n), or a linear function from pytrees like b to such.
-        b: the right-hand side: a vector (n,), or a pytree of arrays.
-        x0: where to begin: of the form of b, zeros if it is not given. Solutions for
-            derivatives begin there too, where that is nearer than zero.
+        A: a matrix (n, n), or a linear function from pytrees like b to pytrees like b.
+        b: the right-hand side, a vector (n,) or a pytree of arrays.
+        x0: the initial guess, like b; zeros by default. Systems for derivatives start
+            there too if it is closer than zero.
         tol: the residual relative to b at which to stop (SciPy's ``rtol``).
-        atol: the residual at which to stop in any case.
-        maxiter: the most steps, ten times the number of unknowns if it is not given.
-        M: about the inverse of A, as A is given: it makes steps fewer.
+        atol: the absolute residual at which to stop.
+        maxiter: the most iterations; by default ten times the number of unknowns.
+        M: a preconditioner, approximately the inverse of A, given as A is.
 
     Returns:
-        x, and 0 if the residual became small enough, else the number of steps.
+        x, and 0 if the residual became small enough, else the number of iterations.
 
     Raises:
-        ArgumentError, ShapeError: if A, M or x0 is not of the form of b.
+        ArgumentError, ShapeError: A, M or x0 does not match b.
 
     >>> import numpy as np
     >>> x, info = cg(np.array([[4.0, 1.0], [1.0, 3.0]]), np.array([1.0, 2.0]))
@@ -90,9 +90,10 @@ def bicgstab(
     maxiter: int | None = None,
     M: Any = None,
 ) -> tuple[Any, Array]:
-    """The x with A x = b, by the stabilised biconjugate gradients of any A.
+    """x with A x = b, by stabilised biconjugate gradients, for any A.
 
-    Arguments and results are those of ``cg``. Where a step breaks down the loop ends.
+    Arguments and results are those of ``cg``. The loop ends if an iteration breaks
+    down.
 
     >>> import numpy as np
     >>> x, info = bicgstab(np.array([[4.0, 1.0], [0.0, 3.0]]), np.array([1.0, 3.0]))
@@ -113,11 +114,11 @@ def gmres(
     maxiter: int | None = None,
     M: Any = None,
 ) -> tuple[Any, Array]:
-    """The x with A x = b, by the least residual in a Krylov space, of any A.
+    """x with A x = b, by the smallest residual in a Krylov space, for any A.
 
-    Arguments and results are those of ``cg``; a step, as ``maxiter`` counts them, makes
-    a space of ``restart`` vectors anew. M multiplies from the right, so that residuals
-    are those of the system itself.
+    Arguments and results are those of ``cg``. ``maxiter`` counts restarts; each builds
+    a space of ``restart`` vectors. M multiplies from the right, so residuals are those
+    of the system itself.
 
     >>> import numpy as np
     >>> x, info = gmres(np.array([[4.0, 1.0], [0.0, 3.0]]), np.array([1.0, 3.0]))
@@ -164,7 +165,7 @@ def _solved(
     most = _STEPS * b.shape[0] if steps is None else steps
 
     def solved(multiply: Operator, nearly: Operator, b: Array) -> tuple[Array, Array]:
-        # What another right-hand side begins at may be far off.
+        # The guess may be far off for another right-hand side.
         nearer = _norm(b - multiply(start)) < _norm(b)
         x0 = anp.where(nearer, start, 0.0)
         return solve(multiply, nearly, b, x0, _Limits(relative, absolute, most))
@@ -232,7 +233,7 @@ def _inner(x: Array, y: Array) -> Array:
 
 
 def _ratio(x: Array, y: Array) -> Array:
-    """x / y, and 0 where y is 0: a step that broke down goes nowhere."""
+    """x / y, and 0 for y = 0, so that a broken-down iteration does not move."""
     return anp.where(y == 0, 0.0, x / anp.where(y == 0, 1.0, y))
 
 
@@ -309,7 +310,7 @@ def _gmres(
     epsilon = float(anp.finfo(b.dtype).eps)
 
     def arnoldi(k: Array, state: Any) -> Any:
-        """Column k of A M V[:size] = V H, with V made orthonormal twice over."""
+        """Column k of A M V[:size] = V H, with V orthonormalised twice."""
         basis, columns = state
         vector = apply(precondition(basis[k]))
         whole = _norm(vector)
@@ -319,7 +320,7 @@ def _gmres(
             vector = vector - anp.matmul(part, basis)
             parts = parts + part
         length = _norm(vector)
-        # What is left may be rounding alone: the space is all there is.
+        # The remainder may be rounding error alone: the space is complete.
         there = length > _NOTHING * epsilon * whole
         length = anp.where(there, length, 0.0)
         vector = anp.where(there, vector / anp.where(there, length, 1.0), 0.0)

@@ -18,9 +18,9 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 
-# Below this angle (squared) its sine divided by it is taken from the series.
+# Below this squared angle, sine over angle is computed by its series.
 _SMALL = 1e-6
-# How near to an end an Euler angle counts as there.
+# The distance from an end at which an Euler angle counts as degenerate.
 _NEAR = 1e-7
 
 
@@ -50,11 +50,11 @@ def _product(p: Array, q: Array) -> Array:
 class Rotation(NamedTuple):
     """A rotation, or an array of rotations: unit quaternions (..., 4), the scalar last.
 
-    It is a pytree, which functions take and give.
+    It is a pytree, so functions can take and return it.
 
     >>> import numpy as np
-    >>> turn = Rotation.from_euler("z", 90.0, degrees=True)
-    >>> np.round(turn.apply(np.array([1.0, 0.0, 0.0])), 6) + 0.0
+    >>> quarter = Rotation.from_euler("z", 90.0, degrees=True)
+    >>> np.round(quarter.apply(np.array([1.0, 0.0, 0.0])), 6) + 0.0
     array([0., 1., 0.])
     """
 
@@ -62,20 +62,20 @@ class Rotation(NamedTuple):
 
     @classmethod
     def from_quat(cls, quat: ArrayLike) -> Rotation:
-        """The rotation of quaternions (..., 4) of any length but 0, the scalar last."""
+        """The rotation of nonzero quaternions (..., 4), the scalar last."""
         value = _inexact(quat, 4, "Rotation.from_quat")
         return cls(value / _norm(value))
 
     @classmethod
     def from_matrix(cls, matrix: ArrayLike) -> Rotation:
-        """The rotation of orthogonal matrices (..., 3, 3) of determinant 1."""
+        """The rotation of orthogonal matrices (..., 3, 3) with determinant 1."""
         m = _inexact(matrix, 3, "Rotation.from_matrix")
         if m.ndim < 2 or m.shape[-2] != 3:
             raise ShapeError(
                 f"Rotation.from_matrix takes matrices (..., 3, 3), not {m.shape}",
                 user_location(),
             )
-        # Each candidate is four times one element of the quaternion, times it.
+        # Each candidate is the quaternion times four times one of its elements.
         diagonal = [m[..., k, k] for k in range(3)]
         trace = diagonal[0] + diagonal[1] + diagonal[2]
         sums = [[m[..., i, j] + m[..., j, i] for j in range(3)] for i in range(3)]
@@ -96,7 +96,7 @@ class Rotation(NamedTuple):
             for i in range(3)
         ]
         candidates.append(anp.stack([*turns, 1.0 + trace], -1))
-        # The greatest is the most accurate.
+        # The candidate with the largest element is the most accurate.
         sizes = anp.stack([*diagonal, trace], -1)
         best = anp.argmax(sizes, -1)[..., None]
         value = candidates[3]
@@ -106,7 +106,7 @@ class Rotation(NamedTuple):
 
     @classmethod
     def from_rotvec(cls, rotvec: ArrayLike, degrees: bool = False) -> Rotation:
-        """The rotation about vectors (..., 3) by their lengths."""
+        """The rotation about vectors (..., 3) by angles equal to their lengths."""
         v = _inexact(rotvec, 3, "Rotation.from_rotvec")
         v = anp.deg2rad(v) if degrees else v
         square = anp.sum(v * v, -1, keepdims=True)
@@ -133,8 +133,8 @@ class Rotation(NamedTuple):
     def from_euler(cls, seq: str, angles: ArrayLike, degrees: bool = False) -> Rotation:
         """Rotations about up to three axes, one after the other.
 
-        ``seq`` names them: "xyz" about fixed axes, "XYZ" about those that turn along.
-        ``angles`` are (..., axes), or of one axis (...,).
+        ``seq`` names the axes: "xyz" for fixed axes, "XYZ" for axes that rotate along.
+        ``angles`` are (..., axes), or (...,) for one axis.
         """
         axes, intrinsic = _axes_of(seq)
         value = anp.asarray(angles)
@@ -159,28 +159,28 @@ class Rotation(NamedTuple):
 
     @classmethod
     def identity(cls, num: int | None = None, dtype: Any = np.float64) -> Rotation:
-        """No rotation, or ``num`` of them."""
+        """The identity, or ``num`` identities."""
         one = np.array([0.0, 0.0, 0.0, 1.0], dtypes.canonical(dtype))
         return cls(one if num is None else np.tile(one, (num, 1)))
 
     @classmethod
     def concatenate(cls, rotations: Any) -> Rotation:
-        """Several rotations as one array of them."""
+        """Join rotations into one array of rotations."""
         return cls(anp.concatenate([anp.atleast_2d(r.quat) for r in rotations]))
 
     @property
     def single(self) -> bool:
-        """Whether this is one rotation, rather than an array of them."""
+        """Whether this is a single rotation, not an array."""
         return self.quat.ndim == 1
 
     def as_quat(self, canonical: bool = False) -> Array:
-        """Quaternions (..., 4); ``canonical``: with a scalar that is not negative."""
+        """Quaternions (..., 4); with ``canonical`` the scalar is not negative."""
         if not canonical:
             return ops.same(self.quat)
         return anp.where(self.quat[..., 3:] < 0, -self.quat, self.quat)
 
     def as_matrix(self) -> Array:
-        """Matrices (..., 3, 3) whose product with a vector is the vector turned."""
+        """Rotation matrices (..., 3, 3)."""
         x, y, z, w = (self.quat[..., k] for k in range(4))
         rows = [
             [x * x - y * y - z * z + w * w, 2 * (x * y - z * w), 2 * (x * z + y * w)],
@@ -190,7 +190,7 @@ class Rotation(NamedTuple):
         return anp.stack([anp.stack(row, -1) for row in rows], -2)
 
     def as_rotvec(self, degrees: bool = False) -> Array:
-        """The axis times the angle, which is in [0, pi]."""
+        """The rotation axis times the angle, which is in [0, pi]."""
         q = self.as_quat(canonical=True)
         vector, scalar = q[..., :3], q[..., 3:]
         square = anp.sum(vector * vector, -1, keepdims=True)
@@ -212,8 +212,8 @@ class Rotation(NamedTuple):
     def as_euler(self, seq: str, degrees: bool = False) -> Array:
         """Angles (..., 3) about the axes that ``seq`` names, as in ``from_euler``.
 
-        The second is in [0, pi] where the first and last axis are the same, else in
-        [-pi/2, pi/2]. Where it is at an end the third is 0.
+        The second angle is in [0, pi] if the first and last axis are equal, else in
+        [-pi/2, pi/2]. If it is at an end, the third is 0.
         """
         axes, intrinsic = _axes_of(seq)
         if len(axes) != 3:
@@ -232,7 +232,7 @@ class Rotation(NamedTuple):
         half_sum, half_difference = anp.arctan2(b, a), anp.arctan2(d, c)
         first = half_sum - half_difference
         third = half_sum + half_difference
-        # At an end of the second angle the others turn about one axis: one is 0.
+        # At an end of the second angle the others share an axis; set one to 0.
         at_start = anp.abs(middle) < _NEAR
         at_end = at_start | (anp.abs(middle - np.pi) < _NEAR)
         other = half_difference if intrinsic else -half_difference
@@ -249,13 +249,13 @@ class Rotation(NamedTuple):
         return anp.rad2deg(angles) if degrees else angles
 
     def apply(self, vectors: ArrayLike, inverse: bool = False) -> Array:
-        """Vectors (..., 3) turned, by the inverse if that is asked for."""
+        """Vectors (..., 3) rotated by this rotation, or by its inverse."""
         matrix = self.as_matrix()
         matrix = anp.matrix_transpose(matrix) if inverse else matrix
         return anp.matvec(matrix, _inexact(vectors, 3, "Rotation.apply"))
 
     def inv(self) -> Rotation:
-        """The rotation back."""
+        """The inverse rotation."""
         return Rotation(self.quat * np.array([-1, -1, -1, 1], self.quat.dtype))
 
     def magnitude(self) -> Array:
@@ -264,14 +264,14 @@ class Rotation(NamedTuple):
         return 2.0 * anp.arctan2(size, anp.abs(self.quat[..., 3]))
 
     def mean(self, weights: ArrayLike | None = None) -> Rotation:
-        """The rotation nearest to all of these (Markley et al., 2007)."""
+        """The mean rotation (Markley et al., 2007)."""
         q = anp.atleast_2d(self.quat)
         weight = anp.ones(q.shape[0], q.dtype) if weights is None else weights
         _, vectors = anp.linalg.eigh(anp.einsum("i,ij,ik->jk", weight, q, q))
         return Rotation(vectors[:, -1])
 
     def __mul__(self, other: Any) -> Rotation:
-        """The rotation by the other first, then by this one."""
+        """The composition: first the other rotation, then this one."""
         if not isinstance(other, Rotation):
             return NotImplemented
         return Rotation(_product(self.quat, other.quat))
@@ -289,7 +289,7 @@ class Rotation(NamedTuple):
 
 
 def _axes_of(seq: str) -> tuple[list[int], bool]:
-    """The axes that ``seq`` names, and whether they turn along."""
+    """The axes that ``seq`` names, and whether they rotate along."""
     if not 1 <= len(seq) <= 3 or not (set(seq) <= set("xyz") or set(seq) <= set("XYZ")):
         raise ArgumentError(
             f"a sequence names one to three axes, as 'xyz' or as 'XYZ', not {seq!r}",
@@ -305,7 +305,7 @@ def _axes_of(seq: str) -> tuple[list[int], bool]:
 
 
 class Slerp(NamedTuple):
-    """Rotations between rotations at times, each turning steadily to the next."""
+    """Spherical linear interpolation of rotations at times."""
 
     times: Array
     rotations: Rotation
@@ -313,7 +313,7 @@ class Slerp(NamedTuple):
 
     @classmethod
     def init(cls, times: ArrayLike, rotations: Rotation) -> Slerp:
-        """Between ``rotations`` (n) at ascending ``times`` (n,)."""
+        """Interpolate ``rotations`` (n) at ascending ``times`` (n,)."""
         at = anp.asarray(times)
         if at.ndim != 1 or at.shape[0] != rotations.quat.shape[0] or len(at) < 2:
             raise ShapeError(

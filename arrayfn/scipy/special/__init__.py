@@ -1,8 +1,8 @@
 """Special functions, elementwise, under SciPy's names, with derivatives.
 
-Floating-point arrays keep their dtype; integers become floating-point. What has series
-or fractions to sum (``gammainc``, ``betainc``, ``expi`` and their kin) is computed in
-float64 whatever the dtype, in loops over all elements until each has settled.
+Floating-point arrays keep their dtype; integers become floating-point. Functions by
+series or continued fractions (``gammainc``, ``betainc``, ``expi`` and others) are
+computed in float64 for every dtype, by loops that run until all elements converge.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Numbers of twice float64's precision: unevaluated sums of a float64 and its error.
+"""Double-double numbers: unevaluated sums of a float64 and its error.
 
-For sums whose terms cancel. Sources: Dekker, A floating-point technique for extending
-the available precision (1971); Hida, Li and Bailey, Library for double-double and
-quad-double arithmetic (2007).
+They are for sums with cancellation. Sources: Dekker, A floating-point technique for
+extending the available precision (1971); Hida, Li and Bailey, Library for double-double
+and quad-double arithmetic (2007).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EPSILON = 2.0**-104
 
 
 class DoubleDouble(NamedTuple):
-    """The number ``high + low``, of which ``high`` is the nearest float64."""
+    """The number ``high + low``; ``high`` is the nearest float64."""
 
     high: Array
     low: Array
@@ -29,7 +29,7 @@ class DoubleDouble(NamedTuple):
         return _renewed(total.high, total.low + (self.low + other.low))
 
     def __mul__(self, other: object) -> DoubleDouble:  # type: ignore[override]
-        """The product, also with a float64 number."""
+        """The product with a double-double or a float64 number."""
         if not isinstance(other, DoubleDouble):
             other = exact(anp.asarray(other))
         product = _product(self.high, other.high)
@@ -37,13 +37,13 @@ class DoubleDouble(NamedTuple):
         return _renewed(product.high, product.low + rest)
 
     def __truediv__(self, other: DoubleDouble) -> DoubleDouble:
-        """The quotient: of the high parts, and of what is left then."""
+        """The quotient: that of the high parts, plus that of the remainder."""
         first = self.high / other.high
         rest = self + DoubleDouble(-first, anp.zeros_like(first)) * other
         return _renewed(first, rest.high / other.high)
 
     def where(self, condition: Array, other: DoubleDouble) -> DoubleDouble:
-        """This number where the condition holds, elsewhere ``other``."""
+        """This number where the condition holds, otherwise ``other``."""
         return DoubleDouble(
             anp.where(condition, self.high, other.high),
             anp.where(condition, self.low, other.low),
@@ -51,7 +51,7 @@ class DoubleDouble(NamedTuple):
 
 
 def exact(x: Array) -> DoubleDouble:
-    """A float64 number."""
+    """A float64 number as a double-double."""
     return DoubleDouble(x, anp.zeros_like(x))
 
 
@@ -63,7 +63,7 @@ def sum_of(x: Array, y: Array) -> DoubleDouble:
 
 
 def _renewed(high: Array, low: Array) -> DoubleDouble:
-    """The same sum, of a larger and a smaller number, with ``high`` rounded anew."""
+    """Normalise the sum of a larger and a smaller number."""
     total = high + low
     return DoubleDouble(total, low - (total - high))
 

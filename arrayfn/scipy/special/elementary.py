@@ -19,7 +19,7 @@ def expit(x: ArrayLike, /) -> Array:
 
 
 def logit(x: ArrayLike, /) -> Array:
-    """log(x / (1 - x)), the inverse of expit, accurate near 1/2 too."""
+    """log(x / (1 - x)), the inverse of expit, also accurate near 1/2."""
     (x,) = _floated("logit", x)
     # Near 1/2 both x - 1/2 and the quotient's distance from 1 are exact.
     middle = anp.logical_and(anp.greater(x, 0.3), anp.less(x, 0.65))
@@ -39,11 +39,11 @@ def _floated(name: str, *operands: ArrayLike) -> list[Array]:
     return [ops.as_array(x) for x in ops.floated(name, *operands)]
 
 
-# Products with logarithms, 0 where the factor is.
+# Products with logarithms, 0 for a factor of 0.
 
 
 def xlogy(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x log(y), 0 where x is 0 (unless y is NaN).
+    """x log(y); 0 for x = 0 (unless y is NaN).
 
     >>> xlogy(0.0, 0.0)
     array(0.)
@@ -69,12 +69,12 @@ def _xlogy_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return _xlogy(x, y), slope
 
 
-# A zero tangent must not meet an infinite derivative.
+# A zero tangent must not be multiplied by an infinite derivative.
 _xlogy.defjvp(_xlogy_jvp, symbolic_zeros=True)
 
 
 def xlog1py(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x log(1 + y), 0 where x is 0 (unless y is NaN)."""
+    """x log(1 + y); 0 for x = 0 (unless y is NaN)."""
     return _xlog1py(*_floated("xlog1py", x, y))
 
 
@@ -100,7 +100,7 @@ _xlog1py.defjvp(_xlog1py_jvp, symbolic_zeros=True)
 
 
 def entr(x: ArrayLike, /) -> Array:
-    """-x log(x), 0 at 0 (where its derivative is infinite), -inf for negative x.
+    """-x log(x); 0 at 0, where its derivative is infinite; -inf for negative x.
 
     >>> entr(0.5)
     array(0.34657359)
@@ -123,9 +123,9 @@ def _xlogx_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def rel_entr(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x log(x / y) of positive x, y; 0 where x is 0 and y >= 0; infinite elsewhere.
+    """x log(x / y) for positive x, y; 0 for x = 0 and y >= 0; otherwise infinite.
 
-    Accurate where x is near y.
+    It is accurate for x near y.
     """
     return _rel_entr(*_floated("rel_entr", x, y))
 
@@ -145,7 +145,7 @@ def _rel_entr_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     x, y = primals
     both = anp.logical_and(anp.greater(x, 0), anp.greater(y, 0))
     a, b = anp.where(both, x, 1), anp.where(both, y, 1)
-    # The limits where y tends to 0; elsewhere outside the value is constant.
+    # The limits for y to 0; elsewhere outside the domain the value is constant.
     border = anp.logical_and(anp.greater(x, 0), anp.equal(y, 0))
     infinite = anp.astype(anp.where(border, math.inf, 0.0), a.dtype)
     slope: Any = anp.zeros_like(a)
@@ -162,7 +162,7 @@ _rel_entr.defjvp(_rel_entr_jvp, symbolic_zeros=True)
 
 
 def _log_ratio(x: Array, y: Array) -> Array:
-    """log(x / y) of positive x and y, near 1 by their difference, which is exact."""
+    """log(x / y) for positive x and y; near 1 by their exact difference."""
     ratio = anp.divide(x, y)
     near = anp.logical_and(anp.greater(ratio, 0.5), anp.less(ratio, 2))
     tiny = float(anp.finfo(x.dtype).tiny)
@@ -184,7 +184,7 @@ def kl_div(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def boxcox(x: ArrayLike, lmbda: ArrayLike, /) -> Array:
-    """(x**lmbda - 1) / lmbda, log(x) for lmbda of 0.
+    """(x**lmbda - 1) / lmbda; log(x) for lmbda = 0.
 
     >>> boxcox(4.0, 0.5)
     array(2.)
@@ -193,12 +193,12 @@ def boxcox(x: ArrayLike, lmbda: ArrayLike, /) -> Array:
 
 
 def boxcox1p(x: ArrayLike, lmbda: ArrayLike, /) -> Array:
-    """((1 + x)**lmbda - 1) / lmbda, log(1 + x) for lmbda of 0."""
+    """((1 + x)**lmbda - 1) / lmbda; log(1 + x) for lmbda = 0."""
     x, lmbda = _floated("boxcox1p", x, lmbda)
     log = anp.log1p(x)
     exponent = anp.multiply(lmbda, log)
     near = anp.less(anp.absolute(exponent), 0.5)
-    # (exp(t) - 1) / t by its series near 0, whose derivative by lmbda is right there.
+    # (exp(t) - 1) / t near 0 by its series, which has the right derivative by lmbda.
     t = anp.where(near, exponent, 0)
     series: Array = anp.multiply(t, _EXPONENTIAL[-1])
     for coefficient in reversed(_EXPONENTIAL[:-1]):

@@ -1,4 +1,4 @@
-"""The error function and its kin, and the normal distribution function."""
+"""Error functions, and the normal distribution function."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def erfc(x: ArrayLike, /) -> Array:
 def erfcx(x: ArrayLike, /) -> Array:
     """exp(x**2) erfc(x), which neither underflows nor overflows for positive x.
 
-    Within 1e-15 of the true value.
+    Its error is below 1e-15.
 
     >>> erfcx(0.0)
     array(1.)
@@ -52,9 +52,9 @@ def erfinv(x: ArrayLike, /) -> Array:
 
 
 def wofz(z: ArrayLike, /) -> Array:
-    """The Faddeeva function exp(-z**2) erfc(-i z), of complex numbers.
+    """The Faddeeva function exp(-z**2) erfc(-i z) of complex z.
 
-    By the rational approximation of Weideman, Computation of the complex error
+    The rational approximation of Weideman, Computation of the complex error
     function, 1994: within 1e-13 relative in the upper half plane.
 
     >>> wofz(1.0)
@@ -157,7 +157,7 @@ def _erfcx_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @custom_jvp
 def _log_ndtr(x: Array) -> Array:
-    # Below -1 the tail is its scaled form; above, 1 less the other tail.
+    # Below -1 the scaled tail; above, 1 minus the other tail.
     negative = anp.minimum(x, -1.0)
     scaled = _erfcx_positive(-_ROOT_HALF * negative)
     below = anp.log(0.5 * scaled) - 0.5 * negative * negative
@@ -174,7 +174,7 @@ def _log_ndtr_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def _hazard(x: Array) -> Array:
-    """The density over the distribution function, the slope of log_ndtr."""
+    """The density over the distribution function: the derivative of log_ndtr."""
     return math.sqrt(2.0 / math.pi) / _erfcx(-_ROOT_HALF * x)
 
 
@@ -182,7 +182,7 @@ def _hazard(x: Array) -> Array:
 def _ndtri(p: Array) -> Array:
     lower = anp.minimum(p, 1.0 - p)
     middle = _ROOT_TWO * apply(special.erfinv, 2.0 * anp.clip(p, 0.2, 0.8) - 1.0)
-    # Abramowitz and Stegun 26.2.23 within 5e-4, then Newton on the logarithm.
+    # Abramowitz and Stegun 26.2.23, within 5e-4, then Newton's method on the logarithm.
     tail = anp.where((lower > 0) & (lower < 0.3), lower, 0.1)
     log = anp.log(tail)
     t = anp.sqrt(-2.0 * log)

@@ -1,4 +1,4 @@
-"""The gamma function, its logarithm and derivatives, beta, and what counts things."""
+"""Gamma and beta functions, their logarithms and derivatives, combinatorics."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def gammaln(x: ArrayLike, /) -> Array:
 
 
 def loggamma(x: ArrayLike, /) -> Array:
-    """The logarithm of the gamma function of positive numbers; NaN of negative."""
+    """The logarithm of the gamma function for positive x; NaN for negative x."""
     return anp.where(anp.less(x, 0), math.nan, gammaln(x))
 
 
 @quiet
 def gammasgn(x: ArrayLike, /) -> Array:
-    """The sign of the gamma function: NaN at its poles, but 1 at 0 and -1 at -0."""
+    """The sign of the gamma function: NaN at its poles, except 1 at 0 and -1 at -0."""
     (x,), dtype = in_float64("gammasgn", x)
     sign = 1.0 - 2.0 * anp.remainder(anp.floor(anp.minimum(x, 0.0)), 2.0)
     pole = (x < 0) & (anp.floor(x) == x)
@@ -47,9 +47,9 @@ def gammasgn(x: ArrayLike, /) -> Array:
 
 @quiet
 def gamma(x: ArrayLike, /) -> Array:
-    """The gamma function, which is (x - 1)! of positive integers: exactly rounded.
+    """The gamma function; for positive integers (x - 1)!, correctly rounded.
 
-    NaN at negative integers, infinite at 0. Within 2e-14 elsewhere.
+    It is NaN at negative integers and infinite at 0. The relative error is below 2e-14.
 
     >>> gamma(np.array([0.5, 5.0]))
     array([ 1.77245385, 24.        ])
@@ -59,7 +59,7 @@ def gamma(x: ArrayLike, /) -> Array:
 
 
 def _gamma_positive(a: Array) -> Array:
-    # Stirling's series for a number of 10 or more, divided down to a.
+    # Stirling's series for a number of 10 or more, divided by the recurrence.
     shifted = a < _SHIFT
     z = anp.where(shifted, a + float(_SHIFT), anp.minimum(a, 180.0))
     inverse = 1.0 / z
@@ -67,7 +67,7 @@ def _gamma_positive(a: Array) -> Array:
     total: Any = _STIRLING[-1]
     for number in reversed(_STIRLING[:-1]):
         total = total * square + number
-    # The power in two steps, as it overflows first.
+    # The power in two steps, because it overflows before the result does.
     power = anp.power(z, 0.5 * z - 0.25)
     small = anp.exp(total * inverse - z)
     value = math.sqrt(2.0 * math.pi) * power * small * power
@@ -91,7 +91,7 @@ def _gamma(x: Array) -> Array:
     safe = anp.where((sine == 0) | (a == 0), 1.0, a * sine)
     negative = anp.where(sine == 0, math.nan, -math.pi / safe / positive)
     value = anp.where(x > 0, positive, negative)
-    # Of tiny numbers the product with the sine would underflow.
+    # For tiny numbers the product with the sine would underflow.
     value = anp.where((a < _TINY) & (a > 0), 1.0 / anp.where(a > 0, x, 1.0), value)
     value = anp.where(x == 0, anp.copysign(math.inf, x), value)
     return anp.where(anp.isnan(x), x, value)
@@ -141,8 +141,8 @@ def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
 def betaln(a: ArrayLike, b: ArrayLike, /) -> Array:
     """The logarithm of the absolute value of the beta function.
 
-    Of positive a and b also where both are large, within 2e-16 times the largest of the
-    logarithms of gamma that it is made of.
+    For positive a and b, also large ones, its error is 2e-16 times the largest of the
+    three logarithms of gamma.
     """
     (a, b), dtype = in_float64("betaln", a, b)
     positive = (a > 0) & (b > 0)
@@ -162,7 +162,7 @@ def beta(a: ArrayLike, b: ArrayLike, /) -> Array:
 
 
 def multigammaln(a: ArrayLike, d: int, /) -> Array:
-    """The logarithm of the gamma function of ``d`` dimensions, for a > (d - 1) / 2.
+    """The logarithm of the multivariate gamma function, for a > (d - 1) / 2.
 
     log(pi) d (d - 1) / 4 plus the sum of gammaln(a - k / 2) over k < d.
 
@@ -188,7 +188,7 @@ def poch(z: ArrayLike, m: ArrayLike, /) -> Array:
 
 
 def factorial(n: ArrayLike, /, exact: bool = False) -> Array:
-    """n!, gamma(n + 1); 0 for negative n. Exactly rounded for integers.
+    """n! = gamma(n + 1); 0 for negative n. Correctly rounded for integers.
 
     >>> factorial(np.array([0, 3, 20]))
     array([1.00000000e+00, 6.00000000e+00, 2.43290201e+18])
@@ -201,10 +201,10 @@ def factorial(n: ArrayLike, /, exact: bool = False) -> Array:
 def comb(
     N: ArrayLike, k: ArrayLike, /, exact: bool = False, repetition: bool = False
 ) -> Array:
-    """The number of ways to choose k of N things; 0 where k < 0, k > N or N < 0.
+    """The number of ways to choose k of N things; 0 for k < 0, k > N or N < 0.
 
-    With ``repetition`` things may be chosen again. Exactly rounded where both are
-    integers and the result is below 1e14.
+    With ``repetition`` things may repeat. It is correctly rounded for integers and
+    results below 1e14.
 
     >>> comb(np.array([5, 10]), 3)
     array([ 10., 120.])
@@ -233,14 +233,14 @@ def _not_exact(name: str, exact: bool) -> None:
 
 
 def bernoulli(n: int, /) -> Array:
-    """The Bernoulli numbers B(0) to B(n), with B(1) = -1/2, each exactly rounded.
+    """The Bernoulli numbers B(0) to B(n), with B(1) = -1/2, correctly rounded.
 
     >>> bernoulli(4)
     array([ 1.        , -0.5       ,  0.16666667,  0.        , -0.03333333])
     """
     numbers: list[Fraction] = []
     for m in range(ops.whole(n) + 1):
-        # The sum of comb(m + 1, j) B(j) over j <= m is 0, but 1 for m = 0.
+        # The sum of comb(m + 1, j) B(j) over j <= m is 0, and 1 for m = 0.
         rest = sum(math.comb(m + 1, j) * b for j, b in enumerate(numbers))
         numbers.append((int(m == 0) - rest) / Fraction(m + 1))
     return anp.asarray(np.array([float(b) for b in numbers]))

@@ -18,10 +18,10 @@ from arrayfn.scipy.special.error_functions import exp_of_square
 from arrayfn.tracing import apply
 from arrayfn.transforms.custom import custom_jvp
 
-# Beyond, the asymptotic series has shrunk below rounding after 24 terms.
+# Beyond, 24 terms of the asymptotic series suffice.
 _DAWSON_BORDER = 7.0
 _FRESNEL_BORDER = 1.5
-# exp(-x**2 / 2) is below rounding from here on.
+# exp(-x**2 / 2) is negligible from here on.
 _GAUSSIAN_END = 9.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
 
@@ -69,7 +69,7 @@ def _dawsn_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 def fresnel(x: ArrayLike, /) -> tuple[Array, Array]:
     """The integrals of sin and of cos of pi t**2 / 2 from 0 to x.
 
-    Numerical Recipes, section 6.8: power series near 0, a continued fraction beyond.
+    Numerical Recipes, section 6.8: power series near 0, a continued fraction elsewhere.
 
     >>> fresnel(1.0)
     (array(0.43825915), array(0.7798934))
@@ -85,7 +85,7 @@ def _near(a: Array) -> tuple[Array, Array]:
 
 
 def _far(a: Array) -> tuple[Array, Array]:
-    """Both integrals where the fraction is used."""
+    """Both integrals by the continued fraction."""
     used = (a >= _FRESNEL_BORDER) & (a < math.inf)
     b = anp.where(used, a, _FRESNEL_BORDER)
     square = math.pi * b * b
@@ -182,7 +182,7 @@ def _upper(x: Array) -> Array:
 
 
 def _owens_quadrature(h: Array, a: Array) -> Array:
-    """For h >= 0 and a in [0, 1]."""
+    """Owen's function for h >= 0 and a in [0, 1]."""
     end = anp.minimum(a, _GAUSSIAN_END / anp.maximum(h, 1.0))
     half = anp.expand_dims(0.5 * end, -1)
     x = half * (_NODES + 1.0)

@@ -1,7 +1,7 @@
 """Hypergeometric functions of real numbers, 1F1 and 2F1.
 
-Sums whose terms cancel are added up in twice float64's precision, so that 16 digits may
-cancel before the first is lost.
+Sums are computed in double-double arithmetic, so that 16 digits may cancel before the
+first one is lost.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from arrayfn.scipy.special.gamma_functions import gammaln, gammasgn
 from arrayfn.transforms import jvp
 from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
-_MOST_TERMS = 20_000
+_MAX_TERMS = 20_000
 _FAR_TERMS = 60
-_SMALL = 1e-26  # a term relative to the sum, after which none matters
-_LOST = 1e-6  # a rounding error of sums at which they say nothing
-_NOTHING = 1e-33  # a term relative to the largest, after which none matters
-_GREAT = 1e290  # a term that is taken as infinite: products of halves would be
-_FAR = 500.0  # from where 1F1 is its asymptotic series
+_SMALL = 1e-26  # stop at a term of this size, relative to the sum
+_LOST = 1e-6  # sums with a larger rounding error are useless
+_NOTHING = 1e-33  # stop at a term of this size, relative to the largest
+_GREAT = 1e290  # a larger term counts as infinite: split products would overflow
+_FAR = 500.0  # from here on 1F1 uses its asymptotic series
 
 
 @quiet
 def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
     """Kummer's function 1F1(a; b; x), the sum of (a)_n / (b)_n x**n / n!.
 
-    Infinite where b is 0, -1, ... and the sum does not end before that. By the series,
-    after Kummer's transformation of negative x (DLMF 13.2.39), and for |x| > 500 by the
-    asymptotic one (13.7.2). Largest relative errors of 400 values drawn from each
+    It is infinite if b is 0, -1, ... and the sum does not end before that. It uses the
+    series, Kummer's transformation for negative x (DLMF 13.2.39), and for |x| > 500 the
+    asymptotic series (13.7.2). Largest relative errors of 400 values drawn from each
     range, against mpmath:
 
     | sizes of a, b | x | error |
@@ -46,8 +46,9 @@ def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
     | 10 | 500 to 700 | 8e-14 |
     | 10 | -10000 to -500 | 4e-14 |
 
-    Beyond, NaN where fewer than 6 digits would be left: of a = -86, b = 63, x = 59,
-    say. Derivatives by all three, by the parameters those of the series.
+    For larger arguments it is NaN if fewer than 6 digits are left, as for a = -86,
+    b = 63, x = 59. It has derivatives by all three arguments; those by the parameters
+    are derivatives of the series.
 
     >>> hyp1f1(1.0, 2.0, 1.0)
     array(1.71828183)
@@ -60,11 +61,11 @@ def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
 def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike, /) -> Array:
     """Gauss's function 2F1(a, b; c; x), the sum of (a)_n (b)_n / (c)_n x**n / n!.
 
-    Continued analytically to all x < 1; where the sum ends, of any x. NaN for x > 1,
-    where values are complex (SciPy gives infinity, or the real part); infinite at x = 1
-    unless c > a + b, and where c is 0, -1, ... and the sum does not end before that. By
-    the series up to x = 1/2, from there on by Taylor series of the differential
-    equation, and after Pfaff's transformation of negative x (DLMF 15.8.1). Largest
+    It is continued analytically to all x < 1, and to all x if the sum ends. It is NaN
+    for x > 1, where values are complex (SciPy returns infinity, or the real part). It
+    is infinite at x = 1 unless c > a + b, and if c is 0, -1, ... and the sum does not
+    end before that. It uses the series up to x = 1/2, Taylor series of the differential
+    equation above, and Pfaff's transformation for negative x (DLMF 15.8.1). Largest
     relative errors of 400 values drawn from each range, against mpmath:
 
     | sizes of a, b, c | x | error |
@@ -75,9 +76,9 @@ def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike, /) -> Array:
     | 20 | -100 to -1 | 1e-13 |
     | 5 | 0.99 to 1 - 1e-12 | 3e-14 |
 
-    Beyond, parameters of 50 say, digits are lost here and there, and NaN stands where
-    the series alone has lost ten. Thorough rather than quick: 0.1 to 10 microseconds
-    for each element. Derivatives by all four, by the parameters those of the series.
+    For larger parameters, such as 50, some results lose digits; a result is NaN if the
+    series has lost ten. An element takes 0.1 to 10 microseconds. It has derivatives by
+    all four arguments; those by the parameters are derivatives of the series.
 
     >>> hyp2f1(1.0, 1.0, 2.0, 0.5)
     array(1.38629436)
@@ -86,16 +87,16 @@ def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike, /) -> Array:
     return ops.convert(_hyp2f1(a, b, c, x), dtype)
 
 
-# Derivatives: by x in closed form, by parameters as those of the sums.
+# Derivatives: by x in closed form, by parameters those of the sums.
 
 
 def _by_parameters(
     value: Callable[..., Array], primals: Sequence[Array], tangents: Sequence[Any]
 ) -> Any:
-    """The tangent of ``value`` by its arguments but the last.
+    """The tangent of ``value`` by all arguments except the last.
 
-    The derivative by each is that of the sums in forward mode, so that reverse mode
-    goes through no loop.
+    Each derivative is that of the sums in forward mode, so that reverse mode does not
+    go through a loop.
     """
     total: Any = 0.0
     for k, tangent in enumerate(tangents[:-1]):
@@ -146,7 +147,7 @@ _hyp2f1.defjvp(_hyp2f1_jvp, symbolic_zeros=True)
 
 
 def _ends(x: Array) -> Array:
-    """Whether x is 0, -1, -2, ..., of which the rising factorials end in 0."""
+    """Whether x is 0, -1, -2, ..., so that its rising factorials become 0."""
     return (x <= 0) & (anp.floor(x) == x)
 
 
@@ -155,7 +156,7 @@ def _series(
 ) -> tuple[DoubleDouble, DoubleDouble, Array]:
     """The sum of prod (above)_n / prod (below)_n x**n / n!, and x times its derivative.
 
-    And where so much cancels that too few digits are left. What overflows is infinite.
+    Also returned: whether too few digits are left. Overflow gives infinity.
     """
     one = exact(anp.ones_like(x.high))
     zero = exact(anp.zeros_like(x.high))
@@ -178,13 +179,13 @@ def _series(
         size = anp.abs(after.high)
         largest = anp.maximum(largest, size)
         shrinks = (anp.abs(up.high) < 0.9 * anp.abs(down.high)) & (n > last)
-        least = anp.maximum(_SMALL * anp.abs(total.high), _NOTHING * largest)
-        ended = (size == 0) | (shrinks & (size * (n + 1.0) <= least))
+        negligible = anp.maximum(_SMALL * anp.abs(total.high), _NOTHING * largest)
+        ended = (size == 0) | (shrinks & (size * (n + 1.0) <= negligible))
         return n + 1.0, after, total, slope, largest, going & ~ended & (size < _GREAT)
 
     first = ops.as_array(ops.scalar(0.0, dtypes.float64))
     start = (first, one, one, zero, one.high, one.high > 0)
-    state = while_loop(lambda s: anp.any(s[5]) & (s[0] < _MOST_TERMS), step, start)
+    state = while_loop(lambda s: anp.any(s[5]) & (s[0] < _MAX_TERMS), step, start)
     _, term, total, slope, largest, going = state
     small = largest * EPSILON > _LOST * anp.abs(total.high)
     lost = going | (small & (total.high != 0))
@@ -204,7 +205,7 @@ def _kummer(a: Array, b: Array, x: Array) -> Array:
     used = plain & ~pole & ~far
     p, q = anp.where(plain & ~pole, a, 1.0), anp.where(plain & ~pole, b, 1.0)
     z = anp.where(used, x, 0.0)
-    # Kummer's transformation, with b - a exactly: terms of one sign.
+    # Kummer's transformation, with exact b - a, so that terms have one sign.
     turned = (z < 0) & ~_ends(p)
     first = sum_of(q, -p).where(turned, exact(p))
     size = anp.where(turned, -z, z)
@@ -217,13 +218,13 @@ def _kummer(a: Array, b: Array, x: Array) -> Array:
 
 
 def _kummer_far(a: Array, b: Array, x: Array) -> Array:
-    """1F1 of large |x|: the series of DLMF 13.7.2, the larger of its two parts."""
+    """1F1 for large |x|: the larger part of the series of DLMF 13.7.2."""
     down = x < 0
     size = anp.abs(x)
     above = anp.where(down, a, b - a)
     below = anp.where(down, b - a, a)
 
-    # Terms shrink, and grow in the end: the sum stops at the smallest.
+    # Terms decrease, then increase: stop at the smallest.
     def add_term(n: Array, state: Any) -> Any:
         total, term, before = state
         ratio = (above + n) * (1.0 - below + n) / ((n + 1.0) * size)
@@ -244,7 +245,7 @@ def _kummer_far(a: Array, b: Array, x: Array) -> Array:
 
 
 def _gauss(a: Array, b: Array, c: Array, x: Array) -> Array:
-    # The parameter that ends the sum first, if one does, or the smaller one.
+    # The parameter that ends the sum first, or else the smaller one.
     ends_a, ends_b = _ends(a), _ends(b)
     exchanged = anp.where(ends_a == ends_b, anp.where(ends_a, b > a, b < a), ends_b)
     a, b = anp.where(exchanged, b, a), anp.where(exchanged, a, b)
@@ -255,7 +256,7 @@ def _gauss(a: Array, b: Array, c: Array, x: Array) -> Array:
     used = plain & ~pole & ~at_one & ((x < 1) | ends)
     p, q, r = (anp.where(used, v, 1.0) for v in (a, b, c))
     z = anp.where(used, x, 0.0)
-    # Pfaff's transformation of negative numbers: w = z / (z - 1), and u = 1 - w.
+    # Pfaff's transformation for negative z: w = z / (z - 1), and u = 1 - w.
     turned = (z < 0) & ~ends
     u = anp.where(turned, 1.0 / anp.where(turned, 1.0 - z, 1.0), 1.0 - z)
     near = exact(z).where(~turned, exact(z) / sum_of(z, -anp.ones_like(z)))
@@ -293,10 +294,10 @@ def _continued(
     slope: DoubleDouble,
     aim: Array,
 ) -> DoubleDouble:
-    """2F1 at 1 - ``aim``, at most 1/2, from ``value`` and ``slope`` at 1/2 on.
+    """2F1 at 1 - ``aim`` for ``aim`` <= 1/2, from ``value`` and ``slope`` at 1/2.
 
-    By Taylor series of the differential equation's solution (DLMF 15.10.1), each of
-    which halves the distance to 1.
+    Each Taylor series of the solution of the differential equation (DLMF 15.10.1)
+    halves the distance to 1.
     """
 
     def step(state: Any) -> Any:
@@ -329,8 +330,8 @@ def _taylor(
     def next_term(state: Any) -> Any:
         n, before, term, total, change, _ = state
         at, after_it = one * n, one * (n + 1.0)
-        turn = (inner * at + outer) * after_it * step
-        after = (a + at) * (b + at) * square * before + turn * term * -1.0
+        factor = (inner * at + outer) * after_it * step
+        after = (a + at) * (b + at) * square * before + factor * term * -1.0
         after = after / (scale * (after_it * (n + 2.0)))
         total = total + after
         change = change + after * (n + 2.0)
@@ -347,7 +348,7 @@ def _taylor(
         first,
         ops.as_array(ops.scalar(True, dtypes.bool_)),
     )
-    state = while_loop(lambda s: s[5] & (s[0] < _MOST_TERMS), next_term, start)
+    state = while_loop(lambda s: s[5] & (s[0] < _MAX_TERMS), next_term, start)
     total, change = state[3], state[4]
     return total, (change / one.where(h == 0, step)).where(h != 0, slope)
 

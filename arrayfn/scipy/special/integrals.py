@@ -1,7 +1,7 @@
 """Exponential, sine and cosine integrals, and the dilogarithm.
 
 Numerical Recipes, section 6.3, and Abramowitz and Stegun, chapter 5: power series near
-0, continued fractions beyond.
+0, continued fractions elsewhere.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def exp1(x: ArrayLike, /) -> Array:
 
 @quiet
 def expn(n: ArrayLike, x: ArrayLike, /) -> Array:
-    """The integral of exp(-x t) / t**n from 1 to infinity, for whole n >= 0, x >= 0.
+    """The integral of exp(-x t) / t**n from 1 to infinity, for integers n >= 0, x >= 0.
 
     >>> expn(2, 1.0)
     array(0.14849551)
@@ -59,7 +59,7 @@ def expn(n: ArrayLike, x: ArrayLike, /) -> Array:
 def expi(x: ArrayLike, /) -> Array:
     """The integral of exp(t) / t from minus infinity to x (its principal value).
 
-    Its error is 1e-15 relative, or absolute near its zero at 0.3725.
+    Its relative error is 1e-15; near its zero at 0.3725 this is the absolute error.
 
     >>> expi(1.0)
     array(1.89511782)
@@ -72,7 +72,7 @@ def expi(x: ArrayLike, /) -> Array:
 def sici(x: ArrayLike, /) -> tuple[Array, Array]:
     """The integrals of sin(t) / t from 0 to x, and of cos(t) / t from infinity to x.
 
-    The second is of abs(x), as SciPy's is; minus infinity at 0, NaN at -infinity.
+    The second is of abs(x), as in SciPy; -inf at 0, NaN at -inf.
 
     >>> si, ci = sici(1.0)
     >>> si, ci
@@ -97,12 +97,12 @@ def spence(x: ArrayLike, /) -> Array:
 
 
 def _tail(n: ArrayLike, x: Array) -> Array:
-    """expn(n, x) for x > 1, by its continued fraction from the last term on.
+    """expn(n, x) for x > 1, by its continued fraction, evaluated from the last term.
 
-    So rounding errors are damped, that add up from the first term on. After k terms the
-    fraction is within exp(-4 sqrt(k x)) of its limit.
+    This damps rounding errors, which add up when starting from the first term. After k
+    terms the fraction is within exp(-4 sqrt(k x)) of its limit.
     """
-    needed = anp.where(x > 1.0, anp.ceil(_TAIL_TERMS / x), 0.0)  # not of NaN
+    needed = anp.where(x > 1.0, anp.ceil(_TAIL_TERMS / x), 0.0)  # 0 for NaN
     count = anp.max(needed, initial=0.0) + 3.0
 
     def step(state: Any) -> Any:
@@ -122,7 +122,7 @@ _TAIL_TERMS = 90.0
 def _exp1(x: Array) -> Array:
     near = x <= 1.0
     small = anp.where(near & (x > 0), x, 1.0)
-    # The sum of (-x)**k / (k k!), of which the first is -x.
+    # The sum of (-x)**k / (k k!), whose first term is -x.
     total = _series_of_expi(-small)
     below = -_EULER - anp.log(small) - total
     value = anp.where(near, below, _tail(1.0, anp.where(near, 2.0, x)))
@@ -151,7 +151,7 @@ def _expi(x: Array) -> Array:
     total: Any = 1.0
     for k in range(39, 0, -1):
         total = 1.0 + (float(k) / b) * total
-    # exp overflows a little before the quotient does.
+    # exp overflows slightly before the quotient does.
     half = anp.exp(0.5 * b)
     far = half / b * total * half
     value = anp.where(x < 0, below, anp.where(near, middle, far))
@@ -169,7 +169,7 @@ def _expi_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 @custom_jvp
 def _expn(n: Array, x: Array) -> Array:
     near = x <= 1.0
-    # Of n = 0 alone the formula is not this one.
+    # n = 0 has another formula.
     order = anp.maximum(n, 1.0)
     small = anp.where(near & (x > 0), x, 1.0)
     below = _expn_series(order, small)
@@ -184,12 +184,12 @@ def _expn(n: Array, x: Array) -> Array:
 
 
 def _or_one(x: Array) -> Array:
-    """x where it is positive, else 1."""
+    """x if it is positive, else 1."""
     return anp.where(x > 0, x, 1.0)
 
 
 def _expn_series(n: Array, x: Array) -> Array:
-    """A and S 5.1.12, for x <= 1: all terms but that of order n - 1, and that."""
+    """A and S 5.1.12, for x <= 1: all terms except that of order n - 1; that term."""
     total: Any = 0.0
     term: Any = anp.ones_like(x)
     for m in range(22):
@@ -213,7 +213,7 @@ def _digamma(x: Array) -> Array:
 @_expn.defjvp
 def _expn_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (n, x), (_, dx) = primals, tangents
-    # The order is whole: it has no derivative. Below order 1: -exp(-x) (1/x + 1/x**2).
+    # The integer order has no derivative. Below order 1: -exp(-x) (1/x + 1/x**2).
     inverse = 1.0 / x
     first = anp.exp(-x) * inverse * (1.0 + inverse)
     slope = anp.where(n == 0, first, _expn(anp.maximum(n - 1.0, 0.0), x))
@@ -287,7 +287,7 @@ def _ci_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 def _spence(x: Array) -> Array:
     inside = (x > 0) & (x < math.inf)
     y = anp.where(inside, x, 1.0)
-    # Into [1/2, 2], by reflection of small numbers, and of the inverse of large ones.
+    # Map to [1/2, 2]: reflect small numbers, and the inverse of large ones.
     small, large = y < 0.5, y > 2.0
     inverse = 1.0 / anp.where(large, y, 2.0)
     z = anp.where(small, 1.0 - y, anp.where(large, 1.0 - inverse, y))

@@ -17,7 +17,7 @@ from arrayfn.numpy.double_precision import in_float64, quiet
 from arrayfn.tracing import Tracer
 from arrayfn.transforms.custom import custom_jvp
 
-# How far above the largest argument the backward recurrence begins.
+# The backward recurrence begins so far above the largest argument.
 _MARGIN = 60.0
 _LARGE = 1e150
 
@@ -26,8 +26,8 @@ _LARGE = 1e150
 def bessel_jn(z: ArrayLike, /, *, v: int, n_iter: int = 50) -> Array:
     """Bessel functions of the first kind of orders 0 to ``v``: [v + 1, *z.shape].
 
-    By Miller's backward recurrence (Abramowitz and Stegun 9.12), from order ``n_iter``
-    or, where that is not enough, from far above the largest argument.
+    Miller's backward recurrence (Abramowitz and Stegun 9.12) begins at order
+    ``n_iter``, or, if that is too low, far above the largest argument.
 
     >>> bessel_jn(1.0, v=1)
     array([0.76519769, 0.44005059])
@@ -42,7 +42,7 @@ def _bessel_jn(z: Array, v: int, n_iter: int) -> Array:
     zero = z == 0
     x = anp.where(finite & ~zero, z, 1.0)
     begin = anp.maximum(anp.ceil(anp.max(anp.abs(x), initial=0.0)), float(v)) + _MARGIN
-    # An even order, whose term the sum below has.
+    # An even order, which the sum below contains.
     begin = 2.0 * anp.ceil(0.5 * anp.maximum(begin, float(n_iter)))
     orders = anp.reshape(anp.arange(v + 1.0), (v + 1,) + (1,) * z.ndim)
 
@@ -94,9 +94,9 @@ def sph_harm_y(
 ) -> Array:
     """The spherical harmonic of degree n >= 0 and order m, complex.
 
-    At the polar angle ``theta`` and the azimuth ``phi``, orthonormal, with the phase of
-    Condon and Shortley; 0 where abs(m) > n. ``n_max`` is the largest degree, which must
-    be given where n is traced.
+    ``theta`` is the polar angle, ``phi`` the azimuth. Harmonics are orthonormal, with
+    the phase of Condon and Shortley; 0 for abs(m) > n. ``n_max`` is the largest degree,
+    which is needed if n is traced.
 
     >>> sph_harm_y(0, 0, 1.0, 2.0)
     array(0.28209479+0.j)
@@ -128,7 +128,7 @@ def sph_harm_y(
 def _legendre(n: Array, m: Array, theta: Array, n_max: int) -> Array:
     """Associated Legendre functions of cos(theta), normalised on the sphere.
 
-    By upward recurrence in the degree (Press et al., Numerical Recipes, section 6.7).
+    Upward recurrence in the degree (Press et al., Numerical Recipes, section 6.7).
     """
     x, sine = anp.cos(theta), anp.abs(anp.sin(theta))
     logs = 0.5 * (lax.lgamma(2.0 * m + 2.0) - math.log(4.0 * math.pi))
@@ -138,7 +138,7 @@ def _legendre(n: Array, m: Array, theta: Array, n_max: int) -> Array:
     before: Any = anp.zeros_like(here)
     for step in range(1, n_max + 1):
         k = m + float(step)
-        # With order 0 and degree 1 before, nothing comes of what was before.
+        # The factor of the degree before the first is 0.
         a = anp.sqrt((4.0 * k * k - 1.0) / (k * k - m * m))
         c = k - 1.0
         b = anp.sqrt((c * c - m * m) / (4.0 * c * c - 1.0)) if step > 1 else 0.0

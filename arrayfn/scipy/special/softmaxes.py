@@ -18,5 +18,5 @@ def softmax(x: ArrayLike, axis: Axis = None) -> Array:
 
 
 def log_softmax(x: ArrayLike, axis: Axis = None) -> Array:
-    """The logarithm of ``softmax``, accurate where that underflows."""
+    """The logarithm of ``softmax``, accurate if softmax underflows."""
     return nn.log_softmax(x, axis)

@@ -1,10 +1,10 @@
-"""Distributions, each a module with functions of its own, and statistics of samples.
+"""Distributions, one module each, and statistics of samples.
 
     from arrayfn.scipy import stats
     stats.norm.logpdf(x, loc=mean, scale=deviation)
 
-Names and arguments are SciPy's. Densities are differentiable by all arguments, most
-distribution functions too.
+Names and arguments are SciPy's. Densities, and most distribution functions, are
+differentiable by all arguments.
 """
 
 from __future__ import annotations

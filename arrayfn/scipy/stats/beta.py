@@ -1,4 +1,4 @@
-"""The beta distribution, of shapes ``a`` and ``b``, on [loc, loc + scale]."""
+"""The beta distribution with shapes ``a`` and ``b`` on [loc, loc + scale]."""
 
 from __future__ import annotations
 

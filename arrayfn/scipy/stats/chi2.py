@@ -1,4 +1,4 @@
-"""The chi-square distribution, of ``df`` degrees of freedom."""
+"""The chi-square distribution with ``df`` degrees of freedom."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from arrayfn.numpy.double_precision import quiet
 from arrayfn.scipy.stats import gamma
 
 
-def _halves(df: ArrayLike, scale: ArrayLike) -> tuple[Array, Array]:
-    """The shape and the scale of the gamma distribution that it is."""
+def _gamma_parameters(df: ArrayLike, scale: ArrayLike) -> tuple[Array, Array]:
+    """The shape and the scale of the equivalent gamma distribution."""
     return anp.multiply(df, 0.5), anp.multiply(scale, 2.0)
 
 
@@ -18,7 +18,7 @@ def logpdf(
     x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """The logarithm of the density."""
-    a, scale = _halves(df, scale)
+    a, scale = _gamma_parameters(df, scale)
     return gamma.logpdf(x, a, loc, scale)
 
 
@@ -39,7 +39,7 @@ def cdf(
     x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """The probability of at most x."""
-    a, scale = _halves(df, scale)
+    a, scale = _gamma_parameters(df, scale)
     return gamma.cdf(x, a, loc, scale)
 
 
@@ -56,7 +56,7 @@ def sf(
     x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """The probability of more than x."""
-    a, scale = _halves(df, scale)
+    a, scale = _gamma_parameters(df, scale)
     return gamma.sf(x, a, loc, scale)
 
 

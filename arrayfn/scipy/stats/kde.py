@@ -22,12 +22,11 @@ Bandwidth = str | float | Callable[["gaussian_kde"], Any] | None
 class gaussian_kde:  # noqa: N801 - SciPy's name
     """A mixture of normal distributions around the points of ``dataset``.
 
-    ``dataset`` is [n] or [d, n]. The bandwidth is by Scott's rule ("scott", the
-    default) or Silverman's ("silverman"), a number, or a function of the estimate;
-    ``weights`` [n] are those of the points. Scott, Multivariate density estimation,
-    1992.
+    ``dataset`` is [n] or [d, n]. The bandwidth follows Scott's rule ("scott", the
+    default) or Silverman's ("silverman"), or is a number or a function of the estimate.
+    The points have ``weights`` [n]. Scott, Multivariate density estimation, 1992.
 
-    An estimate is a pytree, so it can be made inside ``jit`` and be its argument.
+    An estimate is a pytree, so it can be created inside ``jit`` and passed to it.
 
     >>> import numpy as np
     >>> gaussian_kde(np.array([-1.0, 0.0, 1.0])).pdf(0.0).round(4)
@@ -86,7 +85,7 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
 
     @property
     def neff(self) -> Array:
-        """The number of equally weighted points that would be as good."""
+        """The effective number of points."""
         return 1.0 / anp.sum(self.weights * self.weights)
 
     def _bandwidth(self, method: Bandwidth) -> Array:
@@ -179,7 +178,7 @@ class gaussian_kde:  # noqa: N801 - SciPy's name
 
 
 def _log_mixture(points: Array, centers: Array, cov: Array, weights: Array) -> Array:
-    """Logarithms at points [d, m] of the weighted mixture of normal densities."""
+    """The log density of the weighted normal mixture at points [d, m]."""
     factor = linalg.cholesky(cov)
     white = [
         lax.linalg.triangular_solve(factor, x, left_side=True, lower=True)

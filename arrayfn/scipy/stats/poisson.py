@@ -11,7 +11,7 @@ from arrayfn.scipy import special
 from arrayfn.scipy.stats._arguments import counted, floats, within
 
 _LARGE_MEAN = 100.0
-_NEGLIGIBLE = 80.0  # of a probability's logarithm
+_NEGLIGIBLE = 80.0  # probabilities below exp(-80) are negligible
 _TERMS = 240
 
 
@@ -44,7 +44,7 @@ def cdf(k: ArrayLike, mu: ArrayLike, /, loc: ArrayLike = 0) -> Array:
 
 @quiet
 def entropy(mu: ArrayLike, /, loc: ArrayLike = 0) -> Array:
-    """The entropy in nats: of ``mu`` up to 100 by its sum, beyond by its expansion.
+    """The entropy in nats: by its sum up to ``mu`` = 100, above by its expansion.
 
     >>> entropy(0.0)
     array(0.)

@@ -16,14 +16,14 @@ from arrayfn.tracing import apply
 
 
 class ModeResult(NamedTuple):
-    """The most frequent values, and how often each occurs."""
+    """The most frequent values, and their counts."""
 
     mode: Array
     count: Array
 
 
 def _along_last(name: str, a: ArrayLike, axis: int | None) -> Array:
-    """``a`` with ``axis`` as the last one; flat for None."""
+    """``a`` with ``axis`` moved to the end; flattened for None."""
     array = anp.asarray(a)
     if axis is None:
         return anp.ravel(array)
@@ -31,7 +31,7 @@ def _along_last(name: str, a: ArrayLike, axis: int | None) -> Array:
 
 
 def _runs(values: Array) -> tuple[Array, Array, Array]:
-    """Of sorted values: positions, and where the run of equals begins and ends."""
+    """Positions in sorted values, and the begin and end of runs of equal values."""
     n = values.shape[-1]
     place = apply(
         views.iota, shape=values.shape, axis=values.ndim - 1, dtype=dtypes.int64
@@ -47,7 +47,7 @@ def _runs(values: Array) -> tuple[Array, Array, Array]:
 
 
 def mode(a: ArrayLike, /, axis: int | None = 0, keepdims: bool = False) -> ModeResult:
-    """The most frequent value along ``axis`` (of all for None), or the smallest such.
+    """The most frequent value along ``axis`` (None: of all); the smallest of ties.
 
     >>> import numpy as np
     >>> mode(np.array([3, 1, 3, 2, 1]))
@@ -71,12 +71,12 @@ def mode(a: ArrayLike, /, axis: int | None = 0, keepdims: bool = False) -> ModeR
 def rankdata(
     a: ArrayLike, /, method: str = "average", *, axis: int | None = None
 ) -> Array:
-    """The rank, from 1, of each number along ``axis``; flat for None.
+    """The rank, from 1, of each number along ``axis``; flattened for None.
 
-    Equal numbers get, by ``method``, the mean of their ranks ("average"), the "min" or
-    "max" of them, their number among different ones ("dense"), or ranks in the order in
-    which they stand ("ordinal"). Where a number is NaN all means are; ranks that are
-    integers count it as the largest.
+    ``method`` decides about equal numbers: the mean of their ranks ("average"), the
+    "min" or "max", their rank among distinct numbers ("dense"), or ranks in their order
+    ("ordinal"). With "average", a NaN makes all ranks NaN; other methods count NaN as
+    the largest.
 
     >>> import numpy as np
     >>> rankdata(np.array([10, 30, 20, 20]))
@@ -112,7 +112,7 @@ def rankdata(
 def sem(
     a: ArrayLike, /, axis: int | None = 0, ddof: int = 1, *, keepdims: bool = False
 ) -> Array:
-    """The standard error of the mean along ``axis`` (of all for None).
+    """The standard error of the mean along ``axis`` (None: of all).
 
     >>> import numpy as np
     >>> sem(np.array([1.0, 2.0, 3.0]))

@@ -1,4 +1,4 @@
-"""Student's distribution, of ``df`` degrees of freedom."""
+"""Student's distribution with ``df`` degrees of freedom."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cdf(
     z, _, df = standard("t.cdf", x, loc, scale, df)
     square = z * z
     tail = 0.5 * special.betainc(0.5 * df, 0.5, df / (df + square))
-    # Near 0 the tail is half, less what is small.
+    # Near 0 the tail is 1/2 minus a small number.
     middle = 0.5 * special.betainc(0.5, 0.5 * df, square / (df + square))
     near = square < df
     tail = anp.where(near, 0.5 - middle, tail)

@@ -1,6 +1,6 @@
-"""The standard normal distribution on [a, b], located and scaled.
+"""The standard normal distribution truncated to [a, b], then scaled and shifted.
 
-The bounds are those before: x lies in [loc + a * scale, loc + b * scale].
+So x is in [loc + a * scale, loc + b * scale].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from arrayfn.scipy.stats._arguments import between, standard, within
 
 def _log_mass(a: Array, b: Array) -> Array:
     """The logarithm of the normal probability of [a, b], accurate in the tails."""
-    # In the upper tail that of [-b, -a], which is as much.
+    # In the upper tail use [-b, -a], which has the same probability.
     upper = a > 0
     low, high = anp.where(upper, -b, a), anp.where(upper, -a, b)
     across = (low <= 0) & (high > 0)
@@ -42,7 +42,7 @@ def _arguments(
     scale: ArrayLike,
 ) -> list[Array]:
     z, scale, a, b = standard(f"truncnorm.{name}", x, loc, scale, a, b)
-    # Where the bounds are no interval all is NaN.
+    # NaN unless a < b.
     a = anp.where(a < b, a, math.nan)
     return list(anp.broadcast_arrays(z, scale, a, b))
 

@@ -16,7 +16,7 @@ def logpdf(x: ArrayLike, kappa: ArrayLike, /) -> Array:
     """The logarithm of the density."""
     x, kappa = floats("vonmises.logpdf", x, kappa)
     kappa = anp.where(kappa >= 0, kappa, math.nan)
-    # log(I0(kappa)) - kappa. At 0 i0e has a kink, I0 has not.
+    # log(I0(kappa)) - kappa. At 0 i0e is not differentiable, but I0 is.
     small = (kappa >= 0) & (kappa < 1)
     near = anp.where(small, kappa, 0.0)
     series = anp.log(special.i0(near)) - near

@@ -1,8 +1,8 @@
-"""Functions with derivative rules of their own: ``custom_jvp``, ``custom_vjp``.
+"""Functions with custom derivative rules: ``custom_jvp``, ``custom_vjp``.
 
-Called outside a trace they are the functions they wrap. Inside one they become an
-equation that holds the function's Program and those of its rules, which the
-transformations use instead of differentiating through the function.
+Outside a trace they call the function they wrap. Inside a trace they become an equation
+that holds the Programs of the function and of its rules. Transformations use the rules
+instead of differentiating the function.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def stop_gradient(x: Any) -> Any:
-    """x, of a pytree each leaf, as if it were constant: its derivatives are zero.
+    """x, or each leaf of a pytree, as a constant: its derivatives are zero.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import grad

@@ -1,6 +1,6 @@
-"""Functions as Programs with what they close over apart: ``closure_convert``.
+"""``closure_convert``, which turns captured values into arguments.
 
-And ``custom_gradient``, whose rule closes over the values of the forward pass.
+Also ``custom_gradient``, whose rule captures values of the forward pass.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from arrayfn.transforms.custom.reverse import custom_vjp
 def closure_convert(
     function: Function, *example_args: Any
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """``function`` with what it closes over as arguments, and the values of those.
+    """``function`` with its captured values as arguments, and those values.
 
-    They are the traced floating-point values: what a derivative may be taken by. The
-    result is called as ``converted(*args, *values)``, with arguments of the structure
-    and types of ``example_args``. So functions with rules may take functions.
+    The values are the traced floating-point ones, by which a derivative can be taken.
+    Call the result as ``converted(*args, *values)``, with arguments of the structure
+    and types of ``example_args``. A function with rules can take functions this way.
 
     >>> from arrayfn.transforms import grad
     >>> def f(w):
@@ -64,17 +64,17 @@ def _is_hoisted(value: Any) -> bool:
 
 @tree.register_static
 class _Rule:
-    """A traced rule among residuals: part of their structure."""
+    """A traced rule among residuals, as part of their tree structure."""
 
     def __init__(self, traced: FlatTrace) -> None:
         self.traced = traced
 
 
 def custom_gradient(function: Function) -> Callable[..., Any]:
-    """A function that returns its value and its rule, as the function of the value.
+    """Turn a function that returns (value, rule) into one with that gradient.
 
-    ``function(*args)`` returns the pair of the value and a function from the value's
-    cotangent to the arguments' (a tuple, or the one). The rule may close over values of
+    ``function(*args)`` returns the value, and a function from the value's cotangent to
+    the arguments' cotangents (a tuple, or one alone). The rule may capture values of
     ``function``. See ``custom_vjp``.
 
     >>> from arrayfn.transforms import grad

@@ -1,4 +1,4 @@
-"""What traced functions close over, as inputs that several Programs share."""
+"""The captured values of traced functions, as inputs that several Programs share."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from arrayfn.transforms import FlatTrace, leaf_type
 def closed_over(
     traces: Sequence[tuple[FlatTrace, int]],
 ) -> tuple[list[Any], list[tuple[Var, ...]]]:
-    """What any of the traced functions closes over, and each one's inputs for it.
+    """All captured values of the traced functions, and each one's inputs for them.
 
-    With each trace comes the number of its inputs that are arguments.
+    Each trace comes with the number of its inputs that are arguments.
     """
     values: dict[int, Any] = {}
     for traced, _ in traces:
@@ -58,10 +58,10 @@ def with_inputs(
 
 
 def closed(what: str, traced: FlatTrace, own: int) -> Program:
-    """The traced Program with the arrays it closes over as constants.
+    """The traced Program with its captured arrays as constants.
 
-    It is made when a derivative needs it, long after the call that it belongs to: a
-    traced value of that time is an error.
+    It is made when a derivative needs it, long after the call it belongs to, so a
+    captured value that was traced then is an error.
     """
     program, captured = traced.program, traced.trace.captured
     for value in captured:
@@ -95,12 +95,12 @@ def with_zeros(program: Program, types: Sequence[ArrayType]) -> Program:
 
 
 def guarded(value: Any) -> Any:
-    """A value closed over, with an error for derivatives by it: no rule gives them."""
+    """A captured value; taking a derivative by it is an error, as no rule gives it."""
     if isinstance(value, Tracer) and value.dtype in dtypes.INEXACT:
         return apply(calls.closed_over, value)
     return value
 
 
 def held(value: Any) -> Any:
-    """A value closed over, as it is kept: traced, on a device, or NumPy's."""
+    """A captured value in the form it is kept: traced, on a device, or NumPy's."""
     return value if isinstance(value, ImmutableArray) else np.asarray(value)

@@ -1,4 +1,4 @@
-"""``custom_jvp``: a function with a forward-mode rule of its own."""
+"""``custom_jvp``: a function with a custom forward-mode rule."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class custom_jvp(Custom):  # noqa: N801 - a decorator, named as JAX's
     def defjvp(self, rule: Function, symbolic_zeros: bool = False) -> Function:
         """Set the rule; usable as a decorator.
 
-        With ``symbolic_zeros`` tangents that are zero are ``SymbolicZero``, of a shape
-        and a dtype.
+        With ``symbolic_zeros`` the rule gets a ``SymbolicZero``, with a shape and a
+        dtype, for each tangent that is zero.
         """
         self._rule = rule
         self._symbolic_zeros = symbolic_zeros
@@ -66,7 +66,7 @@ class custom_jvp(Custom):  # noqa: N801 - a decorator, named as JAX's
     def defjvps(self, *rules: Function | None) -> None:
         """Set a rule for each argument: ``rule(tangent, value, *arguments)``.
 
-        It gives the tangent of the value, that argument's alone moving; None is zero.
+        It gives the tangent of the value while only that argument varies; None is zero.
 
         >>> from arrayfn.transforms import grad
         >>> @custom_jvp
@@ -185,20 +185,20 @@ class _Call:
         return trace_function(derivative, (primals, given), {}, abstract=abstract)
 
     def zero(self, type: ArrayType) -> Any:
-        """What the rule is given for a tangent of zero."""
+        """The zero tangent in the form the rule asked for."""
         if self.symbolic_zeros:
             return SymbolicZero(type.shape, type.dtype)
         return zeros(type)
 
     def later(self, varies: tuple[bool, ...], unused: Sequence[ArrayType]) -> Program:
-        """The rule's Program; it has inputs for what the body closes over, ``unused``.
+        """The rule's Program, with ``unused`` inputs for what the body captures.
 
-        Those do not vary: ``guarded`` sees to it.
+        They do not vary; ``guarded`` makes sure of that.
         """
         own = len(self.leaf_types)
         primals = tree.unflatten(self.structure, [struct(t) for t in self.leaf_types])
         with self.depth:
-            # Abstract, so that arrays made within are equations and no constants.
+            # Abstract, so that arrays made inside become equations, not constants.
             traced = self.trace_rule(primals, varies[:own], abstract=True)
         program = closed(f"the jvp rule of {self.name}", traced, own + sum(varies))
         return Program(

@@ -1,4 +1,4 @@
-"""What functions with rules share: their arguments, and checks of what rules give."""
+"""Arguments of functions with rules, and checks of the rules' results."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SymbolicZero:
 
 
 class Depth(threading.local):
-    """How many traces of a function's rules are under way in this thread."""
+    """How many traces of a function's rules are active in this thread."""
 
     value = 0
 
@@ -81,9 +81,9 @@ class Custom:
         self.function = function
         self.static = as_numbers(nondiff_argnums)
         self._signature = inspect.signature(function)
-        # A rule may call the function it belongs to, whose equation there has the rule
-        # too, and so on: within a rule they are named, and traced when a derivative
-        # of that order is taken.
+        # A rule may call the function it belongs to, and that call has the rule, too.
+        # To end the recursion, rules inside a rule are only named. They are traced
+        # when a derivative of that order is taken.
         self._within_rules = Depth()
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -113,7 +113,7 @@ class Custom:
         return list(bound.args)
 
     def static_arguments(self, arguments: list[Any]) -> list[Any]:
-        """The static ones, in the order in which they were declared."""
+        """The static arguments, in the order of their declaration."""
         return [arguments[k] for k in self.static]
 
     def with_static(self, function: Function, arguments: list[Any]) -> Function:
@@ -141,12 +141,12 @@ class Custom:
 
 
 def struct(type: ArrayType) -> ShapeDtypeStruct:
-    """Stands for a value of ``type`` that is not known yet."""
+    """A placeholder for a value of ``type`` that is not known yet."""
     return ShapeDtypeStruct(type.shape, type.dtype, weak_type=type.weak)
 
 
 def unflattened(body: FlatTrace, results: Any) -> Any:
-    """What the body's function would return, of the results of its equation."""
+    """The results of the body's equation, in the structure its function returns."""
     flat = results if isinstance(results, tuple) else (results,)
     return tree.unflatten(body.out_tree, flat)
 

@@ -1,4 +1,4 @@
-"""``custom_vjp``: a function with a reverse-mode rule of its own."""
+"""``custom_vjp``: a function with a custom reverse-mode rule."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class _Call:
     def trace_forward(
         self, primals: Any, varies: Sequence[bool]
     ) -> tuple[FlatTrace, Any]:
-        """The forward rule's Program, and what stands for its residuals."""
+        """The forward rule's Program, and placeholders for its residuals."""
         residual_tree: list[tree.TreeDef] = []
 
         def forward(*primals: Any) -> list[Any]:
@@ -182,7 +182,7 @@ class _Call:
         return traced, tree.unflatten(residual_tree[0], [struct(t) for t in types])
 
     def trace_backward(self, residuals: Any, given: Sequence[bool]) -> FlatTrace:
-        """The backward rule as a Program of residuals and the cotangents that are."""
+        """The backward rule as a Program of residuals and nonzero cotangents."""
         present = [struct(t) for t, g in zip(self.types, given, strict=True) if g]
 
         def backward(residuals: Any, present: list[Any]) -> list[Any]:
@@ -196,13 +196,13 @@ class _Call:
         return trace_function(backward, (residuals, present), {}, with_values=False)
 
     def zero(self, type: ArrayType) -> Any:
-        """What the rule is given for a cotangent of zero."""
+        """The zero cotangent in the form the rule asked for."""
         if self.symbolic_zeros:
             return SymbolicZero(type.shape, type.dtype)
         return zeros(type)
 
     def cotangents(self, given: Any) -> list[Any]:
-        """The leaves of what the backward rule gave, one for each of the arguments'."""
+        """The leaves of the backward rule's result, one for each argument leaf."""
         what = f"{self.name}'s backward rule"
         count = len(self.structures)
         if not isinstance(given, (tuple, list)) or len(given) != count:
@@ -236,9 +236,9 @@ class _Call:
     def later(
         self, varies: tuple[bool, ...], unused: Sequence[ArrayType]
     ) -> tuple[Program, custom_rules.Rule]:
-        """The rules' Programs; with inputs for what the body closes over, ``unused``.
+        """The rules' Programs, with ``unused`` inputs for what the body captures.
 
-        Those do not vary: ``guarded`` sees to it.
+        They do not vary; ``guarded`` makes sure of that.
         """
         own = len(self.leaf_types)
         primals = tree.unflatten(self.structure, [struct(t) for t in self.leaf_types])

@@ -7,10 +7,7 @@ NaN.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from arrayfn.backends.cpu.libraries.blas import Blas
 from arrayfn.backends.cpu.libraries.linear_algebra import small_matrices
@@ -31,10 +28,12 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     memset,
     small_address,
 )
+from arrayfn.backends.cpu.libraries.linear_algebra.references import by_reference
 from arrayfn.backends.cpu.libraries.linear_algebra.small_matrices import LIMIT
 from arrayfn.backends.cpu.libraries.linear_algebra.threads import with_large
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.native import LANES, call, load, native, stack, store
+from arrayfn.primitives import linalg_triangular
 
 SMALL: Final = CALLS + CALL_BYTES
 PLACES: Final = fields(1, "a", "n", more=1)
@@ -91,18 +90,13 @@ def words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     return *lapack_words(dtype, PLACES, text, library=library), small
 
 
-def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """All matrices, by NumPy."""
-    n = int(given["n"])
-    for matrix in given["a"].array((items, n, n)):
-        try:
-            matrix[...] = np.linalg.cholesky(matrix)
-        except np.linalg.LinAlgError:
-            matrix[...] = np.nan
-        if not np.isfinite(matrix[-1:, -1:]).all():
-            matrix[...] = np.nan
-
-
 PROVIDERS: Final = with_large(
-    "potrf", Provider(cholesky_run, words, unjitted, uses_blas=True), words
+    "potrf",
+    Provider(
+        cholesky_run,
+        words,
+        by_reference(linalg_triangular.cholesky, "a", ("n", "n"), "a"),
+        uses_blas=True,
+    ),
+    words,
 )

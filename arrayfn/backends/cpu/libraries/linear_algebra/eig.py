@@ -7,10 +7,7 @@ is not finite, and one that does not converge, has NaNs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from arrayfn.backends.cpu.libraries.blas import Blas
 from arrayfn.backends.cpu.libraries.linear_algebra.calls import (
@@ -31,6 +28,7 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     memcpy,
     memset,
 )
+from arrayfn.backends.cpu.libraries.linear_algebra.references import by_reference
 from arrayfn.backends.cpu.libraries.linear_algebra.scaling import (
     is_finite_exponent,
     largest_exponent,
@@ -40,6 +38,7 @@ from arrayfn.backends.cpu.libraries.linear_algebra.scaling import (
 from arrayfn.backends.cpu.libraries.linear_algebra.threads import with_large
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.native import load, native, stack, store
+from arrayfn.primitives import linalg_spectral
 
 VECTORS_CALL: Final = CALLS
 VALUES_CALL: Final = CALLS + CALL_BYTES
@@ -153,36 +152,25 @@ def words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     return lapack_words(dtype, PLACES, *calls, "%lascl", library=library)
 
 
-def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """All matrices with their vectors, by NumPy."""
-    n = int(given["n"])
-    x = given["x"].array((items, n, n))
-    vectors = given["v"].array((items, n, n))
-    values = given["w"].array((items, n))
-    for matrix, rows, w in zip(x, vectors, values, strict=True):
-        try:
-            w[...], made = np.linalg.eig(matrix.T)
-            rows[...] = made.T
-        except np.linalg.LinAlgError:
-            w[...] = rows[...] = np.nan
-
-
-def unjitted_values(given: Mapping[str, Any], items: int) -> None:
-    """The values of all matrices, by NumPy."""
-    n = int(given["n"])
-    x = given["x"].array((items, n, n))
-    for matrix, w in zip(x, given["w"].array((items, n)), strict=True):
-        try:
-            w[...] = np.linalg.eigvals(matrix.T)
-        except np.linalg.LinAlgError:
-            w[...] = np.nan
-
-
 PROVIDERS: Final = {
-    **with_large("geev", Provider(eig_run, words, unjitted, uses_blas=True), words),
+    **with_large(
+        "geev",
+        Provider(
+            eig_run,
+            words,
+            by_reference(linalg_spectral.eig, "x", ("n", "n"), "v", "w"),
+            uses_blas=True,
+        ),
+        words,
+    ),
     **with_large(
         "geev_values",
-        Provider(eigvals_run, words, unjitted_values, uses_blas=True),
+        Provider(
+            eigvals_run,
+            words,
+            by_reference(linalg_spectral.eigvals, "x", ("n", "n"), "w"),
+            uses_blas=True,
+        ),
         words,
     ),
 }

@@ -7,10 +7,7 @@ not finite, and what does not converge, is NaN; a single number is its own eigen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from arrayfn.backends.cpu.libraries.blas import Blas
 from arrayfn.backends.cpu.libraries.linear_algebra.calls import (
@@ -31,9 +28,11 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     least,
     memcpy,
 )
+from arrayfn.backends.cpu.libraries.linear_algebra.references import by_reference
 from arrayfn.backends.cpu.libraries.linear_algebra.threads import with_large
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.native import load, native, stack, store
+from arrayfn.primitives import linalg_spectral
 
 VECTORS_CALL: Final = CALLS
 VALUES_CALL: Final = CALLS + CALL_BYTES
@@ -127,36 +126,25 @@ def words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     return lapack_words(dtype, PLACES, *calls, library=library)
 
 
-def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """All matrices with their vectors, by NumPy."""
-    n = int(given["n"])
-    matrices = given["a"].array((items, n, n))
-    values = given["w"].array((items, n))
-    for matrix, w in zip(matrices, values, strict=True):
-        try:
-            w[...], vectors = np.linalg.eigh(matrix)
-            matrix[...] = vectors.conj().T
-        except np.linalg.LinAlgError:
-            w[...] = matrix[...] = np.nan
-
-
-def unjitted_values(given: Mapping[str, Any], items: int) -> None:
-    """The values of all matrices, by NumPy."""
-    n = int(given["n"])
-    matrices = given["a"].array((items, n, n))
-    values = given["w"].array((items, n))
-    for matrix, w in zip(matrices, values, strict=True):
-        try:
-            w[...] = np.linalg.eigvalsh(matrix)
-        except np.linalg.LinAlgError:
-            w[...] = np.nan
-
-
 PROVIDERS: Final = {
-    **with_large("syevd", Provider(eigh_run, words, unjitted, uses_blas=True), words),
+    **with_large(
+        "syevd",
+        Provider(
+            eigh_run,
+            words,
+            by_reference(linalg_spectral.eigh, "a", ("n", "n"), "a", "w"),
+            uses_blas=True,
+        ),
+        words,
+    ),
     **with_large(
         "syevd_values",
-        Provider(eigvalsh_run, words, unjitted_values, uses_blas=True),
+        Provider(
+            eigvalsh_run,
+            words,
+            by_reference(linalg_spectral.eigvalsh, "a", ("n", "n"), "w"),
+            uses_blas=True,
+        ),
         words,
     ),
 }

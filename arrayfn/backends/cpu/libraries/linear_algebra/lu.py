@@ -5,10 +5,7 @@ Also of a singular matrix there are factors: LAPACK's word for that is not an er
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from arrayfn.backends.cpu.libraries.blas import Blas
 from arrayfn.backends.cpu.libraries.linear_algebra import small_matrices
@@ -25,6 +22,7 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     least,
     small_address,
 )
+from arrayfn.backends.cpu.libraries.linear_algebra.references import by_reference
 from arrayfn.backends.cpu.libraries.linear_algebra.small_matrices import LIMIT
 from arrayfn.backends.cpu.libraries.linear_algebra.threads import with_large
 from arrayfn.backends.cpu.libraries.provider import Provider
@@ -38,8 +36,7 @@ from arrayfn.backends.native import (
     store,
     store_i32,
 )
-
-Array = np.ndarray[Any, Any]
+from arrayfn.primitives import linalg_lu
 
 SMALL: Final = CALLS + CALL_BYTES
 PLACES: Final = fields(
@@ -136,58 +133,33 @@ def words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     return *lapack_words(dtype, PLACES, text, library=library), small
 
 
-def eliminate(matrix: Array, pivots: Array) -> None:
-    """Factor a matrix in place, column by column; ``pivots`` count from 0."""
-    for column in range(len(pivots)):
-        below = matrix[column:, column]
-        # As LAPACK measures complex numbers.
-        sizes = np.abs(below.real) + np.abs(below.imag)
-        pivot = column + int(np.argmax(sizes))
-        pivots[column] = pivot
-        matrix[[column, pivot]] = matrix[[pivot, column]]
-        if matrix[column, column] != 0:
-            matrix[column + 1 :, column] /= matrix[column, column]
-        factor = matrix[column + 1 :, column, None]
-        matrix[column + 1 :, column + 1 :] -= factor * matrix[column, column + 1 :]
-
-
-def swap(order: Array, pivots: Array) -> None:
-    """Swap row k with row ``pivots[k]``, for each k in turn."""
-    for row, pivot in enumerate(pivots):
-        order[[row, pivot]] = order[[pivot, row]]
-
-
-def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """All matrices, by elimination."""
-    rows, columns = int(given["rows"]), int(given["columns"])
-    matrices = given["a"].array((items, columns, rows)).swapaxes(-1, -2)
-    pivots = given["pivots"].array((items, min(rows, columns)))
-    permutation = given["permutation"].array((items, rows))
-    permutation[...] = np.arange(rows)
-    for matrix, swaps, order in zip(matrices, pivots, permutation, strict=True):
-        eliminate(matrix, swaps)
-        swap(order, swaps)
-
-
-def unjitted_permutation(given: Mapping[str, Any], items: int) -> None:
-    """All permutations, swap by swap."""
-    rows, count = int(given["rows"]), int(given["count"])
-    permutation = given["permutation"].array((items, rows))
-    permutation[...] = np.arange(rows)
-    for order, swaps in zip(
-        permutation, given["pivots"].array((items, count)), strict=True
-    ):
-        swap(order, swaps)
-
-
 def no_words(dtype: str) -> tuple[int, ...]:
     """None: of what calls nothing."""
     return ()
 
 
 PROVIDERS: Final = {
-    **with_large("getrf", Provider(lu_run, words, unjitted, uses_blas=True), words),
+    **with_large(
+        "getrf",
+        Provider(
+            lu_run,
+            words,
+            by_reference(
+                linalg_lu.lu, "a", ("columns", "rows"), "a", "pivots", "permutation"
+            ),
+            uses_blas=True,
+        ),
+        words,
+    ),
     "pivots_to_permutation": Provider(
-        pivots_to_permutation_run, no_words, unjitted_permutation
+        pivots_to_permutation_run,
+        no_words,
+        by_reference(
+            linalg_lu.pivots_to_permutation,
+            "pivots",
+            ("count",),
+            "permutation",
+            params=lambda given: {"rows": int(given["rows"])},
+        ),
     ),
 }

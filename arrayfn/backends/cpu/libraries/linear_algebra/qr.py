@@ -6,10 +6,7 @@ orglq leaves Q, row-major both. The order of columns for pivoted factors is geqp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from arrayfn.backends.cpu.libraries.blas import Blas
 from arrayfn.backends.cpu.libraries.linear_algebra import small_matrices
@@ -28,6 +25,7 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     memset,
     small_address,
 )
+from arrayfn.backends.cpu.libraries.linear_algebra.references import by_reference
 from arrayfn.backends.cpu.libraries.linear_algebra.small_matrices import LIMIT
 from arrayfn.backends.cpu.libraries.linear_algebra.threads import with_large
 from arrayfn.backends.cpu.libraries.provider import Provider
@@ -171,19 +169,6 @@ def words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     return *lapack_words(dtype, PLACES, *calls, library=library), small
 
 
-def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """All matrices, by NumPy."""
-    rows, columns, inner = (int(given[name]) for name in ("rows", "columns", "inner"))
-    x = given["x"].array((items, rows, columns))
-    q = given["q"].array((items, rows, inner))
-    r = given["r"].array((items, inner, columns))
-    if not columns:
-        q[...] = np.eye(rows, inner)
-    elif rows:
-        mode = "reduced" if inner < rows else "complete"
-        q[...], r[...] = np.linalg.qr(x, mode=mode)
-
-
 def order_words(dtype: str) -> tuple[int, ...]:
     """Those of ``column_order_run``."""
     text = "?geqp3 &rows &columns a &leading integers tau work &words {}info"
@@ -191,14 +176,28 @@ def order_words(dtype: str) -> tuple[int, ...]:
     return lapack_words(dtype, ORDER_PLACES, call)
 
 
-def unjitted_order(given: Mapping[str, Any], items: int) -> None:
-    """The orders of all matrices, by the row's reference."""
-    rows, columns = int(given["rows"]), int(given["columns"])
-    x = given["x"].array((items, columns, rows))
-    given["order"].array((items, columns))[...] = linalg_qr.column_order.reference(x)
-
-
 PROVIDERS: Final = {
-    **with_large("gelqf", Provider(qr_run, words, unjitted, uses_blas=True), words),
-    "geqp3": Provider(column_order_run, order_words, unjitted_order, uses_blas=True),
+    **with_large(
+        "gelqf",
+        Provider(
+            qr_run,
+            words,
+            by_reference(
+                linalg_qr.qr,
+                "x",
+                ("rows", "columns"),
+                "q",
+                "r",
+                params=lambda given: {"full": given["inner"] > given["least"]},
+            ),
+            uses_blas=True,
+        ),
+        words,
+    ),
+    "geqp3": Provider(
+        column_order_run,
+        order_words,
+        by_reference(linalg_qr.column_order, "x", ("columns", "rows"), "order"),
+        uses_blas=True,
+    ),
 }

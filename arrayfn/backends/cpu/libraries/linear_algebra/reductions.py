@@ -5,8 +5,8 @@ A matrix whose Schur form does not converge, or that is not finite, has NaNs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from arrayfn.backends.cpu.libraries.linear_algebra.calls import (
     CALLS,
@@ -21,10 +21,10 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     all_finite,
     fill_words,
 )
+from arrayfn.backends.cpu.libraries.linear_algebra.references import by_reference
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.native import load, native, stack, store
 from arrayfn.primitives import linalg_schur
-from arrayfn.primitives.base import Primitive
 
 HESSENBERG: Final = fields(1, "a", "taus", "work", "n", "words")
 TRIDIAGONAL: Final = fields(1, "a", "d", "e", "taus", "work", "n", "words")
@@ -97,25 +97,11 @@ def _words(
     return lambda dtype: lapack_words(dtype, places, call)
 
 
-def _unjitted(row: Primitive, *names: str) -> Callable[[Mapping[str, Any], int], None]:
-    """All matrices, by the row's reference; ``names`` are of its other outputs."""
-
-    def run(given: Mapping[str, Any], items: int) -> None:
-        n = int(given["n"])
-        matrices = given["a"].array((items, n, n))
-        parts = row.reference(matrices.copy())
-        matrices[...] = parts[0]
-        for name, part in zip(names, parts[1:], strict=True):
-            given[name].array(part.shape)[...] = part
-
-    return run
-
-
 PROVIDERS: Final = {
     "gehrd": Provider(
         hessenberg_run,
         _words(HESSENBERG, "?gehrd &n $2 &n $0 &n $1 work &words info"),
-        _unjitted(linalg_schur.hessenberg, "taus"),
+        by_reference(linalg_schur.hessenberg, "a", ("n", "n"), "a", "taus"),
         uses_blas=True,
     ),
     "tridiagonal": Provider(
@@ -127,7 +113,7 @@ PROVIDERS: Final = {
                 "?hetrd L &n $0 &n $1 $2 $3 work &words info",
             ),
         ),
-        _unjitted(linalg_schur.tridiagonal, "d", "e", "taus"),
+        by_reference(linalg_schur.tridiagonal, "a", ("n", "n"), "a", "d", "e", "taus"),
         uses_blas=True,
     ),
     "gees": Provider(
@@ -139,7 +125,7 @@ PROVIDERS: Final = {
                 "?gees V N null &n $0 &n $2 values $1 &n work &words more flags info",
             ),
         ),
-        _unjitted(linalg_schur.schur, "z"),
+        by_reference(linalg_schur.schur, "a", ("n", "n"), "a", "z"),
         uses_blas=True,
     ),
 }

@@ -5,10 +5,7 @@ So do the singular vectors. What does not converge, and what is not finite, is N
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from arrayfn.backends.cpu.libraries.blas import Blas
 from arrayfn.backends.cpu.libraries.linear_algebra.calls import (
@@ -27,9 +24,11 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     least,
     memcpy,
 )
+from arrayfn.backends.cpu.libraries.linear_algebra.references import by_reference
 from arrayfn.backends.cpu.libraries.linear_algebra.threads import with_large
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.native import load, native, stack, store
+from arrayfn.primitives import linalg_svd
 
 REDUCED_CALL: Final = CALLS
 FULL_CALL: Final = CALLS + CALL_BYTES
@@ -117,42 +116,33 @@ def words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
     return lapack_words(dtype, PLACES, *calls, library=library)
 
 
-def unjitted(given: Mapping[str, Any], items: int) -> None:
-    """All matrices with their vectors, by NumPy."""
-    rows, columns = int(given["rows"]), int(given["columns"])
-    u_columns, vh_rows = int(given["u_columns"]), int(given["vh_rows"])
-    x = given["x"].array((items, columns, rows)).swapaxes(-1, -2)
-    made = (
-        given["u"].array((items, u_columns, rows)).swapaxes(-1, -2),
-        given["s"].array((items, min(rows, columns))),
-        given["vh"].array((items, columns, vh_rows)).swapaxes(-1, -2),
-    )
-    for number, matrix in enumerate(x):
-        try:
-            parts: Any = np.linalg.svd(matrix, full_matrices=bool(given["full"]))
-        except np.linalg.LinAlgError:
-            parts = (np.nan, np.nan, np.nan)
-        for array, part in zip(made, parts, strict=True):
-            array[number] = part
-
-
-def unjitted_values(given: Mapping[str, Any], items: int) -> None:
-    """The values of all matrices, by NumPy."""
-    rows, columns = int(given["rows"]), int(given["columns"])
-    values = given["s"].array((items, min(rows, columns)))
-    x = given["x"].array((items, columns, rows))
-    for s, matrix in zip(values, x, strict=True):
-        try:
-            s[...] = np.linalg.svd(matrix, compute_uv=False)
-        except np.linalg.LinAlgError:
-            s[...] = np.nan
-
-
 PROVIDERS: Final = {
-    **with_large("gesdd", Provider(svd_run, words, unjitted, uses_blas=True), words),
+    **with_large(
+        "gesdd",
+        Provider(
+            svd_run,
+            words,
+            by_reference(
+                linalg_svd.svd,
+                "x",
+                ("columns", "rows"),
+                "u",
+                "s",
+                "vh",
+                params=lambda given: {"full": bool(given["full"])},
+            ),
+            uses_blas=True,
+        ),
+        words,
+    ),
     **with_large(
         "gesdd_values",
-        Provider(svdvals_run, words, unjitted_values, uses_blas=True),
+        Provider(
+            svdvals_run,
+            words,
+            by_reference(linalg_svd.svdvals, "x", ("columns", "rows"), "s"),
+            uses_blas=True,
+        ),
         words,
     ),
 }
