@@ -5,8 +5,8 @@ array any more. The operand then is the result's own pointer, so that no two poi
 a kernel overlap.
 
 A loop's value may be written over itself likewise, where the body's last use of it
-gives its next value. Otherwise it has two places by turns, one of which is the initial
-value's where nothing else needs that: no iteration copies it.
+gives its next value. Otherwise it has two places alternately, one of which is the
+initial value's where nothing else needs that: no iteration copies it.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class ScheduledKernel:
     """A printed kernel with what one call of it needs.
 
     ``arrays`` are the operands behind the pointers, in order; ``partials`` follow
-    them, then ``scratch``, then the ``integers``. Blocks of a GPU may have a ``board``,
-    which follows the operands, and is zeros before the first launch.
+    them, then ``scratch``, then the ``integers``. Blocks of a GPU may have a
+    ``flag_buffer``, which follows the operands, and is zeros before the first launch.
     """
 
     kernel: Kernel
@@ -57,7 +57,7 @@ class ScheduledKernel:
     integers: tuple[Integer, ...]
     items: int
     grain: int
-    board: Var | None = None
+    flag_buffer: Var | None = None
 
     def scratch_offsets(self) -> list[int]:
         """Byte offsets of the scratch rows in a thread's scratch memory."""

@@ -44,7 +44,9 @@ OWN_NAMES: Final = re.compile(
     r"|tile|tiles|near|far|begin|end|range|bool_|[iuf]\d+|bf16|c64|c128"
 )
 """Names that a kernel gives its own variables, and those of dtypes."""
-_NUMBERED: Final = re.compile(r"_.*|.*_|[cpqv]\d+(_.*)?|copied|values?|turns?|chosen")
+_NUMBERED: Final = re.compile(
+    r"_.*|.*_|[cpqv]\d+(_.*)?|copied|values?|iterations?|chosen"
+)
 _WORDS: Final = frozenset({*dir(scalars), *keyword.kwlist, *dir(builtins)})
 
 

@@ -213,9 +213,9 @@ class Lowering:
         offsets = made.scratch_offsets()
         pointers = [(o.array, o.offset * o.dtype.itemsize) for o in made.arrays]
         own = [p.array for p in made.partials]
-        if made.board is not None:
-            own.append(made.board)
-            self.board(made.board)
+        if made.flag_buffer is not None:
+            own.append(made.flag_buffer)
+            self.flag_buffer(made.flag_buffer)
         pointers += [(array, 0) for array in own]
         return CallStep(
             kernel=name,
@@ -229,10 +229,10 @@ class Lowering:
             writes=[o.array for o in made.arrays if o.written] + own,
         )
 
-    def board(self, board: Var) -> None:
-        """Allocate ``board``, zeroed before the first call."""
-        zeros = np.zeros(board.type.shape, board.type.dtype)
-        self.constants.append((board, zeros))
+    def flag_buffer(self, flag_buffer: Var) -> None:
+        """Allocate ``flag_buffer``, zeroed before the first call."""
+        zeros = np.zeros(flag_buffer.type.shape, flag_buffer.type.dtype)
+        self.constants.append((flag_buffer, zeros))
 
     def add_kernel(self, kernel: Kernel) -> str:
         """Add ``kernel`` unless an equal one is there; return the name of either."""

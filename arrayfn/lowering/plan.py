@@ -11,8 +11,8 @@ threads as it likes: the bits of the result do not depend on the split.
 A *step* is a call of a kernel, a loop or a branch; these two hold steps of their own,
 over the same buffers, arena and scratch memory. Nothing is copied from one iteration to
 the next: a buffer of kind "slice" is a window that moves through another buffer, and of
-kind "carried" one of the two places that a loop's value has by turns. A step inside is
-given the address that such a buffer has in that iteration.
+kind "carried" one of the two places that a loop's value has alternately. A step inside
+is given the address that such a buffer has in that iteration.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class KernelCall:
     ``grain`` is the least number of items worth giving to a thread (a runtime runs
     ``items <= grain`` serially); ``scratch`` is the bytes of scratch memory that each
     thread needs. ``writes`` and ``reads`` are buffer numbers. A kernel that is a loop
-    goes round ``turns`` times, or nobody knows how often (None).
+    goes round ``iterations`` times, or nobody knows how often (None).
     """
 
     kernel: str
@@ -165,7 +165,7 @@ class KernelCall:
     scratch: int = 0
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
-    turns: int | None = 1
+    iterations: int | None = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,15 +299,17 @@ class _PlanText:
             self.number += 1
             if isinstance(step, KernelCall):
                 text = f"{head}{step.kernel}{arrays}, {step.items} items"
-                if step.turns is None:
+                if step.iterations is None:
                     text += " with a loop"
-                elif step.turns != 1:
-                    text += f" of {step.turns} turns"
+                elif step.iterations != 1:
+                    text += f" of {step.iterations} iterations"
                 self.lines.append(text)
                 continue
             by_host = f", read by the host for {step.host}" if step.host else ""
             if isinstance(step, Loop):
-                self.lines.append(f"{head}loop{arrays}, {self.turns(step)}{by_host}")
+                self.lines.append(
+                    f"{head}loop{arrays}, {self.trip_count(step)}{by_host}"
+                )
                 self.moves(step, indent + "  ")
                 self.steps(step.body, indent + "  ")
             else:
@@ -317,7 +319,7 @@ class _PlanText:
                     self.lines.append(f"{indent}  branch {position}:")
                     self.steps(branch, indent + "    ")
 
-    def turns(self, loop: Loop) -> str:
+    def trip_count(self, loop: Loop) -> str:
         if loop.predicate is not None:
             return f"while {self.label(loop.predicate)}"
         return f"{loop.count} times"
@@ -333,5 +335,5 @@ class _PlanText:
             self.lines.append(
                 f"{indent}{self.label(c.current)} from {self.label(c.initial)}; "
                 f"{self.label(c.next)} in {self.label(c.first)} and "
-                f"{self.label(c.second)} by turns; then {self.label(c.result)}"
+                f"{self.label(c.second)} alternately; then {self.label(c.result)}"
             )

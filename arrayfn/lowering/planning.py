@@ -191,5 +191,5 @@ class _Planner:
             scratch=call.scratch_bytes,
             reads=self.all_numbers(call.reads),
             writes=self.all_numbers(call.writes),
-            turns=call.turns,
+            iterations=call.iterations,
         )

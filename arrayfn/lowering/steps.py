@@ -49,7 +49,7 @@ class CallStep:
     scratch_bytes: int
     reads: list[Var]
     writes: list[Var]
-    turns: int | None = 1
+    iterations: int | None = 1
     over: list[tuple[Var, Var]] = field(default_factory=list[tuple[Var, Var]])
 
     def arrays(self) -> list[Var]:
@@ -72,7 +72,7 @@ class CarriedValue:
     """A loop's value: ``current`` becomes ``next`` in the body.
 
     ``initial`` goes in and ``result`` comes out. With ``first`` and ``second`` the
-    value lies in these by turns, else ``next`` is written over ``current``.
+    value lies in these alternately, else ``next`` is written over ``current``.
     """
 
     current: Var

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 
-from arrayfn.backends.cuda.stock import FUNCTIONS, Stock
+from arrayfn.backends.cuda.caching_allocator import FUNCTIONS, CachingAllocator
 
 I64, I32 = ctypes.c_int64, ctypes.c_int
 CONTEXT, STREAM, POOL = 5, 6, 7
@@ -34,10 +34,10 @@ class Driver:
             "cuLaunchKernelEx": kind(I32, *[I64] * 4)(self._launch),
         }
 
-    def stock(self, most_idle=1 << 30):
-        """A stock of this driver's memory."""
+    def allocator(self, most_idle=1 << 30):
+        """A allocator of this driver's memory."""
         addresses = {name: self.address(name) for name in FUNCTIONS.values()}
-        return Stock(addresses, CONTEXT, STREAM, POOL, most_idle)
+        return CachingAllocator(addresses, CONTEXT, STREAM, POOL, most_idle)
 
     def address(self, name):
         """Where a function is."""

@@ -35,12 +35,12 @@ class Plan:
 
     def __init__(self, driver, results=2, most_idle=1 << 30):
         self.driver = driver
-        self.stock = driver.stock(most_idle)
+        self.allocator = driver.allocator(most_idle)
         self.given = []
-        shelves = [self.stock.shelf(n) for n in (64, 16, ARENA_BYTES)]
-        made = [Result(F32, 2, shelves[0]), Result(I32, 3, shelves[1])][:results]
+        free_lists = [self.allocator.free_list(n) for n in (64, 16, ARENA_BYTES)]
+        made = [Result(F32, 2, free_lists[0]), Result(I32, 3, free_lists[1])][:results]
         inputs = ((F32, 0), (I32, 1))
-        self.entry = CallEntry([0] * 5, inputs, made, (4, shelves[2]))
+        self.entry = CallEntry([0] * 5, inputs, made, (4, free_lists[2]))
         self.call, self.call_single = self.entry.functions(self.note, self.note)
         self.entry.run(self.words())
         self.x, self.i = self.array(F32, 64), self.array(I32, 16)
@@ -63,8 +63,8 @@ class Plan:
         return runner.Plan(given, slots, [Kernel(StepKind.KERNEL, 11, 12, 13, at)])
 
     def array(self, type, nbytes):
-        """An array in memory of the stock."""
-        return DeviceArray(type, *self.stock.block(nbytes))
+        """An array in memory of the allocator."""
+        return DeviceArray(type, *self.allocator.block(nbytes))
 
 
 @pytest.fixture
@@ -133,10 +133,10 @@ def test_a_failed_launch_gives_memory_back_and_goes_to_the_fallback(plan):
     plan.driver.launch_status = 700
     assert plan.call(plan.x, plan.i) == 7
     assert plan.given == [(plan.x, plan.i)]
-    idle = plan.stock.idle_bytes
+    idle = plan.allocator.idle_bytes
     plan.driver.launch_status = 0
     kept = plan.call(plan.x, plan.i)
-    assert plan.stock.idle_bytes == idle - 512 - 256
+    assert plan.allocator.idle_bytes == idle - 512 - 256
     assert len(kept) == 2
 
 
@@ -192,7 +192,7 @@ def test_calls_leave_nothing_behind(plan, recorded):
 
 
 def test_the_lowest_block_is_given_first():
-    memory = Driver().stock()
+    memory = Driver().allocator()
     blocks = [memory.take(1000) for _ in range(50)]
     shuffled = random.Random(0).sample(blocks, 50)
     for block in shuffled:
@@ -204,7 +204,7 @@ def test_the_lowest_block_is_given_first():
 
 def test_dead_memory_goes_back_to_the_driver_from_a_limit_on():
     driver = Driver()
-    memory = driver.stock(most_idle=2000)
+    memory = driver.allocator(most_idle=2000)
     for block in [memory.take(1000) for _ in range(5)]:
         memory.give(block)
     assert len(driver.live) == 2
@@ -218,7 +218,7 @@ def test_dead_memory_goes_back_to_the_driver_from_a_limit_on():
 
 def test_memory_that_was_shared_waits_for_others_work():
     driver = Driver()
-    memory = driver.stock()
+    memory = driver.allocator()
     _, owner = memory.block(64)
     memory.share(owner)
     memory.share(owner)

@@ -14,11 +14,11 @@ from tests.lowered_on_gpu import lowered
 
 HEAD = """
 from arrayfn.lowering.cuda.vocabulary import (
-    atomic_add_f32, await_signal, ballot, barrier, block_index, byte_i64,
-    cluster_arrive, cluster_wait, divide_f32, divides_f32, expect, inverse_f32,
-    load_f32x4, match_byte, match_word, registers_f32, send_f32, shared_f32,
-    shuffle_from_f32, shuffle_xor_f32, signal_init, signals_i64, thread_index,
-    warp_barrier,
+    atomic_add_f32, ballot, barrier, block_index, byte_i64, cluster_arrive,
+    cluster_wait, divide_f32, divides_f32, dsmem_store_f32, inverse_f32, load_f32x4,
+    match_any_byte, match_any_u32, mbarrier_expect_tx, mbarrier_init, mbarrier_wait,
+    mbarriers_i64, registers_f32, shared_f32, shuffle_from_f32, shuffle_xor_f32,
+    thread_index, warp_barrier,
 )
 
 def kernel(x, out):
@@ -46,7 +46,7 @@ def test_a_butterfly_gives_every_lane_the_sum():
 def test_lanes_vote_and_find_those_with_the_same_word():
     out = run("""
     out[i] = ballot(x[i] > 28)
-    out[i + 32] = match_word(1000 * (i // 3)) & 255
+    out[i + 32] = match_any_u32(1000 * (i // 3)) & 255
 """)
     assert out[:32].tolist() == [float(np.float32(0xE0000000 - 2**32))] * 32
     assert out[32:40].tolist() == [7, 7, 7, 56, 56, 56, 192, 192]
@@ -180,7 +180,7 @@ def test_outside_an_emulator_device_functions_say_where_they_run():
 
 def test_lanes_find_those_with_the_same_byte():
     out = run("""
-    out[i] = match_byte(i % 3 + 256 * i) & 1023
+    out[i] = match_any_byte(i % 3 + 256 * i) & 1023
 """)
     assert out[:3].tolist() == [585.0, 146.0, 292.0]
 
@@ -241,16 +241,16 @@ def test_a_division_by_an_inverse_says_where_it_is_exact():
 
 
 EXCHANGE = """
-    signals = signals_i64(1)
+    mbarriers = mbarriers_i64(1)
     if i == 0:
-        signal_init(signals, 1)
-        expect(signals, 0, {expected})
+        mbarrier_init(mbarriers, 1)
+        mbarrier_expect_tx(mbarriers, 0, {expected})
     line = shared_f32(2)
     cluster_arrive()
     {wait}
     if i < {sent}:
-        send_f32(line, block_index(), x[block_index()] + 1, i, signals, 0)
-    await_signal(signals, 0, 0)
+        dsmem_store_f32(line, block_index(), x[block_index()] + 1, i, mbarriers, 0)
+    mbarrier_wait(mbarriers, 0, 0)
     out[block_index() * 32 + i] = line[0] * 10 + line[1]
 """
 
@@ -264,12 +264,12 @@ def test_blocks_of_a_cluster_send_to_each_other():
     assert exchanged().tolist() == [12.0] * 64
 
 
-def test_a_signal_that_waits_for_too_much_never_comes():
-    with pytest.raises(EmulationError, match="never comes to block 1: 0 bytes"):
+def test_an_mbarrier_that_waits_for_too_much_never_comes():
+    with pytest.raises(EmulationError, match="of block 1 never completes: 0 bytes"):
         exchanged(sent=1)
 
 
-def test_a_signal_that_counts_too_much_is_of_its_next_turn():
+def test_an_mbarrier_that_counts_too_much_is_of_its_next_phase():
     with pytest.raises(EmulationError, match="counts 8 bytes where 4 are expected"):
         exchanged(expected=4)
 

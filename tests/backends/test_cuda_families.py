@@ -109,15 +109,15 @@ FAMILIES: Final[dict[str, tuple[Function, tuple[Any, ...]]]] = {
     "sorts in a block": (lambda x: anp.sort(x, axis=1), (random(70, 100),)),
     "sorts of tiles": (anp.argsort, (random(300_000),)),
     "random bits": (lambda x: x + draws.normal(draws.key(1), x.shape), (random(999),)),
-    "thin products of lines": (
+    "skinny products of lines": (
         lambda x, y: x @ y.T,
         (random(3, 1304), random(4096, 1304)),
     ),
-    "thin products of columns": (
+    "skinny products of columns": (
         lambda x, y: x @ y,
         (random(3, 1304), random(1304, 4096)),
     ),
-    "thin products of halves": (
+    "skinny products of halves": (
         lambda x, y: x @ y,
         (random(3, 2048, dtype=np.float16), random(2048, 2048, dtype=np.float16)),
     ),
@@ -147,7 +147,9 @@ OPTIONS: Final = {
     "small loops": [Options(mode="persistent")],
 }
 # What copies ahead; on other cards cuBLAS computes these.
-HOPPER: Final = {f"thin products of {what}" for what in ("lines", "columns", "halves")}
+HOPPER: Final = {
+    f"skinny products of {what}" for what in ("lines", "columns", "halves")
+}
 
 
 def kernels(name: str, gpu: GpuConfig) -> list[Kernel]:

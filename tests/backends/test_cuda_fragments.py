@@ -10,12 +10,11 @@ from arrayfn.lowering.plan import Kernel, Parameter
 
 HEAD = """
 from arrayfn.lowering.cuda.vocabulary import (
-    approximate_exp2_f32, approximate_exp_f32, approximate_rsqrt_f32, await_copies,
-    barrier, close_copies, copy_u16x8, greatest_bf16x4, least_bf16x4, load_matrix_u16,
-    load_transposed_u16,
-    multiply_bf16, multiply_f16, pack_f16, quotient, registers_f32, registers_u16,
-    registers_u8, remainder, shared_u16, store_bf16x2, thread_index, turn_u16x2,
-    turn_u8x4, widen_bf16x2, widen_f16x2,
+    approximate_exp2_f32, approximate_exp_f32, approximate_rsqrt_f32, barrier,
+    cp_async_commit, cp_async_u16x8, cp_async_wait, ldmatrix_trans_u16, ldmatrix_u16,
+    max_bf16x4, min_bf16x4, mma_bf16, mma_f16, pack_f16, quotient, registers_f32,
+    registers_u16, registers_u8, remainder, shared_u16, store_bf16x2, thread_index,
+    transpose_u16x2, transpose_u8x4, widen_bf16x2, widen_f16x2,
 )
 
 def kernel(x, y, out):
@@ -34,10 +33,11 @@ PRODUCT = """
     a_tile = shared_u16(16 * 24)
     b_tile = shared_u16({columns} * 24)
     for at in range(lane, 32, 32):
-        copy_u16x8(x, at * 8, a_tile, quotient(at, 2) * 24 + remainder(at, 2) * 8, 1)
-        copy_u16x8(y, at * 8, b_tile, {b_place}, 1)
-    close_copies()
-    await_copies(0)
+        to = quotient(at, 2) * 24 + remainder(at, 2) * 8
+        cp_async_u16x8(x, at * 8, a_tile, to, 1)
+        cp_async_u16x8(y, at * 8, b_tile, {b_place}, 1)
+    cp_async_commit()
+    cp_async_wait(0)
     barrier()
     a = registers_u16(8)
     b = registers_u16(8)
@@ -45,10 +45,10 @@ PRODUCT = """
     for k in range(8):
         sums[k] = 0.0
     row = remainder(lane, 16)
-    load_matrix_u16(a_tile, row * 24 + quotient(lane, 16) * 8, a, 0)
+    ldmatrix_u16(a_tile, row * 24 + quotient(lane, 16) * 8, a, 0)
     {load_b}
-    multiply_{dtype}(sums, 0, a, 0, b, 0)
-    multiply_{dtype}(sums, 4, a, 0, b, 4)
+    mma_{dtype}(sums, 0, a, 0, b, 0)
+    mma_{dtype}(sums, 4, a, 0, b, 4)
     for k in range(8):
         column = quotient(k, 4) * 8 + remainder(lane, 4) * 2 + remainder(k, 2)
         line = quotient(lane, 4) + remainder(quotient(k, 2), 2) * 8
@@ -57,9 +57,9 @@ PRODUCT = """
 ROWS = (
     "place = (remainder(lane, 8) + quotient(lane, 16) * 8) * 24\n"
     "    place = place + remainder(quotient(lane, 8), 2) * 8\n"
-    "    load_matrix_u16(b_tile, place, b, 0)"
+    "    ldmatrix_u16(b_tile, place, b, 0)"
 )
-COLUMNS = "load_transposed_u16(b_tile, row * 24 + quotient(lane, 16) * 8, b, 0)"
+COLUMNS = "ldmatrix_trans_u16(b_tile, row * 24 + quotient(lane, 16) * 8, b, 0)"
 PLACE = "quotient(at, 2) * 24 + remainder(at, 2) * 8"
 
 
@@ -119,7 +119,7 @@ def test_words_of_elements_are_turned_in_registers(word, lanes):
     tile = registers_{word}({lanes * lanes + 1})
     for k in range({lanes * lanes}):
         tile[1 + k] = k
-    turn_{word}x{lanes}(tile, 1)
+    transpose_{word}x{lanes}(tile, 1)
     for k in range({lanes * lanes}):
         out[lane * {lanes * lanes} + k] = tile[1 + k]
     """
@@ -135,8 +135,8 @@ def test_extremes_of_halves_and_of_what_was_found_before(last):
     tile = registers_u16(4)
     for k in range(4):
         tile[k] = x[k]
-    out[lane * 2] = greatest_bf16x4(tile, 0, -9.0 + lane)
-    out[lane * 2 + 1] = least_bf16x4(tile, 0, -9.0 + lane)
+    out[lane * 2] = max_bf16x4(tile, 0, -9.0 + lane)
+    out[lane * 2 + 1] = min_bf16x4(tile, 0, -9.0 + lane)
     """
     out = run(body, x)
     np.testing.assert_array_equal(out[:2], [last, np.nan if np.isnan(last) else -9.0])
@@ -153,8 +153,8 @@ def test_an_approximate_exponential_has_more_than_the_bits_of_halves():
 
 COPY = """
     tile = shared_u16(256)
-    copy_u16x8(x, lane * 8, tile, lane * 8, quotient(lane, 16))
-    close_copies()
+    cp_async_u16x8(x, lane * 8, tile, lane * 8, quotient(lane, 16))
+    cp_async_commit()
     {wait}
     out[lane] = tile[{at}]
 """
@@ -162,12 +162,12 @@ COPY = """
 
 def test_copies_are_there_after_their_wait_and_zeros_where_they_are_not_live():
     x = np.arange(256, dtype=np.uint16)
-    wait = "await_copies(0)\n    barrier()"
+    wait = "cp_async_wait(0)\n    barrier()"
     out = run(COPY.format(wait=wait, at="255 - lane"), x, size=32)
     np.testing.assert_array_equal(out[:16], x[:239:-1])
     out = run(COPY.format(wait=wait, at="lane"), x, size=32)
     np.testing.assert_array_equal(out, np.zeros(32))
-    early = run(COPY.format(wait="await_copies(1)", at="lane * 8"), x, size=32)
+    early = run(COPY.format(wait="cp_async_wait(1)", at="lane * 8"), x, size=32)
     np.testing.assert_array_equal(early, np.full(32, 65535))  # still under way
 
 
@@ -175,11 +175,13 @@ def test_copies_without_a_barrier_are_a_race():
     x = np.arange(256, dtype=np.uint16)
     # Each thread runs until they meet: a later one finds what an earlier one did.
     with pytest.raises(EmulationError, match="is copied to while thread 15"):
-        run(COPY.format(wait="await_copies(0)", at="255 - lane * 8"), x, size=32)
+        run(COPY.format(wait="cp_async_wait(0)", at="255 - lane * 8"), x, size=32)
     with pytest.raises(EmulationError, match="race"):
-        run(COPY.format(wait="await_copies(0)", at="quotient(lane, 2) * 8"), x, size=32)
-    body = COPY.format(wait="await_copies(0)\n    barrier()", at="lane")
-    again = "    copy_u16x8(x, 0, tile, 8 * (31 - lane), 1)\n"
+        run(
+            COPY.format(wait="cp_async_wait(0)", at="quotient(lane, 2) * 8"), x, size=32
+        )
+    body = COPY.format(wait="cp_async_wait(0)\n    barrier()", at="lane")
+    again = "    cp_async_u16x8(x, 0, tile, 8 * (31 - lane), 1)\n"
     with pytest.raises(EmulationError, match="is copied to while thread"):
         run(body + again, x, size=32)
 

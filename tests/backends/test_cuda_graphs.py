@@ -58,7 +58,7 @@ def test_more_addresses_than_are_kept_are_launched_step_by_step():
 @pytest.mark.parametrize("kept", [1, 5])
 def test_steps_that_replace_their_state_repeat_their_addresses(kept):
     driver = Driver()
-    memory, state, losses = driver.stock(), [], []
+    memory, state, losses = driver.allocator(), [], []
     seen = []
     for _ in range(60):
         after = [memory.take(1000) for _ in range(7)]

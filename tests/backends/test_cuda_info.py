@@ -8,17 +8,17 @@ import pytest
 import arrayfn as af
 from arrayfn.backends.cuda import (
     CudaBackend,
-    missing,
     missing_here,
     missing_packages,
+    requirements,
 )
-from arrayfn.backends.cuda.missing import missing_gpu
+from arrayfn.backends.cuda.requirements import missing_gpu
 from arrayfn.errors import BackendError
 from tests.lowered_on_gpu import lowered
 
 
 def test_missing_packages_are_named_with_how_to_install_them(monkeypatch):
-    monkeypatch.setattr(missing.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: None)
     assert missing_packages() == (
         "numba-cuda and cuda-bindings not installed: pip install 'arrayfn[cuda]'"
     )
@@ -55,7 +55,7 @@ def driver_of(version=13000, count=1, arch=(9, 0)):
     ],
 )
 def test_what_is_wrong_with_a_driver_or_a_gpu_is_named(monkeypatch, driver, reason):
-    monkeypatch.setattr(missing.ctypes, "CDLL", lambda name: driver)
+    monkeypatch.setattr(requirements.ctypes, "CDLL", lambda name: driver)
     assert reason in missing_gpu()
     assert bool(reason) == bool(missing_gpu())
 
@@ -64,8 +64,8 @@ def test_a_missing_driver_is_named_beside_missing_packages(monkeypatch):
     def fail(name):
         raise OSError(name)
 
-    monkeypatch.setattr(missing.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(missing.ctypes, "CDLL", fail)
+    monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(requirements.ctypes, "CDLL", fail)
     packages, driver = missing_here().split("; ")
     assert packages.endswith("pip install 'arrayfn[cuda]'")
     assert driver == (

@@ -65,7 +65,7 @@ def test_truth_lies_in_bytes_and_is_computed_in_bits():
 
 
 def test_small_arrays_lie_within_a_line_of_shared_memory():
-    made = {"signals_i64": 9, "shared_f32": 8, "shared_i64": 3, "shared_f64": 500}
+    made = {"mbarriers_i64": 9, "shared_f32": 8, "shared_i64": 3, "shared_f64": 500}
     body = "\n".join(f"{name}_a = {name}({n})" for name, n in made.items())
     text = ir_of(body, words=", ".join(made))
     found = re.findall(r"\[(\d+) x \w+\] undef, align (\d+)", text)

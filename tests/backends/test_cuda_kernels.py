@@ -59,7 +59,7 @@ CASES = {
         (random(2, 64, 66, dtype=np.float16)[:, :, :64] + 0,),
     ),
     "transpose in a batch": (lambda x: anp.swapaxes(x, 1, 2) * 2, (random(2, 33, 9),)),
-    "softmax of a team": (softmax, (random(5, 12),)),
+    "softmax of a row group": (softmax, (random(5, 12),)),
     "softmax of a warp": (softmax, (random(5, 256),)),
     "softmax of a block": (softmax, (random(2, 1284),)),
     "softmax of odd rows": (softmax, (random(3, 101),)),

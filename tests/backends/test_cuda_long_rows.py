@@ -234,8 +234,8 @@ def test_rows_are_taken_as_blocks_come_to_them(case):
     compiled = lowered(function, *arguments, gpu=gpu)
     (kernel,) = compiled.kernels
     # In each turn: the first rows are nobody's to take.
-    assert kernel.source.count("= take(board, 1, 1)") == 1
-    assert kernel.source.count("close_board(board, 1, clusters)") == 1
+    assert kernel.source.count("= next_work_item(flag_buffer, 1, 1)") == 1
+    assert kernel.source.count("end_work_queue(flag_buffer, 1, clusters)") == 1
     assert_equal(function, arguments, compiled, 2e-5)
 
 
@@ -277,7 +277,7 @@ SCAN_CASES = {
 
 
 @pytest.mark.parametrize("case", SCAN_CASES)
-def test_running_values_are_shared_by_a_team(case):
+def test_running_values_are_shared_by_a_group(case):
     cluster, function, arguments = SCAN_CASES[case]
     compiled = lowered(
         function, *arguments, gpu=CLUSTERS if cluster > 1 else GpuConfig()

@@ -2,8 +2,8 @@
 
 Kernels begin while those before them end, and memory of what died is the next kernel's
 at once. Chains of short and long kernels, of library calls, loops and branches run many
-times without waiting, on several arguments by turns, such that what is read too early
-is another argument's; the bits are those of a run that waits after each call.
+times without waiting, on several arguments alternately, such that what is read too
+early is another argument's; the bits are those of a run that waits after each call.
 """
 
 from __future__ import annotations

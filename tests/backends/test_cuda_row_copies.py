@@ -55,7 +55,7 @@ def test_the_last_vectors_of_a_row_lie_in_shared_memory(function, n, dtype):
     assert kernel.shared == (vectors - 1) * 64 * 16
     # Vectors in registers are asked for first, and computed before the others come.
     text = re.sub(r"\s+", " ", kernel.source)
-    order = ["load_", "copy_", "close_copies()", "await_copies(0)", "barrier()"]
+    order = ["load_", "cp_async_", "cp_async_commit()", "cp_async_wait(0)", "barrier()"]
     places = [text.index(word, text.index("thread_index()")) for word in order]
     assert places == sorted(places)
 
@@ -87,8 +87,8 @@ def test_what_rows_share_is_copied_ahead(function, shape, dtype, early):
     weights = weights[: 1 if function is root_mean_square else 2]
     kernel = agrees(function, (x, *weights), gpu)
     assert kernel.shared == len(weights) * early * kernel.threads * 16
-    assert kernel.source.count(f"await_copies({early - 1})") == 1
-    begun = kernel.source.index("close_copies()\n")
+    assert kernel.source.count(f"cp_async_wait({early - 1})") == 1
+    begun = kernel.source.index("cp_async_commit()\n")
     assert begun < kernel.source.index("barrier()\n")
 
 

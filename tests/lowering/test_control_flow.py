@@ -107,7 +107,7 @@ def loop_of(compiled: Any) -> Loop:
 
 @pytest.mark.parametrize("length", [0, 1, 2, 5, 8])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_recurrent_network_takes_turns_between_two_buffers(
+def test_a_recurrent_network_alternates_between_two_buffers(
     length: int, reverse: bool, form: str
 ) -> None:
     inputs = [floats(3, 3), floats(2, 3, seed=1), floats(length, 2, 3, seed=2)]
@@ -316,7 +316,7 @@ def test_loops_and_branches_three_deep(form: str) -> None:
         assert "branch by input 2" in text
     if form == "one kernel":
         (kernel,) = compiled.kernels
-        assert kernel.source.count("in range(turns") == 2
+        assert kernel.source.count("in range(iterations") == 2
         assert kernel.source.count("else:") == 1
 
 
@@ -455,7 +455,7 @@ def test_elements_go_through_a_loop_in_blocks(form: str) -> None:
         )
 
     compiled = check_kernels(program_of(main, inputs), inputs, NEAR)
-    loops = [s for s in kernel_calls(compiled.plan.steps) if s.turns == length]
+    loops = [s for s in kernel_calls(compiled.plan.steps) if s.iterations == length]
     if form == "nodes":
         assert not loops
     else:

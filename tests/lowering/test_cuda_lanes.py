@@ -35,7 +35,7 @@ def mandelbrot(c):
 
 
 def kepler(mean, eccentricity):
-    """The number of turns is the same for all, and a result too."""
+    """The number of iterations is the same for all, and a result too."""
 
     def step(state):
         k, x = state
@@ -46,7 +46,7 @@ def kepler(mean, eccentricity):
 
 
 def filtered(x, start):
-    """Slices in and out, a branch, and a scalar that is stored in each turn."""
+    """Slices in and out, a branch, and a scalar that is stored in each iteration."""
 
     def step(state, row):
         k, y = state
@@ -69,7 +69,7 @@ def from_first(x):
 
 
 def each_until_it_is_near(x, y):
-    """Mapped: elements end by themselves, after different numbers of turns."""
+    """Mapped: elements end by themselves, after different numbers of iterations."""
 
     def solve(x, y):
         def step(state):
@@ -137,7 +137,7 @@ def test_the_kernel_of_such_a_loop_reads_and_writes_once():
     stores = [line for line in body.splitlines() if "_at[i0] = " in line]
     assert len(loads) == 2
     assert len(stores) == 1
-    assert "for turn in range(turns):" in body
+    assert "for iteration in range(iterations):" in body
     ptx = compile_ptx(kernel, (9, 0))
     assert ptx.count("ld.global") <= 2
     assert ptx.count("st.global") == 1

@@ -50,23 +50,23 @@ def training_step(parameters, x, target):
     return value, af.tree.map(lambda p, g: p - 0.1 * g, parameters, gradients)
 
 
-def power_iteration(matrix, vector, turns):
+def power_iteration(matrix, vector, iterations):
     def step(state):
         k, v = state
         w = matrix @ v
         return k + 1, w / anp.sqrt(anp.sum(w * w))
 
-    return lax.while_loop(lambda state: state[0] < turns, step, (0, vector))[1]
+    return lax.while_loop(lambda state: state[0] < iterations, step, (0, vector))[1]
 
 
-def switching(x, turns):
+def switching(x, iterations):
     branches = (lambda x: x @ x, lambda x: x.T + 1, lambda x: x / anp.sum(x, axis=1))
 
     def step(state):
         k, x = state
         return k + 1, lax.switch(k % 3, branches, x)
 
-    return lax.while_loop(lambda state: state[0] < turns, step, (0, x))[1]
+    return lax.while_loop(lambda state: state[0] < iterations, step, (0, x))[1]
 
 
 def backwards(x, start):
@@ -84,9 +84,9 @@ RECURRENT = random(4, 3, 10), random(3, 10), random(10, 10), random(10, 10), ran
 CASES = {
     "training step": (training_step, PARAMETERS, random(3, 12), random(3, 5)),
     "recurrent": (recurrent, *RECURRENT),
-    "an odd number of turns": (power_iteration, random(9, 9), random(9), 3),
-    "an even number of turns": (power_iteration, random(9, 9), random(9), 2),
-    "no turn": (power_iteration, random(9, 9), random(9), 0),
+    "an odd number of iterations": (power_iteration, random(9, 9), random(9), 3),
+    "an even number of iterations": (power_iteration, random(9, 9), random(9), 2),
+    "no iteration": (power_iteration, random(9, 9), random(9), 0),
     "switch": (switching, abs(random(6, 6)) + 0.1, 4),
     "backwards": (backwards, random(3, 4, 300), random(300)),
 }
@@ -103,13 +103,13 @@ def test_steps_as_one_kernel_give_the_same(name):
     want = af.tree.leaves(af.jit(function)(*arguments))
     for x, y in zip(have, want, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
-    meeting = program.constants[-1]
-    assert meeting.dtype == np.uint32
-    assert meeting.tolist() == [0]
+    barrier_state = program.constants[-1]
+    assert barrier_state.dtype == np.uint32
+    assert barrier_state.tolist() == [0]
 
 
 @needs_compiler
-def test_the_kernel_of_a_recurrence_is_a_loop_with_one_meeting():
+def test_the_kernel_of_a_recurrence_is_a_loop_with_one_barrier():
     program = persistent(recurrent, *RECURRENT)
     (kernel,) = program.kernels
     text = kernel.source.partition("def persistent_0(")[2].partition('"""\n')[2]
@@ -119,13 +119,13 @@ def test_the_kernel_of_a_recurrence_is_a_loop_with_one_meeting():
     h_now = h_at
     h_next = value_at
     h_after = a_at
-    for turn in range(4):
-        given = window_f32(x_at, turn * 30)
-        s = window_f32(c_at, turn * 30)
+    for iteration in range(4):
+        given = subarray_f32(x_at, iteration * 30)
+        s = subarray_f32(c_at, iteration * 30)
         for block in range(block_index(), 3, 2):
             columns_0(block, given, w_at, h_now, u_at, b_at, h_next, s, 10, 10)
             barrier()
-        grid_barrier(meeting, 2)
+        grid_barrier(barrier_state, 2)
         h_now = h_next
         h_next = h_after
         h_after = h_now
@@ -180,12 +180,12 @@ def test_on_a_cpu_the_mode_changes_nothing():
 
 
 RACING = """
-from arrayfn.lowering.cuda.vocabulary import block_index, grid_barrier, window_f32
+from arrayfn.lowering.cuda.vocabulary import block_index, grid_barrier, subarray_f32
 from arrayfn.lowering.scalars import f32
 
 
-def passed_on(x, meeting, n):
-    own = window_f32(x, block_index())
+def passed_on(x, barrier_state, n):
+    own = subarray_f32(x, block_index())
     own[0] = f32(1.0)
     {meet}
     own[n] = x[n - 1 - block_index()]
@@ -201,7 +201,7 @@ def race(meet):
 
 
 def test_the_emulator_finds_blocks_that_do_not_wait_for_each_other():
-    assert race("grid_barrier(meeting, 3)").tolist() == [1.0] * 6
+    assert race("grid_barrier(barrier_state, 3)").tolist() == [1.0] * 6
     with pytest.raises(EmulationError, match=r"race for argument 0.*no grid_barrier"):
         race("pass")
 
@@ -269,6 +269,6 @@ def test_a_small_step_goes_on_in_the_block_that_wrote_what_it_needs():
     lines = [line.strip() for line in own.splitlines()]
     waits = [line for line in lines if line.startswith(("barrier", "grid_barrier"))]
     # Exponentials, their running sums and those of these; then all need the last one.
-    assert waits == ["barrier()", "barrier()", "grid_barrier(meeting, 2)"]
+    assert waits == ["barrier()", "barrier()", "grid_barrier(barrier_state, 2)"]
     for have, want in zip(run_plan(compiled, (x, y)), steps(x, y), strict=True):
         np.testing.assert_allclose(have, want, rtol=1e-4)

@@ -322,7 +322,7 @@ def k(x, out):
     row = quotient(thread_index(), 8)
     step = quotient(block_index(), 2)
     at = min_i64(step * 8 + row, 25)
-    for turn in range({count}):
+    for iteration in range({count}):
         barrier()
     out[block_index() * 64 + thread_index()] = x[at]
 """
@@ -428,7 +428,7 @@ def test_a_loop_whose_windows_leave_the_array_is_refused() -> None:
     loop = steps[place]
     assert isinstance(loop, Loop)
     steps[place] = replace(loop, count=6)
-    refused(with_steps(compiled, steps), "lies at bytes .* in turn 5, which has")
+    refused(with_steps(compiled, steps), "lies at bytes .* in iteration 5, which has")
 
 
 def test_pivots_outside_swap_nothing_on_a_gpu_either() -> None:

@@ -201,7 +201,9 @@ class _Steps:
         count = len(self.arguments.template) - first
         if slots:
             self.copy_words = max(self.copy_words, count)
-        is_short = entry.is_generated and step.turns == 1 and step.items <= step.grain
+        is_short = (
+            entry.is_generated and step.iterations == 1 and step.items <= step.grain
+        )
         return Step(
             kind=StepKind.CALL,
             entry=entry.address,
@@ -375,9 +377,9 @@ def _work(steps: Sequence[plans.Step]) -> float:
     total = 0.0
     for step in steps:
         if isinstance(step, KernelCall):
-            turns = MANY if step.turns is None else step.turns
+            iterations = MANY if step.iterations is None else step.iterations
             grains = step.items / max(1, step.grain)
-            total += max(grains, turns * LEAST_WORK)
+            total += max(grains, iterations * LEAST_WORK)
         else:
             times = 1 if isinstance(step, plans.Branch) else step.count
             inside = sum(_work(block) for block in blocks_of(step))

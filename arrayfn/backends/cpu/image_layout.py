@@ -96,7 +96,7 @@ class Carry(Struct):
     """A value that a loop carries.
 
     The loop's arguments from ``argument`` on are its initial place, the two that it has
-    by turns, and where the result is to be.
+    alternately, and where the result is to be.
     """
 
     base: int

@@ -84,7 +84,7 @@ class Pool(Struct):
     threads: int  # threads of a launch, the launching one included
     started: int  # workers that exist
     stop: int
-    spins: int  # turns an idle worker spins before it sleeps
+    spins: int  # iterations an idle worker spins before it sleeps
     # Functions of the C library; None where the system lacks them.
     get_core: Callable[[], i32] | None
     get_cores: Callable[[i32, int, Array[int]], i32] | None

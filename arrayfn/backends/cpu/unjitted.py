@@ -125,19 +125,19 @@ class _Run:
         buffers = self.buffers
         sizes = [b.nbytes for b in self.plan.buffers]
         places = {c.current: buffers[c.initial] for c in loop.carries}
-        for turn in count():
+        for iteration in count():
             for carry in loop.carries:
                 buffers[carry.current] = places[carry.current]
-                turns = (carry.first, carry.second)
-                buffers[carry.next] = buffers[turns[turn % 2]]
+                pair = (carry.first, carry.second)
+                buffers[carry.next] = buffers[pair[iteration % 2]]
             if loop.predicate is None:
-                goes_on = turn != loop.count
+                goes_on = iteration != loop.count
             else:
                 goes_on = bool(buffers[loop.predicate].view(np.dtype(np.uint8))[0])
             if not goes_on:
                 break
             for s in loop.slices:
-                begin = s.offset + turn * s.stride
+                begin = s.offset + iteration * s.stride
                 buffers[s.buffer] = buffers[s.source].part(begin, sizes[s.buffer])
             self.steps(loop.body)
             places = {c.current: buffers[c.next] for c in loop.carries}

@@ -27,7 +27,7 @@ from numba.extending import (
 from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.numba import scalars
 from arrayfn.backends.numba.dialect import Dialect
-from arrayfn.lowering.scalars.control import TURNS_BETWEEN_LOOKS, interrupted
+from arrayfn.lowering.scalars.control import ITERATIONS_BETWEEN_LOOKS, interrupted
 from arrayfn.lowering.scalars.memory import (
     LINE_BYTES,
     MEMORY,
@@ -213,7 +213,7 @@ def interrupted_function(module: ir.Module) -> Any:
     function.linkage = "internal"
     function.attributes.add("alwaysinline")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    rest = builder.and_(function.args[0], _I64(TURNS_BETWEEN_LOOKS - 1))
+    rest = builder.and_(function.args[0], _I64(ITERATIONS_BETWEEN_LOOKS - 1))
     with builder.if_then(builder.icmp_unsigned("==", rest, _I64(0)), likely=False):
         builder.ret(builder.icmp_unsigned("!=", builder.call(external, []), _I64(0)))
     builder.ret(_I1(0))

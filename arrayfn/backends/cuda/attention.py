@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from arrayfn import dtypes
-from arrayfn.backends.cuda.missing import missing_here
+from arrayfn.backends.cuda.requirements import missing_here
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
 

@@ -31,11 +31,11 @@ ALWAYS: Final = 1 << 62
 
 @dataclass(frozen=True)
 class Result:
-    """What a result is, the number of its buffer, and the shelf for its memory."""
+    """What a result is, the number of its buffer, and the free list for its memory."""
 
     type: ArrayType
     buffer: int
-    shelf: int
+    free_list: int
 
 
 class CallEntry:
@@ -51,13 +51,13 @@ class CallEntry:
         results: Sequence[Result],
         arena: tuple[int, int],
     ) -> None:
-        """``buffers`` are addresses; ``arena`` is its buffer, and its shelf or 0."""
+        """``buffers`` are addresses; ``arena`` is its buffer and free list, or 0."""
         self._buffers = np.array(buffers, np.int64)
         self._inputs = (Input * len(inputs))(
             *(Input(type=id(type), buffer=buffer) for type, buffer in inputs)
         )
         self._outputs = (Output * len(results))(
-            *(Output(id(r.type), r.buffer, r.shelf) for r in results)
+            *(Output(id(r.type), r.buffer, r.free_list) for r in results)
         )
         self._recorded: tuple[object, ...] = ()
         self.plan: Plan | None = None
@@ -72,7 +72,7 @@ class CallEntry:
             outputs=ctypes.addressof(self._outputs),
             output_count=len(results),
             arena=arena[0],
-            arena_shelf=arena[1],
+            arena_free_list=arena[1],
         )
 
     def run(self, plan: Plan, left: int = ALWAYS) -> None:

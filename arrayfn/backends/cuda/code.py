@@ -27,10 +27,10 @@ from arrayfn.lowering.plan import NEUTRAL_NAME, Kernel
 ENTRY: Final = NEUTRAL_NAME  # the name of each kernel in its cubin
 OVERLAPS_FROM: Final = (9, 0)  # the arch whose kernels may begin before others end
 _BEGIN: Final = ".visible .entry "
-# What a kernel does first, or later if it says so (``await_kernels``). Only kernels of
-# few blocks, which fill the card, let the next one be launched meanwhile
-# (``release_kernels``): the card takes 1.2 ns for each block that says so, and early
-# blocks take places where there is work left to share.
+# What a kernel does first, or later if its text says so (``griddepcontrol_wait``). Only
+# kernels of few blocks, which fill the GPU, let the next one be launched meanwhile
+# (``griddepcontrol_launch_dependents``): each block that does so costs 1.2 ns, and
+# early blocks would occupy multiprocessors that the running kernel still needs.
 _WAIT: Final = "griddepcontrol.wait;"
 # Imported if the cache misses.
 _PRINTED: Final = "arrayfn.backends.cuda.kernel_compiler"
@@ -43,7 +43,7 @@ _SOURCES: Final = (
     "backends/numba/*.py",
     "backends/cuda/arithmetic.py",
     "backends/cuda/assembly.py",
-    "backends/cuda/boards.py",
+    "backends/cuda/lookback.py",
     "backends/cuda/*_functions.py",
     "backends/cuda/kernel_compiler.py",
     "backends/cuda/numba_target.py",

@@ -240,7 +240,7 @@ class Library:
         return _Described(form, operation, layouts, kept, alignment)
 
     def _workspace_for(self, nbytes: int) -> int:
-        """Where a product may write: small ones get parts by turns.
+        """Where a product may write: small ones get parts in rotation.
 
         So they can run side by side, as far as what they need fits.
         """

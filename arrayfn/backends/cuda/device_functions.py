@@ -26,7 +26,7 @@ from arrayfn.backends.cuda.assembly import (
     pure_assembly,
     shared_address,
 )
-from arrayfn.backends.cuda.boards import BOARD_EMITTERS
+from arrayfn.backends.cuda.lookback import LOOKBACK_EMITTERS
 from arrayfn.backends.cuda.matrix_functions import MATRIX_EMITTERS, rounded_words
 from arrayfn.backends.cuda.warp_functions import WARP_EMITTERS
 from arrayfn.backends.llvm_arithmetic import is_float
@@ -103,12 +103,12 @@ def _atomic_add(
 
 
 def _alignment(function: DeviceFunction, nbytes: int) -> int:
-    """How an array of a block lies: signals, and what is a line, begin one.
+    """How an array of a block lies: mbarriers, and what is a line, begin one.
 
     Smaller ones share a line: a layer norm of rows of 16384, whose warps exchange two
     sums, took 76 us where each of these arrays had its own, and 68 in one.
     """
-    if function.kind == "signals":
+    if function.kind == "mbarriers":
         return SHARED_LINE
     return min(SHARED_LINE, max(16, 1 << max(0, nbytes - 1).bit_length()))
 
@@ -126,10 +126,10 @@ def _shared(
     return b.addrspacecast(pointer, element.as_pointer())
 
 
-def _arena(
+def _dynamic_shared(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> Any:
-    name = "arena"
+    name = "dynamic_shared"
     variable: Any = b.module.globals.get(name)
     if variable is None:
         array = ir.ArrayType(I8, 0)
@@ -205,7 +205,7 @@ def _vector(
 # Copies that run beside.
 
 
-def _signal_init(
+def _mbarrier_init(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
     for k in range(count):
@@ -213,7 +213,7 @@ def _signal_init(
         assembly(b, "mbarrier.init.shared.b64 [$0], 1;", "r", [address])
 
 
-def _show_signals(
+def _fence_mbarrier_init(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
     """To other blocks, and to copies."""
@@ -221,56 +221,56 @@ def _show_signals(
     assembly(b, "fence.proxy.async;", "", ())
 
 
-def _expect(
+def _mbarrier_expect_tx(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
-    signals, k, nbytes = args
-    address = shared_address(b, b.gep(signals, [k]))
+    mbarriers, k, nbytes = args
+    address = shared_address(b, b.gep(mbarriers, [k]))
     text = "mbarrier.arrive.expect_tx.shared.b64 _, [$0], $1;"
     assembly(b, text, "r,r", [address, b.trunc(nbytes, I32)])
 
 
-def _fetch(
+def _bulk_copy(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
-    array, at, shared, place, elements, signals, k = args
+    array, at, shared, place, elements, mbarriers, k = args
     source = b.gep(array, [at])
     size = bytes_of(function.dtype)
     source = global_address(b, source)
     target = shared_address(b, b.gep(shared, [place]))
-    signal = shared_address(b, b.gep(signals, [k]))
+    mbarrier = shared_address(b, b.gep(mbarriers, [k]))
     nbytes = b.trunc(b.mul(elements, I64(size)), I32)
     text = (
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
         "[$0], [$1], $2, [$3];"
     )
-    assembly(b, text, "r,l,r,r", [target, source, nbytes, signal])
+    assembly(b, text, "r,l,r,r", [target, source, nbytes, mbarrier])
 
 
-def _await_kernels(
+def _griddepcontrol_wait(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
     assembly(b, "griddepcontrol.wait;", "", ())
 
 
-def _release_kernels(
+def _griddepcontrol_launch_dependents(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
     assembly(b, "griddepcontrol.launch_dependents;", "", ())
 
 
-def _send(
+def _dsmem_store(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
     """A store to the shared memory of a block of the cluster, which counts it."""
-    array, at, value, rank, signals, k = args
+    array, at, value, rank, mbarriers, k = args
     rank = b.trunc(rank, I32)
 
     def of_peer(pointer: Any) -> Any:
         own = [shared_address(b, pointer), rank]
         return assembly(b, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", own, I32)
 
-    place, signal = of_peer(b.gep(array, [at])), of_peer(b.gep(signals, [k]))
+    place, mbarrier = of_peer(b.gep(array, [at])), of_peer(b.gep(mbarriers, [k]))
     parts = [value]
     if function.dtype in COMPLEXES:
         parts = [b.extract_value(value, n) for n in range(2)]
@@ -283,14 +283,14 @@ def _send(
             f".b{8 * size} [$0], $1, [$2];"
         )
         target = b.add(place, I32(n * size))
-        assembly(b, text, f"r,{letter},r", [target, bits, signal])
+        assembly(b, text, f"r,{letter},r", [target, bits, mbarrier])
 
 
 def _await(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
-    signals, k, parity = args
-    address = shared_address(b, b.gep(signals, [k]))
+    mbarriers, k, parity = args
+    address = shared_address(b, b.gep(mbarriers, [k]))
     text = (
         "{\n.reg .pred arrived;\nAGAIN:\n"
         "mbarrier.try_wait.parity.shared.b64 arrived, [$0], $1;\n"
@@ -330,12 +330,12 @@ bar.sync 0;
 def _grid_barrier(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
-    meeting, blocks = args
-    arguments = [global_address(b, meeting), b.trunc(blocks, I32)]
+    barrier_state, blocks = args
+    arguments = [global_address(b, barrier_state), b.trunc(blocks, I32)]
     assembly(b, _GRID_BARRIER, "l,r", arguments)
 
 
-def _window(
+def _subarray(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> Any:
     return b.gep(args[0], [args[1]])
@@ -390,29 +390,29 @@ _EMITTERS: Final[dict[str, Emitter]] = {
     "atomic_add": _atomic_add,
     "cluster_arrive": _cluster_barrier("arrive.relaxed"),
     "cluster_wait": _cluster_barrier("wait"),
-    "send": _send,
+    "dsmem_store": _dsmem_store,
     "quotient": _unsigned("udiv"),
     "remainder": _unsigned("urem"),
     "inverse": _inverse,
     "divide": _divide,
     "divides": _divides,
-    "fused": lambda b, function, args, element, count: _fma(b, *args),
+    "fma_rn": lambda b, function, args, element, count: _fma(b, *args),
     "shared": _shared,
-    "signals": _shared,
-    "arena": _arena,
+    "mbarriers": _shared,
+    "dynamic_shared": _dynamic_shared,
     "registers": _registers,
     "load": _vector,
     "store": _vector,
-    "signal_init": _signal_init,
-    "show_signals": _show_signals,
-    "expect": _expect,
-    "fetch": _fetch,
-    "await_kernels": _await_kernels,
-    "release_kernels": _release_kernels,
-    "await_signal": _await,
+    "mbarrier_init": _mbarrier_init,
+    "fence_mbarrier_init": _fence_mbarrier_init,
+    "mbarrier_expect_tx": _mbarrier_expect_tx,
+    "bulk_copy": _bulk_copy,
+    "griddepcontrol_wait": _griddepcontrol_wait,
+    "griddepcontrol_launch_dependents": _griddepcontrol_launch_dependents,
+    "mbarrier_wait": _await,
     **WARP_EMITTERS,
     **MATRIX_EMITTERS,
     "grid_barrier": _grid_barrier,
-    "window": _window,
-    **BOARD_EMITTERS,
+    "subarray": _subarray,
+    **LOOKBACK_EMITTERS,
 }

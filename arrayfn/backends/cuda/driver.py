@@ -15,15 +15,15 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
-from arrayfn.backends.cuda import stock
+from arrayfn.backends.cuda import caching_allocator
+from arrayfn.backends.cuda.caching_allocator import CachingAllocator
 from arrayfn.backends.cuda.entry import NOT_READY
 from arrayfn.backends.cuda.memory import (
     MemoryStats,
     Pool,
     block_size,
 )
-from arrayfn.backends.cuda.missing import missing_gpu
-from arrayfn.backends.cuda.stock import Stock
+from arrayfn.backends.cuda.requirements import missing_gpu
 from arrayfn.backends.cuda.waiting import waiter
 from arrayfn.backends.object_cache import object_cache
 from arrayfn.errors import BackendError, OutOfMemoryError, user_location
@@ -80,8 +80,8 @@ class Device:
         self._pool = Pool(self.library, self.check, self.number)
         self.capturing = int(self.new_stream().value or 0)
         self.capture_lock = threading.Lock()
-        self._stock = Stock(
-            {name: self.address(name) for name in stock.FUNCTIONS.values()},
+        self._allocator = CachingAllocator(
+            {name: self.address(name) for name in caching_allocator.FUNCTIONS.values()},
             self.context,
             self.stream,
             self._pool.handle,
@@ -171,29 +171,29 @@ class Device:
         Small blocks that died are given again, those at low addresses first: work is in
         the order of one stream, so what was enqueued before has done with them. A step
         whose results are what the next one is given so comes to have the same two sets
-        of addresses by turns, and graphs are kept by addresses.
+        of addresses in rotation, and graphs are kept by addresses.
         """
-        pointer = self._stock.take(nbytes)
+        pointer = self._allocator.take(nbytes)
         if not pointer:
             self._make_room(block_size(nbytes))
-            pointer = self._stock.take(nbytes)
+            pointer = self._allocator.take(nbytes)
         return pointer
 
     def block(self, nbytes: int) -> tuple[int, object]:
         """As ``allocate``, and an object that the memory is given back with."""
-        made = self._stock.block(nbytes)
+        made = self._allocator.block(nbytes)
         while made is None:
             self._make_room(block_size(nbytes))
-            made = self._stock.block(nbytes)
+            made = self._allocator.block(nbytes)
         return made
 
-    def shelf(self, nbytes: int) -> int:
+    def free_list(self, nbytes: int) -> int:
         """What the native entry takes memory of so many bytes from."""
-        return self._stock.shelf(nbytes)
+        return self._allocator.free_list(nbytes)
 
     def share(self, owner: object) -> None:
         """Have memory of ``block`` wait for other libraries' work when it dies."""
-        self._stock.share(owner)
+        self._allocator.share(owner)
 
     def _make_room(self, size: int) -> None:
         """Have the driver be able to give a block; raises its error if it is not."""
@@ -217,11 +217,11 @@ class Device:
 
     def free(self, pointer: int) -> None:
         """Give memory of ``allocate`` back, once what is enqueued before has run."""
-        self._stock.give(pointer)
+        self._allocator.give(pointer)
 
     def trim(self) -> None:
         """Give what is kept, and no array has, back to the card."""
-        self._stock.clear()
+        self._allocator.clear()
         self.synchronize()
         self._pool.trim()
 
@@ -238,7 +238,7 @@ class Device:
 
     def memory_stats(self) -> MemoryStats:
         """What memory is used for now."""
-        return self._pool.stats(self._stock.idle_bytes, *self._card_bytes())
+        return self._pool.stats(self._allocator.idle_bytes, *self._card_bytes())
 
     def _card_bytes(self) -> tuple[int, int]:
         """How many bytes of the card's memory are free, and how many it has."""

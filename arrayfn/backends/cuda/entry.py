@@ -15,7 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from arrayfn.backends.cuda.blocks import Shelf, block_object, shelf_give, shelf_take
+from arrayfn.backends.cuda.free_lists import (
+    FreeList,
+    block_object,
+    free_list_give,
+    free_list_take,
+)
 from arrayfn.backends.cuda.runner import LaunchPlan, run
 from arrayfn.backends.native import CFunction, cast, cycles, native, pause, size_of
 from arrayfn.backends.native.python_objects import (
@@ -44,11 +49,11 @@ class Input(Struct):
 
 
 class Output(Struct):
-    """A result's type and buffer, and the shelf for its memory."""
+    """A result's type and buffer, and the free list for its memory."""
 
     type: PyObject
     buffer: int
-    shelf: Shelf
+    free_list: FreeList
 
 
 class Call(Struct):
@@ -70,7 +75,7 @@ class Call(Struct):
     outputs: Array[Output]
     output_count: int
     arena: int  # its buffer
-    arena_shelf: Shelf | None
+    arena_free_list: FreeList | None
     recorded: Array[int]  # of each its plan's address, then the buffers' addresses
     recorded_count: int
     last_recorded: int
@@ -168,22 +173,22 @@ def start(made: Call) -> bool:
     count = made.output_count
     for i in range(count):
         output = made.outputs[i]
-        block = shelf_take(output.shelf)
+        block = free_list_take(output.free_list)
         if block == 0:
             outputs_give(made, i)
             return False
         made.buffers[output.buffer] = block
-    shelf = made.arena_shelf
+    free_list = made.arena_free_list
     arena = 0
-    if shelf is not None:
-        arena = shelf_take(shelf)
+    if free_list is not None:
+        arena = free_list_take(free_list)
         if arena == 0:
             outputs_give(made, count)
             return False
         made.buffers[made.arena] = arena
     status = launch(made)
-    if shelf is not None:
-        shelf_give(shelf, arena)
+    if free_list is not None:
+        free_list_give(free_list, arena)
     if status != 0:
         outputs_give(made, count)
         return False
@@ -195,7 +200,7 @@ def outputs_give(made: Call, count: int) -> None:
     """Give the memory of the first ``count`` results back."""
     for i in range(count):
         output = made.outputs[i]
-        shelf_give(output.shelf, made.buffers[output.buffer])
+        free_list_give(output.free_list, made.buffers[output.buffer])
 
 
 @native
@@ -250,7 +255,7 @@ def results_fill(made: Call, result: PyObject, single: bool) -> PyObject | None:
 def result_fill(made: Call, array: PyObject, output: Output) -> bool:
     """Give one array its memory; False with an exception set if the host has none."""
     pointer = made.buffers[output.buffer]
-    owner = block_object(output.shelf, pointer)
+    owner = block_object(output.free_list, pointer)
     number = PyLong_FromLongLong(pointer)
     slots = cast(Array[Ref[PyObject | None]], array)
     slots[made.owner_slot] = owner
@@ -272,7 +277,7 @@ def wait(self: PyObject, _: None) -> PyObject | None:
     not left when a signal comes.
     """
     made = cast(Wait, PyLong_AsLongLong(self))
-    for _turn in range(made.spins):
+    for _iteration in range(made.spins):
         status = made.query(made.stream)
         if status != NOT_READY:
             return PyLong_FromLongLong(status)

@@ -75,8 +75,8 @@ class Executable:
         return CallEntry(
             list(self._addresses),
             tuple(zip(self.input_types, self._inputs, strict=True)),
-            [Result(t, b, gpu.shelf(buffers[b].nbytes)) for t, b in numbered],
-            (self._arena, gpu.shelf(self.plan.arena) if self.plan.arena else 0),
+            [Result(t, b, gpu.free_list(buffers[b].nbytes)) for t, b in numbered],
+            (self._arena, gpu.free_list(self.plan.arena) if self.plan.arena else 0),
         )
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[DeviceArray, ...]:

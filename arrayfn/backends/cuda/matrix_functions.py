@@ -52,7 +52,7 @@ def _shared_place(b: Any, shared: Any, at: Any, bits: int) -> Any:
     return b.add(shared_address(b, shared), offset)
 
 
-def _load_matrix(transposed: str) -> Emitter:
+def _ldmatrix(transposed: str) -> Emitter:
     text = f"ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 "
     text += "{$0, $1, $2, $3}, [$4];"
     result = ir.LiteralStructType([I32] * 4)
@@ -70,7 +70,7 @@ def _load_matrix(transposed: str) -> Emitter:
     return emitter
 
 
-def _multiply(
+def _mma(
     b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
 ) -> None:
     c, i, left, j, right, k = args
@@ -156,7 +156,7 @@ _HALVES: Final = 0x5410, 0x7632
 _PAIRS: Final = 0x5140, 0x7362
 
 
-def _turn(
+def _transpose(
     b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
 ) -> None:
     tile, place = args
@@ -175,7 +175,7 @@ def _bytes(b: Any, digits: int, pair: Sequence[Any]) -> Any:
     return intrinsic(b, "llvm.nvvm.prmt", I32, [*pair, I32(digits)])
 
 
-def _anew(
+def _opaque(
     b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
 ) -> Any:
     return assembly(b, "mov.b64 $0, $1;", "=l,l", args, I64)
@@ -195,13 +195,13 @@ def _copy(
     assembly(b, text, "r,l,r", [target, source, read])
 
 
-def _close_copies(
+def _cp_async_commit(
     b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
 ) -> None:
     assembly(b, "cp.async.commit_group;", "", ())
 
 
-def _await_copies(
+def _cp_async_wait(
     b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
 ) -> None:
     assembly(b, f"cp.async.wait_group {count};", "", ())
@@ -230,18 +230,18 @@ def _exp(
 
 
 MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
-    "load_matrix": _load_matrix(""),
-    "load_transposed": _load_matrix(".trans"),
-    "multiply": _multiply,
+    "ldmatrix": _ldmatrix(""),
+    "ldmatrix_trans": _ldmatrix(".trans"),
+    "mma": _mma,
     "pack": _pack,
     "widen": _widen,
-    "turn": _turn,
-    "anew": _anew,
-    "greatest": _extreme("max"),
-    "least": _extreme("min"),
-    "copy": _copy,
-    "close_copies": _close_copies,
-    "await_copies": _await_copies,
+    "transpose": _transpose,
+    "opaque": _opaque,
+    "max": _extreme("max"),
+    "min": _extreme("min"),
+    "cp_async": _copy,
+    "cp_async_commit": _cp_async_commit,
+    "cp_async_wait": _cp_async_wait,
     "approximate_exp2": _exp2,
     "approximate_exp": _exp,
     "approximate_rsqrt": _approximate("rsqrt.approx.ftz.f32"),

@@ -62,7 +62,7 @@ def _warp_barrier(b: Any, function: Any, args: Any, element: Any, count: int) ->
     intrinsic(b, "llvm.nvvm.bar.warp.sync", VOID, [I32(_ALL_LANES)])
 
 
-def _match_byte(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
+def _match_any_byte(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
     """A vote on each bit: faster than the instruction that compares whole words."""
     lines = ["{", ".reg .pred mine;", ".reg .b32 bit, votes;", "mov.b32 $0, -1;"]
     for bit in range(8):
@@ -77,7 +77,7 @@ def _match_byte(b: Any, function: Any, args: Any, element: Any, count: int) -> A
     return assembly(b, text, "=&r,r", [b.trunc(args[0], I32)], I32)
 
 
-def _match_word(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
+def _match_any_u32(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
     arguments = [I32(_ALL_LANES), b.trunc(args[0], I32)]
     return intrinsic(b, "llvm.nvvm.match.any.sync.i32", I32, arguments)
 
@@ -88,8 +88,8 @@ def _ballot(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
 
 WARP_EMITTERS: Final[dict[str, Emitter]] = {
     "warp_barrier": _warp_barrier,
-    "match_byte": _match_byte,
-    "match_word": _match_word,
+    "match_any_byte": _match_any_byte,
+    "match_any_u32": _match_any_u32,
     "ballot": _ballot,
     "shuffle_xor": _shuffle("bfly", 31),
     "shuffle_up": _shuffle("up", 0),

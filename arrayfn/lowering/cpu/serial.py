@@ -25,7 +25,7 @@ from arrayfn.lowering.cpu.schedule import CPU, work_per_element
 from arrayfn.lowering.in_place import Storage
 from arrayfn.lowering.kernel_text import WIDTH, wrapped
 from arrayfn.lowering.plan import Kernel, Parameter
-from arrayfn.lowering.scalars.control import TURNS_BETWEEN_LOOKS
+from arrayfn.lowering.scalars.control import ITERATIONS_BETWEEN_LOOKS
 from arrayfn.lowering.steps import (
     BranchStep,
     CallStep,
@@ -35,7 +35,7 @@ from arrayfn.lowering.steps import (
     PlanStep,
 )
 
-MANY: Final = 100  # turns, where nobody knows how many
+MANY: Final = 100  # iterations, where nobody knows how many
 BLOCK: Final = 1024  # elements that go through a loop together: some arrays in L1
 _ALIGNMENT: Final = 64
 
@@ -75,7 +75,7 @@ def kernel_of(
         scratch_bytes=offsets[-1],
         reads=[a for a in arrays if a not in printed.written],
         writes=[a for a in arrays if a in printed.written],
-        turns=_trip_count(loop),
+        iterations=_trip_count(loop),
     )
     return kernel, call
 
@@ -179,20 +179,20 @@ class LoopPrinter(LoopFrame):
         kept = [c for c in step.carries if self.enter(c)]
         depth = self.depth
         if step.predicate is not None:
-            turn = ""
+            iteration = ""
             self.open_while(step, self.read(of(step.predicate)))
         else:
-            turn = self.name_for(id(step), "turn")
-            turns = self.integer("turns", step.count or 0)
-            self.open_for(step, turn, turns)
+            iteration = self.name_for(id(step), "iteration")
+            iterations = self.integer("iterations", step.count or 0)
+            self.open_for(step, iteration, iterations)
             back = ""
             for s in step.slices:
                 size = s.inner.type.dtype.itemsize
-                count, where = s.stride // size, turn
+                count, where = s.stride // size, iteration
                 if count < 0:
                     if not back:
-                        back = self.name_for((id(step), "back"), f"{turn}_back")
-                        self.line(f"{back} = {turns} - 1 - {turn}")
+                        back = self.name_for((id(step), "back"), f"{iteration}_back")
+                        self.line(f"{back} = {iterations} - 1 - {iteration}")
                     count, where = -count, back
                 begin = where if count == 1 else f"{where} * {self.extent(count)}"
                 outer = self.place(of(s.outer))
@@ -214,28 +214,28 @@ class LoopPrinter(LoopFrame):
         if not self.looks:
             self.open(f"while {condition}:")
             return
-        turn = self.name_for(id(step), "turn")
-        self.line(f"{turn} = 0")
+        iteration = self.name_for(id(step), "iteration")
+        self.line(f"{iteration} = 0")
         self.open(f"while {condition}:")
-        self.break_if_interrupted(turn)
-        self.line(f"{turn} = {turn} + 1")
+        self.break_if_interrupted(iteration)
+        self.line(f"{iteration} = {iteration} + 1")
 
-    def open_for(self, step: LoopStep, turn: str, turns: str) -> None:
+    def open_for(self, step: LoopStep, iteration: str, iterations: str) -> None:
         """Open a loop over iterations; a long one is in parts, to be interruptible."""
         inside = max([1, *(_trip_count(s) or MANY for s in step.body if _is_loop(s))])
-        part = max(1, TURNS_BETWEEN_LOOKS // inside)
+        part = max(1, ITERATIONS_BETWEEN_LOOKS // inside)
         if not self.looks or (step.count or 0) <= part:
-            self.open(f"for {turn} in range({turns}):")
+            self.open(f"for {iteration} in range({iterations}):")
             return
-        first = self.name_for((id(step), "first"), f"{turn}_first")
-        length = self.integer("part_turns", part)
-        self.open(f"for {first} in range(0, {turns}, {length}):")
+        first = self.name_for((id(step), "first"), f"{iteration}_first")
+        length = self.integer("part_iterations", part)
+        self.open(f"for {first} in range(0, {iterations}, {length}):")
         self.break_if_interrupted("0")
-        last = f"{self.use('min_i64')}({first} + {length}, {turns})"
-        self.open(f"for {turn} in range({first}, {last}):")
+        last = f"{self.use('min_i64')}({first} + {length}, {iterations})"
+        self.open(f"for {iteration} in range({first}, {last}):")
 
-    def break_if_interrupted(self, turn: str) -> None:
-        self.open(f"if {self.use('interrupted')}({turn}):")
+    def break_if_interrupted(self, iteration: str) -> None:
+        self.open(f"if {self.use('interrupted')}({iteration}):")
         self.line("break")
         self.close()
 

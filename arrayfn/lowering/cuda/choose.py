@@ -64,12 +64,12 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
 def merged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     """Rows whose stages share an exchange, where that is dear and they can."""
     made = shared_or_rows(nest, gpu)
-    dear = made.whole and made.team >= gpu.merged_threads
+    dear = made.whole and made.threads_per_row >= gpu.merged_threads
     return replace(made, merged=dear and bool(row_merges(nest, made)))
 
 
 def shared_or_rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """Rows of teams within a block, where it can keep them; else shared by blocks."""
+    """Rows of a block's row groups, where it can keep them; else shared by blocks."""
     made = rows(nest, gpu)
     count = math.prod(a.extent for a in nest.axes if not a.reduced)
     few = count < gpu.multiprocessors
@@ -111,10 +111,10 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     if vectors > gpu.scan_threads * room:
         room *= 2
     tiles = max(1, min(8, room, power_of_two(-(-vectors // WARP))))
-    team = max(WARP, power_of_two(-(-vectors // tiles)))
+    threads_per_row = max(WARP, power_of_two(-(-vectors // tiles)))
     # The blocks of larger clusters find room at once more rarely than parts are fast.
     most = min(4, gpu.most_cluster) if size in SENT_BYTES else 1
-    blocks = -(-team // gpu.scan_threads)
+    blocks = -(-threads_per_row // gpu.scan_threads)
     if blocks > max(1, most) or (blocks > 1 and rows * blocks < gpu.multiprocessors):
         if (made := scan_pipeline(nest, gpu, lanes)) is not None:
             return made
@@ -123,15 +123,21 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
         part_bytes = threads * tiles * lanes * max(size, 1)
         lag = max(1, min(gpu.ahead_bytes // part_bytes, rows * parts // 2))
         return Scan(threads, threads, lanes, tiles, parts=parts, lag=lag)
-    cluster, threads = 1, team
+    cluster, threads = 1, threads_per_row
     while cluster < most and (
         threads > gpu.scan_threads
         or (threads > gpu.threads and rows * cluster < 2 * gpu.multiprocessors)
     ):
         cluster, threads = 2 * cluster, threads // 2
     threads = min(threads, gpu.max_threads)
-    team = cluster * threads
-    return Scan(4 * WARP if team == WARP else threads, team, lanes, tiles, cluster)
+    threads_per_row = cluster * threads
+    return Scan(
+        4 * WARP if threads_per_row == WARP else threads,
+        threads_per_row,
+        lanes,
+        tiles,
+        cluster,
+    )
 
 
 def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None:
@@ -147,15 +153,15 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
         if is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16
     }
     threads, vectors = gpu.part_threads, -(-nest.axes[-1].extent // lanes)
-    turn = threads * lanes * sum(fetched.values()) * gpu.part_slots
-    tiles = gpu.shared_bytes // (gpu.part_blocks * max(1, turn))
+    vector_bytes = threads * lanes * sum(fetched.values()) * gpu.part_slots
+    tiles = gpu.shared_bytes // (gpu.part_blocks * max(1, vector_bytes))
     if not fetched or not tiles or not gpu.most_cluster:
         return None
     tiles = min(gpu.part_tiles, power_of_two(tiles + 1) // 2)
     parts = -(-vectors // (threads * tiles))
     rows = math.prod(a.extent for a in nest.axes[:-1])
     blocks = gpu.multiprocessors * gpu.part_blocks
-    if rows * parts < gpu.part_turns * blocks:
+    if rows * parts < gpu.part_iterations * blocks:
         return None
     return ScanPipeline(
         threads,
@@ -166,7 +172,7 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
         blocks=min(rows * parts, blocks),
         slots=gpu.part_slots,
         fetched=tuple(fetched),
-        shared=turn * tiles,
+        shared=vector_bytes * tiles,
         together=gpu.part_blocks,
     )
 
@@ -242,9 +248,9 @@ def pack(nest: Nest, axis: int) -> int:
 
 
 def rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """A team for each row, as large as its tiles need.
+    """A row group for each row, as large as its tiles need.
 
-    Few rows have larger teams and smaller blocks: each multiprocessor gets one.
+    Few rows have larger groups and smaller blocks: each multiprocessor gets one.
     """
     few = gpu.multiprocessors
     reduced = [a.extent for a in nest.axes if a.reduced]
@@ -253,56 +259,78 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
     vectors = max(1, -(-length // lanes))
     words = kept_words(nest, lanes)
     size = max((o.dtype.itemsize for o in nest.operands), default=1)
-    team = power_of_two(-(-vectors // gpu.tiles))
-    if WARP < team <= 2 * WARP and fits(nest, words, -(-vectors // WARP), WARP, gpu):
-        team = WARP
-    team = min(team if team <= WARP else max(4 * WARP, team), gpu.max_threads)
-    tiles = power_of_two(-(-vectors // team))
-    while team < gpu.max_threads and not fits(nest, words, tiles, team, gpu):
-        team = max(4 * WARP, 2 * team)
-        tiles = power_of_two(-(-vectors // team))
-    whole = fits(nest, words, tiles, team, gpu)
+    threads_per_row = power_of_two(-(-vectors // gpu.tiles))
+    if WARP < threads_per_row <= 2 * WARP and fits(
+        nest, words, -(-vectors // WARP), WARP, gpu
+    ):
+        threads_per_row = WARP
+    threads_per_row = min(
+        threads_per_row if threads_per_row <= WARP else max(4 * WARP, threads_per_row),
+        gpu.max_threads,
+    )
+    tiles = power_of_two(-(-vectors // threads_per_row))
+    while threads_per_row < gpu.max_threads and not fits(
+        nest, words, tiles, threads_per_row, gpu
+    ):
+        threads_per_row = max(4 * WARP, 2 * threads_per_row)
+        tiles = power_of_two(-(-vectors // threads_per_row))
+    whole = fits(nest, words, tiles, threads_per_row, gpu)
     most = gpu.max_threads // 2 if loads_beside(nest) else gpu.threads
-    while team > most and 2 * words * tiles <= gpu.row_words:
+    while threads_per_row > most and 2 * words * tiles <= gpu.row_words:
         # Smaller blocks take turns where a large one waits for itself.
-        team, tiles = team // 2, 2 * tiles
+        threads_per_row, tiles = threads_per_row // 2, 2 * tiles
     if not whole:
-        team, tiles = min(team, gpu.max_threads // 2), gpu.tiles
+        threads_per_row, tiles = min(threads_per_row, gpu.max_threads // 2), gpu.tiles
         together = gpu.multiprocessors * length * size
         if nest.stages > 1 and together <= gpu.cache_bytes:
             # A row for each multiprocessor: later stages find it in the cache.
-            team, tiles = gpu.max_threads, gpu.tiles // 2
-    threads = team if team > WARP else 4 * WARP
+            threads_per_row, tiles = gpu.max_threads, gpu.tiles // 2
+    threads = threads_per_row if threads_per_row > WARP else 4 * WARP
     count = math.prod(a.extent for a in nest.axes if not a.reduced)
-    while whole and team < WARP and tiles > 1 and count * team < few * WARP:
-        team, tiles = 2 * team, tiles // 2
-    if team <= WARP and count * team < few * threads:
+    while (
+        whole
+        and threads_per_row < WARP
+        and tiles > 1
+        and count * threads_per_row < few * WARP
+    ):
+        threads_per_row, tiles = 2 * threads_per_row, tiles // 2
+    if threads_per_row <= WARP and count * threads_per_row < few * threads:
         threads = WARP
     # One operand's row leaves room for another block where registers are spared.
-    alone = whole and team > WARP and keeps_one_row(nest)
+    alone = whole and threads_per_row > WARP and keeps_one_row(nest)
     large = 2 * words * tiles >= gpu.row_words
-    together = gpu.resident // team if alone and large else 0
-    made = Rows(threads, team, lanes, tiles, whole, 1, together)
+    together = gpu.resident // threads_per_row if alone and large else 0
+    made = Rows(threads, threads_per_row, lanes, tiles, whole, 1, together)
     return in_shared_memory(nest, made, words, gpu) if together else made
 
 
 def in_shared_memory(nest: Nest, made: Rows, words: int, gpu: GpuConfig) -> Rows:
     """``made``, with what its registers have no room for in shared memory.
 
-    A block that has a multiprocessor for itself loads, computes and stores by turns.
-    Two have most of their rows in shared memory. What all rows share is copied there
-    ahead of its use, or waited for by more blocks, where those have room.
+    A block that has a multiprocessor for itself loads, computes and stores one after
+    the other. Two have most of their rows in shared memory. What all rows share is
+    copied there ahead of its use, or waited for by more blocks, where those have room.
     """
-    lanes, team, half = made.lanes, made.team, gpu.max_threads // 2
+    lanes, threads_per_row, half = (
+        made.lanes,
+        made.threads_per_row,
+        gpu.max_threads // 2,
+    )
     late = late_loads(nest, plan_stages(nest, keep=True), nest.stages - 1)
     if 2 * words * made.tiles <= gpu.row_words:
-        waits = late and words < lanes and team >= half
-        return replace(made, together=gpu.resident_halves // team) if waits else made
+        waits = late and words < lanes and threads_per_row >= half
+        return (
+            replace(made, together=gpu.resident_halves // threads_per_row)
+            if waits
+            else made
+        )
     if not gpu.most_cluster or half <= WARP:  # no card that was measured
         return made
     if late:
         operands = {s.operand for s in late}
-        room = gpu.shared_bytes // (made.together * team * COPIED * len(operands))
+        room = gpu.shared_bytes // (
+            made.together * threads_per_row * COPIED * len(operands)
+        )
         copied = all(can_copy(nest.operands[k], lanes) for k in operands)
         one = sum(a.reduced for a in nest.axes) == 1
         early = min(gpu.early, made.tiles, room) if copied and one else 0
@@ -311,17 +339,19 @@ def in_shared_memory(nest: Nest, made: Rows, words: int, gpu: GpuConfig) -> Rows
     tiles = -(-length // (lanes * half))
     aside = tiles - max(1, gpu.aside_words // words)
     fits = 0 < 2 * half * COPIED * aside <= gpu.shared_bytes
-    if team <= half or not fits or not lies_aside(nest, lanes):
+    if threads_per_row <= half or not fits or not lies_aside(nest, lanes):
         return made
     return Rows(half, half, lanes, tiles, True, 1, 2, aside=aside)
 
 
-def fits(nest: Nest, words: int, tiles: int, team: int, gpu: GpuConfig) -> bool:
-    """Whether a thread of ``team`` can have ``tiles`` vectors of ``words`` at once."""
+def fits(
+    nest: Nest, words: int, tiles: int, threads_per_row: int, gpu: GpuConfig
+) -> bool:
+    """Whether ``tiles`` vectors of ``words`` fit into each thread's registers."""
     if nest.stages == 1:
         return tiles <= 2 * gpu.tiles
     room = 2 * gpu.row_words
-    if team > gpu.max_threads // 2:
+    if threads_per_row > gpu.max_threads // 2:
         # What is loaded beside the row needs registers too.
         room //= 4 if loads_beside(nest) else 2
     return words * tiles <= room
@@ -330,18 +360,22 @@ def fits(nest: Nest, words: int, tiles: int, team: int, gpu: GpuConfig) -> bool:
 def columns(nest: Nest, gpu: GpuConfig) -> Columns:
     """Up to 16 warps for the rows of 32 columns."""
     height = math.prod(a.extent for a in nest.axes if a.reduced)
-    team = min(8, power_of_two(-(-height // gpu.tiles)))
-    tiles = power_of_two(-(-height // team))
-    if nest.stages > 1 and not fits(nest, kept_words(nest, 1), tiles, team * WARP, gpu):
-        team = min(16, power_of_two(-(-height // gpu.tiles)))
-        tiles = power_of_two(-(-height // team))
-    if fits(nest, kept_words(nest, 1), tiles, team * WARP, gpu):
-        return Columns(team, tiles, True)
+    threads_per_row = min(8, power_of_two(-(-height // gpu.tiles)))
+    tiles = power_of_two(-(-height // threads_per_row))
+    if nest.stages > 1 and not fits(
+        nest, kept_words(nest, 1), tiles, threads_per_row * WARP, gpu
+    ):
+        threads_per_row = min(16, power_of_two(-(-height // gpu.tiles)))
+        tiles = power_of_two(-(-height // threads_per_row))
+    if fits(nest, kept_words(nest, 1), tiles, threads_per_row * WARP, gpu):
+        return Columns(threads_per_row, tiles, True)
     # Few blocks need many warps each to keep the memory busy.
     blocks = math.prod(a.extent for a in nest.axes if not a.reduced) // WARP
     wanted = gpu.multiprocessors * 2 * gpu.max_threads // (WARP * max(1, blocks))
-    team = min(gpu.max_threads // WARP, max(team, power_of_two(wanted)))
+    threads_per_row = min(
+        gpu.max_threads // WARP, max(threads_per_row, power_of_two(wanted))
+    )
     read = [o.dtype.itemsize for o in nest.operands if not o.written]
     widest = max(read, default=1)
     # Twice as many words leave room for half as many.
-    return Columns(team, gpu.tiles * (1 if widest > 4 else 2), False)
+    return Columns(threads_per_row, gpu.tiles * (1 if widest > 4 else 2), False)

@@ -17,7 +17,7 @@ ROOM: Final = 4  # 32-bit registers for running values
 
 @dataclass
 class ColumnsPrinter(StagedPrinter[Columns]):
-    """Warps take the rows in turns, and combine in the order of their numbers."""
+    """Warps stride over the rows, and combine their results in warp order."""
 
     def body(self) -> None:
         nest, inner = self.nest, len(self.nest.axes) - 1
@@ -60,10 +60,10 @@ class ColumnsPrinter(StagedPrinter[Columns]):
     def tree(self, reduces: Sequence[Reduce]) -> None:
         """Combine what the warps have of each column, in order."""
         schedule = self.schedule
-        if schedule.team == 1 or not reduces:
+        if schedule.threads_per_row == 1 or not reduces:
             return
         for s in reduces:
-            self.shared_array(s.result, "parts", WARP * schedule.team)
+            self.shared_array(s.result, "parts", WARP * schedule.threads_per_row)
         for s in reduces:
             name = self.name_of(s.result)
             self.line(f"{name}_parts[part * {WARP} + lane] = {name}")
@@ -71,7 +71,7 @@ class ColumnsPrinter(StagedPrinter[Columns]):
         for s in reduces:
             name = self.name_of(s.result)
             self.line(f"{name} = {name}_parts[lane]")
-        self.open(f"for other in range(1, {schedule.team}):")
+        self.open(f"for other in range(1, {schedule.threads_per_row}):")
         for s in reduces:
             name = self.name_of(s.result)
             term = f"{name}_parts[other * {WARP} + lane]"

@@ -1,12 +1,11 @@
-"""Steps that follow each other as one kernel, whose blocks stay and meet in between.
+"""Several steps as one persistent, cooperative kernel, with grid barriers in between.
 
-In: steps whose kernels are printed. Their texts become functions of the kernel's text,
-which take the number of a block; the kernel's own function says which blocks of each
-step a block of the grid has, and where all of them wait for each other: before a step
-that touches what another wrote since they last met. Loops and branches are loops and
-branches of the text, whose places are pointers that move. So a launch is paid for once,
-and a loop never leaves the card. Extents are numbers in the text: it is compiled anew
-for other shapes.
+In: steps whose kernels are printed. Each kernel's text becomes a device function that
+takes a block index. The kernel's own function assigns the blocks of each step to the
+blocks of the grid, and puts a grid barrier before a step that has a hazard with what
+another wrote since the last one. Loops and branches become those of the text, and
+buffers that move are pointers. A launch is paid for once, and a loop never leaves the
+GPU. Extents are constants in the text, so other shapes compile another kernel.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from dataclasses import dataclass, field
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.cuda.barrier_hazards import SEVERAL, HazardsSinceBarrier
 from arrayfn.lowering.cuda.composed_text import ComposedText
-from arrayfn.lowering.cuda.meetings import SEVERAL, Since
 from arrayfn.lowering.cuda.persistent import THREADS, Kernels, calls_of
 from arrayfn.lowering.kernel_text import WIDTH, wrapped
 from arrayfn.lowering.plan import Kernel, Parameter
@@ -44,7 +43,7 @@ def compose(
     """
     items = max((call.items for call in calls_of(steps)), default=1)
     blocks = max(1, min(items, multiprocessors))
-    meeting = Var(ArrayType((1,), dtypes.uint32))
+    barrier_state = Var(ArrayType((1,), dtypes.uint32))
     neutral, printed = (
         _Composer(names=names, readable=readable, kernels=kernels, blocks=blocks, of=of)
         for readable in (False, True)
@@ -62,16 +61,16 @@ def compose(
     )
     call = CallStep(
         kernel=name,
-        pointers=[*printed.pointers.values(), (meeting, 0)],
+        pointers=[*printed.pointers.values(), (barrier_state, 0)],
         scratch=[],
         integers=[],
         items=blocks,
         grain=1,
         scratch_bytes=0,
         reads=list(dict.fromkeys(printed.reads)),
-        writes=list(dict.fromkeys([*printed.writes, meeting])),
+        writes=list(dict.fromkeys([*printed.writes, barrier_state])),
     )
-    return kernel, call, meeting
+    return kernel, call, barrier_state
 
 
 @dataclass(kw_only=True)
@@ -96,17 +95,17 @@ class _Composer(ComposedText):
     """The arrays that a moving pointer may point to."""
     reads: list[Var] = field(default_factory=list[Var])
     writes: list[Var] = field(default_factory=list[Var])
-    since: Since = field(default_factory=Since)
+    since: HazardsSinceBarrier = field(default_factory=HazardsSinceBarrier)
     source: str = ""
 
     def compose(self, steps: Sequence[PlanStep], name: str) -> None:
         """Fill in ``source``, ``parameters`` and ``pointers``."""
-        self.taken |= {"meeting", "block", name}
+        self.taken |= {"barrier_state", "block", name}
         self.device("block_index")
         self.steps(steps)
         self.parameters = (
             *(Parameter(pointer, self.kinds[pointer]) for pointer in self.pointers),
-            Parameter("meeting", "u32*"),
+            Parameter("barrier_state", "u32*"),
         )
         title = "# " + " ".join(p.kind for p in self.parameters)
         own = wrapped(f"def {name}(", ", ".join(p.name for p in self.parameters), "):")
@@ -141,7 +140,7 @@ class _Composer(ComposedText):
     def window(self, pointer: str, kind: str, at: str) -> str:
         dtype = short_name(dtypes.BY_SHORT_NAME[kind.removesuffix("*")])
         stored = {"bool": "u8", "f16": "u16", "bf16": "u16"}.get(dtype, dtype)
-        return f"{self.device(f'window_{stored}')}({pointer}, {at})"
+        return f"{self.device(f'subarray_{stored}')}({pointer}, {at})"
 
     def touch(
         self, reads: Iterable[Var], writes: Iterable[Var], items: int = 0
@@ -173,8 +172,8 @@ class _Composer(ComposedText):
     def meet(self) -> None:
         """Wait for all blocks, if anything was done since they last met."""
         if self.since.read or self.since.written:
-            self.line(f"{self.device('grid_barrier')}(meeting, {self.blocks})")
-        self.since = Since()
+            self.line(f"{self.device('grid_barrier')}(barrier_state, {self.blocks})")
+        self.since = HazardsSinceBarrier()
 
     # Steps.
 
@@ -276,16 +275,16 @@ class _Composer(ComposedText):
             behind = tuple(dict.fromkeys(a for v in three for a in self.arrays(v)))
             self.behind[self.of(c.current)] = self.behind[self.of(c.next)] = behind
             turning.append((own[0], own[1], own[2]))
-        turn = self.name_for((id(step), "turn"), "turn")
+        iteration = self.name_for((id(step), "iteration"), "iteration")
         if step.predicate is None:
-            self.open(f"for {turn} in range({step.count}):")
+            self.open(f"for {iteration} in range({step.count}):")
         else:
             flag = self.pointer(step.predicate, 0, "bool*")
-            self.line(f"{turn} = 0")
+            self.line(f"{iteration} = 0")
             self.open(f"while {flag}[0] != 0:")
             self.touch([step.predicate], [])
         for s in step.slices:
-            self.slice(s.inner, s.outer, s.offset, s.stride, turn)
+            self.slice(s.inner, s.outer, s.offset, s.stride, iteration)
         self.steps(step.body)
         self.meet()
         for now, following, after in turning:
@@ -293,24 +292,24 @@ class _Composer(ComposedText):
             self.line(f"{following} = {after}")
             self.line(f"{after} = {now}")
         if step.predicate is not None:
-            self.line(f"{turn} = {turn} + 1")
+            self.line(f"{iteration} = {iteration} + 1")
         self.close()
         if step.predicate is not None:
             # All have read it once more, to leave.
             self.touch([step.predicate], [])
             for c, (now, _, _) in zip(carries, turning, strict=True):
-                self.leave(c.result, now, turn)
+                self.leave(c.result, now, iteration)
 
     def kind_of(self, var: Var) -> str:
         return short_name(var.type.dtype) + "*"
 
     def slice(
-        self, inner: Var, outer: Var, offset: int, stride: int, turn: str
+        self, inner: Var, outer: Var, offset: int, stride: int, iteration: str
     ) -> None:
         kind = self.kind_of(inner)
         size = inner.type.dtype.itemsize
         whole = self.pointer(outer, 0, kind)
-        at = f"{turn} * {stride // size}"
+        at = f"{iteration} * {stride // size}"
         if offset:
             at = f"{offset // size} + {at}"
         root = self.of(inner)
@@ -319,17 +318,17 @@ class _Composer(ComposedText):
         self.moving[root] = name, kind
         self.behind[root] = self.arrays(outer)
 
-    def leave(self, result: Var, now: str, turn: str) -> None:
-        """Copy a value to its result, where the number of turns says it is not there.
+    def leave(self, result: Var, now: str, iteration: str) -> None:
+        """Copy a value to its result, unless the trip count left it there.
 
-        The iterations write to another place and to the result by turns.
+        The iterations write to another place and to the result alternately.
         """
         self.touch([], [result])
         kind = self.kind_of(result)
         target = self.pointer(result, 0, kind)
         size = result.type.size
         block, thread = self.device("block_index"), self.device("thread_index")
-        self.open(f"if {turn} % 2 == 1 or {turn} == 0:")
+        self.open(f"if {iteration} % 2 == 1 or {iteration} == 0:")
         start = f"{block}() * {THREADS} + {thread}()"
         self.open(f"for i in range({start}, {size}, {self.blocks * THREADS}):")
         self.line(f"{target}[i] = {now}[i]")

@@ -1,7 +1,7 @@
-"""The text of a kernel that is made of the texts of kernels: functions, imports, names.
+"""The text of a kernel that is composed of others: functions, imports, names.
 
-In: kernels, and lines of the kernel's own function. A kernel becomes a function that
-takes the number of the block whose part it does; what kernels import is imported once.
+In: kernels, and lines of the composed kernel's own function. Each kernel becomes a
+function that takes the index of the block that it stands for; imports are merged.
 """
 
 from __future__ import annotations

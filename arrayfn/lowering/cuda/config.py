@@ -46,7 +46,7 @@ class GpuConfig:
     part_tiles: int = 8  # vectors of a thread of those parts that are fetched
     part_slots: int = 4  # of these in shared memory
     part_blocks: int = 3  # of a multiprocessor, that take them in turns
-    part_turns: int = 8  # that make it worth the time until the first is scanned
+    part_iterations: int = 8  # that make it worth the time until the first is scanned
     ahead_bytes: int = 8 << 20  # of the cache, summed up before they are scanned
     cache_bytes: int = 48 << 20  # of its cache that rows may take up
     chunk: int = 8192  # elements that are worth a block of a split reduction
@@ -62,8 +62,8 @@ class GpuConfig:
     sort_threads: int = 256  # of a block that sorts a tile by a digit
     sort_row_threads: int = 512  # of a block that sorts a row, at most
     sort_items: int = 16  # elements of a tile that a thread has; of 64 bits: half
-    thin_rows: int = 16  # of a product that a kernel computes, at most
-    thin_bytes: int = 1 << 22  # of its matrix, at least
+    skinny_rows: int = 16  # of a product that a kernel computes, at most
+    skinny_bytes: int = 1 << 22  # of its matrix, at least
     convolves: Convolves = by_library  # what is cuDNN's
 
 

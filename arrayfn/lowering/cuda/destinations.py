@@ -1,8 +1,8 @@
-"""Results are written where they would be copied to.
+"""Copy elision: results are written where they would be copied to.
 
-What concatenates arrays copies each into a part of a larger one. A kernel can write
-that part itself, and so can a library that writes rows apart from each other, or an
-array of any strides: there is neither the copy nor what was copied.
+A concatenation copies each array into a part of a larger one. A kernel can write that
+part itself, and so can a library call whose output has row or other strides: then
+neither the copy nor its source is needed.
 """
 
 from __future__ import annotations

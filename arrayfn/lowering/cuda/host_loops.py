@@ -1,8 +1,8 @@
-"""Which loops and branches of a plan the host decides: those with a step that needs it.
+"""Which loops and branches of a plan run on the host: those with a step that needs it.
 
-All others are nodes of a CUDA graph. A step in them that a graph cannot hold, as a
-reference on the host or a solver that waits, leaves the whole loop to the host: it
-reads the predicate once an iteration, and the plan says so.
+All others are conditional nodes of a CUDA graph. A step that a graph cannot hold, such
+as a reference on the host or a solver that waits, leaves its whole loop to the host,
+which reads the predicate once an iteration. The plan's text says so.
 """
 
 from __future__ import annotations

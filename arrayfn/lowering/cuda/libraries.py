@@ -1,7 +1,6 @@
-"""Rows that NVIDIA's libraries compute: the steps for each, calls and nests.
+"""Steps for the rows that NVIDIA's libraries compute: calls, and nests around them.
 
-cuFFT transforms without a factor, which a nest multiplies by. Linear algebra is in
-``solvers``.
+cuFFT's transforms are unscaled; a nest scales them. Linear algebra is in ``solvers``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""A loop whose elements have nothing to do with each other: each has a thread.
+"""Loops whose elements are independent: a thread runs the whole loop for each.
 
-The text is that of a small loop on a CPU (``cpu.serial``), where an array of the loop's
-lanes is, like a scalar, a variable: of this thread's element. It is read before the
-loop and written after it; in between nothing touches memory, but for slices of what is
-scanned. Scalars, the same for all, are computed by every thread, and the first stores
-them.
+The text is that of a small loop on a CPU (``cpu.serial``). The loop's arrays become
+variables, of this thread's element: they are read before the loop and written after it.
+In between only slices of scanned arrays access memory. Scalars are the same for all:
+every thread computes them, and the first stores them.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ def print_lanes(
 
 
 class OneThreadLoopPrinter(LoopPrinter):
-    """Prints one loop, which one thread goes round; no signal ends it."""
+    """Prints one loop, which one thread runs; it cannot be interrupted."""
 
     looks = False
 
 
 class _ElementLoopPrinter(OneThreadLoopPrinter):
-    """Prints one loop, which each thread goes round for one element."""
+    """Prints one loop, which each thread runs for one element."""
 
     items = ()
 

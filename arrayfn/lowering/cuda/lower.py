@@ -20,7 +20,6 @@ from arrayfn.lowering.cuda import persistent, vocabulary
 from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.composed import CannotStayError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from arrayfn.lowering.cuda.cuts import cut
 from arrayfn.lowering.cuda.destinations import (
     OperatorCall,
     Producer,
@@ -43,13 +42,17 @@ from arrayfn.lowering.cuda.loops import (
     print_lanes,
     threads_for,
 )
-from arrayfn.lowering.cuda.own_ends import loop_of, own_ends, without_unread
 from arrayfn.lowering.cuda.passes import passes_for
+from arrayfn.lowering.cuda.per_element_while import (
+    loop_of,
+    per_element_while,
+    without_unread,
+)
 from arrayfn.lowering.cuda.printer import RESERVED
 from arrayfn.lowering.cuda.products.chains import sums_with_products
 from arrayfn.lowering.cuda.products.epilogues import fold_epilogues
 from arrayfn.lowering.cuda.products.names import provider_of
-from arrayfn.lowering.cuda.products.thin_products import thin_product
+from arrayfn.lowering.cuda.products.skinny_products import skinny_product
 from arrayfn.lowering.cuda.schedule import (
     Columns,
     Elementwise,
@@ -62,6 +65,7 @@ from arrayfn.lowering.cuda.schedule import (
 from arrayfn.lowering.cuda.solvers.factorizations import Made
 from arrayfn.lowering.cuda.sorting.sorts import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
+from arrayfn.lowering.cuda.splits import split_nest
 from arrayfn.lowering.cuda.windows.convolutions import convolution, is_arranged
 from arrayfn.lowering.cuda.windows.pools import is_pool, pairs_of, pool
 from arrayfn.lowering.cuda.written import WrittenCall
@@ -194,11 +198,11 @@ class _CudaLowering(Lowering):
             super().single(equation, outputs)
             return
         made = product(equation, self.reads, self.tiles, provider_of(equation))
-        thin = None if self.inside else thin_product(made, self.gpu)
-        if thin is None:
+        skinny = None if self.inside else skinny_product(made, self.gpu)
+        if skinny is None:
             self.produce(Product(made))
         else:
-            self.written(thin)
+            self.written(skinny)
 
     def pool(self, equation: Equation) -> None:
         """A kernel of windows, and of the other equation of its pair."""
@@ -227,7 +231,7 @@ class _CudaLowering(Lowering):
     def nest(self, nest: Nest) -> None:
         made = with_indices(nest, self.steps, self.uses, self.storage.of)
         self.frees |= made is not nest
-        self.steps += [NestStep(piece, []) for piece in cut(made, self.gpu)]
+        self.steps += [NestStep(piece, []) for piece in split_nest(made, self.gpu)]
 
     def with_moves(self, nest: Nest) -> Nest:
         """``nest``, of which the operands that are slices of loops say so."""
@@ -277,7 +281,7 @@ class _CudaLowering(Lowering):
         if persistent.launches(steps) < 2:
             return steps
         try:
-            kernel, call, meeting = compose(
+            kernel, call, barrier_state = compose(
                 steps,
                 self.fresh("persistent"),
                 self.kernels,
@@ -288,7 +292,7 @@ class _CudaLowering(Lowering):
         except CannotStayError:
             return steps
         call.kernel = self.add_kernel(kernel)
-        self.constants.append((meeting, np.zeros(1, np.uint32)))
+        self.constants.append((barrier_state, np.zeros(1, np.uint32)))
         return [call]
 
     def print(self, step: NestStep) -> CallStep:
@@ -383,7 +387,7 @@ class _CudaLowering(Lowering):
 
     def each_by_itself(self, equation: Equation) -> bool:
         """A loop whose elements end by themselves, if it is one; whether it is."""
-        ends = None if self.serial else own_ends(equation)
+        ends = None if self.serial else per_element_while(equation)
         if ends is None or self.uses[equation.outputs[-1]]:
             return False
         step = loop_of(equation, ends, self.reads, self.storage, self.block)
@@ -425,8 +429,8 @@ class _CudaLowering(Lowering):
     def written(self, call: WrittenCall) -> None:
         """The step that launches a kernel written by hand."""
         kernel = call.kernel(self.fresh(call.text.stem))
-        if call.board is not None:
-            self.board(call.board)
+        if call.flag_buffer is not None:
+            self.flag_buffer(call.flag_buffer)
         self.steps.append(call.step(self.add_kernel(kernel)))
 
     def lanes(self, loop: LoopStep) -> int:

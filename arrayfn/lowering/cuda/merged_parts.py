@@ -1,9 +1,9 @@
-"""Long rows whose two stages merge, cut into parts that a block keeps in registers.
+"""Long rows whose two stages merge, split into parts that a block keeps in registers.
 
-Each part has the reductions of both stages, the later ones about a number of its own,
-as a row of an ordinary nest. A second nest, of a few numbers a part, combines them as
-``merges`` says, and does what is once a row. So a row is read once however long it is,
-and no block waits for another; which is for nests that store nothing for each element.
+A first nest computes the reductions of both stages of each part, the later ones
+relative to a number of the part's own. A second, small nest combines them as ``merges``
+says, and computes what is once a row. So a row is read once, however long it is, and no
+block waits for another. It is for nests that store nothing for each element.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def merged_parts(
     )
     axis, size, count, rest = pieces.axis, pieces.size, pieces.count, pieces.rest
     own = _about_parts(nest, merge, size * others)
-    turns = are_few_columns(nest, axis)
+    strided = are_few_columns(nest, axis)
     # Few columns of many parts: more blocks combine them as rows.
-    parts = parts_of(own, pieces.parts, together=not turns)
-    made = [partial(own, axis, 0, size, count, parts, turns=turns)]
+    parts = parts_of(own, pieces.parts, together=not strided)
+    made = [partial(own, axis, 0, size, count, parts, strided=strided)]
     if rest:
         own = _about_parts(nest, merge, rest * others)
         made.append(partial(own, axis, count, rest, 1, parts, size * count))
@@ -112,12 +112,12 @@ def _pieces(
         if any(_is_slow(m) for m in merge.moved):
             room *= 2
     words = kept_words(nest, lanes) * length * wide // lanes
-    if schedule.whole and _team(schedule) <= gpu.max_threads:
+    if schedule.whole and _threads_per_row(schedule) <= gpu.max_threads:
         # A block has it. Beside a large one no other runs, so these take turns.
-        large = _team(schedule) > gpu.max_threads // 2
-        turns = large and rows >= gpu.multiprocessors
+        large = _threads_per_row(schedule) > gpu.max_threads // 2
+        one_by_one = large and rows >= gpu.multiprocessors
         few = length >= 4 * gpu.chunk and not is_enough(nest, schedule, gpu)
-        if not turns and not few:
+        if not one_by_one and not few:
             return None
     elif schedule.whole and rows * words < gpu.multiprocessors * gpu.merged_words:
         return None  # the blocks of a cluster have it, all of them at once
@@ -141,9 +141,11 @@ def _is_slow(m: Moved) -> bool:
     return isinstance(m, Exponentials) and m.element.result.dtype.itemsize > 4
 
 
-def _team(schedule: Rows | Columns) -> int:
+def _threads_per_row(schedule: Rows | Columns) -> int:
     """The threads of a row, or of columns side by side."""
-    return schedule.threads if isinstance(schedule, Columns) else schedule.team
+    return (
+        schedule.threads if isinstance(schedule, Columns) else schedule.threads_per_row
+    )
 
 
 # A part by itself.

@@ -1,9 +1,9 @@
-"""Rows of which two stages are combined in one exchange: see ``merges``.
+"""Rows of which two stages are combined in one exchange between warps: see ``merges``.
 
-Warps take the later stage's sums about numbers of their own, and exchange both stages'
-results at once. Each lane then moves what one warp has to a common number, before the
-lanes add up. In a cluster the first warp does so for its block, and sends what it comes
-to; each warp of the cluster then moves what the blocks have.
+Each warp computes the later stage's sums relative to a number of its own, and exchanges
+both stages' results at once. Each lane then rescales one warp's results to a common
+number, before the lanes are reduced. In a cluster the first warp does so for its block
+and sends the result; each warp of the cluster then rescales the results of the blocks.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class MergedRowsPrinter(StagedPrinter[R]):
         super().__post_init__()
 
     @abstractmethod
-    def shuffles(self, reduces: Sequence[Reduce], team: int) -> None:
-        """Each of ``team`` neighbouring lanes gets the combination of all."""
+    def shuffles(self, reduces: Sequence[Reduce], threads_per_row: int) -> None:
+        """Each of so many neighbouring lanes gets the combination of all."""
 
     @property
     @abstractmethod
@@ -192,7 +192,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
                 needed |= {v.name for v in uses(s)}
         elements = self.row_elements() // self.parts
         if suffix == _WARP:
-            elements = self.row_elements() * WARP // self.schedule.team
+            elements = self.row_elements() * WARP // self.schedule.threads_per_row
         for s in statements:
             if isinstance(s, Store) or s.result.name not in needed:
                 continue

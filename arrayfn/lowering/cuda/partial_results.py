@@ -1,4 +1,4 @@
-"""What a thread adds up of a row's reductions, before the threads combine theirs."""
+"""The partial reductions of one thread, before threads combine theirs."""
 
 from __future__ import annotations
 

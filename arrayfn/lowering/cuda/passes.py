@@ -1,4 +1,4 @@
-"""The passes of Programs for a GPU: the pipeline's, with what its libraries take."""
+"""The passes over Programs for a GPU: the common ones, and those for its libraries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from arrayfn.transforms.dce import dce
 
 VECTOR_BYTES: Final = 16  # of the widest access
 MOST_OF_A_SUM: Final = 1 << 23  # pairs that a persistent kernel multiplies and adds up
-MOST_OF_A_LOOP: Final = 1 << 20  # and other kernels, where a turn waits for launches
+MOST_OF_A_LOOP: Final = 1 << 20  # and other kernels, whose launches iterations wait for
 
 
 def _takes_view(

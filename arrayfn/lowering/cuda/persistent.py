@@ -1,7 +1,8 @@
-"""Which steps of a plan can be parts of one kernel, whose blocks stay on the card.
+"""Which steps of a plan are composed into one persistent kernel.
 
-All kernels of it have blocks of ``THREADS``, so schedules are made for these. Steps of
-libraries, and those so large that a launch is no cost, end such a kernel.
+All of its kernels have blocks of ``THREADS`` threads, and are scheduled for that. It
+ends at steps of libraries, and at steps so large that a launch costs nothing beside
+them.
 """
 
 from __future__ import annotations
@@ -43,26 +44,34 @@ def of_threads(schedule: Schedule, nest: Nest) -> Schedule | None:
     if isinstance(schedule, Elementwise):
         return replace(schedule, threads=THREADS)
     if isinstance(schedule, Scan):
-        team = schedule.team if schedule.team <= WARP else THREADS
-        return Scan(THREADS, team, schedule.lanes, schedule.tiles)
+        threads_per_row = (
+            schedule.threads_per_row if schedule.threads_per_row <= WARP else THREADS
+        )
+        return Scan(THREADS, threads_per_row, schedule.lanes, schedule.tiles)
     if isinstance(schedule, Pipeline):
         return None
     if isinstance(schedule, Rows):
-        if schedule.team <= WARP:
+        if schedule.threads_per_row <= WARP:
             return replace(schedule, threads=THREADS)
-        tiles = power_of_two(-(-schedule.tiles * schedule.team // THREADS))
+        tiles = power_of_two(-(-schedule.tiles * schedule.threads_per_row // THREADS))
         if not schedule.whole:
             tiles = schedule.tiles
         made = Rows(THREADS, THREADS, schedule.lanes, tiles, schedule.whole)
         return made if tiles <= _MOST_TILES else None
     if isinstance(schedule, Columns):
-        team = THREADS // WARP
+        threads_per_row = THREADS // WARP
         if nest.is_in_order:
             return None  # one thread goes through a column
-        tiles = power_of_two(-(-schedule.tiles * schedule.team // team))
+        tiles = power_of_two(
+            -(-schedule.tiles * schedule.threads_per_row // threads_per_row)
+        )
         if not schedule.whole:
             tiles = schedule.tiles
-        return replace(schedule, team=team, tiles=tiles) if tiles <= 32 else None
+        return (
+            replace(schedule, threads_per_row=threads_per_row, tiles=tiles)
+            if tiles <= 32
+            else None
+        )
     assert isinstance(schedule, Transpose)
     return schedule if schedule.threads == THREADS else None
 

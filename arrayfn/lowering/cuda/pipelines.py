@@ -1,7 +1,7 @@
-"""Kernels of long rows that are fetched ahead: blocks go from row to row.
+"""Kernels of long rows with prefetching: persistent blocks loop over rows.
 
-While a block computes a row, which it has in registers, copies of the next ones run to
-its shared memory. What is the same for all rows stays there.
+While a block computes a row in registers, bulk asynchronous copies bring the next rows
+to its shared memory. Operands that are the same for all rows stay there.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from functools import cached_property
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
+from arrayfn.lowering.cuda.dynamic_rows import NUMBER_BYTES, PLACES, DynamicRowScheduler
 from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
-from arrayfn.lowering.cuda.taken_rows import NUMBER_BYTES, PLACES, TakenRowsPrinter
 from arrayfn.lowering.cuda.vocabulary import SHARED_LINE
 from arrayfn.lowering.kernel_ir import Load, Value
 
 
 @dataclass
-class PipelinePrinter(TakenRowsPrinter):
-    """A cluster of blocks has a row, each block slices of it."""
+class PipelinePrinter(DynamicRowScheduler):
+    """The blocks of a cluster share a row: each has slices of it."""
 
     shared_lines: list[str] = field(default_factory=list[str])
     awaited: bool = False  # whether what is the same for all rows has been
@@ -28,10 +28,10 @@ class PipelinePrinter(TakenRowsPrinter):
     def body(self) -> None:
         kept, schedule = self.kept_axes, self.schedule
         self.items = schedule.clusters * schedule.cluster
-        self.board_words = 2
+        self.flag_words = 2
         self.make_shared()
         self.begin_rows_ahead()
-        self.line(f"turn = {self.use('i64')}(0)")
+        self.line(f"iteration = {self.use('i64')}(0)")
         self.line("item = start")
         before = len(self.lines)
         self.open(f"while item < {self.rows}:")
@@ -39,20 +39,20 @@ class PipelinePrinter(TakenRowsPrinter):
         variables = self.decompose("item", kept)
         self.hoist_offsets(variables)
         self.stages(variables, self.thread)
-        self.line("turn = turn + 1")
+        self.line("iteration = iteration + 1")
         # It was told before a barrier: who had the row fetched has waited for it.
-        self.line(f"item = numbers[{self.place_of('turn')}]")
+        self.line(f"item = numbers[{self.place_of('iteration')}]")
         self.close()
         self.open(f"if {self.takes}:")
         clusters = self.integer("clusters", schedule.clusters)
-        self.line(f"{self.use_device('close_board')}(board, 1, {clusters})")
+        self.line(f"{self.use_device('end_work_queue')}(flag_buffer, 1, {clusters})")
         self.close()
         self.lines[before:before] = self.shared_lines
 
     def make_shared(self) -> None:
-        """Make what is in shared memory: signals, numbers of rows, places for them.
+        """Make what is in shared memory: mbarriers, numbers of rows, places for them.
 
-        Of signals there is one for each place of a row, and one for what is the same
+        Of mbarriers there is one for each place of a row, and one for what is the same
         for all rows; those of exchanges; and those that tell rows' numbers. What other
         blocks give is in lines of its own.
         """
@@ -67,26 +67,26 @@ class PipelinePrinter(TakenRowsPrinter):
             depth = self.open_slices()
             self.line("size = size + count")
             self.close_all(depth)
-        signals: dict[str, Sequence[int | None]] = {}
-        signals["signals"] = [None] * (schedule.ahead + bool(schedule.held))
+        mbarriers: dict[str, Sequence[int | None]] = {}
+        mbarriers["mbarriers"] = [None] * (schedule.ahead + bool(schedule.held))
         if schedule.cluster > 1:
             self.exchanged = "exchanged"
             sizes = [self.exchanged_bytes(k) for k in self.exchanged_stages()]
-            signals[self.exchanged] = sizes if len(sizes) > 1 else sizes * 2
+            mbarriers[self.exchanged] = sizes if len(sizes) > 1 else sizes * 2
             # The first rows are nobody's to tell.
-            signals["told"] = [*[0] * first, *[NUMBER_BYTES] * (PLACES - first)]
-        self.make_signals(**signals)
+            mbarriers["numbered"] = [*[0] * first, *[NUMBER_BYTES] * (PLACES - first)]
+        self.make_mbarriers(**mbarriers)
         count = SHARED_LINE // NUMBER_BYTES
         self.line(f"numbers = {self.use_device('shared_i64')}({count})")
         part = schedule.tiles * schedule.slice
-        self.arenas(schedule.fetched, schedule.ahead * part)
+        self.dynamic_shared_arrays(schedule.fetched, schedule.ahead * part)
         for operand in schedule.held:
-            self.arenas([operand], part - self.spared_of(operand))
+            self.dynamic_shared_arrays([operand], part - self.spared_of(operand))
 
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
         """The array is one for all rows: it is declared before the first.
 
-        It is whole lines. What blocks of a cluster send each other, the signals that
+        It is whole lines. What blocks of a cluster send each other, the mbarriers that
         count it and what a block uses meanwhile share none: softmax of rows of 131072
         took up to 20 us more where they did.
         """
@@ -97,7 +97,7 @@ class PipelinePrinter(TakenRowsPrinter):
         self.shared_lines.append(f"    {name} = {shared}({count})")
 
     def begin_rows_ahead(self) -> None:
-        """Have the first rows fetched, which are the cluster's own.
+        """Begin to copy the first rows, which are assigned to the cluster.
 
         Nothing is waited for before memory is asked for them, which comes before what
         is the same for all rows: that is needed later.
@@ -106,15 +106,15 @@ class PipelinePrinter(TakenRowsPrinter):
         clusters = self.integer("clusters", schedule.clusters)
         if schedule.cluster > 1:
             self.line(f"{self.use_device('cluster_arrive')}()")
-        self.line(f"{self.use_device('await_kernels')}()")
+        self.line(f"{self.use_device('griddepcontrol_wait')}()")
         # The blocks fill the card: those of the next kernel find room as these end.
-        self.line(f"{self.use_device('release_kernels')}()")
+        self.line(f"{self.use_device('griddepcontrol_launch_dependents')}()")
         self.open("if member == 0:")
         self.line("following = start")
-        for turn in range(self.first_rows):
-            self.line(f"numbers[{turn}] = following")
-            if turn < schedule.ahead:
-                self.fetch_row("following", str(turn))
+        for iteration in range(self.first_rows):
+            self.line(f"numbers[{iteration}] = following")
+            if iteration < schedule.ahead:
+                self.fetch_row("following", str(iteration))
                 self.line(f"following = following + {clusters}")
         if schedule.held:
             self.fetch_held()
@@ -129,16 +129,16 @@ class PipelinePrinter(TakenRowsPrinter):
 
     def fetch_held(self) -> None:
         """Begin to copy what is the same for all rows."""
-        schedule, signal = self.schedule, str(self.schedule.ahead)
+        schedule, mbarrier = self.schedule, str(self.schedule.ahead)
         size = self.nest.operands[schedule.held[0]].dtype.itemsize
         spared = self.spared_of(schedule.held[0]) * size
-        self.expect_all(schedule.held, self.size, signal, less=spared)
+        self.mbarrier_expect_all(schedule.held, self.size, mbarrier, less=spared)
         for operand in schedule.held:
             first = schedule.spared if self.spared_of(operand) else 0
             depth = self.open_slices(first)
             place = f"(vector - {first})" if first else "vector"
             at, place = self.index(operand, {}), f"{place} * {schedule.slice}"
-            self.fetch_slice(operand, at, place, signal)
+            self.fetch_slice(operand, at, place, mbarrier)
             self.close_all(depth)
 
     def spared_of(self, operand: int) -> int:
@@ -162,7 +162,9 @@ class PipelinePrinter(TakenRowsPrinter):
         dtype = self.stored_name(self.nest.operands[operand].dtype)
         self.registers(registers, dtype, lanes * schedule.spared)
         self.open(f"for vector in range({schedule.spared}):")
-        self.line(f"first = (vector * {schedule.team} + {self.thread}) * {lanes}")
+        self.line(
+            f"first = (vector * {schedule.threads_per_row} + {self.thread}) * {lanes}"
+        )
         at = self.index(operand, {self.reduced_axes[0]: "first"})
         source = f"{self.pointer(operand)}, {at}"
         self.line(f"{load}({source}, {registers}, vector * {lanes})")
@@ -172,18 +174,18 @@ class PipelinePrinter(TakenRowsPrinter):
         return operand in self.schedule.held
 
     def await_beside(self) -> None:
-        """The first turn waits, in the first stage that needs it."""
+        """The first iteration waits, in the first stage that needs it."""
         if not self.awaited:
-            self.open("if turn == 0:")
-            wait, signal = self.use_device("await_signal"), self.schedule.ahead
-            self.line(f"{wait}(signals, {signal}, 0)")
+            self.open("if iteration == 0:")
+            wait, mbarrier = self.use_device("mbarrier_wait"), self.schedule.ahead
+            self.line(f"{wait}(mbarriers, {mbarrier}, 0)")
             self.close()
         self.awaited = True
 
     def load_beside(self, operand: int) -> None:
         schedule, lanes = self.schedule, self.schedule.lanes
         load = self.use_device(f"load_{self.vector_name(operand, lanes)}")
-        source, tile = self.arena_name(operand), self.tile_name(operand)
+        source, tile = self.shared_name(operand), self.tile_name(operand)
         spared, threads, own = self.spared_of(operand), schedule.threads, "member"
         if self.again:
             own = f"{self.use_device('remainder')}({self.again}, {threads})"
@@ -202,15 +204,19 @@ class PipelinePrinter(TakenRowsPrinter):
         self.line(f"{load}({source}, {place} - {spared}, {tile}, 0)")
         self.close()
 
-    # A turn's row.
+    # An iteration's row.
 
     def take_row(self) -> None:
-        """Take this turn's row into registers."""
+        """Take this iteration's row into registers."""
         schedule = self.schedule
         ahead, remainder = schedule.ahead, self.use_device("remainder")
-        turns = f"{self.use_device('quotient')}(turn, {ahead})" if ahead > 1 else "turn"
-        signal, parity = self.ring("turn"), f"{remainder}({turns}, 2)"
-        self.line(f"{self.use_device('await_signal')}(signals, {signal}, {parity})")
+        phase = "iteration"
+        if ahead > 1:
+            phase = f"{self.use_device('quotient')}(iteration, {ahead})"
+        mbarrier, parity = self.ring("iteration"), f"{remainder}({phase}, 2)"
+        self.line(
+            f"{self.use_device('mbarrier_wait')}(mbarriers, {mbarrier}, {parity})"
+        )
         lanes, count = schedule.lanes, schedule.lanes * schedule.tiles
         for operand in schedule.fetched:
             is_wide = operand in self.wide_rows
@@ -220,13 +226,13 @@ class PipelinePrinter(TakenRowsPrinter):
         _, depth = self.open_row({}, self.thread)
         if schedule.tiles == 1:
             self.line("vector = 0")
-        place = f"{self.place_in(signal)} + member * {lanes}"
+        place = f"{self.place_in(mbarrier)} + member * {lanes}"
         for operand in schedule.fetched:
             is_wide = operand in self.wide_rows
             load = self.use_device(f"load_{self.vector_name(operand, lanes)}")
             tile, slot = self.tile_name(operand), self.slot("")
             taken = f"{tile}, {'0' if is_wide else slot}"
-            self.line(f"{load}({self.arena_name(operand)}, {place}, {taken})")
+            self.line(f"{load}({self.shared_name(operand)}, {place}, {taken})")
             if is_wide:
                 dtype = short_name(self.nest.operands[operand].dtype)
                 widen = self.use_device(f"widen_{dtype}x{lanes}")
@@ -288,32 +294,33 @@ class PipelinePrinter(TakenRowsPrinter):
         self.do_chores()
 
     def loads_are_begun(self) -> None:
-        """Signals are made before the first row."""
+        """mbarriers are initialized before the first row."""
 
     def begin_exchanges(self) -> None:
-        """Blocks have met before the first row."""
+        """The blocks pass a barrier before the first row."""
 
     def place_of_warps(self, warps: int) -> tuple[str, int]:
-        """By turns, where a row's only meeting is this: some read when others write."""
+        """Double-buffered where this is a row's only barrier: reads overlap writes."""
         if len(self.exchanged_stages()) > 1:
             return super().place_of_warps(warps)
-        return f"{self.use_device('remainder')}(turn, 2) * {warps} + ", 2 * warps
+        return f"{self.use_device('remainder')}(iteration, 2) * {warps} + ", 2 * warps
 
-    def exchange_of_turn(self, number: int) -> tuple[str, str, str]:
-        """A signal has its next turn when all have had another exchange between.
+    def exchange_of_iteration(self, number: int) -> tuple[str, str, str]:
+        """An mbarrier begins its next phase after another exchange of all blocks.
 
-        Where there is only one for each row, two signals and places are used by turns.
+        Where there is only one for each row, two mbarriers and slots alternate.
         """
         remainder = self.use_device("remainder")
         if len(self.exchanged_stages()) > 1:
-            return str(number), f"{remainder}(turn, 2)", ""
-        half = f"{self.use_device('quotient')}(turn, 2)"
-        turn = f"{remainder}(turn, 2)"
-        return turn, f"{remainder}({half}, 2)", f"{turn} * {self.parts} + "
+            return str(number), f"{remainder}(iteration, 2)", ""
+        half = f"{self.use_device('quotient')}(iteration, 2)"
+        iteration = f"{remainder}(iteration, 2)"
+        return iteration, f"{remainder}({half}, 2)", f"{iteration} * {self.parts} + "
 
-    def end_exchange(self, stage: int, signal: str) -> None:
-        """Say what the signal's next turn will bring."""
+    def end_exchange(self, stage: int, mbarrier: str) -> None:
+        """Say how many bytes the mbarrier's next phase expects."""
         self.open("if member == 0:")
         size = self.exchanged_bytes(stage)
-        self.line(f"{self.use_device('expect')}({self.exchanged}, {signal}, {size})")
+        expect = self.use_device("mbarrier_expect_tx")
+        self.line(f"{expect}({self.exchanged}, {mbarrier}, {size})")
         self.close()

@@ -1,9 +1,9 @@
-"""Positions of extrema of elements of up to 32 bits: one reduction of one word.
+"""argmax and argmin of elements of up to 32 bits as one reduction of 64-bit integers.
 
-An element's order and its position are one integer of 64 bits, the order above, so the
-least of these is the first of the least elements. An extremum and then the position of
-what equals it are two reductions, for which long rows and columns would be read twice;
-shorter rows stay in registers meanwhile, and are left as they are.
+Such an integer has an element's rank in its high half and its position in its low half,
+so the minimum is the first position of the extremum. The usual form, an extremum and
+then the position of what equals it, reads long rows and columns twice. Shorter rows
+stay in registers meanwhile, and keep that form.
 """
 
 from __future__ import annotations

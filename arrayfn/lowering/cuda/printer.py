@@ -1,8 +1,8 @@
-"""What CUDA's printers share: threads' names, vectors of elements, the function.
+"""What CUDA's printers share: names of threads, vectors of elements, the function.
 
-One kernel is one function ``name(pointers, integers)``, run by every thread of every
-block. Statements look as on a CPU; what is around them says which thread has which
-elements, and how threads combine what they have.
+A kernel is a function ``name(pointers, integers)`` that every thread of every block
+runs. Its statements look as on a CPU; the code around them says which thread has which
+elements, and how threads combine their results.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ RESERVED: Final = frozenset(
         *("thread", "lane", "warp", "part", "item", "items", "live", "first"),
         *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
         *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
-        *("slot", "turn", "begin", "signals", "size", "place", "member"),
-        *("numbers", "following", "peer", "later", "aside"),
+        *("slot", "iteration", "begin", "mbarriers", "size", "place", "member"),
+        *("numbers", "numbered", "following", "peer", "later", "aside"),
         *("ahead", "whole", "least", "greatest", "again", "moved"),
-        *("board", "parts", "number", "within", "before", "upto"),
+        *("flag_buffer", "parts", "number", "within", "before", "upto"),
         *("newest", "second", "oldest", "taken", "takes", "ring", "numbers"),
     )
 )
@@ -46,8 +46,8 @@ class CudaPrinter(KernelPrinter, Generic[S]):
     schedule: S = field(kw_only=True)
     device: set[str] = field(default_factory=set)
     live: str = ""
-    arena: int = 0  # bytes of shared memory that have names
-    board_words: int = 0  # of the board by which blocks hand values on
+    dynamic_shared: int = 0  # bytes of shared memory that have names
+    flag_words: int = 0  # of the flag_buffer by which blocks hand values on
     wide: set[int] = field(default_factory=set[int])
     """Operands whose tiles have their compute dtype."""
 
@@ -216,25 +216,25 @@ class CudaPrinter(KernelPrinter, Generic[S]):
 
     # Rows of teams.
 
-    def begin_rows(self, threads: int, team: int) -> dict[int, str]:
-        """Give each ``team`` of a block's threads a row: the indices along kept axes.
+    def begin_rows(self, threads: int, threads_per_row: int) -> dict[int, str]:
+        """Give each row group of a block a row: the indices along kept axes.
 
-        ``thread`` is the thread's number in the team. Where a block may have more teams
-        than there are rows left, ``live`` says who has one.
+        ``thread`` is the thread's number in its group. Where a block may have more
+        groups than there are rows left, ``live`` says who has one.
         """
         kept = self.kept_axes
         rows = math.prod(self.nest.axes[k].extent for k in kept)
         thread = f"{self.use_device('thread_index')}()"
         block = f"{self.use_device('block_index')}()"
-        per_block = threads // team
+        per_block = threads // threads_per_row
         self.items = -(-rows // per_block)
         if per_block > 1:
-            turn = thread
-            if team > 1:
-                rest = f"{self.use_device('remainder')}({thread}, {team})"
+            group = thread
+            if threads_per_row > 1:
+                rest = f"{self.use_device('remainder')}({thread}, {threads_per_row})"
                 self.line(f"thread = {rest}")
-                turn = f"{self.use_device('quotient')}({thread}, {team})"
-            item = f"{block} * {per_block} + {turn}" if kept else turn
+                group = f"{self.use_device('quotient')}({thread}, {threads_per_row})"
+            item = f"{block} * {per_block} + {group}" if kept else group
         else:
             self.line(f"thread = {thread}")
             item = block if kept else ""
@@ -265,17 +265,18 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         self.line(f"start = {self.quotient(block, str(cluster), self.items)}")
         self.line(f"thread = rank * {threads} + member")
 
-    def arena_name(self, operand: int) -> str:
-        """Where in shared memory what is fetched of an operand lies."""
+    def shared_name(self, operand: int) -> str:
+        """The name of an operand's array in dynamic shared memory."""
         return self.tile_name(operand).removesuffix("tile") + "ahead"
 
-    def arenas(self, operands: Sequence[int], count: int) -> None:
-        """Name the block's places for ``count`` elements of each operand."""
+    def dynamic_shared_arrays(self, operands: Sequence[int], count: int) -> None:
+        """Lay out ``count`` elements of each operand in dynamic shared memory."""
         for operand in operands:
             dtype = self.nest.operands[operand].dtype
-            arena = self.use_device(f"arena_{self.stored_name(dtype)}")
-            self.line(f"{self.arena_name(operand)} = {arena}({self.arena}, {count})")
-            self.arena += count * dtype.itemsize
+            allocate = self.use_device(f"dynamic_shared_{self.stored_name(dtype)}")
+            name = self.shared_name(operand)
+            self.line(f"{name} = {allocate}({self.dynamic_shared}, {count})")
+            self.dynamic_shared += count * dtype.itemsize
 
     def fetch_all(
         self,
@@ -283,47 +284,51 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         at: Callable[[int], str],
         place: str,
         size: str,
-        signal: str,
+        mbarrier: str,
     ) -> None:
-        """Begin to copy ``size`` elements of each operand to ``place`` of its arena.
+        """Begin to copy ``size`` elements of operands to ``place`` in shared memory.
 
-        They begin where ``at`` says; ``signal`` is given when all are there.
+        They begin where ``at`` says; ``mbarrier`` completes when all have arrived.
         """
-        self.expect_all(operands, size, signal)
+        self.mbarrier_expect_all(operands, size, mbarrier)
         for operand in operands:
-            self.fetch(operand, at(operand), place, size, signal)
+            self.fetch(operand, at(operand), place, size, mbarrier)
 
-    def expect_all(
-        self, operands: Sequence[int], size: str, signal: str, less: int = 0
+    def mbarrier_expect_all(
+        self, operands: Sequence[int], size: str, mbarrier: str, less: int = 0
     ) -> None:
-        """Have ``signal`` expect ``size`` elements of each, ``less`` so many bytes."""
+        """Expect ``size`` elements of each operand, less ``less`` bytes."""
         width = sum(self.nest.operands[k].dtype.itemsize for k in operands)
         expected = f"{size} * {width}" + (f" - {less}" if less else "")
-        self.line(f"{self.use_device('expect')}(signals, {signal}, {expected})")
+        expect = self.use_device("mbarrier_expect_tx")
+        self.line(f"{expect}(mbarriers, {mbarrier}, {expected})")
 
-    def fetch(self, operand: int, at: str, place: str, size: str, signal: str) -> None:
-        """Begin to copy ``size`` elements, which ``signal`` has been told to expect."""
+    def fetch(
+        self, operand: int, at: str, place: str, size: str, mbarrier: str
+    ) -> None:
+        """Begin to copy ``size`` elements, which ``mbarrier`` expects already."""
         dtype = self.nest.operands[operand].dtype
-        fetch = self.use_device(f"fetch_{self.stored_name(dtype)}")
+        fetch = self.use_device(f"bulk_copy_{self.stored_name(dtype)}")
         source = f"{self.pointer(operand)}, {at}"
-        target = f"{self.arena_name(operand)}, {place}"
-        self.line(f"{fetch}({source}, {target}, {size}, signals, {signal})")
+        target = f"{self.shared_name(operand)}, {place}"
+        self.line(f"{fetch}({source}, {target}, {size}, mbarriers, {mbarrier})")
 
-    def make_signals(self, **signals: Sequence[int | None]) -> None:
-        """Make signals by their arrays' names, and say how many bytes each expects.
+    def make_mbarriers(self, **mbarriers: Sequence[int | None]) -> None:
+        """Initialize mbarriers by their arrays' names, and what each expects in bytes.
 
-        Or None, where that is told later.
+        None stands for a number of bytes that is given later.
         """
-        for name, sizes in signals.items():
-            self.line(f"{name} = {self.use_device('signals_i64')}({len(sizes)})")
+        for name, sizes in mbarriers.items():
+            self.line(f"{name} = {self.use_device('mbarriers_i64')}({len(sizes)})")
         self.open("if member == 0:")
-        for name, sizes in signals.items():
-            self.line(f"{self.use_device('signal_init')}({name}, {len(sizes)})")
-        self.line(f"{self.use_device('show_signals')}()")
-        for name, sizes in signals.items():
+        for name, sizes in mbarriers.items():
+            self.line(f"{self.use_device('mbarrier_init')}({name}, {len(sizes)})")
+        self.line(f"{self.use_device('fence_mbarrier_init')}()")
+        for name, sizes in mbarriers.items():
             for slot, size in enumerate(sizes):
                 if size is not None:
-                    self.line(f"{self.use_device('expect')}({name}, {slot}, {size})")
+                    expect = self.use_device("mbarrier_expect_tx")
+                    self.line(f"{expect}({name}, {slot}, {size})")
         self.close()
 
     # The function around it.
@@ -333,8 +338,8 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             Parameter(self.pointer(k), short_name(o.dtype) + "*")
             for k, o in enumerate(self.nest.operands)
         ]
-        if self.board_words:
-            pointers.append(Parameter("board", "u64*"))
+        if self.flag_words:
+            pointers.append(Parameter("flag_buffer", "u64*"))
         integers = [Parameter(i.name, "i64") for i in self.integers.values()]
         self.parameters = (*pointers, *integers)
         head = [self.title()] if self.readable else []

@@ -1,7 +1,7 @@
-"""What the elements of a row are computed by: where less than the scalar words will do.
+"""Arithmetic of row elements where less than the scalar functions will do.
 
-Many elements divided by one number are multiplied by its inverse, and corrected. What
-the Program has in 16 bits, halves, is computed in float32, but not to all bits of it.
+Divisions of many elements by one number multiply by its inverse and correct the result.
+fp16 and bf16 values are computed in float32, but not to all of its bits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from arrayfn.lowering.kernel_ir import (
     uses,
 )
 
-_EXTREMES: Final = {"accumulate_max_f32": "greatest", "accumulate_min_f32": "least"}
+_EXTREMES: Final = {"accumulate_max_f32": "max", "accumulate_min_f32": "min"}
 _ROUGH: Final = {"div_f32": "divide", "sqrt_f32": "sqrt"}
 T = TypeVar("T", Rows, Pipeline, Columns)
 
@@ -198,7 +198,7 @@ class RowArithmetic(CudaPrinter[T]):
             if product is not None and self.fusing(product) is s:
                 factors = product.arguments[0], product.arguments[-1]  # or its square
                 given = ", ".join(map(self.scalar, (*factors, terms[1 - k])))
-                fused = self.use_device("fused_f32")
+                fused = self.use_device("fma_rn_f32")
                 self.line(f"{self.name_of(s.result)} = {fused}({given})", s.source)
                 return True
         return False

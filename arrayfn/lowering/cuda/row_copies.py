@@ -1,12 +1,14 @@
-"""What a thread of a row copies to shared memory, for itself alone.
+"""What a thread copies to shared memory for itself alone (``cp.async``).
 
-Of a long row its last vectors, which lie *aside*: two blocks have room where registers
-alone would hold one's row. And vectors of what all rows share, weights for one, which
-would be waited for one after the other, since stores stand between: the first are on
-their way from when the row is, each other from when a place is free.
+* The last vectors of a long row, which lie *aside*: with them two blocks fit on a
+  multiprocessor where registers alone would allow one.
+* Vectors of operands that all rows share, such as weights. The stores between their
+loads
+  would make each wait for the last; so the first copies begin with the row's, and each
+  later one when a slot is free.
 
-A thread reads nothing here but what it has copied or stored itself, so it waits for its
-own copies and at no barrier.
+A thread reads only what it has copied or stored itself: it waits for its own copies,
+and needs no barrier.
 """
 
 from __future__ import annotations
@@ -59,18 +61,20 @@ class RowCopiesPrinter(RowArithmetic[T]):
         return self.span or (aside if self.is_aside else (0, self.own_tiles))
 
     def copy_vector(self, operand: int, at: dict[int, str], place: str) -> None:
-        """Begin to copy a vector to ``place`` of the operand's arena."""
-        copy = self.use_device(f"copy_{self.vector_name(operand, self.schedule.lanes)}")
+        """Begin to copy a vector to ``place`` of the operand's shared array."""
+        copy = self.use_device(
+            f"cp_async_{self.vector_name(operand, self.schedule.lanes)}"
+        )
         source = f"{self.pointer(operand)}, {self.index(operand, at)}"
-        self.line(f"{copy}({source}, {self.arena_name(operand)}, {place}, 1)")
+        self.line(f"{copy}({source}, {self.shared_name(operand)}, {place}, 1)")
 
-    def close_copies(self) -> None:
+    def cp_async_commit(self) -> None:
         """End a group of copies."""
-        self.line(f"{self.use_device('close_copies')}()")
+        self.line(f"{self.use_device('cp_async_commit')}()")
 
-    def await_copies(self, under_way: int) -> None:
+    def cp_async_wait(self, under_way: int) -> None:
         """Wait until only so many groups are still under way."""
-        self.line(f"{self.use_device('await_copies')}({under_way})")
+        self.line(f"{self.use_device('cp_async_wait')}({under_way})")
 
     # The last vectors of a row.
 
@@ -80,17 +84,19 @@ class RowCopiesPrinter(RowArithmetic[T]):
         """Begin to copy the last vectors of the row."""
         schedule = self.schedule
         (self.row,) = operands
-        self.arenas(operands, schedule.aside * schedule.team * schedule.lanes)
+        self.dynamic_shared_arrays(
+            operands, schedule.aside * schedule.threads_per_row * schedule.lanes
+        )
         self.is_aside = True
         at, depth = self.open_row(variables, member)
         self.copy_vector(self.row, at, "aside")
         self.close_all(depth)
-        self.close_copies()
+        self.cp_async_commit()
         self.is_aside = False
 
     def await_aside(self) -> None:
         """Wait for the row, not for what has been begun after it."""
-        self.await_copies(self.schedule.early)
+        self.cp_async_wait(self.schedule.early)
 
     def tile_name(self, operand: int) -> str:
         name = super().tile_name(operand)
@@ -98,7 +104,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
             return f"{name.removesuffix('tile')}aside"
         return name
 
-    def arena_name(self, operand: int) -> str:
+    def shared_name(self, operand: int) -> str:
         return f"{super().tile_name(operand).removesuffix('tile')}ahead"
 
     def row_name(self, value: Value) -> str:
@@ -133,7 +139,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
         """Load or store the current vector that lies aside."""
         name = self.vector_name(self.row, self.schedule.lanes)
         function = self.use_device(f"{way}_{name}")
-        self.line(f"{function}({self.arena_name(self.row)}, aside, {registers}, 0)")
+        self.line(f"{function}({self.shared_name(self.row)}, aside, {registers}, 0)")
 
     # What all rows share.
 
@@ -146,7 +152,9 @@ class RowCopiesPrinter(RowArithmetic[T]):
         if not early:
             return
         _, self.copied = self.fresh_and_late(plan, self.nest.stages - 1)
-        self.arenas(self.copied, early * schedule.team * lanes)
+        self.dynamic_shared_arrays(
+            self.copied, early * schedule.threads_per_row * lanes
+        )
         self.span = 0, early
         at, depth = self.open_row(variables, member)
         self.span = None
@@ -154,7 +162,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
             self.copy_vector(operand, at, at[self.reduced_axes[0]])
         # Groups are counted, of threads without such a vector too.
         self.close_all(depth - 1)
-        self.close_copies()
+        self.cp_async_commit()
         self.close()
 
     def load_copied(self, operands: Sequence[int], member: str) -> None:
@@ -162,16 +170,16 @@ class RowCopiesPrinter(RowArithmetic[T]):
         schedule = self.schedule
         if not operands:
             return
-        self.await_copies(schedule.early - 1)
+        self.cp_async_wait(schedule.early - 1)
         own = member
         if schedule.early > 1:
-            turn = f"{self.use_device('remainder')}(vector, {schedule.early})"
-            own = f"({turn} * {schedule.team} + {member})"
+            iteration = f"{self.use_device('remainder')}(vector, {schedule.early})"
+            own = f"({iteration} * {schedule.threads_per_row} + {member})"
         self.line(f"place = {own} * {schedule.lanes}")
         for operand in operands:
             load = self.use_device(f"load_{self.vector_name(operand, schedule.lanes)}")
             tile = f"{self.tile_name(operand)}, 0"
-            self.line(f"{load}({self.arena_name(operand)}, place, {tile})")
+            self.line(f"{load}({self.shared_name(operand)}, place, {tile})")
 
     def copy_following(self, operands: Sequence[int], at: dict[int, str]) -> None:
         """Begin to copy a later vector to the place of the one that was loaded."""
@@ -179,7 +187,10 @@ class RowCopiesPrinter(RowArithmetic[T]):
         if not operands:
             return
         if schedule.early < schedule.tiles:
-            inner, step = self.reduced_axes[0], schedule.team * schedule.lanes
+            inner, step = (
+                self.reduced_axes[0],
+                schedule.threads_per_row * schedule.lanes,
+            )
             self.line(f"later = {at[inner]} + {schedule.early * step}")
             exists = f"vector < {schedule.tiles - schedule.early}"
             if self.nest.axes[inner].extent % (step * schedule.tiles):
@@ -188,4 +199,4 @@ class RowCopiesPrinter(RowArithmetic[T]):
             for operand in operands:
                 self.copy_vector(operand, {**at, inner: "later"}, "place")
             self.close()
-        self.close_copies()
+        self.cp_async_commit()

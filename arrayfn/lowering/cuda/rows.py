@@ -1,4 +1,4 @@
-"""Kernels whose innermost axis is reduced: a team of threads has a row."""
+"""Kernels whose innermost axis is reduced: a group of threads shares a row."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ R = TypeVar("R", Rows, Pipeline)
 
 @dataclass
 class RowsPrinter(MergedRowsPrinter[R]):
-    """Threads of a team combine what they have by shuffles, warps in shared memory.
+    """Threads of a group combine their values by shuffles, warps in shared memory.
 
     Blocks of a cluster send what they have to each other.
     """
 
     exchanges: int = 0  # of the cluster, that are printed already
-    exchanged: str = "signals"  # the name of those that count what the blocks send
+    exchanged: str = "mbarriers"  # the name of those that count what the blocks send
 
     def body(self) -> None:
         schedule = self.schedule
@@ -32,21 +32,21 @@ class RowsPrinter(MergedRowsPrinter[R]):
             if not schedule.whole:
                 self.open_exchanges()
         else:
-            variables = self.begin_rows(schedule.threads, schedule.team)
+            variables = self.begin_rows(schedule.threads, schedule.threads_per_row)
         self.hoist_offsets(variables)
         self.stages(variables, "thread")
 
     # Trees.
 
-    def shuffles(self, reduces: Sequence[Reduce], team: int) -> None:
-        """Each of ``team`` neighbouring lanes gets the combination of all."""
-        if team == 1 or not reduces:
+    def shuffles(self, reduces: Sequence[Reduce], threads_per_row: int) -> None:
+        """Each of so many neighbouring lanes gets the combination of all."""
+        if threads_per_row == 1 or not reduces:
             return
-        self.open(f"for step in range({team.bit_length() - 1}):")
+        self.open(f"for step in range({threads_per_row.bit_length() - 1}):")
         for s in reduces:
             name = self.name_of(s.result)
             shuffle = self.use_device(f"shuffle_xor_{short_name(s.result.dtype)}")
-            other = f"{shuffle}({name}, {team // 2} >> step)"
+            other = f"{shuffle}({name}, {threads_per_row // 2} >> step)"
             self.line(f"{name} = {self.use(s.function)}({name}, {other})")
         self.close()
 
@@ -55,7 +55,7 @@ class RowsPrinter(MergedRowsPrinter[R]):
         if not reduces:
             return
         self.combine_own(reduces)
-        if self.schedule.team > WARP:
+        if self.schedule.threads_per_row > WARP:
             texts = {s.result: self.name_of(s.result) for s in reduces}
             self.combine_parts(reduces, self.exchange(reduces[0].stage, texts))
 
@@ -63,7 +63,11 @@ class RowsPrinter(MergedRowsPrinter[R]):
     def parts(self) -> int:
         """How many parts of a row are exchanged: its warps, or blocks of a cluster."""
         schedule = self.schedule
-        return schedule.cluster if schedule.cluster > 1 else schedule.team // WARP
+        return (
+            schedule.cluster
+            if schedule.cluster > 1
+            else schedule.threads_per_row // WARP
+        )
 
     def combine_own(self, reduces: Sequence[Reduce]) -> None:
         """Combine what the threads of a warp have; of a cluster, those of a block.
@@ -80,7 +84,7 @@ class RowsPrinter(MergedRowsPrinter[R]):
             self.close()
 
     def combine_warp(self, reduces: Sequence[Reduce]) -> None:
-        self.shuffles(reduces, min(self.schedule.team, WARP))
+        self.shuffles(reduces, min(self.schedule.threads_per_row, WARP))
 
     @property
     def warps_meet(self) -> bool:
@@ -94,7 +98,9 @@ class RowsPrinter(MergedRowsPrinter[R]):
     def exchange_warps(self, texts: Mapping[Value, str]) -> Parts:
         of_cluster = self.schedule.cluster > 1
         thread = "member" if of_cluster else self.thread_of("thread")
-        warps = (self.schedule.threads if of_cluster else self.schedule.team) // WARP
+        warps = (
+            self.schedule.threads if of_cluster else self.schedule.threads_per_row
+        ) // WARP
         first, count = self.place_of_warps(warps)
         for value in texts:
             self.shared_array(value, "warps", count)
@@ -130,9 +136,9 @@ class RowsPrinter(MergedRowsPrinter[R]):
             self.open_exchanges()
 
     def open_exchanges(self) -> None:
-        """Make this block's signals, and tell the other blocks so."""
+        """Make this block's mbarriers, and tell the other blocks so."""
         sizes = [self.exchanged_bytes(stage) for stage in self.exchanged_stages()]
-        self.make_signals(signals=sizes)
+        self.make_mbarriers(mbarriers=sizes)
         self.line(f"{self.use_device('cluster_arrive')}()")
 
     def exchanged_stages(self) -> list[int]:
@@ -144,14 +150,14 @@ class RowsPrinter(MergedRowsPrinter[R]):
         size = sum(value.dtype.itemsize for value in self.sent_after(stage))
         return size * self.parts
 
-    def exchange_of_turn(self, number: int) -> tuple[str, str, str]:
-        """Signal, parity and place of this turn's exchange."""
+    def exchange_of_iteration(self, number: int) -> tuple[str, str, str]:
+        """Signal, parity and place of this iteration's exchange."""
         return str(number), "0", ""
 
     def exchange_blocks(self, stage: int, texts: Mapping[Value, str]) -> Parts:
         """The first warp sends what the block has to all, where each combines it."""
         cluster = self.schedule.cluster
-        signal, parity, place = self.exchange_of_turn(self.exchanges)
+        mbarrier, parity, place = self.exchange_of_iteration(self.exchanges)
         self.exchanges += 1
         for value in texts:
             self.shared_array(value, "sent", cluster * (2 if place else 1))
@@ -159,19 +165,19 @@ class RowsPrinter(MergedRowsPrinter[R]):
             self.begin_exchanges()
         self.open(f"if member < {cluster}:")
         for value, text in texts.items():
-            send = self.use_device(f"send_{short_name(value.dtype)}")
+            send = self.use_device(f"dsmem_store_{short_name(value.dtype)}")
             sent = f"{self.name_of(value)}_sent, {place}rank, {text}"
-            self.line(f"{send}({sent}, member, {self.exchanged}, {signal})")
+            self.line(f"{send}({sent}, member, {self.exchanged}, {mbarrier})")
         self.close()
-        wait = self.use_device("await_signal")
-        self.line(f"{wait}({self.exchanged}, {signal}, {parity})")
-        self.end_exchange(stage, signal)
+        wait = self.use_device("mbarrier_wait")
+        self.line(f"{wait}({self.exchanged}, {mbarrier}, {parity})")
+        self.end_exchange(stage, mbarrier)
         own = f"{self.use_device('remainder')}(member, {cluster})"
         return Parts(cluster, "sent", own, place, self.row_elements() // cluster)
 
     def begin_exchanges(self) -> None:
-        """Before the first: the other blocks' signals are made."""
+        """Before the first: the other blocks' mbarriers are made."""
         self.line(f"{self.use_device('cluster_wait')}()")
 
-    def end_exchange(self, stage: int, signal: str) -> None:
+    def end_exchange(self, stage: int, mbarrier: str) -> None:
         """After an exchange, that of a block's only row."""

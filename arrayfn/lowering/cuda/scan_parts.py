@@ -1,16 +1,15 @@
-"""Kernels of running values along rows that are too long for a block.
+"""Scans along rows that are too long for a block: decoupled look-back over parts.
 
-A row is cut into parts. A block sums up a part, posts what it comes to, and scans
-another part, which lies ``lag`` parts before: what is before that one has been posted
-by then, so that blocks do not wait for each other, and its elements are still in the
-GPU's cache, so that they come from memory once. What 512 parts come to is posted too,
-half way between, and what is before a part is found in up to 511 places of its own
-group, and in those of the groups before: a thread asks for eight of them at once. The
-order follows from the shapes alone.
+A block reduces one part of a row, publishes its total, and scans another part, which
+lies ``lag`` parts before: the totals before that one are published by then, so blocks
+hardly wait, and its elements are still in the L2 cache, so memory is read once. Totals
+of groups of 512 parts are published, too, half way between. The prefix of a part is the
+sum of up to 511 totals of its own group and of the totals of the groups before; a
+thread reads eight of them at once. The order of the sums follows from the shapes alone.
 
-Blocks begin in the order of their numbers: those that wait do so for lower ones.
-(Merrill and Garland, Single-pass parallel prefix scan with decoupled look-back, 2016,
-whose blocks keep their part meanwhile, and take whatever is there when they look.)
+Blocks have dynamic ids, and wait for lower ids only. (Merrill and Garland, Single-pass
+parallel prefix scan with decoupled look-back, 2016, keep the part in the block
+meanwhile, and use whichever prefix is there when they look.)
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from arrayfn.lowering.cuda.scans import S, ScanPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 
 AT_ONCE: Final = 8
-"""Places that a thread looks at together."""
+"""Flags that a thread loads at once."""
 
 
 @dataclass
@@ -37,14 +36,14 @@ class PartsPrinter(ScanPrinter[S]):
         store, schedule = self.read_nest(), self.schedule
         self.items = self.all_parts + schedule.lag
         words = max(1, self.reduce.result.dtype.itemsize // 4)
-        self.board_words = 1 + words * (self.all_parts + self.rows * self.groups)
+        self.flag_words = 1 + words * (self.all_parts + self.rows * self.groups)
         self.has_begin = True
         self.line(f"thread = {self.use_device('thread_index')}()")
         self.begin_lanes("thread")
         loads, stores, moved = self.declare()
         self.summing = True
         self.declare_tiles(loads, schedule.lanes * schedule.tiles)
-        self.registers(f"{self.total}_posts", self.dtype, AT_ONCE)
+        self.registers(f"{self.total}_totals", self.dtype, AT_ONCE)
         for suffix in ("parts", "warps", "found", *(("group",) if self.groups else ())):
             self.shared_array(self.reduce.result, suffix, self.warps)
         self.summing = False
@@ -60,7 +59,9 @@ class PartsPrinter(ScanPrinter[S]):
         self.close()
         blocks = self.integer("blocks", self.items)
         # Which launch this is; blocks begin in the order of their own numbers.
-        self.line(f"number = {self.use_device('ticket')}(board, {blocks})")
+        self.line(
+            f"number = {self.use_device('dynamic_block_id')}(flag_buffer, {blocks})"
+        )
         self.open(f"if tile < {count}:")
         self.sum_part(moved, self.begin_part())
         self.close()
@@ -155,18 +156,18 @@ class PartsPrinter(ScanPrinter[S]):
         self.leave_total("parts")
 
     def post_part(self, count: str) -> None:
-        """Post what the part that is summed up comes to."""
+        """Publish the total of the part that is reduced."""
         total = self.total
         self.begin_summed()
         self.open(f"if warp == 0 and tile < {count}:")
         place = f"{self.use_device('remainder')}(lane, {self.warps})"
         self.line(f"{total} = {total}_parts[{place}]")
         self.combine_lanes(total, self.warps)
-        self.post("tile", total)
+        self.publish("tile", total)
         self.close()
 
     def sum_group(self, count: str) -> None:
-        """Post what the parts of a group come to, if it ends half way back."""
+        """Publish the total of a group of parts, if it ends half way back."""
         group = self.group
         half = self.integer("half_lag", self.schedule.lag // 2)
         parts = self.integer("parts", self.schedule.parts)
@@ -179,7 +180,7 @@ class PartsPrinter(ScanPrinter[S]):
         self.close()
 
     def post_group(self, count: str) -> None:
-        """Post what the parts of the group that ends with ``tile`` come to."""
+        """Publish the total of the group of parts that ends with ``tile``."""
         group, parts = self.group, self.integer("parts", self.schedule.parts)
         self.line(f"at = tile - {group - 1} + thread")
         self.line("end = tile + 1")
@@ -189,12 +190,12 @@ class PartsPrinter(ScanPrinter[S]):
         row = self.quotient("tile", parts, self.all_parts)
         number = f"{self.use_device('quotient')}(part, {group})"
         self.line(f"number = {count} + {row} * {self.groups_of_row} + {number}")
-        self.post("number", "before")
+        self.publish("number", "before")
         self.close()
 
     @property
     def first_group(self) -> str:
-        """The place of the first group."""
+        """The slot of the first group."""
         return self.integer("tiles", self.all_parts)
 
     @property
@@ -202,7 +203,7 @@ class PartsPrinter(ScanPrinter[S]):
         return self.integer("groups", self.groups)
 
     def look_back(self) -> None:
-        """``ahead`` becomes what is before the warp in the whole row."""
+        """``ahead`` becomes the prefix of the warp in the whole row."""
         self.find_before()
         self.line(f"ahead = {self.combined('before', 'ahead')}")
 
@@ -227,17 +228,17 @@ class PartsPrinter(ScanPrinter[S]):
         self.combine_block("found")
 
     def collect(self, apart: int) -> None:
-        """``before`` is what is posted from ``at`` on, so far apart, to ``end``."""
-        posts, identity = f"{self.total}_posts", self.constant(self.reduce.identity)
-        postings = self.use_device(f"postings_{self.dtype}x{AT_ONCE}")
+        """``before`` is the combination of totals from ``at`` on, up to ``end``."""
+        totals, identity = f"{self.total}_totals", self.constant(self.reduce.identity)
+        wait_for_many = self.use_device(f"wait_for_{self.dtype}x{AT_ONCE}")
         self.line(f"before = {identity}")
         self.open(f"for item in range(at, end, {apart * AT_ONCE}):")
         self.open(f"for slot in range({AT_ONCE}):")
-        self.line(f"{posts}[slot] = {identity}")
+        self.line(f"{totals}[slot] = {identity}")
         self.close()
-        self.line(f"{postings}(board, item, {apart}, end, {posts})")
+        self.line(f"{wait_for_many}(flag_buffer, item, {apart}, end, {totals})")
         self.open(f"for slot in range({AT_ONCE}):")
-        self.line(f"before = {self.combined('before', f'{posts}[slot]')}")
+        self.line(f"before = {self.combined('before', f'{totals}[slot]')}")
         self.close()
         self.close()
 
@@ -263,7 +264,9 @@ class PartsPrinter(ScanPrinter[S]):
         self.line(f"before = {self.combined('before', f'{found}[item]')}")
         self.close()
 
-    def post(self, place: str, value: str, member: str = "lane") -> None:
+    def publish(self, place: str, value: str, member: str = "lane") -> None:
         self.open(f"if {member} == 0:")
-        self.line(f"{self.use_device(f'post_{self.dtype}')}(board, {place}, {value})")
+        self.line(
+            f"{self.use_device(f'publish_{self.dtype}')}(flag_buffer, {place}, {value})"
+        )
         self.close()

@@ -1,14 +1,13 @@
-"""Kernels of running values along rows whose parts are fetched ahead.
+"""Scans along long rows whose parts are prefetched: persistent blocks, look-back.
 
-Blocks stay, and take the parts of rows in turns. A part is copied to shared memory
-while others are computed. In its turn a block sums it up, and posts what it comes to;
-two turns later it finds what is before the part, which has been posted by then, and
+Blocks claim parts of rows from a work queue, and copy them to shared memory while they
+compute others. In one iteration a block reduces a part and publishes its total; two
+iterations later it reads the totals before that part, which are published by then, and
 scans it. So blocks hardly wait for each other, and memory is read once.
 
-A block posts what a part comes to before it waits for others, and takes the next part
-after that, so that no one waits for a part whose block waits itself. What it waits for
-are parts that were taken before all that it has not summed up yet: some block can
-always go on, and it does not matter how many run at once.
+There is no deadlock, however many blocks run at once: a block publishes its total
+before it waits for others, and claims the next part after that. It waits only for parts
+that were claimed before all that it has not reduced yet.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Store
 
 _OLDER: Final = ("second", "oldest")
-"""The parts of a block that were summed up in the turns before."""
+"""The parts of a block that were reduced in the iterations before."""
 _BEHIND: Final = len(_OLDER)
 
 
@@ -34,7 +33,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     """A block has three parts at a time: ``newest``, ``second``, ``oldest``.
 
     The first is summed up, the last scanned. Their numbers, what is before the warp in
-    the part (``ahead``) and before its vectors (``sums``) move on from turn to turn.
+    the part (``ahead``) and before its vectors (``sums``) move on from iteration to
+    iteration.
     """
 
     counter: str = ""  # where parts are counted that were taken
@@ -44,7 +44,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.items = self.schedule.blocks
         words = max(1, self.reduce.result.dtype.itemsize // 4)
         places = words * (self.all_parts + self.rows * self.groups)
-        self.board_words, self.has_begin = 2 + places, True
+        self.flag_words, self.has_begin = 2 + places, True
         self.line(f"thread = {self.use_device('thread_index')}()")
         self.begin_lanes("thread")
         count = self.integer("tiles", self.all_parts)
@@ -62,7 +62,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.line(f"{self.use_device('barrier')}()")
         self.open(f"if newest < {count}:")
         self.scan_totals()
-        self.post("newest", self.total, "thread")
+        self.publish("newest", self.total, "thread")
         self.close()
         if self.groups:
             self.sum_group(count)
@@ -77,7 +77,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.take_part()
         self.close()
         # The oldest part leaves the place that the next one is fetched to.
-        self.line(f"ring = {remainder}(turn + {slots - _BEHIND}, {slots})")
+        self.line(f"ring = {remainder}(iteration + {slots - _BEHIND}, {slots})")
         self.open(f"if oldest < {count}:")
         self.scan_oldest(loads, store, moved, stores)
         self.close()
@@ -88,12 +88,12 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         if slots - _BEHIND == 1:
             self.line(f"{self.use_device('barrier')}()")
         self.move_on()
-        self.line("turn = turn + 1")
-        self.line(f"newest = numbers[{remainder}(turn, {slots})]")
+        self.line("iteration = iteration + 1")
+        self.line(f"newest = numbers[{remainder}(iteration, {slots})]")
         self.close()
         self.open("if thread == 0:")
-        blocks, close = self.integer("blocks", self.items), "close_board"
-        self.line(f"{self.use_device(close)}(board, {self.counter}, {blocks})")
+        blocks, close = self.integer("blocks", self.items), "end_work_queue"
+        self.line(f"{self.use_device(close)}(flag_buffer, {self.counter}, {blocks})")
         self.close()
 
     def declare(self) -> tuple[list[int], list[int], tuple[int, ...]]:
@@ -106,26 +106,26 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.declare_tiles(moved, lanes * schedule.tiles)
         for name in ("sums", *_OLDER):
             self.registers(f"{total}_{name}", self.dtype, schedule.tiles)
-        self.registers(f"{total}_posts", self.dtype, AT_ONCE)
+        self.registers(f"{total}_totals", self.dtype, AT_ONCE)
         for suffix in ("warps", "found", *(("group",) if self.groups else ())):
             self.shared_array(self.reduce.result, suffix, self.warps)
         slots = schedule.slots
         self.line(f"numbers = {self.use_device('shared_i64')}({slots})")
-        self.line(f"signals = {self.use_device('signals_i64')}({slots})")
-        self.arenas(schedule.fetched, slots * self.at_a_time)
+        self.line(f"mbarriers = {self.use_device('mbarriers_i64')}({slots})")
+        self.dynamic_shared_arrays(schedule.fetched, slots * self.at_a_time)
         return loads, stores, moved
 
     # Turns.
 
     def begin_parts(self, count: str) -> None:
-        """Have the first parts fetched; there are none yet that were summed up."""
+        """Begin to copy the first parts; none is reduced yet."""
         slots = self.schedule.slots
         self.open("if thread == 0:")
         # One at a time: neighbouring parts are other blocks', as they are later on.
         self.take_part()
-        self.line(f"{self.use_device('open_board')}(board)")
-        self.line(f"{self.use_device('signal_init')}(signals, {slots})")
-        self.line(f"{self.use_device('show_signals')}()")
+        self.line(f"{self.use_device('begin_work_queue')}(flag_buffer)")
+        self.line(f"{self.use_device('mbarrier_init')}(mbarriers, {slots})")
+        self.line(f"{self.use_device('fence_mbarrier_init')}()")
         for slot in range(slots - _BEHIND):
             if slot:
                 self.take_part()
@@ -137,15 +137,15 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         for name in _OLDER:
             self.line(f"{name} = {count}")
             self.line(f"ahead_{name} = {self.constant(self.reduce.identity)}")
-        self.line(f"turn = {self.use('i64')}(0)")
+        self.line(f"iteration = {self.use('i64')}(0)")
 
     def sum_newest(self, loads: Sequence[int], moved: Sequence[int]) -> None:
         """What is before each vector in its warp, and what the warp has."""
         slots = self.schedule.slots
         remainder, quotient = self.use_device("remainder"), self.use_device("quotient")
-        self.line(f"ring = {remainder}(turn, {slots})")
-        parity = f"{remainder}({quotient}(turn, {slots}), 2)"
-        self.line(f"{self.use_device('await_signal')}(signals, ring, {parity})")
+        self.line(f"ring = {remainder}(iteration, {slots})")
+        parity = f"{remainder}({quotient}(iteration, {slots}), 2)"
+        self.line(f"{self.use_device('mbarrier_wait')}(mbarriers, ring, {parity})")
         self.line("tile = newest")
         variables = self.begin_part()
         self.load_all(loads, variables)
@@ -186,11 +186,11 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
     def take_part(self) -> None:
         """The number of the next part."""
-        take = self.use_device("take")
-        self.line(f"taken = {take}(board, {self.counter}, 1)")
+        next_item = self.use_device("next_work_item")
+        self.line(f"taken = {next_item}(flag_buffer, {self.counter}, 1)")
 
     def move_on(self) -> None:
-        """Each part is one turn older."""
+        """Each part is one iteration older."""
         total = self.total
         self.open(f"for vector in range({self.schedule.tiles}):")
         for before, after in reversed(list(pairwise(("sums", *_OLDER)))):
@@ -202,7 +202,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
                 self.line(f"{after} = {before}")
 
     def sum_group(self, count: str) -> None:
-        """Post what the parts of a group come to, if it ends with the second part."""
+        """Publish the total of a group of parts, if it ends with the second part."""
         parts = self.integer("parts", self.schedule.parts)
         self.line("tile = second")
         self.line(f"part = {self.remainder('tile', parts, self.all_parts + 1)}")
@@ -248,5 +248,5 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             super().load_vector(operand, lanes, variables, place)
             return
         load = self.use_device(f"load_{self.vector_name(operand, lanes)}")
-        source = f"{self.arena_name(operand)}, ring * {self.at_a_time} + place"
+        source = f"{self.shared_name(operand)}, ring * {self.at_a_time} + place"
         self.line(f"{load}({source}, {self.tile_name(operand)}, {place})")

@@ -1,7 +1,7 @@
-"""Kernels of running values: a team of threads has a row, or goes along it.
+"""Kernels of scans: a group of threads shares a row, or loops along it.
 
-The warps of a team have neighbouring parts of the row, as vectors: each thread scans
-its own, the lanes of a warp what these come to, then the warps of a block and the
+The warps of a row group have neighbouring parts of the row, as vectors: each thread
+scans its own, the lanes of a warp what these come to, then the warps of a block and the
 blocks of a cluster. Longer rows are in parts: see ``scan_parts``.
 """
 
@@ -42,10 +42,10 @@ class ScanPrinter(CudaPrinter[S]):
         if schedule.cluster > 1:
             variables = self.begin_cluster(schedule.cluster, schedule.threads)
             size = self.reduce.result.dtype.itemsize
-            self.make_signals(signals=[schedule.cluster * size])
+            self.make_mbarriers(mbarriers=[schedule.cluster * size])
             self.line(f"{self.use_device('cluster_arrive')}()")
         else:
-            variables = self.begin_rows(schedule.threads, schedule.team)
+            variables = self.begin_rows(schedule.threads, schedule.threads_per_row)
         self.hoist_offsets(variables)
         self.begin_lanes("member" if schedule.cluster > 1 else "thread")
         loads, stores, moved = self.declare()
@@ -81,9 +81,9 @@ class ScanPrinter(CudaPrinter[S]):
 
     @property
     def at_a_time(self) -> int:
-        """Elements that a team has at a time."""
+        """Elements that a row group has at a time."""
         schedule = self.schedule
-        return schedule.team * schedule.lanes * schedule.tiles
+        return schedule.threads_per_row * schedule.lanes * schedule.tiles
 
     def begin_lanes(self, thread: str) -> None:
         """Say which lane of which warp of the row this thread is."""
@@ -107,7 +107,7 @@ class ScanPrinter(CudaPrinter[S]):
     @property
     def warps(self) -> int:
         """The warps of a block that share a row."""
-        return min(self.schedule.team, self.schedule.threads) // WARP
+        return min(self.schedule.threads_per_row, self.schedule.threads) // WARP
 
     def open_vectors(self) -> int:
         """Open the loop over a thread's vectors, of which ``first`` is the start."""
@@ -117,7 +117,9 @@ class ScanPrinter(CudaPrinter[S]):
         text = f"(warp * {tiles} + vector) * {WARP} + lane"
         text = f"({text}) * {lanes}" if lanes > 1 else text
         self.line(f"first = begin + {text}" if self.has_begin else f"first = {text}")
-        if self.nest.axes[self.inner].extent % (schedule.team * lanes * tiles):
+        if self.nest.axes[self.inner].extent % (
+            schedule.threads_per_row * lanes * tiles
+        ):
             self.open(f"if first < {self.extent(self.inner)}:")
             depth += 1
         return depth
@@ -269,10 +271,10 @@ class ScanPrinter(CudaPrinter[S]):
         """What blocks have goes to all of the cluster, each of which scans it."""
         total, cluster = self.total, self.schedule.cluster
         self.open(f"if member < {cluster}:")
-        send = self.use_device(f"send_{self.dtype}")
-        self.line(f"{send}({total}_sent, rank, {total}, member, signals, 0)")
+        send = self.use_device(f"dsmem_store_{self.dtype}")
+        self.line(f"{send}({total}_sent, rank, {total}, member, mbarriers, 0)")
         self.close()
-        self.line(f"{self.use_device('await_signal')}(signals, 0, 0)")
+        self.line(f"{self.use_device('mbarrier_wait')}(mbarriers, 0, 0)")
         self.line(f"{total} = {self.constant(self.reduce.identity)}")
         self.open(f"for part in range({cluster}):")
         self.open("if part == rank:")

@@ -2,19 +2,18 @@
 
 * ``Elementwise``: a thread computes ``lanes`` neighbouring elements of the innermost
   axis, which it loads and stores as vectors;
-* ``Rows``: the innermost axis is reduced; a team of threads (part of a warp, a warp, or
-  a block) has one row, and keeps it in registers between the stages if it fits;
-* ``Pipeline``: the same for long rows, where a block or a cluster of blocks goes from
-  row to row, and the next ones are on their way to shared memory meanwhile;
-* ``Scan``: a running value along the innermost axis; a team as of ``Rows`` has a row,
-  or goes along it; of ``ScanPipeline``, blocks take parts of rows, which are fetched
-  ahead;
+* ``Rows``: the innermost axis is reduced; a group of threads (part of a warp, a
+  warp, or a block) shares a row, and keeps it in registers between stages if it fits;
+* ``Pipeline``: the same for long rows: persistent blocks, or clusters, loop over rows
+  while bulk copies prefetch the next ones to shared memory;
+* ``Scan``: a scan along the innermost axis; a group as of ``Rows`` shares a row, or
+  loops along it. In ``ScanPipeline`` blocks claim parts of rows, which are prefetched;
 * ``Columns``: the innermost axis is kept; a block has 32 neighbouring columns, its
-  warps take the rows in turns, and keep them likewise;
+  warps stride over the rows, and keep them likewise;
 * ``Transpose``: elementwise, but some operands run along another axis: a block moves
   tiles of 32 by 32 words through shared memory.
 
-Threads of a team combine what they have in a fixed tree, so the result depends on the
+Threads of a group combine their values in a fixed tree, so the result depends on the
 shapes alone.
 """
 
@@ -52,10 +51,10 @@ class Elementwise:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """``team`` threads have a row, each ``tiles`` vectors of ``lanes`` at a time.
+    """Each of ``threads_per_row`` threads has ``tiles`` vectors of ``lanes`` at a time.
 
     That is the ``whole`` row, kept in registers from stage to stage, or a loop goes on
-    along the row, and later stages read it again. A team may be all threads of a
+    along the row, and later stages read it again. A group may be all threads of a
     ``cluster`` of blocks. Stages are ``merged`` where one exchange can do for two.
 
     The last of a thread's tiles may lie ``aside``, in shared memory. So do vectors of
@@ -63,7 +62,7 @@ class Rows:
     """
 
     threads: int
-    team: int
+    threads_per_row: int
     lanes: int
     tiles: int
     whole: bool
@@ -76,10 +75,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(Rows):
-    """Blocks that stay, and have the next rows fetched while they compute one.
+    """Persistent blocks, which prefetch the next rows while they compute one.
 
     The blocks of a cluster share a row: a ``slice`` of it, a vector for each thread of
-    a block, is the first one's, the next slice the next one's, and so on by turns. A
+    a block, is the first one's, the next slice the next one's, and so on cyclically. A
     block's slices pass through shared memory, where so many rows ``ahead`` have their
     places, to its registers. ``clusters`` take rows as they come to them. Operands
     ``fetched`` are rows; those ``held`` are the same for all, and lie in shared memory,
@@ -109,12 +108,13 @@ class Pipeline(Rows):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """``team`` warps of a block take the rows of its 32 columns in turns.
+    """The warps of a block stride over the rows of its 32 columns, a lane for each.
 
+    ``threads_per_row`` is the number of warps: so many threads share a column.
     ``tiles`` and ``whole`` are as in ``Rows``.
     """
 
-    team: int
+    threads_per_row: int
     tiles: int
     whole: bool
     lanes: int = 1
@@ -124,7 +124,7 @@ class Columns:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.team * WARP
+        return self.threads_per_row * WARP
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +146,15 @@ class Transpose:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A ``team`` has a row, its threads ``tiles`` vectors, or goes along it.
+    """``threads_per_row`` threads share a row, or loop along it, by ``tiles`` vectors.
 
-    A vector is ``lanes`` elements; a warp has neighbouring ones. A team may be all
+    A vector is ``lanes`` elements; a warp has neighbouring ones. A group may be all
     threads of a ``cluster`` of blocks. Or a row is of ``parts``: a block sums up one,
     and scans the one that lies ``lag`` parts before.
     """
 
     threads: int
-    team: int
+    threads_per_row: int
     lanes: int
     tiles: int
     cluster: int = 1
@@ -164,10 +164,10 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class ScanPipeline(Scan):
-    """Parts of long rows, which ``blocks`` that stay take in turns.
+    """Parts of long rows, which persistent ``blocks`` claim from a work queue.
 
-    A part passes through ``slots`` places in shared memory: it is ``fetched``, summed
-    up, and two turns later scanned.
+    A part is copied to one of ``slots`` slots in shared memory (operands ``fetched``),
+    reduced, and scanned two iterations later.
     """
 
     _: KW_ONLY

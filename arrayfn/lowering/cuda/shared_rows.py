@@ -1,4 +1,4 @@
-"""Schedules of long rows: shared by the blocks of a cluster, fetched ahead."""
+"""Schedules of long rows that a cluster shares, and that are prefetched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, SHARED_LINE, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
 
-_SIGNALS: Final = 4  # lines: of signals of rows, exchanges, numbers; of numbers
+_MBARRIERS: Final = 4  # lines: of mbarriers of rows, exchanges, numbers; of numbers
 
 
 def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
@@ -140,7 +140,7 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
                 spared=places.spared,
                 widened=lanes * tiles * len(fetched) <= gpu.pipeline_words,
                 # The whole share: with a larger cache of its own, and less of
-                # this, a multiprocessor's turns took longer.
+                # this, a multiprocessor's iterations took longer.
                 shared=max(places.used, gpu.shared_bytes),
             )
         cluster *= 2
@@ -184,11 +184,11 @@ def _places(
 
 
 def _beside(nest: Nest, threads: int) -> int:
-    """Bytes of a block's other arrays: of signals, of what warps, blocks exchange."""
-    arrays = _SIGNALS
+    """Bytes of a block's other arrays: of mbarriers, of what warps, blocks exchange."""
+    arrays = _MBARRIERS
     for s in nest.statements:
         if isinstance(s, Reduce):
-            # By turns, at most: twice as much.
+            # Alternately, at most: twice as much.
             size = 2 * s.result.dtype.itemsize * (threads // WARP)
             arrays += 2 * -(-size // SHARED_LINE)
     return SHARED_LINE * arrays

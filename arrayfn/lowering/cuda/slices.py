@@ -1,7 +1,7 @@
-"""Rows that pass through shared memory: what a block copies of them, and where to.
+"""Rows that pass through shared memory: which slices a block copies, and where to.
 
-A row is cut into slices, a vector for each thread of a block. Those of a cluster's
-blocks lie side by side, so that the blocks go along the row together.
+A slice is one vector for each thread of a block. The slices of a cluster's blocks
+interleave, so that the blocks move along the row together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from arrayfn.lowering.cuda.schedule import Pipeline
 
 @dataclass
 class SlicesPrinter(RowsPrinter[Pipeline]):
-    """Prints copies of rows: ``fetch_row`` begins one, to a place of a turn's row."""
+    """Prints copies of rows; ``fetch_row`` begins the copy of an iteration's row."""
 
     @property
     def rows(self) -> str:
@@ -55,40 +55,40 @@ class SlicesPrinter(RowsPrinter[Pipeline]):
         self.open("if count > 0:")
         return 2
 
-    def fetch_slice(self, operand: int, at: str, place: str, signal: str) -> None:
+    def fetch_slice(self, operand: int, at: str, place: str, mbarrier: str) -> None:
         """Begin to copy the current slice of what begins ``at`` an index."""
         at = "begin" if at == "0" else f"{at} + begin"
         count = "count" if self.is_ragged else str(self.schedule.slice)
-        self.fetch(operand, at, place, count, signal)
+        self.fetch(operand, at, place, count, mbarrier)
 
-    def arena_name(self, operand: int) -> str:
-        name = super().arena_name(operand)
+    def shared_name(self, operand: int) -> str:
+        name = super().shared_name(operand)
         is_held = operand in self.schedule.held
         return f"{name.removesuffix('ahead')}held" if is_held else name
 
-    def fetch_row(self, number: str, turn: str) -> None:
-        """Begin to copy the row ``number``, if there is one, for ``turn``."""
+    def fetch_row(self, number: str, iteration: str) -> None:
+        """Begin to copy the row ``number``, if there is one, for ``iteration``."""
         schedule, own = self.schedule, (self.offsets, self.offset_axes)
         self.offsets, self.offset_axes = {}, frozenset()
         self.open(f"if {number} < {self.rows}:")
         variables = self.decompose(number, self.kept_axes, "j")
-        signal = self.ring(turn)
-        self.expect_all(schedule.fetched, self.size, signal)
+        mbarrier = self.ring(iteration)
+        self.mbarrier_expect_all(schedule.fetched, self.size, mbarrier)
         depth = self.open_slices()
         for operand in schedule.fetched:
             at = self.index(operand, variables)
-            self.fetch_slice(operand, at, self.place_in(signal), signal)
+            self.fetch_slice(operand, at, self.place_in(mbarrier), mbarrier)
         self.close_all(depth + 1)
         self.offsets, self.offset_axes = own
 
-    def ring(self, turn: str) -> str:
-        """The signal of a turn's row, which is the number of its place, too."""
+    def ring(self, iteration: str) -> str:
+        """The mbarrier of an iteration's row, which is the number of its place, too."""
         ahead = self.schedule.ahead
-        if ahead == 1 or turn == "0":
+        if ahead == 1 or iteration == "0":
             return "0"
-        if not turn.isdigit():
-            self.line(f"ring = {self.use_device('remainder')}({turn}, {ahead})")
-        return turn if turn.isdigit() else "ring"
+        if not iteration.isdigit():
+            self.line(f"ring = {self.use_device('remainder')}({iteration}, {ahead})")
+        return iteration if iteration.isdigit() else "ring"
 
     def place_in(self, ring: str) -> str:
         """The place of the current slice, of the row whose place is ``ring``."""

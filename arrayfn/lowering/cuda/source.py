@@ -1,4 +1,4 @@
-"""CUDA's codegen target: nests as Python source, in the two vocabularies."""
+"""Code generation for CUDA: nests as Python source in the two vocabularies."""
 
 from __future__ import annotations
 
@@ -67,13 +67,15 @@ def print_kernel(
         reason=nest.reason,
         threads=schedule.threads,
         cluster=schedule.cluster if isinstance(schedule, (Rows, Scan)) else 1,
-        shared=schedule.shared if isinstance(schedule, _STAYING) else printed.arena,
+        shared=schedule.shared
+        if isinstance(schedule, _STAYING)
+        else printed.dynamic_shared,
         together=schedule.together if isinstance(schedule, (Rows, ScanPipeline)) else 0,
         cached=isinstance(schedule, Rows) and not isinstance(schedule, Pipeline),
     )
     integers = tuple(printed.integers.values())
-    words = printed.board_words
-    board = Var(ArrayType((words,), dtypes.uint64)) if words else None
+    words = printed.flag_words
+    flag_buffer = Var(ArrayType((words,), dtypes.uint64)) if words else None
     return ScheduledKernel(
         kernel,
         nest.operands,
@@ -82,5 +84,5 @@ def print_kernel(
         integers,
         printed.items,
         1,
-        board,
+        flag_buffer,
     )

@@ -1,4 +1,4 @@
-"""Reductions of few rows, and long ones: of chunks first, then of what these come to.
+"""Split reductions: few rows, or long ones, are reduced by chunks, then over chunks.
 
 Chunks depend on the shapes alone.
 """
@@ -44,7 +44,7 @@ def blocks_of(nest: Nest, schedule: Rows | Columns) -> int:
     """How many blocks ``nest`` would be."""
     kept = [a.extent for a in nest.axes if not a.reduced]
     if isinstance(schedule, Rows):
-        return math.prod(kept) * schedule.team // schedule.threads
+        return math.prod(kept) * schedule.threads_per_row // schedule.threads
     return math.prod(kept[:-1]) * -(-kept[-1] // WARP)
 
 
@@ -56,7 +56,7 @@ def parts_for_sums(nest: Nest, schedule: Rows | Columns) -> int:
     if isinstance(schedule, Columns):
         at_once = min(at_once, _SIDE_BY_SIDE)
     length = math.prod(a.extent for a in nest.axes if a.reduced)
-    return -(-length // (_LONGEST * schedule.team * at_once))
+    return -(-length // (_LONGEST * schedule.threads_per_row * at_once))
 
 
 def is_enough(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> bool:
@@ -88,8 +88,8 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
     extent = nest.axes[axis].extent
     size, chunks, rest = chunks_of(extent, wanted)
-    turns = are_few_columns(nest, axis)
-    if turns:
+    strided = are_few_columns(nest, axis)
+    if strided:
         # As many columns as make a block for each multiprocessor.
         wide = gpu.multiprocessors * WARP // nest.axes[-1].extent
         chunks = min(1 << wide.bit_length() - 1, extent // gpu.tiles)
@@ -98,7 +98,7 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     if chunks < 2:
         return [nest]
     parts = parts_of(nest, chunks + (rest > 0))
-    pieces = [partial(nest, axis, 0, size, chunks, parts, turns=turns)]
+    pieces = [partial(nest, axis, 0, size, chunks, parts, strided=strided)]
     if rest:
         pieces.append(partial(nest, axis, chunks, rest, 1, parts, size * chunks))
     return [*pieces, combination(nest, parts, chunks + (rest > 0), added_up(parts))]
@@ -107,7 +107,7 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
 def are_few_columns(nest: Nest, axis: int) -> bool:
     """Whether rows are so short that several side by side make better columns.
 
-    Chunks along ``axis`` then take its indices in turns.
+    Chunks along ``axis`` then have interleaved indices.
     """
     width = nest.axes[-1].extent
     if nest.axes[-1].reduced or width >= 4 * WARP or width % WARP == 0:
@@ -192,14 +192,14 @@ def partial(
     chunks: int,
     parts: Sequence[Part],
     start: int = 0,
-    turns: bool = False,
+    strided: bool = False,
 ) -> Nest:
     """The nest of ``chunks`` chunks from ``start`` on; results go from ``place`` on.
 
     Axis ``axis`` becomes two: the chunk, which is kept, and the index within it. A
-    chunk has neighbouring indices, or all have theirs in ``turns``.
+    chunk has neighbouring indices, or if ``strided`` every ``chunks``-th one.
     """
-    steps = (1, chunks) if turns else (size, 1)
+    steps = (1, chunks) if strided else (size, 1)
     axes = (
         *nest.axes[:axis],
         Axis(chunks, False),
@@ -245,7 +245,7 @@ def partial(
     )
     units = [k for k, a in enumerate(made.axes) if a.extent != 1]
     ordered = order_axes(select_axes(made, units))
-    return merge_axes(ordered) if turns else ordered
+    return merge_axes(ordered) if strided else ordered
 
 
 def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Statement]:

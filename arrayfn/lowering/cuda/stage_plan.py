@@ -1,4 +1,4 @@
-"""What each stage of a nest computes, and what is kept from one to the next."""
+"""What each stage of a nest computes, and which values are kept for later stages."""
 
 from __future__ import annotations
 

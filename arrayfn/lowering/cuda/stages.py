@@ -1,4 +1,4 @@
-"""Kernels of stages: passes over rows (or columns), shared by a team of threads."""
+"""Kernels of stages: passes over rows (or columns), shared by a group of threads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Vectors:
 
 @dataclass
 class StagedPrinter(PartialResultsPrinter[T]):
-    """Prints the stages; ``tree`` combines what the threads of a team have."""
+    """Prints the stages; ``tree`` combines what the threads of a group have."""
 
     again: str = ""  # what stands for the thread where vectors are computed once more
     merges: tuple[Merge, ...] = ()
@@ -50,12 +50,12 @@ class StagedPrinter(PartialResultsPrinter[T]):
 
     @abstractmethod
     def tree(self, reduces: Sequence[Reduce]) -> None:
-        """Combine what the threads of a team have of each reduction."""
+        """Combine what the threads of a group have of each reduction."""
 
     def stages(self, variables: dict[int, str], member: str) -> None:
-        """All stages of a row (or column) that is shared by a team.
+        """All stages of a row (or column) that is shared by a group.
 
-        ``member`` names the variable that tells the threads of a team apart.
+        ``member`` names the variable that is a thread's number in its group.
         """
         plan = self.plan()
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
@@ -80,7 +80,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
 
     def outer_stage(self, stage: int, variables: dict[int, str], member: str) -> None:
         """Statements once a row (or column), which one thread stores."""
-        leader = [f"{member} == 0"] if self.schedule.team > 1 else []
+        leader = [f"{member} == 0"] if self.schedule.threads_per_row > 1 else []
         for s in self.outer_statements(stage):
             conditions = leader + [self.live] * bool(self.live)
             if isinstance(s, Store) and conditions:
@@ -143,10 +143,10 @@ class StagedPrinter(PartialResultsPrinter[T]):
             divides = self.use_device("divides_f32")
             tests = [f"{divides}(least, greatest, {name})" for name in divided]
             self.open(f"if not ({' and '.join(tests)}):")
-            if schedule.team > 1:
+            if schedule.threads_per_row > 1:
                 # What is loaded again is not kept in registers until then.
                 own = self.thread_of(member)
-                self.line(f"again = {self.use_device('anew_i64')}({own})")
+                self.line(f"again = {self.use_device('opaque_i64')}({own})")
                 self.again = "again"
             vectors = replace(vectors, copied=())
             self.all_vectors(plan, stage, variables, member, vectors)
@@ -379,7 +379,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         if schedule.whole or not self.reduced_axes:
             return 0
         n = self.extent_of(self.reduced_axes, "elements")
-        step = schedule.team * schedule.lanes * schedule.tiles
+        step = schedule.threads_per_row * schedule.lanes * schedule.tiles
         self.open(f"for start in range(0, {n}, {step}):")
         return 1
 
@@ -392,27 +392,35 @@ class StagedPrinter(PartialResultsPrinter[T]):
     ) -> tuple[dict[int, str], int]:
         member = self.again or member
         schedule = self.schedule
-        reduced, lanes, team = self.reduced_axes, schedule.lanes, schedule.team
+        reduced, lanes, threads_per_row = (
+            self.reduced_axes,
+            schedule.lanes,
+            schedule.threads_per_row,
+        )
         if not reduced:
             return dict(variables), 0
         length = self.row_elements()
         n = self.extent_of(reduced, "elements")
         name = "first" if lanes > 1 or len(reduced) > 1 else f"i{reduced[0]}"
-        text, depth = member if team > 1 else "0", 0
+        text, depth = member if threads_per_row > 1 else "0", 0
         begin, end = self.vectors_at_hand
         if end > 1 or schedule.early:
             span = f"{begin}, {end}" if begin else str(end)
             self.open(f"for vector in range({span}):")
             depth += 1
-            text = f"vector * {team} + {member}" if team > 1 else "vector"
-            text = f"({text})" if lanes > 1 and team > 1 else text
+            text = (
+                f"vector * {threads_per_row} + {member}"
+                if threads_per_row > 1
+                else "vector"
+            )
+            text = f"({text})" if lanes > 1 and threads_per_row > 1 else text
         text = f"{text} * {lanes}" if lanes > 1 else text
         self.line(f"{name} = {text}" if schedule.whole else f"{name} = start + {text}")
-        if length % (team * lanes * schedule.tiles):
+        if length % (threads_per_row * lanes * schedule.tiles):
             self.open(f"if {name} < {n}:")
             depth += 1
         if self.is_aside:
-            self.line(f"aside = {name} - {begin * team * lanes}")
+            self.line(f"aside = {name} - {begin * threads_per_row * lanes}")
         if len(reduced) == 1:
             return {**variables, reduced[0]: name}, depth
         return {**variables, **self.decompose("first", reduced)}, depth

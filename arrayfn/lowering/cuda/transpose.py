@@ -1,4 +1,4 @@
-"""Kernels whose operands lie across each other: tiles go through shared memory."""
+"""Elementwise kernels of operands in transposed order: tiles through shared memory."""
 
 from __future__ import annotations
 
@@ -168,8 +168,8 @@ class TransposePrinter(CudaPrinter[Transpose]):
         for k in turned:
             word = self.vector_name(k, pack)
             lines = self.lines_name(k)
-            turn = self.use_device(f"turn_{word}")
-            self.line(f"{turn}({lines}, part * {pack * pack})")
+            transpose = self.use_device(f"transpose_{word}")
+            self.line(f"{transpose}({lines}, part * {pack * pack})")
         self.open(f"for slot in {unrolled}({pack}):")
         self.line(f"column = (warp + part * {warps}) * {pack}")
         for k in turned:

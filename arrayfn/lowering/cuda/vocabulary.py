@@ -1,100 +1,108 @@
-"""What CUDA kernels are written in, besides the scalar vocabulary.
+"""The vocabulary of CUDA kernels, besides the scalar functions.
 
-Where a thread is, how the threads of a block meet and exchange values, memory that a
-block or a thread owns, and vector accesses. Every name of ``FUNCTIONS`` is a name of
-this module. A backend compiles the same objects; called, they act for the thread that
-an emulator has made the current one.
+Thread indices, barriers, exchange between threads, shared memory and registers, vector
+accesses, asynchronous copies, tensor cores and memory shared by the grid. ``FUNCTIONS``
+holds all functions; each is an attribute of this module, too. The CUDA backend compiles
+them; called from Python, they act for the current thread of the emulator. Names follow
+PTX where there is an instruction. T stands for a dtype, N for a number of elements.
 
-Indices are i64. ``shared_T`` and ``registers_T`` take a constant and give memory that
-is indexed like an array. ``load_TxN(array, at, tile, place)`` copies N elements from
-``array[at]`` on to ``tile[place]`` in accesses of up to 128 bits; ``array[at]`` must
-lie at a multiple of the vector's size. ``store_TxN`` goes the other way; where T is a
-half, the registers are float32, and each is rounded. ``widen_TxN(tile, place, wide,
-at)`` makes float32 registers of N halves in others, anew each time: they are not kept.
-``turn_TxN(tile, place)`` transposes N vectors of N elements there, each of 32 bits.
-``greatest_TxN(tile, place, x)`` is the greatest of N halves in registers and the
-float32 x, ``least_TxN`` the least; NaN if one is. ``anew_i64(x)`` is x, which the
-compiler does not know: what it loads from there it loads again.
-``shuffle_xor_T(value, mask)`` gives the value of the lane whose number differs in the
-bits of ``mask``, ``shuffle_up_T(value, k)`` that of the lane ``k`` below, if there is
-one, and ``shuffle_from_T(value, k)`` that of lane ``k``; all 32 lanes of the warp take
-part, as they do in ``match_byte(value)``, the i32 whose bits are the lanes whose value
-has the same lowest byte, ``match_word(value)``, for 32 bits, ``ballot(truth)``, whose
-bits are the lanes where it is so, and ``warp_barrier``, after which they see what they
-had written to memory. ``byte_T(value, shift)`` is the byte that begins at bit
-``shift``, as i64. ``quotient`` and ``remainder`` are of indices below 2**31.
+**Memory.** Indices are i64. ``shared_T(n)`` and ``registers_T(n)`` allocate n elements,
+a constant, and are indexed like arrays. ``dynamic_shared_T(offset, count)`` is
+``count`` elements from byte ``offset`` of the dynamic shared memory that the launch
+asks for. ``subarray_T(array, at)`` is ``array`` from element ``at`` on.
+``load_TxN(array, at, tile, place)`` copies N elements from ``array[at]`` on to
+``tile[place]`` in accesses of up to 128 bits; ``array[at]`` must be aligned to the
+vector's size. ``store_TxN`` goes the other way. Where T is fp16 or bf16, the registers
+of a store are float32, and each value is rounded. ``widen_TxN(tile, place, wide, at)``
+converts N fp16 or bf16 registers to float32 registers, and is never merged with an
+earlier conversion of them. ``atomic_add_T(array, at, value)`` adds to an element of
+shared or global memory atomically. ``opaque_i64(x)`` is x, hidden from the optimizer: a
+load from an address computed with it is not merged with an earlier one.
 
-``fused_f32(x, y, z)`` is ``x * y + z``, rounded once.
+**Arithmetic.** ``quotient`` and ``remainder`` are of indices below 2**31.
+``byte_T(value, shift)`` is the byte that begins at bit ``shift``, as i64.
+``fma_rn_f32(x, y, z)`` is ``x * y + z``, rounded once. ``max_TxN(tile, place, x)`` and
+``min_TxN`` are the maximum and minimum of N fp16 or bf16 registers and the float32 x;
+NaN if one of them is. ``transpose_TxN(tile, place)`` transposes in registers N vectors
+of N elements, each vector of 32 bits. ``divide_f32(x, y, inverse)``, where ``inverse``
+is ``inverse_f32(y)``, has the bits of ``x / y`` if ``divides_f32(smallest, largest,
+y)`` holds for the smallest and largest magnitude that x takes. ``approximate_exp2_f32``
+is 2**x within 2 ulp, and ``approximate_exp_f32`` is e**x with a relative error of up to
+2**-17; both flush subnormal results to 0. ``approximate_rsqrt_f32`` is 1 / sqrt(x)
+within 2 ulp, for normal numbers, and ``approximate_sqrt_f32`` and
+``approximate_divide_f32`` are sqrt(x) and x / y within 2. Loops over ``unrolled(n)``,
+which is ``range(n)``, are unrolled by the compiler.
 
-``divide_f32(x, y, inverse)``, where ``inverse`` is ``inverse_f32(y)``, gives the bits
-of ``x / y`` if ``divides_f32(|x|, |x|, y)``; the first two are the least and the
-greatest magnitude that x has.
+**Warps.** All 32 lanes take part. ``shuffle_xor_T(value, mask)`` is the value of the
+lane whose number differs in the bits of ``mask``, ``shuffle_up_T(value, k)`` that of
+the lane ``k`` below, if there is one, and ``shuffle_from_T(value, k)`` that of lane
+``k``. ``match_any_u32(value)`` is the i32 mask of the lanes that have the same value,
+and ``match_any_byte(value)`` of those that have the same lowest byte. ``ballot(truth)``
+is the mask of the lanes where ``truth`` holds. After ``warp_barrier()`` the lanes see
+what the others had written to memory.
 
-``atomic_add_T(array, at, value)`` adds in memory, of the block or of the grid, where
-other threads may add to the same element at the same time.
+**Clusters.** The blocks of a cluster run at the same time. ``cluster_wait()`` waits
+until all threads of the cluster have called ``cluster_arrive()``.
+``dsmem_store_T(shared, at, value, rank, mbarriers, k)`` begins to store to the shared
+memory of block ``rank`` of the cluster (distributed shared memory, ``st.async``), whose
+mbarrier ``k`` counts the bytes as they arrive. That block must have begun to run.
 
-The blocks of a cluster run at the same time. ``cluster_wait`` waits until all threads
-of the cluster have called ``cluster_arrive``; then signals are there that were shown
-before. ``send_T(shared, at, value, rank, signals, k)`` begins to write to the shared
-memory of the block ``rank`` of the cluster, which must have begun to run: its signal
-``k`` counts the bytes as they arrive.
+**mbarriers and bulk copies.** ``mbarriers_i64(n)`` allocates n mbarriers, and
+``mbarrier_init(mbarriers, n)`` initializes each for one arrival. After
+``fence_mbarrier_init()``, which is slow, other threads, blocks and copies may use them.
+``mbarrier_expect_tx(mbarriers, k, bytes)`` arrives and says how many bytes the current
+phase waits for. ``mbarrier_wait(mbarriers, k, parity)`` waits for the end of a phase:
+parity is 0 for the first phase, then 1, and so on. A phase of 0 bytes ends at once.
+``bulk_copy_T(array, at, shared, place, count, mbarriers, k)`` begins to copy elements
+from global to shared memory (``cp.async.bulk``), in multiples of 16 bytes; mbarrier k
+counts them.
 
-Copies into shared memory can run beside a block. ``arena_T(offset, count)`` is
-``count`` elements from byte ``offset`` of the memory that the kernel's launch asks for.
-``fetch_T(array, at, shared, place, count, signals, k)`` begins to copy elements, in
-pieces of 16 bytes, and returns. ``signals_i64(n)`` are n signals, which
-``signal_init(signals, n)`` makes; after ``show_signals()``, which is slow, the others
-see those that a thread has made. ``expect(signals, k, bytes)`` tells one what will
-arrive, and ``await_signal(signals, k, parity)`` waits for it: the first time with
-parity 0, then 1. If nothing will, it has come.
-Smaller ones each thread begins for itself: ``copy_TxN(array, at, shared, place, live)``
-copies N elements of 4 to 16 bytes in all, aligned as a vector of them, or puts zeros
-there where ``live`` is 0. ``close_copies`` ends a group of a thread's copies, and
-``await_copies(n)`` waits until all of its groups but the last n are done; a barrier
-then shows them to the others.
+**cp.async.** ``cp_async_TxN(array, at, shared, place, live)`` begins a copy of this
+thread's to shared memory, of 4 to 16 aligned bytes; zeros are stored where ``live`` is
+0. ``cp_async_commit()`` closes a group of such copies, and ``cp_async_wait(n)`` waits
+until all groups of this thread but the last n are complete. Other threads see them
+after a barrier.
 
-Warps multiply matrices of halves, each lane having a part of each matrix, a *fragment*,
-in registers (PTX ISA, matrix fragments for mma.m16n8k16). Of an 8x8 matrix lane l has
-elements 2 (l % 4) and the next of row l // 4. ``load_matrix_u16(shared, at, tile,
-place)`` loads four such matrices: lane l says at which element row l % 8 of matrix
-l // 8 begins, and has the elements of matrix k in ``tile[place + 2 * k]`` and the next;
-``load_transposed_u16`` transposes each. ``multiply_T(c, i, a, j, b, k)`` adds ``a @
-b.T``, of 16x16 and 8x16, to the 16x8 matrix ``c`` of float32: fragments from registers
-i, j and k on, a's being its left half from above, then its right one.
-``pack_T(x, y, tile, place)`` rounds two values to halves, into registers.
-``approximate_exp2_f32`` is 2**x within 2 ulp, and ``approximate_exp_f32`` is e**x with
-a relative error of up to 2**-17: both are 0 instead of subnormal numbers.
-``approximate_rsqrt_f32`` is 1 / sqrt(x) within 2 ulp, of numbers that are normal, and
-``approximate_sqrt_f32`` and ``approximate_divide_f32`` are sqrt(x) and x / y within 2.
-Loops over ``unrolled(n)``, which is ``range(n)``, are written out in machine code.
+**Tensor cores.** Warps multiply matrices of fp16 or bf16, of which each lane holds a
+*fragment* in registers (PTX ISA, matrix fragments for mma.m16n8k16). Of an 8x8 matrix
+lane l holds elements 2 (l % 4) and the next of row l // 4. ``ldmatrix_u16(shared, at,
+tile, place)`` loads four such matrices: lane l gives the element at which row l % 8 of
+matrix l // 8 begins, and receives its elements of matrix k in ``tile[place + 2 * k]``
+and the next. ``ldmatrix_trans_u16`` transposes each. ``mma_T(c, i, a, j, b, k)`` adds
+``a @ b.T``, of 16x16 and 8x16, to the 16x8 matrix ``c`` of float32. Their fragments
+begin at registers i, j and k; those of a are its left half from top to bottom, then its
+right one. ``pack_T(x, y, tile, place)`` rounds two values to fp16 or bf16 registers.
 
-In a kernel whose blocks all run at once, ``grid_barrier(meeting, blocks)`` waits until
-all threads of all ``blocks`` have called it, and sees what they wrote before; the word
-``meeting[0]`` is 0 at first. ``window_T(array, at)`` is ``array`` from ``at`` on.
+**Grids that run at once.** In a cooperative kernel ``grid_barrier(barrier_state,
+blocks)`` waits until all threads of all ``blocks`` have called it, and makes visible
+what they wrote before. The word ``barrier_state[0]`` is 0 at first.
 
-Blocks that do not all run at once hand values on to those that begin later.
-``ticket(board, blocks)``, which all threads of a block call first, is its number, from
-0, in the order in which the ``blocks`` of a launch begin. ``post_T(board, k, value)``
-puts a value at place k of the board, once a launch, and ``posted_T(board, k)`` waits
-until it is there, which a block does for lower tickets alone, or for lower numbers of
-blocks: these begin in that order. A board is words of u64 that no one else touches, 0
-before the first launch: one, and for each place as many as a value has parts of 32
-bits. Besides the value, who waited for it sees what was written to memory before a
-``fence`` of who posted it, after a ``fence`` of its own. ``postings_TxN(board, k, step,
-end, tile)`` waits for the N places k, k + step, ... below ``end``, which it asks for at
-once, and puts their values in the first registers of ``tile``: the others stay.
+**Decoupled look-back.** Blocks that do not all run at once hand values on to blocks
+that begin later. ``dynamic_block_id(flag_buffer, blocks)``, which all threads of a
+block call first, numbers the ``blocks`` of a launch from 0 in the order in which they
+begin. ``publish_T(flag_buffer, k, value)`` publishes a value in slot k, once a launch,
+and ``wait_for_T(flag_buffer, k)`` waits for it and returns it. To be free of deadlock,
+a block waits only for blocks of lower ids, which have begun before. ``wait_for_TxN(
+flag_buffer, k, step, end, tile)`` waits for the N slots k, k + step, ... below ``end``,
+whose loads are issued together, and puts the values in the first registers of ``tile``;
+registers of slots from ``end`` on stay as they are. Who waits also sees other memory
+that the publisher wrote before a ``fence()``, after a ``fence()`` of its own. A flag
+buffer is u64 words that are 0 before the first launch and used by one kernel alone: one
+word, and as many for each slot as a value has parts of 32 bits. Every flag holds the
+number of its launch, so nothing is cleared between launches.
 
-Or blocks take as much work as they come to: ``take(board, at, count)``, which one
-thread calls, is the first of ``count`` numbers, from 0 in each launch, that nobody else
-takes; they are counted in the word ``board[at]``. One thread of each of the ``blocks``
-of a launch calls ``close_board(board, at, blocks)`` when its block takes no more. If
-they post too, one thread calls ``open_board(board)`` before, instead of ``ticket``, and
-a barrier follows; a block then waits for what is posted for lower numbers alone.
+**Work queue.** ``next_work_item(flag_buffer, at, count)``, called by one thread, claims
+``count`` work items and returns the first: an atomic counter, ``flag_buffer[at]``, from
+0 in each launch. When its block claims no more, one thread of each of the ``blocks``
+calls ``end_work_queue(flag_buffer, at, blocks)``; the last resets the counter. If the
+blocks publish values, too, one thread calls ``begin_work_queue(flag_buffer)`` first, in
+place of ``dynamic_block_id``, and a barrier follows.
 
-A kernel may be launched while those before it end. ``await_kernels()`` waits for them:
-before it only shared memory is read or written. Who does not call it waits first of
-all. When all blocks have ended, or called ``release_kernels()``, the next kernel may be
-launched, and waits for this one.
+**Programmatic dependent launch.** A kernel may be launched while those before it end.
+``griddepcontrol_wait()`` waits for them: before it, a kernel may use only shared
+memory. A kernel that does not call it waits at its beginning. Once all blocks of a
+kernel have ended, or have called ``griddepcontrol_launch_dependents()``, the next
+kernel is launched.
 """
 
 from __future__ import annotations
@@ -107,34 +115,34 @@ from arrayfn.lowering.scalars.arithmetic import COMPLEXES, FLOATS, HALVES, INTEG
 
 WARP: Final = 32
 VALUES: Final = ("bool", *INTEGERS, *FLOATS, *COMPLEXES)
-"""The dtypes of values in kernels; halves and booleans lie in memory as u16 and u8."""
+"""The dtypes of values in kernels; in memory fp16 and bf16 are u16, booleans u8."""
 STORED: Final = (*INTEGERS, *FLOATS, *COMPLEXES)
 SHARED_LINE: Final = 128
-"""Bytes of shared memory that are one line.
+"""Bytes of a line of shared memory.
 
-Signals lie at the begin of one, and so does an array as large; a smaller one lies
-within a line.
+mbarriers and arrays of at least a line begin at a line; a smaller array lies within
+one.
 """
 SENT: Final = ("i32", "i64", "u32", "u64", *FLOATS, *COMPLEXES)
-"""The dtypes that blocks send to each other."""
+"""The dtypes that blocks of a cluster store in each other's shared memory."""
 SENT_BYTES: Final = (4, 8, 16)
-"""The sizes of those."""
+"""Their sizes in bytes."""
 LEAST_DIVIDEND: Final = 2.0**-90
 LEAST_DIVISOR: Final = 2.0**-30
-"""Magnitudes, and the inverses of the greatest, that ``divide_f32`` is exact for."""
+"""``divide_f32`` is exact for magnitudes from these up to their inverses."""
 LANES: Final = (2, 4, 8, 16)
 WORDS: Final = ("u32", "i64")
-"""The dtypes of keys that are sorted by their bytes."""
+"""The dtypes of radix-sort keys."""
 ATOMIC: Final = ("i32", "u32", "i64", "u64", "f32", "f64")
-"""The dtypes that the card adds to memory without being interrupted."""
+"""The dtypes of atomic additions."""
 
 Kind = Literal[
     "block_index",
     "thread_index",
     "barrier",
     "warp_barrier",
-    "match_byte",
-    "match_word",
+    "match_any_byte",
+    "match_any_u32",
     "ballot",
     "byte",
     "atomic_add",
@@ -146,32 +154,32 @@ Kind = Literal[
     "inverse",
     "divide",
     "divides",
-    "fused",
+    "fma_rn",
     "shared",
     "registers",
     "load",
     "store",
     "widen",
-    "turn",
-    "anew",
-    "greatest",
-    "least",
-    "send",
+    "transpose",
+    "opaque",
+    "max",
+    "min",
+    "dsmem_store",
     "cluster_arrive",
     "cluster_wait",
-    "arena",
-    "fetch",
-    "signals",
-    "signal_init",
-    "show_signals",
-    "expect",
-    "await_signal",
-    "copy",
-    "close_copies",
-    "await_copies",
-    "load_matrix",
-    "load_transposed",
-    "multiply",
+    "dynamic_shared",
+    "bulk_copy",
+    "mbarriers",
+    "mbarrier_init",
+    "fence_mbarrier_init",
+    "mbarrier_expect_tx",
+    "mbarrier_wait",
+    "cp_async",
+    "cp_async_commit",
+    "cp_async_wait",
+    "ldmatrix",
+    "ldmatrix_trans",
+    "mma",
     "pack",
     "approximate_exp2",
     "approximate_exp",
@@ -179,17 +187,17 @@ Kind = Literal[
     "approximate_sqrt",
     "approximate_divide",
     "grid_barrier",
-    "window",
-    "ticket",
-    "post",
-    "posted",
-    "postings",
+    "subarray",
+    "dynamic_block_id",
+    "publish",
+    "wait_for",
+    "wait_for_many",
     "fence",
-    "open_board",
-    "take",
-    "close_board",
-    "await_kernels",
-    "release_kernels",
+    "begin_work_queue",
+    "next_work_item",
+    "end_work_queue",
+    "griddepcontrol_wait",
+    "griddepcontrol_launch_dependents",
     "unrolled",
 ]
 
@@ -199,32 +207,32 @@ _UNTYPED: Final[tuple[Kind, ...]] = (
     "thread_index",
     "barrier",
     "warp_barrier",
-    "match_byte",
-    "match_word",
+    "match_any_byte",
+    "match_any_u32",
     "ballot",
     "cluster_arrive",
     "cluster_wait",
     "quotient",
     "remainder",
-    "signal_init",
-    "show_signals",
-    "expect",
-    "await_signal",
-    "close_copies",
-    "await_copies",
+    "mbarrier_init",
+    "fence_mbarrier_init",
+    "mbarrier_expect_tx",
+    "mbarrier_wait",
+    "cp_async_commit",
+    "cp_async_wait",
     "grid_barrier",
-    "ticket",
+    "dynamic_block_id",
     "fence",
-    "open_board",
-    "take",
-    "close_board",
-    "await_kernels",
-    "release_kernels",
+    "begin_work_queue",
+    "next_work_item",
+    "end_work_queue",
+    "griddepcontrol_wait",
+    "griddepcontrol_launch_dependents",
     "unrolled",
 )
 
 
-EXTREMES: Final[tuple[Kind, ...]] = ("greatest", "least")
+EXTREMES: Final[tuple[Kind, ...]] = ("max", "min")
 APPROXIMATE: Final[tuple[Kind, ...]] = (
     "approximate_exp2",
     "approximate_exp",
@@ -232,7 +240,7 @@ APPROXIMATE: Final[tuple[Kind, ...]] = (
     "approximate_sqrt",
     "approximate_divide",
 )
-PRODUCTS: Final[tuple[Kind, ...]] = ("inverse", "divide", "divides", "fused")
+PRODUCTS: Final[tuple[Kind, ...]] = ("inverse", "divide", "divides", "fma_rn")
 SHUFFLES: Final[tuple[Kind, ...]] = ("shuffle_xor", "shuffle_up", "shuffle_from")
 
 
@@ -280,9 +288,9 @@ _COPIED: Final = {
     **dict.fromkeys(("i32", "u32", "f32"), (1, 2, 4)),
     **dict.fromkeys(("i64", "u64", "f64"), (1, 2)),
 }
-"""How many elements are copied into shared memory at a time: 4 to 16 bytes."""
-_TURNED: Final = {"i8": 4, "u8": 4, "i16": 2, "u16": 2}
-"""How many elements are a word that is turned."""
+"""The elements of one ``cp.async``: 4 to 16 bytes."""
+_TRANSPOSED: Final = {"i8": 4, "u8": 4, "i16": 2, "u16": 2}
+"""How many elements of a dtype fill 32 bits."""
 
 
 def _functions() -> Iterator[DeviceFunction]:
@@ -295,34 +303,34 @@ def _functions() -> Iterator[DeviceFunction]:
         yield DeviceFunction(f"shared_{t}", "shared", t)
         yield DeviceFunction(f"registers_{t}", "registers", t)
     for t in SENT:
-        yield DeviceFunction(f"send_{t}", "send", t)
+        yield DeviceFunction(f"dsmem_store_{t}", "dsmem_store", t)
     for kind in PRODUCTS:
         yield DeviceFunction(f"{kind}_f32", kind, "f32")
-    yield DeviceFunction("signals_i64", "signals", "i64")
-    yield DeviceFunction("anew_i64", "anew", "i64")
+    yield DeviceFunction("mbarriers_i64", "mbarriers", "i64")
+    yield DeviceFunction("opaque_i64", "opaque", "i64")
     for t in WORDS:
         yield DeviceFunction(f"byte_{t}", "byte", t)
     for t in ATOMIC:
         yield DeviceFunction(f"atomic_add_{t}", "atomic_add", t)
     for t in STORED:
-        yield DeviceFunction(f"arena_{t}", "arena", t)
-        yield DeviceFunction(f"fetch_{t}", "fetch", t)
-        yield DeviceFunction(f"window_{t}", "window", t)
-        yield DeviceFunction(f"post_{t}", "post", t)
-        yield DeviceFunction(f"posted_{t}", "posted", t)
+        yield DeviceFunction(f"dynamic_shared_{t}", "dynamic_shared", t)
+        yield DeviceFunction(f"bulk_copy_{t}", "bulk_copy", t)
+        yield DeviceFunction(f"subarray_{t}", "subarray", t)
+        yield DeviceFunction(f"publish_{t}", "publish", t)
+        yield DeviceFunction(f"wait_for_{t}", "wait_for", t)
         for n in LANES:
-            yield DeviceFunction(f"postings_{t}x{n}", "postings", t, n)
+            yield DeviceFunction(f"wait_for_{t}x{n}", "wait_for_many", t, n)
             yield DeviceFunction(f"load_{t}x{n}", "load", t, n)
             yield DeviceFunction(f"store_{t}x{n}", "store", t, n)
-    for t, n in _TURNED.items():
-        yield DeviceFunction(f"turn_{t}x{n}", "turn", t, n)
+    for t, n in _TRANSPOSED.items():
+        yield DeviceFunction(f"transpose_{t}x{n}", "transpose", t, n)
     for t, counts in _COPIED.items():
         for n in counts:
-            yield DeviceFunction(f"copy_{t}x{n}", "copy", t, n)
-    yield DeviceFunction("load_matrix_u16", "load_matrix", "u16")
-    yield DeviceFunction("load_transposed_u16", "load_transposed", "u16")
+            yield DeviceFunction(f"cp_async_{t}x{n}", "cp_async", t, n)
+    yield DeviceFunction("ldmatrix_u16", "ldmatrix", "u16")
+    yield DeviceFunction("ldmatrix_trans_u16", "ldmatrix_trans", "u16")
     for t in HALVES:
-        yield DeviceFunction(f"multiply_{t}", "multiply", t)
+        yield DeviceFunction(f"mma_{t}", "mma", t)
         yield DeviceFunction(f"pack_{t}", "pack", t)
         for n in LANES:
             yield DeviceFunction(f"store_{t}x{n}", "store", t, n)
@@ -339,23 +347,23 @@ FUNCTIONS: Final[dict[str, DeviceFunction]] = {f.name: f for f in _functions()}
 _OF_A_WARP: Final = frozenset(
     (
         "warp_barrier",
-        "match_byte",
-        "match_word",
+        "match_any_byte",
+        "match_any_u32",
         "ballot",
         *SHUFFLES,
-        "load_matrix",
-        "load_transposed",
-        "multiply",
+        "ldmatrix",
+        "ldmatrix_trans",
+        "mma",
     )
 )
 _WAITING: Final = (
-    *("barrier", "cluster_wait", "await_signal", "grid_barrier"),
-    *("posted", "postings"),
+    *("barrier", "cluster_wait", "mbarrier_wait", "grid_barrier"),
+    *("wait_for", "wait_for_many"),
 )
 COLLECTIVE: Final = frozenset(
     f.name for f in FUNCTIONS.values() if f.kind in (*_WAITING, *_OF_A_WARP)
 )
-"""Names of the functions at which threads meet, or wait."""
+"""Names of the functions at which a thread waits for others."""
 
 
 class DeviceHelper:

@@ -1,7 +1,7 @@
-"""Kernels that are written by hand: a text, its parameters, and a call of it.
+"""Handwritten kernels: a text, its parameters, and a call of it.
 
-A text is a function named ``kernel`` in the two vocabularies; what it imports follows
-from the words that it uses.
+A text is a function named ``kernel`` in the two vocabularies. Its imports follow from
+the functions that it calls.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Written:
 class WrittenCall:
     """A launch of ``blocks`` blocks: the arrays that are read are before the others.
 
-    A ``board``, by which blocks hand values on, is the last of the arrays.
+    A ``flag_buffer``, for look-back or a work queue, is the last of the arrays.
     """
 
     text: Written
@@ -97,12 +97,12 @@ class WrittenCall:
     integers: Sequence[int]
     blocks: int
     over: Sequence[tuple[Var, Var]] = ()  # results that may lie where operands do
-    board: Var | None = None
+    flag_buffer: Var | None = None
 
     @property
     def _written(self) -> Sequence[Place]:
-        board = () if self.board is None else (Place(self.board),)
-        return (*self.writes, *board)
+        flag_buffer = () if self.flag_buffer is None else (Place(self.flag_buffer),)
+        return (*self.writes, *flag_buffer)
 
     def kernel(self, name: str) -> Kernel:
         """The kernel."""
@@ -128,8 +128,8 @@ class WrittenCall:
         )
 
 
-def board_of(values: int, dtype: DType) -> Var:
-    """A board of so many values of ``dtype``."""
+def flag_buffer_of(values: int, dtype: DType) -> Var:
+    """A flag buffer with slots for so many values of ``dtype``."""
     words = 1 + values * max(1, dtype.itemsize // 4)
     return Var(ArrayType((words,), dtypes.uint64))
 

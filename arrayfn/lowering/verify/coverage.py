@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import BufferAllocation
-from arrayfn.lowering.verify.runs import NOTHING, Runs
+from arrayfn.lowering.verify.intervals import NOTHING, Intervals
 
 Span = tuple[int, int]
 """The first byte and the one after the last, from an array's first element on."""
@@ -32,15 +32,15 @@ class Coverage:
     """
 
     buffers: Sequence[BufferAllocation]
-    surely: dict[int, Runs] = field(default_factory=dict[int, Runs])
-    perhaps: dict[int, Runs] = field(default_factory=dict[int, Runs])
+    surely: dict[int, Intervals] = field(default_factory=dict[int, Intervals])
+    perhaps: dict[int, Intervals] = field(default_factory=dict[int, Intervals])
     owners: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def begin(self) -> None:
         """As a call of the plan begins: inputs and constants are there."""
         for number, b in enumerate(self.buffers):
             if b.kind in ("input", "constant") or b.donor is not None:
-                self.write(number, Runs.one(*span_of(b.type)))
+                self.write(number, Intervals.one(*span_of(b.type)))
 
     def copy(self) -> Coverage:
         """The same, to be changed."""
@@ -48,15 +48,15 @@ class Coverage:
             self.buffers, dict(self.surely), dict(self.perhaps), list(self.owners)
         )
 
-    def write(self, number: int, runs: Runs, *, surely: bool = True) -> None:
-        """Note that ``runs`` of a buffer are written."""
-        if not runs:
+    def write(self, number: int, intervals: Intervals, *, surely: bool = True) -> None:
+        """Note that ``intervals`` of a buffer are written."""
+        if not intervals:
             return
         self._own(number)
         whole = self.perhaps.get(number, NOTHING)
-        self.perhaps[number] = whole.joined(runs)
+        self.perhaps[number] = whole.joined(intervals)
         if surely:
-            self.surely[number] = self.surely.get(number, NOTHING).joined(runs)
+            self.surely[number] = self.surely.get(number, NOTHING).joined(intervals)
 
     def _own(self, number: int) -> None:
         b = self.buffers[number]
@@ -85,12 +85,12 @@ class Coverage:
         made = self.copy()
         surely = {
             k: both
-            for k, runs in self.surely.items()
-            if (both := runs.common(other.surely.get(k, NOTHING)))
+            for k, intervals in self.surely.items()
+            if (both := intervals.common(other.surely.get(k, NOTHING)))
         }
         made.surely = surely
-        for number, runs in other.perhaps.items():
-            made.perhaps[number] = made.perhaps.get(number, NOTHING).joined(runs)
+        for number, intervals in other.perhaps.items():
+            made.perhaps[number] = made.perhaps.get(number, NOTHING).joined(intervals)
         if made.owners != other.owners:
             # What either way wrote over is gone.
             ours, theirs = set(self.owners), set(other.owners)

@@ -18,6 +18,18 @@ import numpy as np
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.verify.interpreter import Access, Interpreted, Interpreter
+from arrayfn.lowering.verify.intervals import (
+    NOTHING,
+    Intervals,
+    are_told_apart,
+    extremes,
+    intervals_of,
+    is_exact,
+    is_told_apart,
+    meets,
+    pairs_of,
+    same_places,
+)
 from arrayfn.lowering.verify.numbers import (
     BLOCK,
     ITEM,
@@ -31,18 +43,6 @@ from arrayfn.lowering.verify.numbers import (
     Value,
 )
 from arrayfn.lowering.verify.phases import phases_of
-from arrayfn.lowering.verify.runs import (
-    NOTHING,
-    Runs,
-    are_told_apart,
-    extremes,
-    is_exact,
-    is_told_apart,
-    meets,
-    pairs_of,
-    runs_of,
-    same_places,
-)
 
 _KEPT: Final = 4096
 _MARK: Final = re.compile(r"#.*?\s(\S+:\d+)\s*$")
@@ -56,7 +56,13 @@ _FAULTS: Final = (
     ValueError,
 )
 """What the analysis of a text that it cannot handle may raise."""
-_BETWEEN_BLOCKS: Final = ("grid_barrier", "post", "cluster_wait", "take(", "fence")
+_BETWEEN_BLOCKS: Final = (
+    "grid_barrier",
+    "publish",
+    "cluster_wait",
+    "next_work_item(",
+    "fence",
+)
 """Words by which blocks hand on what they wrote."""
 
 
@@ -81,9 +87,9 @@ class Part:
     """What is done with one argument: loads or stores."""
 
     reaches: list[Reach] = field(default_factory=list[Reach])
-    runs: Runs = NOTHING
+    intervals: Intervals = NOTHING
     whole: bool = True
-    """Whether ``runs`` are all that is touched; else there may be more, or fewer."""
+    """Whether ``intervals`` are exactly what is accessed; else it may differ."""
 
 
 @dataclass(frozen=True)
@@ -370,7 +376,7 @@ class _Footprints:
         ]
         if mine is None or not rest:
             return
-        sets = [runs_of(x) for x in (first, *rest)]
+        sets = [intervals_of(x) for x in (first, *rest)]
         if not any(s is None for s in sets) and not any(
             s is not None and t is not None and bool(s.common(t))
             for k, s in enumerate(sets)
@@ -448,11 +454,11 @@ def touch(part: Part, access: Access, *, known: bool = True) -> None:
     if lanes > 1:
         residue = _residue(access.at, lanes)
     part.reaches.append(Reach(access.line, low, high, exact, lanes, residue))
-    runs = runs_of(access) if exact and known else None
-    if runs is None:
+    intervals = intervals_of(access) if exact and known else None
+    if intervals is None:
         part.whole = False
     else:
-        part.runs = part.runs.joined(runs)
+        part.intervals = part.intervals.joined(intervals)
 
 
 def _itemsize(parameter: Parameter) -> int:

@@ -2,7 +2,7 @@
 
 In: a kernel's source, its integer arguments, and how many items and threads there are.
 Out: each load and store with the elements that it touches, as numbers over symbols (see
-``numbers``). The text is interpreted, each loop's body once for all turns; what it
+``numbers``). The text is interpreted, each loop's body once for all iterations; what it
 computes is left out, but for integers, from which indices come.
 """
 
@@ -46,7 +46,7 @@ from arrayfn.lowering.verify.numbers import (
     Wanted,
     negated,
 )
-from arrayfn.lowering.verify.words import WORDS
+from arrayfn.lowering.verify.vocabulary_effects import EFFECTS
 
 AccessKind = Literal["load", "store", "add"]
 _UNROLLED: Final = 64
@@ -230,9 +230,9 @@ class Interpreter:
             span, size = span.times(-1), -step
         else:
             size = step
-        turns = inner.lanes_of(span)
+        iterations = inner.lanes_of(span)
         self.flush()
-        if turns is None:
+        if iterations is None:
             _, high = inner.range(span)
             most = -(-_at_least(high, 0) // size)
             if not np.any(np.asarray(most) > 0):
@@ -241,7 +241,7 @@ class Interpreter:
             inner.surely = False
             certain = False
         else:
-            most = -(-turns // size)
+            most = -(-iterations // size)
             alive = np.asarray(most) > 0
             if not alive.any():
                 return state
@@ -287,17 +287,17 @@ class Interpreter:
         return self.merged(state, [*node.body, node], [end])
 
     def unrolled(
-        self, node: ast.For, state: State, start: Number, step: int, turns: int
+        self, node: ast.For, state: State, start: Number, step: int, iterations: int
     ) -> State:
-        """A loop turn by turn."""
+        """A loop iteration by iteration."""
         assert isinstance(node.target, ast.Name)
         name = "$start" + str(self.depth)
         state.variables[name] = start
         self.depth += 1
-        for turn in range(turns):
+        for iteration in range(iterations):
             begin = state.variables[name]
             assert isinstance(begin, Number)
-            state.variables[node.target.id] = begin.plus(Number(turn * step))
+            state.variables[node.target.id] = begin.plus(Number(iteration * step))
             state = self.block(node.body, state)
         self.depth -= 1
         return state
@@ -325,7 +325,7 @@ class Interpreter:
     def carried(
         self, body: Sequence[ast.stmt], state: State, variable: str
     ) -> list[str]:
-        """Numbers and conditions that a turn may have of the turn before."""
+        """Numbers and conditions that an iteration may have of the iteration before."""
         found: list[str] = []
         known: set[str] = {variable}
         for name in self.names.set_in(body):
@@ -341,13 +341,13 @@ class Interpreter:
         return found
 
     def carries_memory(self, carried: Sequence[str], state: State) -> bool:
-        """Whether a turn has other arrays than the one before."""
+        """Whether an iteration has other arrays than the one before."""
         return any(isinstance(state.variables[name], Memory) for name in carried)
 
     def rates(
         self, body: Sequence[ast.stmt], state: State, carried: Sequence[str]
     ) -> dict[str, int]:
-        """By how much variables grow each turn, of those that do so by a constant."""
+        """The increments of variables that grow by a constant each iteration."""
         found: dict[str, int] = {}
         assigned = self.names.set_in(body)
         for name in carried:
@@ -367,7 +367,7 @@ class Interpreter:
             names = {n.id for n in ast.walk(right) if isinstance(n, ast.Name)}
             if names & set(assigned):
                 continue
-            # What stands before the change has the value of the turns before.
+            # What stands before the change has the value of the iterations before.
             if any(
                 name in self.names.read_in(s) for s in body[body.index(change) + 1 :]
             ):
@@ -383,7 +383,7 @@ class Interpreter:
     def widen(
         self, body: Sequence[ast.stmt], state: State, carried: Sequence[str]
     ) -> None:
-        """Give ``carried`` bounds that hold in all turns."""
+        """Give ``carried`` bounds that hold in all iterations."""
         if not carried:
             return
         spans: dict[str, tuple[int, int]] = {}
@@ -569,7 +569,7 @@ class Interpreter:
             return self.part(self.functions[name], node, state)
         word = FUNCTIONS.get(name)
         if word is not None:
-            action = WORDS.get(word.kind)
+            action = EFFECTS.get(word.kind)
             if action is not None:
                 return action(self, word, node, state)
             for argument in node.args:

@@ -1,4 +1,4 @@
-"""Numbers of a kernel's text, for all work items and all turns of its loops at once.
+"""Numbers of a kernel's text, for all work items and all iterations at once.
 
 A number is ``base + sum(coefficient * symbol)``. A *symbol* is the index of a loop, an
 item, a block or a thread, which takes each value between its bounds (it is *counted*),

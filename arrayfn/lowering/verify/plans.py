@@ -41,12 +41,12 @@ from arrayfn.lowering.verify.footprints import (
     footprint,
     user_line,
 )
+from arrayfn.lowering.verify.intervals import NOTHING, Intervals
 from arrayfn.lowering.verify.library_calls import parts_of
-from arrayfn.lowering.verify.runs import NOTHING, Runs
 
 _VECTOR: Final = 16
 """Bytes to which an access of a vector is aligned at most."""
-_FIRST_TURNS: Final = 3
+_FIRST_ITERATIONS: Final = 3
 
 
 @dataclass
@@ -148,26 +148,28 @@ class _Verifier:
 
     def loop(self, loop: Loop, cover: Coverage) -> None:
         before, first_number = cover.copy(), self.number
-        last = _FIRST_TURNS - 1 if loop.count is None else loop.count - 1
-        turns = [t for t in range(_FIRST_TURNS) if t <= last]
-        if last >= _FIRST_TURNS:
-            turns.append(last)
-        for turn in turns:
+        last = _FIRST_ITERATIONS - 1 if loop.count is None else loop.count - 1
+        iterations = [t for t in range(_FIRST_ITERATIONS) if t <= last]
+        if last >= _FIRST_ITERATIONS:
+            iterations.append(last)
+        for iteration in iterations:
             if loop.predicate is not None:
                 self.check_written(
                     loop.predicate, cover, "it says whether a loop goes on"
                 )
             self.number = first_number
-            self.place_turn(loop, turn)
+            self.place_iteration(loop, iteration)
             self.steps(loop.body, cover)
             for c in loop.carries:
-                self.check_written(c.next, cover, "a loop carries it to its next turn")
+                self.check_written(
+                    c.next, cover, "a loop carries it to its next iteration"
+                )
         for c in loop.carries:
             source = c.initial if last < 0 else (c.first, c.second)[last % 2]
             self.check_written(source, cover, "a loop's result is there")
             self.note_written(c.result, cover)
         for s in loop.slices:
-            self.all_turns(loop, s.buffer, cover)
+            self.all_iterations(loop, s.buffer, cover)
         if loop.predicate is not None:
             # It may not have run at all.
             results = [c.result for c in loop.carries]
@@ -177,12 +179,12 @@ class _Verifier:
             cover.surely, cover.perhaps = met.surely, met.perhaps
             cover.owners = met.owners
 
-    def place_turn(self, loop: Loop, turn: int) -> None:
-        """Say where the buffers that move are in a turn."""
+    def place_iteration(self, loop: Loop, iteration: int) -> None:
+        """Say where the buffers that move are in an iteration."""
         for c in loop.carries:
             pair = (c.first, c.second)
-            now = c.initial if not turn else pair[(turn - 1) % 2]
-            for number, at in ((c.current, now), (c.next, pair[turn % 2])):
+            now = c.initial if not iteration else pair[(iteration - 1) % 2]
+            for number, at in ((c.current, now), (c.next, pair[iteration % 2])):
                 place, nbytes = self.place(at), self.buffers[number].nbytes
                 if nbytes > place.span[1]:
                     self.fail(
@@ -192,30 +194,31 @@ class _Verifier:
                 self.places[number] = _Place(place.buffer, place.begin, (0, nbytes))
         for s in loop.slices:
             place, nbytes = self.place(s.source), self.buffers[s.buffer].nbytes
-            begin = s.offset + turn * s.stride
+            begin = s.offset + iteration * s.stride
             if nbytes and not place.span[0] <= begin <= place.span[1] - nbytes:
                 self.fail(
                     f"{self.buffers[s.buffer].label} lies at bytes {begin} to "
-                    f"{begin + nbytes} of {self.buffers[s.source].label} in turn {turn}"
+                    f"{begin + nbytes} of {self.buffers[s.source].label} in iteration "
+                    f"{iteration}"
                     f", which has {place.span[1]}"
                 )
             self.places[s.buffer] = _Place(
                 place.buffer, place.begin + begin, (0, nbytes)
             )
 
-    def all_turns(self, loop: Loop, number: int, cover: Coverage) -> None:
-        """Have what the turns looked at wrote of a moving buffer be of all turns."""
+    def all_iterations(self, loop: Loop, number: int, cover: Coverage) -> None:
+        """Take what the iterations looked at wrote of a moving buffer as of all."""
         (s,) = (s for s in loop.slices if s.buffer == number)
         count, nbytes = loop.count or 0, self.buffers[number].nbytes
         source = self.place(s.source)
-        for turn in range(min(count, _FIRST_TURNS)):
-            begin = source.begin + s.offset + turn * s.stride
-            run = Runs.one(begin, begin + nbytes)
+        for iteration in range(min(count, _FIRST_ITERATIONS)):
+            begin = source.begin + s.offset + iteration * s.stride
+            run = Intervals.one(begin, begin + nbytes)
             if cover.surely.get(source.buffer, NOTHING).missing(run):
                 return
         starts = [source.begin + s.offset + t * s.stride for t in range(count)]
         if starts and nbytes:
-            every = Runs.of(np.array(starts), np.array(starts) + nbytes)
+            every = Intervals.of(np.array(starts), np.array(starts) + nbytes)
             cover.write(source.buffer, every)
 
     # Buffers.
@@ -234,7 +237,9 @@ class _Verifier:
         place = self.place(number)
         b = self.buffers[number]
         low, high = place.span
-        run = Runs.one(low + place.begin, min(high, b.nbytes or high) + place.begin)
+        run = Intervals.one(
+            low + place.begin, min(high, b.nbytes or high) + place.begin
+        )
         missing = cover.perhaps.get(place.buffer, NOTHING).missing(run)
         if missing is not None:
             a, z = (x - place.begin for x in missing)
@@ -243,7 +248,7 @@ class _Verifier:
     def note_written(self, number: int, cover: Coverage) -> None:
         place = self.place(number)
         low, high = place.span
-        cover.write(place.buffer, Runs.one(low + place.begin, high + place.begin))
+        cover.write(place.buffer, Intervals.one(low + place.begin, high + place.begin))
 
     # Calls.
 
@@ -328,8 +333,8 @@ class _Verifier:
         offsets = sorted(
             a.offset for a in call.arguments if isinstance(a, ScratchArgument)
         )
-        writes: list[tuple[int, Runs, bool]] = []
-        stored: dict[int, Runs] = {}
+        writes: list[tuple[int, Intervals, bool]] = []
+        stored: dict[int, Intervals] = {}
         loads: list[tuple[str, int, Part, int, int]] = []
         for k, parameter in enumerate(kernel.parameters):
             argument = call.arguments[k]
@@ -357,35 +362,40 @@ class _Verifier:
             loads += [(name, place.buffer, part, size, begin) for part in read]
             if k in made.stores:
                 part = made.stores[k]
-                runs = part.runs.scaled(size, begin)
+                intervals = part.intervals.scaled(size, begin)
                 known = stored.get(place.buffer, NOTHING)
                 stored[place.buffer] = known.joined(_reached(part, size, begin))
-                writes.append((place.buffer, runs, True))
+                writes.append((place.buffer, intervals, True))
                 if not part.whole:
                     writes.append((place.buffer, _reached(part, size, begin), False))
         for name, buffer, part, size, begin in loads:
             own = stored.get(buffer, NOTHING)
             if own and isinstance(kernel, LibraryKernel):
-                read = part.runs.scaled(size, begin)
+                read = part.intervals.scaled(size, begin)
                 self.read_and_written(name, buffer, read, writes, call)
             self.written(name, buffer, part, own, size, begin, call, cover)
         if made.partly:
             for number in call.writes:
                 place = self.place(number)
                 low, high = (x + place.begin for x in place.span)
-                writes.append((place.buffer, Runs.one(low, high), False))
-        for buffer, runs, surely in writes:
+                writes.append((place.buffer, Intervals.one(low, high), False))
+        for buffer, intervals, surely in writes:
             b = self.buffers[buffer]
-            if surely and runs and b.kind == "input" and b.index not in self.donated:
+            if (
+                surely
+                and intervals
+                and b.kind == "input"
+                and b.index not in self.donated
+            ):
                 self.fail(f"it writes {self.buffers[buffer].label}", call)
-            cover.write(buffer, runs, surely=surely)
+            cover.write(buffer, intervals, surely=surely)
 
     def read_and_written(
         self,
         name: str,
         buffer: int,
-        read: Runs,
-        writes: Sequence[tuple[int, Runs, bool]],
+        read: Intervals,
+        writes: Sequence[tuple[int, Intervals, bool]],
         call: KernelCall,
     ) -> None:
         """Check that a product does not write over what it reads, but an addend."""
@@ -442,7 +452,7 @@ class _Verifier:
         name: str,
         buffer: int,
         part: Part,
-        own: Runs,
+        own: Intervals,
         size: int,
         begin: int,
         call: KernelCall,
@@ -450,9 +460,9 @@ class _Verifier:
     ) -> None:
         """Check that what is loaded was written, by earlier steps or this one."""
         b = self.buffers[buffer]
-        runs = part.runs.scaled(size, begin)
+        intervals = part.intervals.scaled(size, begin)
         perhaps = cover.perhaps.get(buffer, NOTHING)
-        missing = perhaps.joined(own).missing(runs) if runs else None
+        missing = perhaps.joined(own).missing(intervals) if intervals else None
         if missing is not None:
             # What the call writes itself it may read.
             line = part.reaches[0].line
@@ -463,16 +473,16 @@ class _Verifier:
                 line,
             )
         surely = cover.surely.get(buffer, NOTHING).joined(own)
-        wanted = runs if part.whole else _reached(part, size, begin)
+        wanted = intervals if part.whole else _reached(part, size, begin)
         if surely.missing(wanted) is not None:
             self.unproved(f"whether {b.label}, read as {name}, is written", call)
 
 
-def _reached(part: Part, size: int, begin: int) -> Runs:
+def _reached(part: Part, size: int, begin: int) -> Intervals:
     """The bytes from the first to the last element that ``part`` may touch."""
     low = min(r.low for r in part.reaches)
     high = max(r.high for r in part.reaches) + 1
-    return Runs.one(low * size + begin, high * size + begin)
+    return Intervals.one(low * size + begin, high * size + begin)
 
 
 def _size(kind: str) -> int:

@@ -19,7 +19,7 @@ from arrayfn.lowering.plan import Kernel, KernelCall, Loop, Step, blocks_of
 Array = np.ndarray[Any, Any]
 
 _MOST_ELEMENTS: Final = 2048
-_MOST_TURNS: Final = 16
+_MAX_ITERATIONS: Final = 16
 _WITH_EFFECTS: Final = ("callback", "operator", "reference")
 """How the providers are named that call Python."""
 
@@ -37,23 +37,25 @@ def is_small(compiled: CompiledProgram, most_threads: int) -> bool:
     if elements > _MOST_ELEMENTS:
         return False
     threads = 0
-    for call, turns in _calls(compiled.plan.steps, 1):
+    for call, iterations in _calls(compiled.plan.steps, 1):
         kernel = kernels[call.kernel]
-        if turns > _MOST_TURNS or call.turns is None:
+        if iterations > _MAX_ITERATIONS or call.iterations is None:
             return False
         if isinstance(kernel, Kernel):
-            threads += call.items * max(1, kernel.threads) * turns * call.turns
+            threads += (
+                call.items * max(1, kernel.threads) * iterations * call.iterations
+            )
     return threads <= most_threads
 
 
-def _calls(steps: Iterable[Step], turns: int) -> Iterable[tuple[KernelCall, int]]:
+def _calls(steps: Iterable[Step], iterations: int) -> Iterable[tuple[KernelCall, int]]:
     for step in steps:
         if isinstance(step, KernelCall):
-            yield step, turns
+            yield step, iterations
             continue
-        inner = turns
+        inner = iterations
         if isinstance(step, Loop):
-            inner *= _MOST_TURNS + 1 if step.count is None else step.count
+            inner *= _MAX_ITERATIONS + 1 if step.count is None else step.count
         for block in blocks_of(step):
             yield from _calls(block, inner)
 

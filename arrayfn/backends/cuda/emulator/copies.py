@@ -78,7 +78,7 @@ def _widen(thread: Any, function: DeviceFunction, arguments: Any) -> None:
         wide[at + k] = value
 
 
-def _turn(thread: Any, function: DeviceFunction, arguments: Any) -> None:
+def _transpose(thread: Any, function: DeviceFunction, arguments: Any) -> None:
     tile, place = arguments
     n = function.lanes
     values = [tile[place + k] for k in range(n * n)]
@@ -90,14 +90,14 @@ def _extreme(thread: Any, function: DeviceFunction, arguments: Any) -> Any:
     tile, place, x = arguments
     bits = [tile[place + k] for k in range(function.lanes)]
     values = np.append(widened(function.dtype, *bits), np.float32(x))
-    return values.max() if function.kind == "greatest" else values.min()
+    return values.max() if function.kind == "max" else values.min()
 
 
-def _close_copies(thread: Any, function: DeviceFunction, arguments: Any) -> None:
+def _cp_async_commit(thread: Any, function: DeviceFunction, arguments: Any) -> None:
     thread.copies.append([])
 
 
-def _await_copies(thread: Any, function: DeviceFunction, arguments: Any) -> None:
+def _cp_async_wait(thread: Any, function: DeviceFunction, arguments: Any) -> None:
     """What has been copied is there now; groups that may be under way still are not."""
     done = len(thread.copies) - 1 - int(arguments[0])
     for group in thread.copies[: max(0, done)]:
@@ -115,15 +115,15 @@ def _pack(thread: Any, function: DeviceFunction, arguments: Any) -> None:
 COPIES: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
     "load": _load,
     "store": _store,
-    "copy": _copy,
-    "close_copies": _close_copies,
-    "await_copies": _await_copies,
+    "cp_async": _copy,
+    "cp_async_commit": _cp_async_commit,
+    "cp_async_wait": _cp_async_wait,
     "pack": _pack,
     "widen": _widen,
-    "turn": _turn,
-    "greatest": _extreme,
-    "least": _extreme,
-    "anew": lambda thread, function, arguments: arguments[0],
+    "transpose": _transpose,
+    "max": _extreme,
+    "min": _extreme,
+    "opaque": lambda thread, function, arguments: arguments[0],
     "approximate_exp2": lambda thread, function, arguments: exp2(*arguments),
     "approximate_exp": lambda thread, function, arguments: exp(*arguments),
     "approximate_rsqrt": lambda thread, function, arguments: rsqrt(*arguments),

@@ -25,7 +25,11 @@ from typing import Any
 import numpy as np
 
 from arrayfn.backends.cuda.emulator import matrices
-from arrayfn.backends.cuda.emulator.boards import never_posted, posted, postings
+from arrayfn.backends.cuda.emulator.lookback import (
+    never_published,
+    wait_for,
+    wait_for_many,
+)
 from arrayfn.backends.cuda.emulator.memory import (
     Accesses,
     EmulationError,
@@ -34,10 +38,10 @@ from arrayfn.backends.cuda.emulator.memory import (
 )
 from arrayfn.backends.cuda.emulator.threads import (
     Block,
-    Meeting,
     Thread,
+    Wait,
     has_come,
-    signal_of,
+    mbarrier_of,
 )
 from arrayfn.backends.cuda.emulator.warps import exchanged
 from arrayfn.lowering.cuda import vocabulary
@@ -48,7 +52,7 @@ from arrayfn.lowering.cuda.vocabulary import (
 
 
 class _Meetings(ast.NodeTransformer):
-    """Turns calls of collective functions into yields of a ``Meeting``.
+    """Turns calls of collective functions into yields of a ``Wait``.
 
     The functions of the source itself are parts of the kernel, which meet likewise.
     """
@@ -64,8 +68,8 @@ class _Meetings(ast.NodeTransformer):
             return ast.copy_location(ast.YieldFrom(node), node)
         if node.func.id not in vocabulary.COLLECTIVE:
             return node
-        meeting = ast.Call(
-            ast.Name("_meeting", ast.Load()),
+        wait = ast.Call(
+            ast.Name("_wait", ast.Load()),
             [
                 ast.Constant(node.func.id),
                 ast.Constant(node.lineno),
@@ -73,22 +77,20 @@ class _Meetings(ast.NodeTransformer):
             ],
             [],
         )
-        return ast.copy_location(ast.Yield(meeting), node)
+        return ast.copy_location(ast.Yield(wait), node)
 
 
-def generator_of(
-    source: str, name: str
-) -> Callable[..., Generator[Meeting, Any, None]]:
+def generator_of(source: str, name: str) -> Callable[..., Generator[Wait, Any, None]]:
     """The kernel ``name`` of ``source`` as a generator function."""
     tree = ast.parse(source)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     tree = _Meetings(frozenset(f.name for f in functions)).visit(tree)
     for function in functions:
         function.decorator_list = []
-        # One without any meeting is a generator too.
+        # One without any wait is a generator too.
         nothing = ast.Expr(ast.Yield(ast.Constant(None)))
         function.body.append(ast.If(ast.Constant(False), [nothing], []))
-    namespace: dict[str, Any] = {"_meeting": Meeting}
+    namespace: dict[str, Any] = {"_wait": Wait}
     exec(compile(ast.fix_missing_locations(tree), f"<{name}>", "exec"), namespace)
     return namespace[name]
 
@@ -141,7 +143,7 @@ def _place(pointer: Pointer) -> tuple[int, int]:
 
 def _run_cluster(
     indices: Sequence[int],
-    kernel: Callable[..., Generator[Meeting, Any, None]],
+    kernel: Callable[..., Generator[Wait, Any, None]],
     threads: int,
     arguments: Sequence[Any],
     accesses: Sequence[Accesses],
@@ -181,7 +183,7 @@ def _go_on(block: Sequence[Thread]) -> bool:
 
 
 def _awaits(thread: Thread) -> bool:
-    """Whether a thread waits by itself, for a signal or for what is posted."""
+    """Whether a thread waits by itself, for an mbarrier or for a look-back flag."""
     waiting = thread.waiting
     return waiting is not None and waiting.function.startswith(_BY_ITSELF)
 
@@ -189,14 +191,14 @@ def _awaits(thread: Thread) -> bool:
 def _come(thread: Thread) -> Any:
     """What a thread that waits by itself goes on with; None if it has to wait."""
     assert thread.waiting is not None
-    if thread.waiting.function == "await_signal":
+    if thread.waiting.function == "mbarrier_wait":
         return has_come(thread) or None
     function = FUNCTIONS[thread.waiting.function]
-    found = posted if function.kind == "posted" else postings
+    found = wait_for if function.kind == "wait_for" else wait_for_many
     return found(thread.block, function, thread.waiting.arguments)
 
 
-_BY_ITSELF = ("await", "posted", "postings")
+_BY_ITSELF = ("mbarrier_wait", "wait_for", "wait_for_many")
 _OF_BLOCKS = ("cluster_wait", "grid_barrier")
 """Where blocks meet."""
 
@@ -210,14 +212,14 @@ def _open_cluster(running: Sequence[Sequence[Thread]]) -> None:
     for thread in (thread for block in running for thread in block):
         if _awaits(thread):
             assert thread.waiting is not None
-            if thread.waiting.function != "await_signal":
+            if thread.waiting.function != "mbarrier_wait":
                 function = FUNCTIONS[thread.waiting.function]
-                raise never_posted(thread.block, function, thread.waiting.arguments)
-            signals, k, _ = thread.waiting.arguments
-            signal = signal_of((signals, k))
+                raise never_published(thread.block, function, thread.waiting.arguments)
+            mbarriers, k, _ = thread.waiting.arguments
+            mbarrier = mbarrier_of((mbarriers, k))
             raise EmulationError(
-                f"signal {k} never comes to block {thread.block.index}: "
-                f"{signal.bytes} bytes arrive of {signal.expected}"
+                f"mbarrier {k} of block {thread.block.index} never completes: "
+                f"{mbarrier.bytes} bytes arrive of {mbarrier.expected}"
             )
     if not all(_at_cluster_wait(block) for block in running):
         raise EmulationError("blocks of a cluster part: some wait for one that is done")
@@ -228,15 +230,15 @@ def _open_cluster(running: Sequence[Sequence[Thread]]) -> None:
 
 def _shuffle(warp: Sequence[Thread]) -> bool:
     """Exchange values among the lanes if they all stand at a shuffle."""
-    meetings = [thread.waiting for thread in warp]
-    if all(m is None or m.function in ("barrier", *_OF_BLOCKS) for m in meetings):
+    waits = [thread.waiting for thread in warp]
+    if all(m is None or m.function in ("barrier", *_OF_BLOCKS) for m in waits):
         return False
-    if len({(m.function, m.line) if m else None for m in meetings}) != 1:
+    if len({(m.function, m.line) if m else None for m in waits}) != 1:
         places = sorted(
-            {f"{m.function} at line {m.line}" if m else "done" for m in meetings}
+            {f"{m.function} at line {m.line}" if m else "done" for m in waits}
         )
         raise EmulationError(f"the lanes of a warp part: {', '.join(places)}")
-    (met, *_), arguments = meetings, [m.arguments for m in meetings if m]
+    (met, *_), arguments = waits, [m.arguments for m in waits if m]
     assert met is not None
     function = FUNCTIONS[met.function]
     if function.kind in matrices.ACTIONS:

@@ -47,7 +47,7 @@ def rsqrt(x: Any) -> Any:
     return np.float32(1) / np.sqrt(np.float32(x))
 
 
-def _load_matrix(function: DeviceFunction, arguments: Arguments) -> None:
+def _ldmatrix(function: DeviceFunction, arguments: Arguments) -> None:
     rows = np.array(
         [[shared[at + k] for k in range(8)] for shared, at, _, _ in arguments]
     )
@@ -56,7 +56,7 @@ def _load_matrix(function: DeviceFunction, arguments: Arguments) -> None:
             row, column = _ROW[lane], 2 * _COLUMN[lane]
             for i in range(2):
                 at = row, column + i
-                if function.kind == "load_transposed":
+                if function.kind == "ldmatrix_trans":
                     at = at[::-1]
                 tile[place + 2 * k + i] = matrix[at]
 
@@ -75,7 +75,7 @@ def _fragments(values: Sequence[tuple[Any, int]], count: int) -> list[Array]:
     return [_matrix(parts[:, 2 * k : 2 * k + 2]) for k in range(count)]
 
 
-def _multiply(function: DeviceFunction, arguments: Arguments) -> None:
+def _mma(function: DeviceFunction, arguments: Arguments) -> None:
     def factor(first: int, count: int) -> list[Array]:
         raw = _fragments([a[first : first + 2] for a in arguments], count)
         kind = _TYPES[function.dtype]
@@ -91,8 +91,8 @@ def _multiply(function: DeviceFunction, arguments: Arguments) -> None:
 
 
 ACTIONS: Final[dict[str, Callable[[DeviceFunction, Arguments], None]]] = {
-    "load_matrix": _load_matrix,
-    "load_transposed": _load_matrix,
-    "multiply": _multiply,
+    "ldmatrix": _ldmatrix,
+    "ldmatrix_trans": _ldmatrix,
+    "mma": _mma,
 }
 """By the kinds of functions."""

@@ -285,11 +285,11 @@ class SharedMemory(Memory):
 
 
 @dataclass
-class Signal:
+class Mbarrier:
     """What is to arrive, and how often all of it did."""
 
     expected: int = 0
-    turns: int = 0
+    phases: int = 0
     arriving: list[tuple[SharedMemory, int, list[Any]]] = field(
         default_factory=list["tuple[SharedMemory, int, list[Any]]"]
     )

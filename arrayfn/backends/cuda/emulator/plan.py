@@ -15,7 +15,7 @@ from arrayfn.backends.cuda.code import ENTRY, neutral
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
 from arrayfn.backends.cuda.emulator.libraries import call_library, has_library
 from arrayfn.backends.cuda.emulator.names import unassigned_names
-from arrayfn.backends.cuda.missing import missing_packages
+from arrayfn.backends.cuda.requirements import missing_packages
 from arrayfn.backends.numba.dialect import UntypedKernelError
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.ir import ArrayType
@@ -173,18 +173,18 @@ class _Run:
     def loop(self, loop: Loop) -> None:
         memory, sizes = self.memory, [b.nbytes for b in self.plan.buffers]
         places = {c.current: memory[c.initial] for c in loop.carries}
-        for turn in count():
+        for iteration in count():
             for c in loop.carries:
                 memory[c.current] = places[c.current]
-                memory[c.next] = memory[(c.first, c.second)[turn % 2]]
+                memory[c.next] = memory[(c.first, c.second)[iteration % 2]]
             if loop.predicate is None:
-                goes_on = turn != loop.count
+                goes_on = iteration != loop.count
             else:
                 goes_on = bool(memory[loop.predicate].array[0])
             if not goes_on:
                 break
             for s in loop.slices:
-                begin = s.offset + turn * s.stride
+                begin = s.offset + iteration * s.stride
                 memory[s.buffer] = memory[s.source].window(begin, sizes[s.buffer])
             self.steps(loop.body)
             places = {c.current: memory[c.next] for c in loop.carries}

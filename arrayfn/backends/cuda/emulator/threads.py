@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cuda.emulator.boards import BOARDS
 from arrayfn.backends.cuda.emulator.copies import COPIES, unread
+from arrayfn.backends.cuda.emulator.lookback import LOOKBACK
 from arrayfn.backends.cuda.emulator.memory import (
     EmulationError,
     GlobalMemory,
+    Mbarrier,
     Memory,
     SharedMemory,
-    Signal,
     unwritten,
 )
 from arrayfn.lowering.cuda import vocabulary
@@ -32,7 +32,7 @@ from arrayfn.lowering.cuda.vocabulary import (
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Wait:
     """What a generator yields: where it stands, and what it brings."""
 
     function: str
@@ -40,8 +40,8 @@ class Meeting:
     arguments: tuple[Any, ...]
 
 
-Signals = dict[int, Signal]
-"""The signals of an array, by number: those that have been made."""
+Mbarriers = dict[int, Mbarrier]
+"""The initialized mbarriers of an array, by number."""
 
 
 @dataclass
@@ -52,10 +52,10 @@ class Block:
     epoch: int = 0
     warps: dict[int, int] = field(default_factory=dict[int, int])
     shared: dict[tuple[str, int], SharedMemory] = field(default_factory=dict)
-    signals: dict[int, Signals] = field(default_factory=dict)
+    mbarriers: dict[int, Mbarriers] = field(default_factory=dict)
     cluster: list[Block] = field(default_factory=list)
     met: bool = False  # whether the cluster is known to run
-    ticket: int | None = None
+    dynamic_block_id: int | None = None
     launch: int = 0
 
     @property
@@ -70,8 +70,8 @@ class Thread:
 
     block: Block
     index: int
-    body: Generator[Meeting, Any, None] | None = None
-    waiting: Meeting | None = None
+    body: Generator[Wait, Any, None] | None = None
+    waiting: Wait | None = None
     copies: list[list[tuple[SharedMemory, int, list[Any]]]] = field(
         default_factory=lambda: [[]]
     )
@@ -81,7 +81,7 @@ class Thread:
         return _ACTIONS[function.kind](self, function, arguments)
 
     def resume(self, value: Any) -> None:
-        """Go on, with ``value``, to the next meeting or the end."""
+        """Go on, with ``value``, to the next wait or the end."""
         vocabulary.set_current(self)
         GlobalMemory.running = self
         try:
@@ -108,9 +108,9 @@ def _shared(thread: Thread, function: DeviceFunction, arguments: Any) -> SharedM
     return block.shared[key]
 
 
-def _signals(thread: Thread, function: DeviceFunction, arguments: Any) -> Signals:
+def _mbarriers(thread: Thread, function: DeviceFunction, arguments: Any) -> Mbarriers:
     line = sys._getframe(_FRAMES_TO_KERNEL).f_lineno
-    return thread.block.signals.setdefault(line, {})
+    return thread.block.mbarriers.setdefault(line, {})
 
 
 def _registers(thread: Thread, function: DeviceFunction, arguments: Any) -> Memory:
@@ -118,8 +118,8 @@ def _registers(thread: Thread, function: DeviceFunction, arguments: Any) -> Memo
     return Memory(array, function.name)
 
 
-def _send(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
-    array, at, value, rank, signals, k = arguments
+def _dsmem_store(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
+    array, at, value, rank, mbarriers, k = arguments
     block = thread.block
     if not block.met:
         raise EmulationError(
@@ -134,8 +134,8 @@ def _send(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
     # What another block sends may be there at once: who still reads reads it.
     target = peer.shared[key]
     target.array[target.place(at)] = value
-    (line,) = (line for line, own in block.signals.items() if own is signals)
-    signal_of((peer.signals[line], k)).arriving.append((target, int(at), [value]))
+    (line,) = (line for line, own in block.mbarriers.items() if own is mbarriers)
+    mbarrier_of((peer.mbarriers[line], k)).arriving.append((target, int(at), [value]))
 
 
 def _atomic_add(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
@@ -143,7 +143,9 @@ def _atomic_add(thread: Thread, function: DeviceFunction, arguments: Any) -> Non
     array.add(int(at), value)
 
 
-def _arena(thread: Thread, function: DeviceFunction, arguments: Any) -> SharedMemory:
+def _dynamic_shared(
+    thread: Thread, function: DeviceFunction, arguments: Any
+) -> SharedMemory:
     offset, count = arguments
     key = (function.name, -1 - int(offset))
     block = thread.block
@@ -153,40 +155,44 @@ def _arena(thread: Thread, function: DeviceFunction, arguments: Any) -> SharedMe
     return block.shared[key]
 
 
-def _signal_init(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
-    signals, count = arguments
-    signals.update((k, Signal()) for k in range(int(count)))
+def _mbarrier_init(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
+    mbarriers, count = arguments
+    mbarriers.update((k, Mbarrier()) for k in range(int(count)))
 
 
-def signal_of(arguments: Any) -> Signal:
-    """The signal of these, and its number."""
-    signals, k = arguments
-    if int(k) not in signals:
-        raise EmulationError(f"signal {k} is used before it is made")
-    return signals[int(k)]
+def mbarrier_of(arguments: Any) -> Mbarrier:
+    """The mbarrier of these, and its number."""
+    mbarriers, k = arguments
+    if int(k) not in mbarriers:
+        raise EmulationError(f"mbarrier {k} is used before it is initialized")
+    return mbarriers[int(k)]
 
 
-def _expect(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
-    signal = signal_of(arguments[:2])
-    if signal.expected:
-        raise EmulationError(f"signal {arguments[1]} expects something already")
-    signal.expected = int(arguments[2])
-    if not signal.expected:
-        signal.turns += 1  # nothing is to come
+def _mbarrier_expect_tx(
+    thread: Thread, function: DeviceFunction, arguments: Any
+) -> None:
+    mbarrier = mbarrier_of(arguments[:2])
+    if mbarrier.expected:
+        raise EmulationError(f"mbarrier {arguments[1]} expects something already")
+    mbarrier.expected = int(arguments[2])
+    if not mbarrier.expected:
+        mbarrier.phases += 1  # nothing is to come
 
 
-def _fetch(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
-    array, at, shared, place, count, *signal = arguments
+def _bulk_copy(thread: Thread, function: DeviceFunction, arguments: Any) -> None:
+    array, at, shared, place, count, *mbarrier = arguments
     size = array.array.itemsize
     for what, start in ((array, at), (shared, place)):
         address = what.array.ctypes.data + what.place(start) * size
         if (what is array and address % 16) or int(start) * size % 16:
-            raise EmulationError(f"a fetch at {what.name}[{start}] is not aligned")
+            raise EmulationError(f"a bulk copy at {what.name}[{start}] is not aligned")
     if int(count) * size % 16:
-        raise EmulationError(f"a fetch of {count} elements is not of whole pieces")
+        raise EmulationError(
+            f"a bulk copy of {count} elements is not a multiple of 16 bytes"
+        )
     values = [array[int(at) + k] for k in range(int(count))]
-    unread(thread, shared, int(place), int(count), "is fetched")
-    signal_of(signal).arriving.append((shared, int(place), values))
+    unread(thread, shared, int(place), int(count), "is copied")
+    mbarrier_of(mbarrier).arriving.append((shared, int(place), values))
 
 
 def _divides(thread: Thread, function: DeviceFunction, arguments: Any) -> bool:
@@ -196,30 +202,30 @@ def _divides(thread: Thread, function: DeviceFunction, arguments: Any) -> bool:
     return bool(least >= small and greatest <= large and divisors)
 
 
-def _fused(thread: Thread, function: DeviceFunction, arguments: Any) -> Any:
+def _fma_rn(thread: Thread, function: DeviceFunction, arguments: Any) -> Any:
     x, y, z = map(np.float64, arguments)
     return np.float32(x * y + z)
 
 
 def has_come(thread: Thread) -> bool:
-    """Whether the signal that ``thread`` waits for has come, and all that it counts."""
+    """Whether the phase of the mbarrier that ``thread`` waits for is complete."""
     assert thread.waiting is not None
-    signals, k, parity = thread.waiting.arguments
-    signal = signal_of((signals, k))
-    if signal.turns % 2 != int(parity):
+    mbarriers, k, parity = thread.waiting.arguments
+    mbarrier = mbarrier_of((mbarriers, k))
+    if mbarrier.phases % 2 != int(parity):
         return True
-    if not signal.expected or signal.bytes < signal.expected:
+    if not mbarrier.expected or mbarrier.bytes < mbarrier.expected:
         return False
-    if signal.bytes > signal.expected:
+    if mbarrier.bytes > mbarrier.expected:
         raise EmulationError(
-            f"signal {k} counts {signal.bytes} bytes where {signal.expected} are "
-            "expected: some are of its next turn"
+            f"mbarrier {k} counts {mbarrier.bytes} bytes where {mbarrier.expected} are "
+            "expected: some are of its next phase"
         )
-    for shared, place, values in signal.arriving:
+    for shared, place, values in mbarrier.arriving:
         for n, value in enumerate(values):
             shared.array[place + n] = value
-    signal.arriving, signal.expected = [], 0
-    signal.turns += 1
+    mbarrier.arriving, mbarrier.expected = [], 0
+    mbarrier.phases += 1
     return True
 
 
@@ -231,22 +237,22 @@ _ACTIONS: dict[str, Callable[[Thread, DeviceFunction, Any], Any]] = {
     "byte": lambda thread, function, arguments: int(arguments[0]) >> arguments[1] & 255,
     "shared": _shared,
     "registers": _registers,
-    "send": _send,
+    "dsmem_store": _dsmem_store,
     "atomic_add": _atomic_add,
     "inverse": lambda thread, function, arguments: np.float32(1) / arguments[0],
     "divide": lambda thread, function, arguments: arguments[0] / arguments[1],
     "divides": _divides,
-    "fused": _fused,
+    "fma_rn": _fma_rn,
     "cluster_arrive": lambda thread, function, arguments: None,
-    "arena": _arena,
-    "signals": _signals,
-    "signal_init": _signal_init,
-    "show_signals": lambda thread, function, arguments: None,
-    "expect": _expect,
-    "fetch": _fetch,
-    "await_kernels": lambda thread, function, arguments: None,
-    "release_kernels": lambda thread, function, arguments: None,
+    "dynamic_shared": _dynamic_shared,
+    "mbarriers": _mbarriers,
+    "mbarrier_init": _mbarrier_init,
+    "fence_mbarrier_init": lambda thread, function, arguments: None,
+    "mbarrier_expect_tx": _mbarrier_expect_tx,
+    "bulk_copy": _bulk_copy,
+    "griddepcontrol_wait": lambda thread, function, arguments: None,
+    "griddepcontrol_launch_dependents": lambda thread, function, arguments: None,
     **COPIES,
-    **BOARDS,
-    "window": lambda thread, function, arguments: arguments[0].window(arguments[1]),
+    **LOOKBACK,
+    "subarray": lambda thread, function, arguments: arguments[0].window(arguments[1]),
 }

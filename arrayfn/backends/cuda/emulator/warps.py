@@ -15,8 +15,8 @@ def exchanged(function: DeviceFunction, arguments: Sequence[tuple[Any, ...]]) ->
     """The value of ``function`` for each lane, of the arguments of all."""
     if function.kind == "ballot":
         return [_lanes(truth for (truth,) in arguments)] * len(arguments)
-    if function.kind in ("match_byte", "match_word"):
-        bits = 255 if function.kind == "match_byte" else 2**32 - 1
+    if function.kind in ("match_any_byte", "match_any_u32"):
+        bits = 255 if function.kind == "match_any_byte" else 2**32 - 1
         words = [int(value) & bits for (value,) in arguments]
         return [_lanes(other == word for other in words) for word in words]
     values, lanes = zip(*arguments, strict=True)

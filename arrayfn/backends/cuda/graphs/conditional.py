@@ -72,11 +72,11 @@ _SET: Final = """
 _LOADS: Final = {"u8": "ld.global.u8 %v, [%p];", "i32": "ld.global.s32 %v, [%p];"}
 
 # Counts an iteration, or with a `step` of 0 resets the counter. The condition is
-# whether there is another iteration before the trip count, `turns`.
+# whether there is another iteration before the trip count.
 _COUNT: Final = """
 .extern .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value);
-.visible .entry count_turn(
-  .param .u64 handle, .param .u64 counter, .param .u64 step, .param .u64 turns)
+.visible .entry count_iteration(
+  .param .u64 handle, .param .u64 counter, .param .u64 step, .param .u64 trip_count)
 {
   .reg .pred %more;
   .reg .b64 %h, %p, %n, %s, %m;
@@ -84,7 +84,7 @@ _COUNT: Final = """
   ld.param.u64 %h, [handle];
   ld.param.u64 %p, [counter];
   ld.param.u64 %s, [step];
-  ld.param.u64 %m, [turns];
+  ld.param.u64 %m, [trip_count];
   cvta.to.global.u64 %p, %p;
   ld.global.u64 %n, [%p];
   add.u64 %n, %n, 1;
@@ -153,7 +153,7 @@ def set_condition_ptx(kind: str) -> str:
     return _HEAD + _SET.replace("LOAD", _LOADS[kind])
 
 
-def count_turn_ptx() -> str:
+def count_iteration_ptx() -> str:
     """The kernel that counts an iteration, and sets the condition for another one."""
     return _HEAD + _COUNT
 
@@ -240,10 +240,12 @@ class ConditionalNodes:
         The 64 bits at the address ``counter`` hold the number of the iteration.
         """
         handle = self.create_handle(stream)
-        text = count_turn_ptx()
+        text = count_iteration_ptx()
 
         def count(on: int, step: int) -> None:
-            self._launch(on, text, "count_turn", (handle, counter, step, trip_count))
+            self._launch(
+                on, text, "count_iteration", (handle, counter, step, trip_count)
+            )
 
         def iteration(inner: int) -> None:
             body(inner)

@@ -161,7 +161,7 @@ class Batch:
     def table(self, address: int, step: int) -> ctypes.c_void_p:
         """A table of the addresses of all matrices, on the GPU.
 
-        Arrays lie at a few addresses by turns, whose tables are kept.
+        Arrays lie at a few addresses in rotation, whose tables are kept.
         """
         key = address, step
         known = self._tables.get(key)

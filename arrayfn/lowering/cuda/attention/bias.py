@@ -39,10 +39,10 @@ _TEXT: Final = """
     tile = quotient(tile, down)
     tile_head = remainder(tile, bias_heads)
     tile_batch = quotient(tile, bias_heads)
-    q_tile = arena_u16(0, {row_size})
-    cotangent_tile = arena_u16({cotangent_offset}, {row_size})
-    k_tile = arena_u16({k_offset}, {column_size})
-    v_tile = arena_u16({v_offset}, {column_size})
+    q_tile = dynamic_shared_u16(0, {row_size})
+    cotangent_tile = dynamic_shared_u16({cotangent_offset}, {row_size})
+    k_tile = dynamic_shared_u16({k_offset}, {column_size})
+    v_tile = dynamic_shared_u16({v_offset}, {column_size})
 {clear}
 {places}
     factor = {factor}
@@ -52,10 +52,10 @@ _TEXT: Final = """
     left_part = registers_u16({left_size})
     right_part = registers_u16(8)
 {zero_sums}
-    for turn in range(batches_each * heads_each * rows_each):
-        first_row = tile_row + remainder(turn, rows_each) * {rows}
-        row_head = tile_head + remainder(quotient(turn, rows_each), heads_each)
-        batch = tile_batch + quotient(turn, rows_each * heads_each)
+    for iteration in range(batches_each * heads_each * rows_each):
+        first_row = tile_row + remainder(iteration, rows_each) * {rows}
+        row_head = tile_head + remainder(quotient(iteration, rows_each), heads_each)
+        batch = tile_batch + quotient(iteration, rows_each * heads_each)
         member = row_head
 {ends}
         meets = (first_row < query_end) & (start < key_end)
@@ -67,12 +67,12 @@ _TEXT: Final = """
             k_base = batch * k_batch + quotient(member, group) * k_head
             v_base = batch * v_batch + quotient(member, group) * v_head
 {terms_of_head}
-            # All are done with the tiles of the turn before.
+            # All are done with the tiles of the iteration before.
             barrier()
 {copies}
-            close_copies()
+            cp_async_commit()
 {row_terms}
-            await_copies(0)
+            cp_async_wait(0)
             barrier()
             # Logits, and slopes: products of cotangents and values.
 {zero_logits}
@@ -102,7 +102,7 @@ for half in range({halves}):
 
 # Where all queries share a row: the rows of a warp, then its lanes', then the warps'.
 _GIVE_ROW: Final = """
-rows_tile = arena_f32(0, {all_columns})
+rows_tile = dynamic_shared_f32(0, {all_columns})
 barrier()
 for i in range({row_logits}):
     part = f32(0)

@@ -53,14 +53,14 @@ _TEXT: Final = """
     end = min_i64(first_row + {rows} + right, key_end)
     if first_row >= query_end:
         end = start
-    q_tile = arena_u16(0, {q_size})
-    k_tile = arena_u16({k_offset}, {k_size})
-    v_tile = arena_u16({v_offset}, {k_size})
+    q_tile = dynamic_shared_u16(0, {q_size})
+    k_tile = dynamic_shared_u16({k_offset}, {k_size})
+    v_tile = dynamic_shared_u16({v_offset}, {k_size})
 {clear}
 {copy_q}
     if start < end:
 {copy_k_first}
-    close_copies()
+    cp_async_commit()
     # Of each of a lane's rows: the greatest logit, and the sum of the weights, so far.
     peak = registers_f32({halves})
     total = registers_f32({halves})
@@ -76,22 +76,22 @@ _TEXT: Final = """
     right_part = registers_u16(8)
     while start < end:
         # The keys are there. Their values are copied while they are multiplied by.
-        await_copies(0)
+        cp_async_wait(0)
         barrier()
 {copy_v}
-        close_copies()
+        cp_async_commit()
 {zero_logits}
         # Logits: products of queries and keys.
 {by_keys}
 {terms}
 {limits}
         # The values are there, and the next keys are copied meanwhile.
-        await_copies(0)
+        cp_async_wait(0)
         barrier()
         start = start + {columns}
         if start < end:
 {copy_k}
-        close_copies()
+        cp_async_commit()
         for half in range({halves}):
             most = peak[half]
             for i in range({row_logits}):
@@ -113,7 +113,7 @@ _TEXT: Final = """
                 mixed[at] = mixed[at] * shrunk
         # The values by their weights.
 {over_values}
-    await_copies(0)
+    cp_async_wait(0)
     barrier()
     for half in range({halves}):
         part = total[half]

@@ -143,8 +143,8 @@ _TEXT: Final = """
             stage = remainder(visit, 2) * {stage}
 {column_bases}
 {copy_columns}
-        close_copies()
-        await_copies(1)
+        cp_async_commit()
+        cp_async_wait(1)
         barrier()
         if visit > 0:
             start = begin + remainder(visit - 1, visits) * {columns}
@@ -166,7 +166,7 @@ _TEXT: Final = """
                     logits[at] = weight
 {slope}
 {add}
-    await_copies(0)
+    cp_async_wait(0)
     barrier()
     out_step = {row_heads} * {H}
     out_base = batch * {rows_are} * out_step + row_head * {H}
@@ -306,12 +306,14 @@ def _tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
     sizes = dict.fromkeys(row_arrays, tiles.rows)
     sizes |= dict.fromkeys(side.column_arrays, 2 * tiles.columns)
     for array, rows in sizes.items():
-        lines.append(f"{array}_tile = arena_u16({offset}, {rows * form.line})")
+        lines.append(f"{array}_tile = dynamic_shared_u16({offset}, {rows * form.line})")
         cleared.append((f"{array}_tile", rows))
         offset += 2 * rows * form.line
     if side is _OF_KEYS:
         for name in ("bounds", "means"):
-            lines.append(f"{name}_tile = arena_f32({offset}, {2 * tiles.columns})")
+            lines.append(
+                f"{name}_tile = dynamic_shared_f32({offset}, {2 * tiles.columns})"
+            )
             offset += 8 * tiles.columns
     lines.append(text.cleared(cleared))
     lines += [
@@ -398,8 +400,8 @@ def _of_columns(tiles: Tiles, slopes: bool) -> str:
         "    from_row = min_i64(start + column, queries - 1)",
         "    at = (batch * heads + member) * queries + from_row",
         f"    place = remainder(visit, 2) * {tiles.columns} + column",
-        "    copy_f32x1(bounds, at, bounds_tile, place, 1)",
+        "    cp_async_f32x1(bounds, at, bounds_tile, place, 1)",
     ]
     if slopes:
-        lines.append("    copy_f32x1(means, at, means_tile, place, 1)")
+        lines.append("    cp_async_f32x1(means, at, means_tile, place, 1)")
     return "\n".join(lines)

@@ -116,17 +116,18 @@ row = quotient(thread, {across})
 column = remainder(thread, {across}) * {p}
 at = {base} + ({start} + row) * {step} + column
 place = {first}row * {line} + column
-for turn in range({count // at_once}):
-    live = select_i64({start} + row + turn * {at_once} < {limit}, 1, 0)
+for iteration in range({count // at_once}):
+    live = select_i64({start} + row + iteration * {at_once} < {limit}, 1, 0)
     for side in range({pieces // across}):
-        copy_u16x{p}(
-            {array}, at + turn * {at_once} * {step} + side * {across * p},
-            {array}_tile, place + turn * {at_once * line} + side * {across * p}, live,
+        cp_async_u16x{p}(
+            {array}, at + iteration * {at_once} * {step} + side * {across * p},
+            {array}_tile,
+            place + iteration * {at_once * line} + side * {across * p}, live,
         )
 """
         source = f"{base} + ({start} + row) * {step} + column"
         target = f"{first}row * {line} + column"
-        copy = f"copy_u16x{p}({array}, {source}, {array}_tile, {target}, live)"
+        copy = f"cp_async_u16x{p}({array}, {source}, {array}_tile, {target}, live)"
         if p == 1:
             read = f"{array}[{source}] if live > 0 else u16(0)"
             copy = f"{array}_tile[{target}] = {read}"
@@ -170,13 +171,13 @@ for at in range(thread, {count * pieces}, {threads}):
 for step in unrolled({self.form.padded // 16}):
     for strip in range({strips}):
         at = row_at + strip * {16 * line} + step * 16
-        load_matrix_u16({left}, at, left_part, strip * 8)
+        ldmatrix_u16({left}, at, left_part, strip * 8)
     for pair in range({self.tiles.columns // 16}):
         at = {first}column_at + pair * {16 * line} + step * 16
-        load_matrix_u16({right}, at, right_part, 0)
+        ldmatrix_u16({right}, at, right_part, 0)
         for strip in range({strips}):
             for side in range(2):
-                multiply_{self.form.dtype}(
+                mma_{self.form.dtype}(
                     {sums}, (strip * {self.tiles.columns // 8} + pair * 2 + side) * 4,
                     left_part, strip * 8, right_part, side * 4,
                 )
@@ -194,10 +195,10 @@ for step in range({self.tiles.columns // 16}):
             pack_{self.form.dtype}({weights}[at], {weights}[at + 1], left_part, place)
     for pair in range({self.form.padded // 16}):
         at = {first}across_at + step * {16 * line} + pair * 16
-        load_transposed_u16({tile}, at, right_part, 0)
+        ldmatrix_trans_u16({tile}, at, right_part, 0)
         for strip in range({strips}):
             for side in range(2):
-                multiply_{self.form.dtype}(
+                mma_{self.form.dtype}(
                     {sums}, (strip * {self.form.padded // 8} + pair * 2 + side) * 4,
                     left_part, strip * 8, right_part, side * 4,
                 )

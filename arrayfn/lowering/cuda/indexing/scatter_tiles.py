@@ -22,7 +22,13 @@ from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.sorting.sorts import sort_by_digit
-from arrayfn.lowering.cuda.sorting.tiles import DIGIT, DIGITS, LANES, Arena, Moved
+from arrayfn.lowering.cuda.sorting.tiles import (
+    DIGIT,
+    DIGITS,
+    LANES,
+    Moved,
+    SharedArrays,
+)
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, WrittenCall, indented
 from arrayfn.lowering.libraries.calls import Place
@@ -90,24 +96,24 @@ def kernel_of(tiles: Tiles) -> Written:
     """The kernel of a tile of targets."""
     name, lanes = short_name(tiles.dtype), tiles.lanes
     warps, mine = _THREADS // WARP, _ITEMS * WARP
-    arena = Arena()
-    arena.array("tile", name, max(tiles.size, lanes))
-    arena.array("places", "i32", warps * mine)
-    arena.array("values", name, warps * mine)
-    arena.array("counts", "i32", warps)
-    arena.array("sums", "i64", warps)
-    arena.array("bounds", "i64", 2)
+    shared = SharedArrays()
+    shared.array("tile", name, max(tiles.size, lanes))
+    shared.array("places", "i32", warps * mine)
+    shared.array("values", name, warps * mine)
+    shared.array("counts", "i32", warps)
+    shared.array("sums", "i64", warps)
+    shared.array("bounds", "i64", 2)
     vectors = max(1, tiles.size // (_THREADS * lanes))
     body = f"""{LANES.rstrip()}
 beyond = convert_i64_i32(0 - (2 << lane))
-{arena.text}
+{shared.text}
 begin = block_index() * {tiles.size}
 size = min_i64(limit - begin, {tiles.size})
 for vector in range({vectors}):
     first = (vector * {_THREADS} + thread) * {lanes}
     if first < size:
-        copy_{name}x{lanes}(target_in, begin + first, tile, first, 1)
-close_copies()
+        cp_async_{name}x{lanes}(target_in, begin + first, tile, first, 1)
+cp_async_commit()
 {_bounds(warps).strip()}
 lowest = convert_i64_u32(begin)
 above = convert_i64_u32(size)
@@ -119,10 +125,10 @@ start = bounds[0]
 for start in range(bounds[0], bounds[1], {warps * mine}):
 {indented(_find(mine), 1)}
 {indented(_look(mine, f"start + {warps * mine}"), 1)}
-    await_copies(0)
+    cp_async_wait(0)
     barrier()
 {indented(_combine(name, tiles.function, warps, mine), 1)}
-await_copies(0)
+cp_async_wait(0)
 barrier()
 for vector in range({vectors}):
     first = (vector * {_THREADS} + thread) * {lanes}
@@ -137,7 +143,7 @@ for vector in range({vectors}):
         _THREADS,
         "Combines a tile of targets with the updates of their digit.",
         "updates combined with tiles of targets",
-        arena.size,
+        shared.size,
     )
 
 
@@ -202,14 +208,14 @@ mine = convert_i32_i64(count)
 most = i64(0)
 for k in range({warps}):
     most = max_i64(most, convert_i32_i64(counts[k]))
-for turn in range(0, most, 32):
-    at = turn + lane
+for iteration in range(0, most, 32):
+    at = iteration + lane
     place = -1 - lane
     value = {name}(0)
     if at < mine:
         place = convert_i32_i64(places[warp * {mine} + at])
         value = values[warp * {mine} + at]
-    same = match_word(place)
+    same = match_any_u32(place)
     later = same & beyond
     following = i64(-1)
     if later != 0:

@@ -272,7 +272,7 @@ def add_in_bins(updates: Updates, bins: int) -> Written:
     name = short_name(u.target)
     body = f"""
 thread = thread_index()
-bins = arena_{name}(0, {bins})
+bins = dynamic_shared_{name}(0, {bins})
 for key in range(thread, limit, {BIN_THREADS}):
     bins[key] = {name}(0)
 barrier()

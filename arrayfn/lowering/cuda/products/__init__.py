@@ -1,1 +1,1 @@
-"""Matrix products: what becomes a part of cuBLASLt's, and kernels of thin ones."""
+"""Matrix products: what becomes a part of cuBLASLt's, and kernels of skinny ones."""

@@ -54,7 +54,7 @@ thread = thread_index()
 row = quotient(thread, {LANES})
 lane = remainder(thread, {LANES})
 begin = block_index() * n * n
-tile = arena_{t}(0, {size * pitch})
+tile = dynamic_shared_{t}(0, {size * pitch})
 {memory(dtype, size)}
 # All loads are on their way before the first is waited for.
 for j in unrolled({size // LANES}):

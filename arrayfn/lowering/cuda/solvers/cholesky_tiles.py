@@ -26,7 +26,7 @@ from arrayfn.lowering.cuda.solvers.cholesky import (
     memory,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.cuda.written import Written, WrittenCall, board_of, indented
+from arrayfn.lowering.cuda.written import Written, WrittenCall, flag_buffer_of, indented
 from arrayfn.lowering.libraries.calls import Place
 
 MOST_ROWS: Final = 2048
@@ -34,7 +34,7 @@ MOST_ROWS: Final = 2048
 SIZE: Final = 64
 _PARTS: Final = {16: (2, 2), 32: (4, 2), 64: (4, 4)}
 """The rows and columns of a product that a thread has, by the size of tiles."""
-_TURNS: Final = 4
+_UNROLLED: Final = 4
 """Of a product's loop that are written out."""
 
 
@@ -62,7 +62,7 @@ def tiled_factors(matrices: Var, status: Var) -> WrittenCall:
         (Place(matrices), Place(status)),
         (n, rows, count, count * tiles),
         count * tiles,
-        board=board_of(count * rows * rows, dtypes.int32),
+        flag_buffer=flag_buffer_of(count * rows * rows, dtypes.int32),
     )
 
 
@@ -91,7 +91,7 @@ class _Tiles:
         return Written(
             "cholesky",
             "\n".join(parts),
-            ("a", "status", "board"),
+            ("a", "status", "flag_buffer"),
             ("n", "rows", "matrices", "blocks"),
             self.threads,
             f"Factors matrices by tiles of {size} rows and columns.",
@@ -125,7 +125,7 @@ class _Tiles:
 thread = thread_index()
 row = quotient(thread, {LANES})
 lane = remainder(thread, {LANES})
-number = ticket(board, blocks)
+number = dynamic_block_id(flag_buffer, blocks)
 matrix = remainder(number, matrices)
 number = quotient(number, matrices)
 begin = matrix * n * n
@@ -135,8 +135,8 @@ while number >= rows - column:
     number = number - (rows - column)
     column = column + 1
 line = column + number
-tile = arena_{t}(0, {size * self._pitch})
-beside = arena_{t}({size * self._pitch * self.dtype.itemsize}, {self._second})
+tile = dynamic_shared_{t}(0, {size * self._pitch})
+beside = dynamic_shared_{t}({size * self._pitch * self.dtype.itemsize}, {self._second})
 {memory(self.dtype, size)}
 pivots = shared_{t}({size})
 sums = registers_{t}({m * k})
@@ -171,7 +171,7 @@ for before in range(column):
     # A lane of each of two warps waits for one of the two tiles.
     if (thread < {2 * WARP}) and (remainder(thread, {WARP}) == 0):
         needed = select_i64(thread == 0, line, column)
-        there = posted_i32(board, flags + needed * rows + before)
+        there = wait_for_i32(flag_buffer, flags + needed * rows + before)
         fence()
     barrier()
     # All loads are on their way before the first is waited for.
@@ -195,9 +195,9 @@ for before in range(column):
         tile[y * {pitch} + along_tile] = fetched[part]
         beside[y * {pitch} + along_tile] = others[part]
     barrier()
-    for some in range({size // vector // _TURNS}):
-        for turn in unrolled({_TURNS}):
-            x = (some * {_TURNS} + turn) * {vector}
+    for some in range({size // vector // _UNROLLED}):
+        for iteration in unrolled({_UNROLLED}):
+            x = (some * {_UNROLLED} + iteration) * {vector}
             for y in unrolled({m}):
                 place = (down + y * {size // m}) * {pitch} + x
                 load_{t}x{vector}(tile, place, left, y * {vector})
@@ -239,7 +239,7 @@ if (line == rows - 1) and (thread == 0):
         t, size, vector = short_name(self.dtype), self.size, self.vector
         each, pitch, triangle = size // LANES, size + 1, self._triangle
         solve = f"""if thread == 0:
-    there = posted_i32(board, flags + column * rows + column)
+    there = wait_for_i32(flag_buffer, flags + column * rows + column)
     fence()
 barrier()
 for part in unrolled({each}):
@@ -293,4 +293,4 @@ for part in unrolled({each}):
 barrier()
 if thread == 0:
     fence()
-    post_i32(board, flags + line * rows + column, i32(1))"""
+    publish_i32(flag_buffer, flags + line * rows + column, i32(1))"""

@@ -99,7 +99,7 @@ class Columns:
 
     @property
     def size(self) -> int:
-        """Elements of all columns; they lie in memory twice, by turns."""
+        """Elements of all columns; they lie in memory twice, alternately."""
         return self.rows * self.height
 
     @property
@@ -114,7 +114,7 @@ class Columns:
 lane = remainder(thread, {self.lanes})
 group = quotient(thread, {self.lanes})
 pairs = quotient({count} + 1, 2)
-columns = arena_{t}(0, {2 * self.size})
+columns = dynamic_shared_{t}(0, {2 * self.size})
 results = shared_{t}({self.rows})
 marks = shared_{t}({self.warps})
 x = registers_{t}({own})

@@ -22,8 +22,8 @@ def {name}({pivots}, {out}, n, count):
     {doc}thread = thread_index()
     first = block_index() * count
     row = block_index() * n
-    order = arena_i32(0, {size})
-    swaps = arena_i32({bytes}, {size})
+    order = dynamic_shared_i32(0, {size})
+    swaps = dynamic_shared_i32({bytes}, {size})
     for at in range(thread, n, {threads}):
         order[at] = convert_i64_i32(at)
     for at in range(thread, count, {threads}):
@@ -115,7 +115,7 @@ def _source(name: str, pivots: str, out: str, size: int) -> str:
         threads=_THREADS,
         doc=doc if name != "kernel" else "",
     )
-    words = "arena_i32, barrier, " if size else ""
+    words = "dynamic_shared_i32, barrier, " if size else ""
     return (
         "from arrayfn.lowering.cuda.vocabulary import (\n"
         f"    {words}block_index, thread_index,\n)\n"

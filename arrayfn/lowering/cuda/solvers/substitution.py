@@ -1,9 +1,9 @@
 """Triangular systems with few sides by a kernel, which reads a matrix once.
 
 A block of threads has some rows of the unknowns, and takes from their right-hand sides
-what it learns of the rows above, block after block, as these post it: blocks begin in
-the order in which they are waited for. What is left is multiplied by the inverse of the
-block's triangle on the diagonal, which it has made before. Eight lanes share a row;
+what it learns of the rows above, block after block, as these publish it: blocks begin
+in the order in which they are waited for. What is left is multiplied by the inverse of
+the block's triangle on the diagonal, which it has made before. Eight lanes share a row;
 what they have summed up for eight sides they exchange, so that each has one side's.
 Matrices and sides are read as they lie, upper triangles from their last row on.
 (Higham, Accuracy and Stability of Numerical Algorithms, 8.4: inverses of diagonal
@@ -20,13 +20,13 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
 from arrayfn.lowering.cuda.solvers.matrix_nests import Strided
-from arrayfn.lowering.cuda.written import Written, WrittenCall, board_of, indented
+from arrayfn.lowering.cuda.written import Written, WrittenCall, flag_buffer_of, indented
 from arrayfn.lowering.libraries.calls import Place
 
 MOST_SIDES: Final = 32
 LEAST_ROWS: Final = 16
 MOST_ROWS: Final = 8192
-"""Of fewer rows cuBLAS is as fast; of more, what is posted takes much memory."""
+"""Of fewer rows cuBLAS is as fast; of more, the published values take much memory."""
 _ROWS: Final = {dtypes.float32: 64, dtypes.float64: 32}
 """Of a block."""
 _SIDES: Final = 8  # of a block; lanes of a row, too
@@ -67,20 +67,20 @@ def substituted(
     text = Written(
         "triangles",
         _text(dtype, size, unit),
-        ("a", "b", "board"),
+        ("a", "b", "flag_buffer"),
         tuple(integers),
         size * _SIDES,
         f"Solves systems, {size} rows and {_SIDES} sides a block.",
         "a triangular system, block by block",
     )
-    board = board_of(matrices * parts * blocks * size * _SIDES, dtype)
+    flag_buffer = flag_buffer_of(matrices * parts * blocks * size * _SIDES, dtype)
     yield WrittenCall(
         text,
         (Place(matrix.array),),
         (Place(b),),
         list(integers.values()),
         matrices * blocks * parts,
-        board=board,
+        flag_buffer=flag_buffer,
     )
 
 
@@ -97,7 +97,7 @@ def _text(dtype: DType, size: int, unit: bool) -> str:
 thread = thread_index()
 row = quotient(thread, {lanes})
 lane = remainder(thread, {lanes})
-number = ticket(board, blocks * chains)
+number = dynamic_block_id(flag_buffer, blocks * chains)
 step = quotient(number, chains)
 chain = remainder(number, chains)
 matrix = quotient(chain, parts)
@@ -105,7 +105,7 @@ side = remainder(chain, parts) * {lanes} + lane
 line = step * {size} + row
 at = matrix * n * n + begin + min_i64(line, n - 1) * down
 place = matrix * n * sides + begin_sides + line * down_sides + side * across_sides
-posts = chain * blocks * {threads} + thread
+flags = chain * blocks * {threads} + thread
 keep = quotient(row, {each}) * {group} + remainder(row, {each}) * {lanes} + lane
 mine = (line < n) and (side < sides)
 tile = shared_{t}({size * pitch})
@@ -145,7 +145,7 @@ here = i64(0)
 for above in range(step):
     for k in unrolled({each}):
         own[k] = a[at + (above * {size} + lane * {each} + k) * across]
-    given[here + keep] = posted_{t}(board, posts + above * {threads})
+    given[here + keep] = wait_for_{t}(flag_buffer, flags + above * {threads})
     barrier()
 {indented(_product(dtype, size, "own"), 1)}
     total = total - sums[0]
@@ -153,7 +153,7 @@ for above in range(step):
 given[here + keep] = total
 barrier()
 {_product(dtype, size, "inverse")}
-post_{t}(board, posts + step * {threads}, sums[0])
+publish_{t}(flag_buffer, flags + step * {threads}, sums[0])
 if mine:
     b[place] = sums[0]
 """

@@ -28,7 +28,7 @@ from arrayfn.lowering.cuda.sorting.tiles import (
     call_of,
     pieces_of,
     scan,
-    tile_arena,
+    tile_shared_arrays,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, indented
@@ -43,7 +43,7 @@ def row_sort(moved: Moved, tile: Tile, parts: Sequence[Keys] = ()) -> Written:
     (of whole rows, whose positions count). Whatever it is that comes behind the end of
     a row comes last.
     """
-    arena = tile_arena(moved, tile, bases=False)
+    shared = tile_shared_arrays(moved, tile, bases=False)
     items = tile.items
     again = "keys[item] = words[at]"
     position = hold = ""
@@ -76,7 +76,7 @@ shift = shift + 8"""
         sorts.append(
             f"{load}\nshift = i64(0)\nwhile shift < {bits}:\n{indented(loop, 1)}"
         )
-    body = f"""{LANES}{arena.text}
+    body = f"""{LANES}{shared.text}
 keys = registers_{moved.keys.word}({items})
 places = registers_i32({items})
 {WHERE.format(size=tile.size)}
@@ -94,7 +94,7 @@ for at in range(thread, keep, {tile.threads}):
         tile.threads,
         "Sorts tiles in shared memory, digit by digit; the first ``keep`` are written.",
         f"rows of up to {tile.size} sorted by a block each",
-        arena.size,
+        shared.size,
     )
 
 
@@ -107,8 +107,9 @@ def count_digits(moved: Moved, tile: Tile, *, summed: bool) -> Written:
     line = "(row * 256 + digit) * tiles + tile"
     if not summed:
         line = "block_index() * 256 + digit"
+    where = WHERE.format(size=tile.size)
     body = f"""
-thread = thread_index(){WHERE.format(size=tile.size)}counters = arena_i32(0, 256)
+thread = thread_index(){where}counters = dynamic_shared_i32(0, 256)
 keys = registers_{keys.word}({tile.items})
 for item in range({tile.items}):
     at = min_i64(item * {tile.threads} + thread, count - 1)
@@ -175,7 +176,7 @@ if thread == 0:
         ("counts_out", "totals_out"),
         ("tiles",),
         threads,
-        "Where in each tile's turn a digit begins: sums of the counts before it.",
+        "Where each tile's elements of a digit begin: sums of the counts before.",
         "where each tile's elements of a digit go",
     )
 
@@ -187,7 +188,7 @@ def tile_sort(moved: Moved, tile: Tile, *, summed: bool) -> Written:
     """
     narrow = moved.keys.word == "u32" and not moved.has_positions
     pieces = pieces_of(moved, tile)
-    arena = tile_arena(moved, tile, bases=True)
+    shared = tile_shared_arrays(moved, tile, bases=True)
     counts = ("counts_in", "totals_in") if summed else ("counts_in",)
     # What waits for memory comes first.
     begin = "" if summed else add_up(tile).lstrip()
@@ -200,7 +201,7 @@ def tile_sort(moved: Moved, tile: Tile, *, summed: bool) -> Written:
     at = min_i64(begin + item * 32, count - 1)
     positions[place] = {given}"""
     move = MOVE.format(items=tile.items, key=pieces["key"], position=position)
-    body = f"""{LANES}{arena.text}
+    body = f"""{LANES}{shared.text}
 keys = registers_{moved.keys.word}({tile.items})
 places = registers_i32({tile.items})
 {WHERE.format(size=tile.size).strip()}
@@ -225,7 +226,7 @@ for item in range({tile.items}):
         tile.threads,
         "Sorts tiles by the digit at ``shift``, and writes its runs to their places.",
         "tiles sorted by a digit, and put in order",
-        arena.size,
+        shared.size,
         _TOGETHER // tile.threads if narrow else 0,
     )
 

@@ -1,9 +1,9 @@
 """A tile of elements sorted by a digit of its keys: what kernels are made of.
 
 A warp goes over neighbouring elements, 32 at a time. Lanes with equal digits find each
-other by votes (``match_byte``), number themselves, and count on from what the warp has
-counted before. Running sums over the warps, and over the digits, then say where each
-element goes. Equal digits keep their order.
+other by votes (``match_any_byte``), number themselves, and count on from what the warp
+has counted before. Running sums over the warps, and over the digits, then say where
+each element goes. Equal digits keep their order.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def call_of(function: str, argument: str) -> str:
     return f"{function}({argument})" if function else argument
 
 
-class Arena:
+class SharedArrays:
     """Shared memory of a block, laid out array by array."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Arena:
         self.size = 0
 
     def array(self, name: str, dtype: str, count: int) -> None:
-        self.lines.append(f"{name} = arena_{dtype}({self.size}, {count})")
+        self.lines.append(f"{name} = dynamic_shared_{dtype}({self.size}, {count})")
         nbytes = count * (8 if dtype.endswith("64") else 4)
         self.size += -(-nbytes // 16) * 16
 
@@ -129,18 +129,18 @@ class Arena:
         return "\n".join(self.lines)
 
 
-def tile_arena(moved: Moved, tile: Tile, *, bases: bool) -> Arena:
+def tile_shared_arrays(moved: Moved, tile: Tile, *, bases: bool) -> SharedArrays:
     """What a block has in shared memory to sort a tile."""
-    arena = Arena()
-    arena.array("counters", "i32", tile.warps * DIGITS)
-    arena.array("starts", "i32", DIGITS)
-    arena.array("sums", "i64", 2 * tile.warps)
+    shared = SharedArrays()
+    shared.array("counters", "i32", tile.warps * DIGITS)
+    shared.array("starts", "i32", DIGITS)
+    shared.array("sums", "i64", 2 * tile.warps)
     if bases:
-        arena.array("bases", "i32", DIGITS)
-    arena.array("words", moved.keys.word, tile.size)
+        shared.array("bases", "i32", DIGITS)
+    shared.array("words", moved.keys.word, tile.size)
     if moved.has_positions:
-        arena.array("positions", moved.carried, tile.size)
-    return arena
+        shared.array("positions", moved.carried, tile.size)
+    return shared
 
 
 LANES: Final = """
@@ -166,7 +166,7 @@ for at in range(thread, {counters}, {threads}):
 barrier()
 for item in range({items}):
     digit = byte_{key}(keys[item], shift)
-    same = match_byte(digit)
+    same = match_any_byte(digit)
     counter = warp * 256 + digit
     counted = counters[counter]
     rank = popcount_i32(same & below)

@@ -26,7 +26,7 @@ _WORK: Final = 1 << 16
 """Threads that are worth another line for each, instead of more of them."""
 _MOST_SUMS: Final = 72
 _LARGEST: Final = 2**31
-_TEAM: Final = 32
+_SIDE: Final = 32
 """Warps of a block that add up what threads have come to, and lanes of a warp."""
 
 
@@ -89,14 +89,14 @@ def kernel_sums(
             "\n".join(_totals(lanes)),
             ("sums", "totals"),
             ("slots", "count"),
-            _TEAM * _TEAM,
+            _SIDE * _SIDE,
             "The sums of all lines.",
             "what threads have come to, in a fixed order",
         ),
         (Place(partial),),
         (Place(result),),
         [slots, result.type.size],
-        -(-result.type.size // _TEAM),
+        -(-result.type.size // _SIDE),
     )
 
 
@@ -152,8 +152,8 @@ def _sums(lanes: Lanes, down: Along, right: Along) -> list[str]:
                 *(f"{name} = registers_{wide}({n})" for name in sums),
                 f"for lane in range({n}):",
                 *(f"    {name}[lane] = {wide}(0)" for name in sums),
-                "for turn in range(each):",
-                "    number = slot * each + turn",
+                "for iteration in range(each):",
+                "    number = slot * each + iteration",
                 "    if number < lines:",
                 "        row = remainder(number, rows)",
                 "        image = quotient(number, rows)",
@@ -173,18 +173,18 @@ def _sums(lanes: Lanes, down: Along, right: Along) -> list[str]:
 def _totals(lanes: Lanes) -> list[str]:
     wide = lanes.wide
     return [
-        f"member = remainder(thread_index(), {_TEAM})",
-        f"warp = quotient(thread_index(), {_TEAM})",
-        f"at = block_index() * {_TEAM} + member",
-        f"own = shared_{wide}({_TEAM * _TEAM})",
+        f"member = remainder(thread_index(), {_SIDE})",
+        f"warp = quotient(thread_index(), {_SIDE})",
+        f"at = block_index() * {_SIDE} + member",
+        f"own = shared_{wide}({_SIDE * _SIDE})",
         f"total = {wide}(0)",
         "if at < count:",
-        f"    for turn in range(quotient(slots + {_TEAM - 1} - warp, {_TEAM})):",
-        f"        total = total + sums[(turn * {_TEAM} + warp) * count + at]",
-        f"own[warp * {_TEAM} + member] = total",
+        f"    for iteration in range(quotient(slots + {_SIDE - 1} - warp, {_SIDE})):",
+        f"        total = total + sums[(iteration * {_SIDE} + warp) * count + at]",
+        f"own[warp * {_SIDE} + member] = total",
         "barrier()",
         "if (warp == 0) and (at < count):",
-        f"    for other in range(1, {_TEAM}):",
-        f"        total = total + own[other * {_TEAM} + member]",
+        f"    for other in range(1, {_SIDE}):",
+        f"        total = total + own[other * {_SIDE} + member]",
         f"    totals[at] = {lanes.element('total')}",
     ]

@@ -1,9 +1,9 @@
-"""Loops whose elements end by themselves: a ``while_loop`` that ``vmap`` has mapped.
+"""A while loop per element, in place of a ``while_loop`` that ``vmap`` has mapped.
 
-The mapped loop goes on as long as any element does, and each value stays as it is for
-the elements that have ended: ``select(goes_on, following, current)``. Where the body is
-elementwise, each element can have a thread, which leaves the loop when its own element
-has ended; no thread waits for another, and nothing is reduced.
+The mapped loop iterates until all elements are done, and keeps the values of those that
+are: ``select(goes_on, following, current)``. If the body is elementwise, each element
+gets a thread with a loop of its own, which ends when that element is done: no thread
+waits for another, and the reduction of the condition goes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from arrayfn.lowering.steps import LoopStep, NestStep, PlanStep
 
 
 @dataclass(frozen=True)
-class OwnEnds:
-    """The body without the condition of all, and which value is that of each."""
+class PerElementWhile:
+    """The body without the reduced condition.
+
+    ``mask`` is the number of the carried value that is an element's condition.
+    """
 
     body: Program
     mask: int
 
 
-def own_ends(equation: Equation) -> OwnEnds | None:
-    """How elements of a ``while_loop`` end by themselves, if they do."""
+def per_element_while(equation: Equation) -> PerElementWhile | None:
+    """``equation`` as a while loop per element; None if it is not of this form."""
     if equation.primitive.name != "while_loop":
         return None
     body: Program = equation.params["body_program"]
@@ -56,7 +59,7 @@ def own_ends(equation: Equation) -> OwnEnds | None:
     if any(goes_on in eq.inputs for eq in equations) or goes_on in following:
         return None
     rest = Program(body.name, body.inputs[:-1], equations, tuple(following))
-    return OwnEnds(rest, number)
+    return PerElementWhile(rest, number)
 
 
 def _stays(
@@ -73,13 +76,13 @@ def _stays(
 
 def loop_of(
     equation: Equation,
-    ends: OwnEnds,
+    found: PerElementWhile,
     reads: Reads,
     storage: Storage,
     block: Callable[[Program], list[PlanStep]],
 ) -> LoopStep:
-    """The step of the loop, whose predicate is an element's own."""
-    body, consts = ends.body, equation.params["body_consts"]
+    """The step of the loop, whose predicate is one element's condition."""
+    body, consts = found.body, equation.params["body_consts"]
     operands: list[Var] = []
     for atom in equation.inputs[:-1]:
         assert isinstance(atom, Var)
@@ -94,7 +97,7 @@ def loop_of(
     results = list(equation.outputs[:-1])
     inner = body.inputs[consts:]
     carries = carried_values(inner, outputs, operands[consts:], results)
-    predicate = inner[ends.mask]
+    predicate = inner[found.mask]
     return LoopStep(steps, None, predicate, [], carries, operands, results, outputs)
 
 

@@ -1,13 +1,13 @@
-"""Nests that have few rows, or rows too long for a block, cut for all of the GPU.
+"""Splits nests of few rows, or of rows too long for a block, over the whole GPU.
 
-What becomes of a nest depends on its shapes alone:
+How a nest is split depends on its shapes alone:
 
 * the reduction of one stage becomes partial results of chunks, and their combination
   (``split``);
-* so do two stages that merge, as of ``logsumexp`` and of variances: each chunk has both
-  about a number of its own (``merged_parts``);
-* a nest of other stages becomes nests of fewer (``fission``): what they reduce is
-  written to memory, and read by those that follow.
+* so do two stages that merge, as in ``logsumexp`` and variances: the chunks compute
+  both, relative to numbers of their own (``merged_parts``);
+* a nest of other stages becomes nests of fewer stages by loop distribution
+  (``distribute``): reductions are written to memory, and read by the nests that follow.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from arrayfn.lowering.kernel_ir import (
 from arrayfn.lowering.titles import computed
 
 
-def cut(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
+def split_nest(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
     """``nest``, or the nests that together do the same on more of the GPU, in order."""
     schedule = choose(nest, gpu)
     if not isinstance(schedule, (Rows, Columns)) or nest.is_in_order:
@@ -56,13 +56,14 @@ def cut(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
     length = math.prod(a.extent for a in nest.axes if a.reduced)
     if length < 4 * gpu.chunk:
         return [nest]
-    return [part for piece in fission(nest) for part in cut(piece, gpu)]
+    return [part for piece in distribute(nest) for part in split_nest(piece, gpu)]
 
 
-def fission(nest: Nest) -> list[Nest]:
-    """Nests for each stage, or two that merge, one for elements, one for what is outer.
+def distribute(nest: Nest) -> list[Nest]:
+    """Loop distribution: a nest for each stage or two that merge, one for the elements.
 
-    What is two stages that merge, and no more, becomes a nest for each.
+    Values outside the reduced axes get a nest, too. A nest that is just two stages that
+    merge becomes a nest for each stage.
     """
     merges = () if merge_of_all(nest) else merges_of(nest, squares=True)
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced]

@@ -13,9 +13,9 @@ from typing import Final
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.config import GpuConfig
-from arrayfn.lowering.cuda.products.thin_halves import PIECE, HalvesTile, halves_text
-from arrayfn.lowering.cuda.products.thin_singles import LANES, SinglesTile, singles_text
-from arrayfn.lowering.cuda.products.thin_tiles import ThinTile
+from arrayfn.lowering.cuda.products.skinny_half import PIECE, HalfTile, half_text
+from arrayfn.lowering.cuda.products.skinny_single import LANES, SingleTile, single_text
+from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
@@ -41,7 +41,7 @@ _STEP: Final = 8  # what is summed over is a multiple of
 
 
 @dataclass(frozen=True, slots=True)
-class ThinProduct:
+class SkinnyProduct:
     """``c[m, n] = a[m, k] @ b[k, n]`` with few rows: strides along these axes.
 
     The rows of b lie ``ldb`` apart; if it is ``turned`` its columns do.
@@ -62,17 +62,17 @@ class ThinProduct:
 
     def fits(self, gpu: GpuConfig) -> bool:
         """Whether a kernel computes it: it is large, and of vectors."""
-        fewest, most = _FEWEST, gpu.thin_rows
+        fewest, most = _FEWEST, gpu.skinny_rows
         if self.is_half:
             is_faster = self.turned or self.nbytes < _MOST_HALVES
             fewest, most = 1, most if is_faster and self.a_step == 1 else 0
-        is_thin = fewest <= self.m <= min(most, self.n - 1)
+        is_skinny = fewest <= self.m <= min(most, self.n - 1)
         along = (self.a.offset, self.a_row) if self.a_step == 1 else ()
         last = self.k if self.turned else self.n
         starts = (self.b.offset, self.ldb, self.k, last, *along)
         lanes = PIECE if self.is_half else LANES
         whole = not any(start % lanes for start in starts) and not self.k % _STEP
-        return is_thin and whole and self.nbytes >= gpu.thin_bytes
+        return is_skinny and whole and self.nbytes >= gpu.skinny_bytes
 
     @property
     def nbytes(self) -> int:
@@ -86,20 +86,20 @@ class ThinProduct:
 
     def call(self, gpu: GpuConfig) -> WrittenCall:
         """Its launch."""
-        tile: ThinTile
+        tile: SkinnyTile
         if self.is_half:
-            tile = halves_tile(self, gpu)
-            made = halves_text(tile)
+            tile = half_tile(self, gpu)
+            made = half_text(tile)
         else:
-            tile = singles_tile(self, gpu)
-            made = singles_text(tile)
+            tile = single_tile(self, gpu)
+            made = single_text(tile)
         integers = (self.m, self.n, self.k, self.a_row, self.a_step, self.ldb)
         lies = (self.c_row, self.c_column, tile.part(self.k))
         blocks = tile.blocks(self.n)
         return WrittenCall(made, [self.a, self.b], [self.c], integers + lies, blocks)
 
 
-def thin_product(call: LibraryCall, gpu: GpuConfig) -> WrittenCall | None:
+def skinny_product(call: LibraryCall, gpu: GpuConfig) -> WrittenCall | None:
     """The launch for the product ``call``; None where the library is to compute it."""
     p = call.integers
     if call.provider not in _PROVIDERS or p["batch"] != 1 or not gpu.most_cluster:
@@ -111,15 +111,15 @@ def thin_product(call: LibraryCall, gpu: GpuConfig) -> WrittenCall | None:
     a_strides = (1, lda) if turned_a else (lda, 1)
     b_strides = (ldb, 1) if turned_b else (1, ldb)  # as rows of b.T
     for made in (
-        ThinProduct(m, n, k, a, *a_strides, b, ldb, turned_b, c, ldc, 1),
-        ThinProduct(n, m, k, b, *b_strides, a, lda, not turned_a, c, 1, ldc),
+        SkinnyProduct(m, n, k, a, *a_strides, b, ldb, turned_b, c, ldc, 1),
+        SkinnyProduct(n, m, k, b, *b_strides, a, lda, not turned_a, c, 1, ldc),
     ):
         if made.fits(gpu):
             return made.call(gpu)
     return None
 
 
-def singles_tile(product: ThinProduct, gpu: GpuConfig) -> SinglesTile:
+def single_tile(product: SkinnyProduct, gpu: GpuConfig) -> SingleTile:
     """The tile of a matrix of float32."""
     rows, along = power_of_two(product.m), product.a_step == 1
     if not along:
@@ -127,7 +127,7 @@ def singles_tile(product: ThinProduct, gpu: GpuConfig) -> SinglesTile:
     starts = (product.a.offset, product.a_step, product.m)
     whole = product.a_row == 1 and not any(start % LANES for start in starts)
     tiles = (
-        SinglesTile(
+        SingleTile(
             rows,
             cluster=cluster,
             groups=groups,
@@ -140,17 +140,17 @@ def singles_tile(product: ThinProduct, gpu: GpuConfig) -> SinglesTile:
             (2, 1), _clusters(gpu), _TURNED_GROUPS if product.turned else _GROUPS
         )
         # Of many rows, loads of a take as much time, and power, as products do.
-        if vectors > 1 or product.turned or rows < gpu.thin_rows
+        if vectors > 1 or product.turned or rows < gpu.skinny_rows
     )
     best = min(tiles, key=partial(_cost, product, gpu))
     return replace(best, stages=min(_STAGES, gpu.shared_bytes // best.stage_bytes))
 
 
-def halves_tile(product: ThinProduct, gpu: GpuConfig) -> HalvesTile:
+def half_tile(product: SkinnyProduct, gpu: GpuConfig) -> HalfTile:
     """The tile of a matrix of halves."""
     given, made = (short_name(x.array.type.dtype) for x in (product.b, product.c))
     tiles = (
-        HalvesTile(
+        HalfTile(
             power_of_two(product.m),
             cluster=cluster,
             rounded=made if made in HALVES else "",
@@ -171,7 +171,7 @@ def _clusters(gpu: GpuConfig) -> list[int]:
     return [size for size in (1, 2, 4, 8) if size <= max(1, gpu.most_cluster)]
 
 
-def _cost(product: ThinProduct, gpu: GpuConfig, tile: ThinTile) -> float:
+def _cost(product: SkinnyProduct, gpu: GpuConfig, tile: SkinnyTile) -> float:
     """About the bytes that could be read in the time that the product takes.
 
     What runs at once takes as long as its part of the matrix, or, where it is less than

@@ -1,7 +1,7 @@
-"""GPU memory for arrays: blocks that died are given again. See ``blocks``.
+"""The caching allocator of GPU memory: freed blocks are reused (``free_lists``).
 
-``Stock.block`` gives memory as an address and an object that it dies with; ``take`` and
-``give`` are for memory that someone frees by hand.
+``CachingAllocator.block`` allocates an address and an object whose destructor frees it;
+``take`` and ``give`` are for memory that is freed explicitly.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
-from arrayfn.backends.cuda import blocks
-from arrayfn.backends.cuda.blocks import DeviceMemory, Shelf
+from arrayfn.backends.cuda import free_lists
+from arrayfn.backends.cuda.free_lists import DeviceMemory, FreeList
 from arrayfn.backends.cuda.memory import LARGEST_IDLE, block_size
 from arrayfn.backends.native import Routine
 from arrayfn.backends.native.code import native_address
@@ -27,8 +27,8 @@ FUNCTIONS: Final = {
 """What the native routines call, by the fields that hold the addresses."""
 
 
-class Stock:
-    """The shelves of one device, which no other thread uses: the GIL is held."""
+class CachingAllocator:
+    """The free lists of one device; the GIL serializes its users."""
 
     def __init__(
         self,
@@ -46,47 +46,47 @@ class Stock:
             pool=pool,
             **{field: addresses[name] for field, name in FUNCTIONS.items()},
         )
-        self._shelves: dict[int, int] = {}
+        self._free_lists: dict[int, int] = {}
         self._given: dict[int, int] = {}
-        self._take = _function(blocks.shelf_take)
-        self._give = _function(blocks.shelf_give)
-        self._clear = _function(blocks.shelf_clear)
-        self._object = _function(blocks.block_object)
-        self._share = _function(blocks.block_share)
+        self._take = _function(free_lists.free_list_take)
+        self._give = _function(free_lists.free_list_give)
+        self._clear = _function(free_lists.free_list_clear)
+        self._object = _function(free_lists.block_object)
+        self._share = _function(free_lists.block_share)
 
     @property
     def idle_bytes(self) -> int:
-        """How much is on the shelves."""
+        """Bytes in all free lists."""
         return self._memory.idle_bytes
 
-    def shelf(self, nbytes: int) -> int:
-        """The address of the shelf that has blocks for ``nbytes``."""
+    def free_list(self, nbytes: int) -> int:
+        """The address of the free list of the blocks that ``nbytes`` fit in."""
         size = block_size(nbytes)
-        known = self._shelves.get(size)
+        known = self._free_lists.get(size)
         if known is not None:
             return known
-        shelf = immortal(Shelf)
+        free_list = immortal(FreeList)
         memory = ctypes.addressof(self._memory)
-        shelf.set(size=size, keeps=size <= LARGEST_IDLE, memory=memory)
-        self._shelves[size] = made = ctypes.addressof(shelf)
+        free_list.set(size=size, keeps=size <= LARGEST_IDLE, memory=memory)
+        self._free_lists[size] = made = ctypes.addressof(free_list)
         return made
 
     def block(self, nbytes: int) -> tuple[int, object] | None:
-        """Memory and the object that it dies with; None if there is none."""
-        shelf = self.shelf(nbytes)
-        pointer = self._take(shelf)
-        return (pointer, self._object(shelf, pointer)) if pointer else None
+        """An address and the object that frees it; None if memory is exhausted."""
+        free_list = self.free_list(nbytes)
+        pointer = self._take(free_list)
+        return (pointer, self._object(free_list, pointer)) if pointer else None
 
     def take(self, nbytes: int) -> int:
-        """Memory that is given back by hand; 0 if there is none."""
-        shelf = self.shelf(nbytes)
-        pointer: int = self._take(shelf)
+        """Memory for ``give`` to free; 0 if memory is exhausted."""
+        free_list = self.free_list(nbytes)
+        pointer: int = self._take(free_list)
         if pointer:
-            self._given[pointer] = shelf
+            self._given[pointer] = free_list
         return pointer
 
     def give(self, pointer: int) -> None:
-        """Give back what was taken."""
+        """Free what ``take`` allocated."""
         self._give(self._given.pop(pointer), pointer)
 
     def share(self, owner: object) -> None:
@@ -94,14 +94,14 @@ class Stock:
         self._share(id(owner))
 
     def clear(self) -> None:
-        """Give what is on the shelves back to the driver."""
-        for shelf in self._shelves.values():
-            self._clear(shelf)
+        """Return all idle blocks to the driver."""
+        for free_list in self._free_lists.values():
+            self._clear(free_list)
 
 
 @cache
 def _function(routine: Routine[..., Any]) -> Callable[..., Any]:
     """A native routine as a function of integers; the GIL stays held."""
-    result = ctypes.py_object if routine is blocks.block_object else ctypes.c_int64
+    result = ctypes.py_object if routine is free_lists.block_object else ctypes.c_int64
     words = [ctypes.c_int64] * routine.arity
     return ctypes.PYFUNCTYPE(result, *words)(native_address(routine))

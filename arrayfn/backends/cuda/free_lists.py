@@ -1,11 +1,12 @@
-"""Blocks of GPU memory that died, kept for the next array: native routines.
+"""Free lists of GPU memory, from which the next arrays are allocated: native routines.
 
-A *shelf* has the idle blocks of one size, lowest address first (a binary heap); all
-shelves belong to a *stock*. A *block* object is a capsule around an address, whose
-context is its shelf: when it dies, the memory goes back there. Work is in the order of
-one stream, so what was enqueued before has done with it. All of this holds the GIL.
+A *free list* holds the idle blocks of one size, lowest address first (a binary heap);
+all of a device's belong to its caching allocator. A block's object is a capsule around
+its address whose context is the free list; its destructor returns the block there. All
+work is enqueued on one stream, so what still uses the block runs before what reuses it.
+The routines run under the GIL.
 
-Shelves and the stock are never freed: blocks may die when nothing else is left.
+Free lists and the allocator are never freed: arrays may die after everything else.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from arrayfn.backends.native.python_objects import (
 from arrayfn.backends.native.structures import Array, Struct, i32
 
 FIRST_CAPACITY: Final = 16
-SHARED: Final = 1  # added to a block's shelf: another library has seen the memory
+SHARED: Final = 1  # added to a capsule's context: another library has seen the memory
 
 
 class DeviceMemory(Struct):
-    """A device's memory: what is on the shelves, and the driver's functions."""
+    """A device's memory: what is on the free lists, and the driver's functions."""
 
-    idle_bytes: int  # on all shelves
+    idle_bytes: int  # in all free lists
     most_idle: int  # from here on, dead blocks go back to the driver
     context: int
     stream: int
@@ -41,7 +42,7 @@ class DeviceMemory(Struct):
     synchronize: Callable[[], i32]
 
 
-class Shelf(Struct):
+class FreeList(Struct):
     """The idle blocks of one size."""
 
     size: int  # of its blocks
@@ -56,12 +57,12 @@ realloc = CFunction[[Array[int], int], Array[int] | None]("realloc")
 
 
 @native
-def shelf_take(shelf: Shelf) -> int:
-    """The lowest block of a shelf, or else a new one; 0 if there is no memory."""
-    last = shelf.count - 1
+def free_list_take(free_list: FreeList) -> int:
+    """The lowest block of a free list, or else a new one; 0 if there is no memory."""
+    last = free_list.count - 1
     if last < 0:
-        return shelf_new_block(shelf)
-    blocks = shelf.blocks
+        return free_list_new_block(free_list)
+    blocks = free_list.blocks
     lowest = blocks[0]
     moved = blocks[last]
     index = 0
@@ -75,42 +76,42 @@ def shelf_take(shelf: Shelf) -> int:
         index = child
         child = 2 * index + 1
     blocks[index] = moved
-    shelf.count = last
-    shelf.memory.idle_bytes -= shelf.size
+    free_list.count = last
+    free_list.memory.idle_bytes -= free_list.size
     return lowest
 
 
 @native
-def shelf_new_block(shelf: Shelf) -> int:
+def free_list_new_block(free_list: FreeList) -> int:
     """A block from the driver; 0 if it has none."""
-    memory = shelf.memory
+    memory = free_list.memory
     result = local(int, 1)
     if memory.set_current(memory.context):
         return 0
-    if memory.allocate(result, shelf.size, memory.pool, memory.stream):
+    if memory.allocate(result, free_list.size, memory.pool, memory.stream):
         return 0
     return result[0]
 
 
 @native
-def shelf_give(shelf: Shelf, block: int) -> None:
-    """Put a block that died on its shelf, or give it back to the driver."""
-    memory = shelf.memory
-    if shelf.keeps == 0 or memory.idle_bytes >= memory.most_idle:
+def free_list_give(free_list: FreeList, block: int) -> None:
+    """Put a block that died on its free list, or give it back to the driver."""
+    memory = free_list.memory
+    if free_list.keeps == 0 or memory.idle_bytes >= memory.most_idle:
         block_free(memory, block)
         return
-    index = shelf.count
-    if index == shelf.capacity:
+    index = free_list.count
+    if index == free_list.capacity:
         grown = 2 * index + FIRST_CAPACITY
-        larger = realloc(shelf.blocks, size_of(int) * grown)
+        larger = realloc(free_list.blocks, size_of(int) * grown)
         if larger is None:
             block_free(memory, block)
             return
-        shelf.blocks = larger
-        shelf.capacity = grown
-    shelf.count = index + 1
-    memory.idle_bytes += shelf.size
-    blocks = shelf.blocks
+        free_list.blocks = larger
+        free_list.capacity = grown
+    free_list.count = index + 1
+    memory.idle_bytes += free_list.size
+    blocks = free_list.blocks
     while index > 0:
         parent = (index - 1) >> 1
         if blocks[parent] <= block:
@@ -121,12 +122,12 @@ def shelf_give(shelf: Shelf, block: int) -> None:
 
 
 @native
-def shelf_clear(shelf: Shelf) -> None:
-    """Give all blocks of a shelf back to the driver."""
-    for k in range(shelf.count):
-        block_free(shelf.memory, shelf.blocks[k])
-    shelf.memory.idle_bytes -= shelf.count * shelf.size
-    shelf.count = 0
+def free_list_clear(free_list: FreeList) -> None:
+    """Give all blocks of a free list back to the driver."""
+    for k in range(free_list.count):
+        block_free(free_list.memory, free_list.blocks[k])
+    free_list.memory.idle_bytes -= free_list.count * free_list.size
+    free_list.count = 0
 
 
 @native
@@ -137,11 +138,11 @@ def block_free(memory: DeviceMemory, block: int) -> None:
 
 
 @native
-def block_object(shelf: Shelf, block: int) -> PyObject | None:
+def block_object(free_list: FreeList, block: int) -> PyObject | None:
     """The object that a block dies with; None with an exception set without memory."""
     made = PyCapsule_New(block, None, block_die)
     if made is not None:
-        PyCapsule_SetContext(made, cast(int, shelf))
+        PyCapsule_SetContext(made, cast(int, free_list))
     return made
 
 
@@ -149,12 +150,12 @@ def block_object(shelf: Shelf, block: int) -> PyObject | None:
 def block_die(made: PyObject) -> None:
     """The destructor of a block's object."""
     context = PyCapsule_GetContext(made)
-    shelf = cast(Shelf, context & ~SHARED)
+    free_list = cast(FreeList, context & ~SHARED)
     if context & SHARED:
         # Another library's work on it may not have run yet.
-        shelf.memory.set_current(shelf.memory.context)
-        shelf.memory.synchronize()
-    shelf_give(shelf, PyCapsule_GetPointer(made, None))
+        free_list.memory.set_current(free_list.memory.context)
+        free_list.memory.synchronize()
+    free_list_give(free_list, PyCapsule_GetPointer(made, None))
 
 
 @native

@@ -1,4 +1,4 @@
-"""Values that blocks post for those that begin later, and scans in parts of rows."""
+"""Look-back flags, work queues, and scans in parts of rows."""
 
 from dataclasses import replace
 
@@ -21,22 +21,22 @@ from tests.lowered_on_gpu import lowered
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
 HEAD = """
 from arrayfn.lowering.cuda.vocabulary import (
-    block_index, fence, post_c64, post_f32, post_f64, post_i8, posted_c64, posted_f32,
-    posted_f64, posted_i8, postings_c64x4, postings_f32x4, postings_f64x4,
-    postings_i8x4, registers_c64, registers_f32, registers_f64, registers_i8,
-    thread_index, ticket,
+    block_index, dynamic_block_id, fence, publish_c64, publish_f32, publish_f64,
+    publish_i8, registers_c64, registers_f32, registers_f64, registers_i8, thread_index,
+    wait_for_c64, wait_for_c64x4, wait_for_f32, wait_for_f32x4, wait_for_f64,
+    wait_for_f64x4, wait_for_i8, wait_for_i8x4,
 )
 
-def kernel(x, out, board, blocks):
-    number = ticket(board, blocks)
+def kernel(x, out, flag_buffer, blocks):
+    number = dynamic_block_id(flag_buffer, blocks)
     i = thread_index()
 """
 RUNNING = """
     if i == 0:
         before = x[number]
         if number > 0:
-            before = before + posted_T(board, number - 1)
-        post_T(board, number, before)
+            before = before + wait_for_T(flag_buffer, number - 1)
+        publish_T(flag_buffer, number, before)
         out[number] = before
 """
 
@@ -45,27 +45,29 @@ THROUGH_MEMORY = """
     if i == 0:
         before = x[number]
         if number > 0:
-            number = number + posted_i8(board, number - 1) - 1
+            number = number + wait_for_i8(flag_buffer, number - 1) - 1
             fence()
             before = before + out[number - 1]
         out[number] = before
         fence()
-        post_i8(board, number, 1)
+        publish_i8(flag_buffer, number, 1)
 """
 
 
-def run(body, blocks, dtype=np.float32, board=None):
-    """The result of ``body`` on 0, 1, ... and a board."""
+def run(body, blocks, dtype=np.float32, flag_buffer=None):
+    """The result of ``body`` on 0, 1, ... and a flag buffer."""
     x = np.arange(blocks).astype(dtype)
     out = np.zeros(blocks, dtype)
-    board = np.zeros(1 + 4 * blocks, np.uint64) if board is None else board
-    pointers = [Pointer(x), Pointer(out), Pointer(board)]
+    flag_buffer = (
+        np.zeros(1 + 4 * blocks, np.uint64) if flag_buffer is None else flag_buffer
+    )
+    pointers = [Pointer(x), Pointer(out), Pointer(flag_buffer)]
     launch(HEAD + body, "kernel", blocks, 32, [*pointers, blocks])
     return out
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "c64"])
-def test_what_a_block_posts_those_after_it_find(dtype):
+def test_what_a_block_publishes_those_after_it_find(dtype):
     kind = {"f32": "f4", "f64": "f8", "i8": "i1", "c64": "c8"}[dtype]
     out = run(RUNNING.replace("_T", f"_{dtype}"), 6, kind)
     assert out.tolist() == [0, 1, 3, 6, 10, 15]
@@ -78,12 +80,12 @@ def test_several_places_are_asked_for_at_once(dtype):
     if i == 0:
         for k in range(4):
             values[k] = x[1]
-        postings_{dtype}x4(board, number % 2, 2, number, values)
-        post_{dtype}(board, number, x[number])
+        wait_for_{dtype}x4(flag_buffer, number % 2, 2, number, values)
+        publish_{dtype}(flag_buffer, number, x[number])
         out[number] = values[0] + values[1] + values[2] + values[3]
 """
     kind = {"f32": "f4", "f64": "f8", "i8": "i1", "c64": "c8"}[dtype]
-    # Every other place before, and 1 for each of four that is not there.
+    # Every other slot before, and 1 for each of four that is not there.
     assert run(body, 8, kind).tolist() == [4, 4, 3, 4, 4, 6, 7, 10]
 
 
@@ -91,107 +93,118 @@ def test_what_lies_in_memory_is_there_after_two_fences():
     assert run(THROUGH_MEMORY, 5).tolist() == [0, 1, 3, 6, 10]
 
 
-def test_a_board_serves_launch_after_launch():
-    board = np.zeros(7, np.uint64)
+def test_a_flag_buffer_serves_launch_after_launch():
+    flag_buffer = np.zeros(7, np.uint64)
     for turn in range(3):
-        out = run(RUNNING.replace("_T", "_f32"), 6, board=board)
+        out = run(RUNNING.replace("_T", "_f32"), 6, flag_buffer=flag_buffer)
         assert out.tolist() == [0, 1, 3, 6, 10, 15]
-        assert int(board[0]) == (turn + 1) << 32
+        assert int(flag_buffer[0]) == (turn + 1) << 32
 
 
 def test_blocks_that_run_at_once_wait_for_later_ones():
     body = """
     if i == 0 and number < 3:
-        out[number] = posted_f32(board, number + 1)
+        out[number] = wait_for_f32(flag_buffer, number + 1)
     if i == 1:
-        post_f32(board, number, x[number])
+        publish_f32(flag_buffer, number, x[number])
 """
     x, out = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
     pointers = [Pointer(x), Pointer(out), Pointer(np.zeros(9, np.uint64))]
     launch(HEAD + body, "kernel", 4, 32, [*pointers, 4], cooperative=True)
     assert out.tolist() == [1, 2, 3, 0]
-    with pytest.raises(EmulationError, match="place 1 of argument 2, which no block"):
+    with pytest.raises(EmulationError, match="slot 1 of argument 2, which no block"):
         launch(HEAD + body, "kernel", 4, 32, [*pointers, 4])
 
 
 def test_blocks_take_numbers_until_there_are_none():
     text = """
-from arrayfn.lowering.cuda.vocabulary import close_board, take, thread_index
+from arrayfn.lowering.cuda.vocabulary import (
+    end_work_queue, next_work_item, thread_index,
+)
 
-def kernel(out, board, count, blocks):
+def kernel(out, flag_buffer, count, blocks):
     if thread_index() == 0:
-        number = take(board, 1, 2)
+        number = next_work_item(flag_buffer, 1, 2)
         while number < count:
             out[number] = out[number] + 1
             out[number + 1] = out[number + 1] + 2
-            number = take(board, 1, 2)
-        close_board(board, 1, blocks)
+            number = next_work_item(flag_buffer, 1, 2)
+        end_work_queue(flag_buffer, 1, blocks)
 """
-    out, board = np.zeros(10, np.int64), np.zeros(2, np.uint64)
+    out, flag_buffer = np.zeros(10, np.int64), np.zeros(2, np.uint64)
     for turn in range(1, 3):
-        launch(text, "kernel", 3, 32, [Pointer(out), Pointer(board), 10, 3])
+        launch(text, "kernel", 3, 32, [Pointer(out), Pointer(flag_buffer), 10, 3])
         assert out.tolist() == [turn, 2 * turn] * 5
-        assert board.tolist() == [turn << 32, 0]
+        assert flag_buffer.tolist() == [turn << 32, 0]
 
 
-def test_a_board_is_opened_before_anything_is_posted():
+def test_a_launch_is_known_before_anything_is_published():
     text = """
 from arrayfn.lowering.cuda.vocabulary import (
-    close_board, open_board, post_f32, posted_f32, take, thread_index,
+    begin_work_queue, end_work_queue, next_work_item, publish_f32, thread_index,
+    wait_for_f32,
 )
 
-def kernel(out, board, count, blocks):
+def kernel(out, flag_buffer, count, blocks):
     if thread_index() == 0:
-        open_board(board)
-        number = take(board, 5, 1)
+        begin_work_queue(flag_buffer)
+        number = next_work_item(flag_buffer, 5, 1)
         while number < count:
-            post_f32(board, number, number)
-            out[number] = posted_f32(board, number // 2)
-            number = take(board, 5, 1)
-        close_board(board, 5, blocks)
+            publish_f32(flag_buffer, number, number)
+            out[number] = wait_for_f32(flag_buffer, number // 2)
+            number = next_work_item(flag_buffer, 5, 1)
+        end_work_queue(flag_buffer, 5, blocks)
 """
-    out, board = np.zeros(4, np.float32), np.zeros(6, np.uint64)
-    pointers = [Pointer(out), Pointer(board)]
+    out, flag_buffer = np.zeros(4, np.float32), np.zeros(6, np.uint64)
+    pointers = [Pointer(out), Pointer(flag_buffer)]
     for turn in range(1, 3):
         launch(text, "kernel", 3, 32, [*pointers, 4, 3])
         assert out.tolist() == [0, 0, 1, 1]
-        assert board[[0, 5]].tolist() == [turn << 32, 0]
-    text = text.replace("        open_board(board)\n", "")
-    with pytest.raises(EmulationError, match="before a ticket, or open_board"):
+        assert flag_buffer[[0, 5]].tolist() == [turn << 32, 0]
+    text = text.replace("        begin_work_queue(flag_buffer)\n", "")
+    with pytest.raises(
+        EmulationError, match="before dynamic_block_id or begin_work_queue"
+    ):
         launch(text, "kernel", 3, 32, [*pointers, 4, 3])
 
 
 REPORTED = {
-    "a value that no block before posts": ("posted_f32(board, 5)", "no block"),
-    "a value of an earlier launch": ("posted_f32(board, number)", "no block before"),
-    "a place outside": ("posted_f32(board, 100)", "lies outside"),
+    "a value that no block before publishes": (
+        "wait_for_f32(flag_buffer, 5)",
+        "no block",
+    ),
+    "a value of an earlier launch": (
+        "wait_for_f32(flag_buffer, number)",
+        "no block before",
+    ),
+    "a slot outside": ("wait_for_f32(flag_buffer, 100)", "lies outside"),
 }
 
 
 @pytest.mark.parametrize("case", REPORTED)
 def test_what_never_comes_is_reported(case):
     value, message = REPORTED[case]
-    board = np.zeros(7, np.uint64)
-    run(RUNNING.replace("_T", "_f32"), 6, board=board)
+    flag_buffer = np.zeros(7, np.uint64)
+    run(RUNNING.replace("_T", "_f32"), 6, flag_buffer=flag_buffer)
     with pytest.raises(EmulationError, match=message):
-        run(f"    out[number] = {value}\n", 6, board=board)
+        run(f"    out[number] = {value}\n", 6, flag_buffer=flag_buffer)
 
 
-def test_of_several_places_the_one_that_never_comes_is_reported():
+def test_of_several_slots_the_one_that_never_comes_is_reported():
     body = """
     values = registers_f32(4)
     if i == 0:
-        post_f32(board, number, x[number])
+        publish_f32(flag_buffer, number, x[number])
         if number == 2:
-            postings_f32x4(board, 0, 1, 5, values)
+            wait_for_f32x4(flag_buffer, 0, 1, 5, values)
 """
-    with pytest.raises(EmulationError, match="block 2 waits for place 3"):
+    with pytest.raises(EmulationError, match="block 2 waits for slot 3"):
         run(body, 4)
 
 
-def test_a_place_is_posted_to_once():
-    with pytest.raises(EmulationError, match="posted to twice"):
-        run("    post_f32(board, 0, x[0])\n", 2)
+def test_a_slot_is_published_once():
+    with pytest.raises(EmulationError, match="published twice"):
+        run("    publish_f32(flag_buffer, 0, x[0])\n", 2)
 
 
 # A GPU so small that a part is 256 elements of 32 bits.
@@ -231,7 +244,7 @@ def scanned(case, gpu=PARTS):
 def test_parts_of_rows_equal_the_reference(case):
     program, compiled, x = scanned(case)
     (kernel,) = compiled.kernels
-    assert "ticket(board, blocks)" in kernel.source
+    assert "dynamic_block_id(flag_buffer, blocks)" in kernel.source
     (result,) = run_plan(compiled, [x])
     (expected,) = evaluate(program, [x])
     assert result.dtype == expected.dtype
@@ -267,7 +280,7 @@ FETCHED = replace(
     most_cluster=1,
     multiprocessors=2,
     part_blocks=2,
-    part_turns=0,
+    part_iterations=0,
     part_tiles=2,
     max_lanes=4,
 )
@@ -279,7 +292,7 @@ AHEAD = ["one row", "rows", "a batch", "groups of parts", "rows of groups", "gre
 def test_parts_that_are_fetched_ahead_equal_the_reference(case, together):
     program, compiled, x = scanned(case, FETCHED)
     (kernel,) = compiled.kernels
-    assert "take(board, counter, 1)" in kernel.source
+    assert "next_work_item(flag_buffer, counter, 1)" in kernel.source
     if together:  # blocks run side by side, and share the parts
         kernel = replace(kernel, cooperative=True)
         compiled = replace(compiled, kernels=(kernel,))
@@ -290,31 +303,31 @@ def test_parts_that_are_fetched_ahead_equal_the_reference(case, together):
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_a_board_is_as_before_when_all_parts_were_fetched(together):
+def test_a_flag_buffer_is_as_before_when_all_parts_were_fetched(together):
     _, compiled, x = scanned("one row", replace(FETCHED, part_slots=3))
     (kernel,), (step,) = compiled.kernels, compiled.plan.steps
     integers = [a for a in step.arguments if isinstance(a, int)]
     names = [p.name for p in kernel.parameters if p.kind == "i64"]
-    board = np.zeros(64, np.uint64)
+    flag_buffer = np.zeros(64, np.uint64)
     for turn in range(1, 4):
         out = np.zeros_like(x)
-        pointers = [Pointer(a.reshape(-1)) for a in (x, out, board)]
+        pointers = [Pointer(a.reshape(-1)) for a in (x, out, flag_buffer)]
         shape = kernel.source, kernel.name, step.items, kernel.threads
         launch(*shape, [*pointers, *integers], cooperative=together)
         np.testing.assert_allclose(out, np.cumsum(x, axis=1), rtol=1e-4, atol=1e-4)
         counter = integers[names.index("counter")]
-        assert board[[0, counter]].tolist() == [turn << 32, 0]
+        assert flag_buffer[[0, counter]].tolist() == [turn << 32, 0]
 
 
 def test_few_parts_are_not_fetched():
-    (kernel,) = scanned("one row", replace(FETCHED, part_turns=2))[1].kernels
-    assert "ticket(board, blocks)" in kernel.source
+    (kernel,) = scanned("one row", replace(FETCHED, part_iterations=2))[1].kernels
+    assert "dynamic_block_id(flag_buffer, blocks)" in kernel.source
 
 
 @pytest.mark.parametrize("case", ["backwards", "integers"])
 def test_parts_that_are_no_aligned_vectors_are_not_fetched(case):
     (kernel,) = scanned(case, FETCHED)[1].kernels
-    assert "ticket(board, blocks)" in kernel.source
+    assert "dynamic_block_id(flag_buffer, blocks)" in kernel.source
 
 
 @needs_compiler

@@ -21,7 +21,7 @@ INTEGERS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class ThinTile(ABC):
+class SkinnyTile(ABC):
     """How a kernel of up to ``rows`` rows is cut.
 
     A block has ``warps``; ``stages`` steps are on their way to them, or there. Blocks
@@ -69,8 +69,8 @@ class ThinTile(ABC):
         return self.stages * self.warps * self.stage
 
     @property
-    def sums(self) -> int:
-        """Of a warp, or a block."""
+    def accumulators(self) -> int:
+        """Accumulators per tile: those of a warp, which all warps of a block add up."""
         return self.rows * self.columns
 
     @property
@@ -81,7 +81,7 @@ class ThinTile(ABC):
     @property
     def share(self) -> int:
         """The results of a block of a cluster."""
-        return self.sums // self.cluster
+        return self.accumulators // self.cluster
 
     def part(self, k: int) -> int:
         """How much of ``k`` a block sums over."""
@@ -105,15 +105,15 @@ end = min_i64(first + part, k)"""
         if self.cluster == 1:
             return part
         return f"""{part}
-signals = signals_i64(1)
+mbarriers = mbarriers_i64(1)
 if thread == 0:
-    signal_init(signals, 1)
-    show_signals()
-    expect(signals, 0, {self.sums * 4})
+    mbarrier_init(mbarriers, 1)
+    fence_mbarrier_init()
+    mbarrier_expect_tx(mbarriers, 0, {self.accumulators * 4})
 cluster_arrive()
-received = shared_f32({self.sums})"""
+received = shared_f32({self.accumulators})"""
 
-    def by_turns(self, fetched: str, multiplied: str) -> str:
+    def pipelined(self, fetched: str, multiplied: str) -> str:
         """What warps do with their steps, each in memory of its own.
 
         ``fetched`` begins to copy what belongs to the step ``begin`` to ``place``, and
@@ -127,7 +127,7 @@ for slot in range({stages - 1}):
 {indented(fetched, 1)}
 slot = i64(0)
 for now in range(from_step, end, {self.step}):
-    await_copies({stages - 2})
+    cp_async_wait({stages - 2})
     warp_barrier()
     place = (warp * {stages} + remainder(slot + {stages - 1}, {stages})) * {stage}
     begin = now + {(stages - 1) * self.step}
@@ -135,16 +135,16 @@ for now in range(from_step, end, {self.step}):
     place = (warp * {stages} + slot) * {stage}
 {indented(multiplied, 1)}
     slot = remainder(slot + 1, {stages})
-await_copies(0)"""
+cp_async_wait(0)"""
 
     def added_up(self, held: str) -> str:
         """Adds up the sums of all warps, in their order, and those of the cluster."""
         joined = "cluster_wait()\n" if self.cluster > 1 else ""
         return f"""{joined}barrier()
-for number in range(thread, {self.sums}, {self.threads}):
+for number in range(thread, {self.accumulators}, {self.threads}):
     sum = {held}[number]
     for other in range(1, {self.warps}):
-        sum = sum + {held}[other * {self.sums} + number]
+        sum = sum + {held}[other * {self.accumulators} + number]
 {indented(self._given, 1)}{self._end}"""
 
     @property
@@ -154,7 +154,7 @@ for number in range(thread, {self.sums}, {self.threads}):
             return self._stored
         return f"""owner = quotient(number, {self.share})
 target = rank * {self.share} + remainder(number, {self.share})
-send_f32(received, target, sum, owner, signals, 0)"""
+dsmem_store_f32(received, target, sum, owner, mbarriers, 0)"""
 
     @property
     def _end(self) -> str:
@@ -162,7 +162,7 @@ send_f32(received, target, sum, owner, signals, 0)"""
         if self.cluster == 1:
             return ""
         return f"""
-await_signal(signals, 0, 0)
+mbarrier_wait(mbarriers, 0, 0)
 for at in range(thread, {self.share}, {self.threads}):
     sum = received[at]
     for other in range(1, {self.cluster}):
@@ -183,7 +183,7 @@ if m < rows and column < n:
         """The kernel of this text, for so many bytes of shared memory."""
         what = "c = a @ b.T" if self.turned else "c = a @ b"
         return Written(
-            "thin",
+            "skinny",
             body,
             ("a_in", "b_in", "c_out"),
             INTEGERS,
@@ -200,4 +200,7 @@ def all_lanes(count: int) -> str:
     """Begins what the lanes of a warp do ``count`` times in all, each for an ``at``."""
     if count < WARP:
         return f"if lane < {count}:\n    at = lane"
-    return f"for turn in unrolled({count // WARP}):\n    at = turn * {WARP} + lane"
+    return (
+        f"for iteration in unrolled({count // WARP}):\n"
+        f"    at = iteration * {WARP} + lane"
+    )

@@ -15,8 +15,8 @@ from arrayfn.backends.cuda.code import compile_ptx
 from arrayfn.backends.cuda.emulator import Pointer, launch
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from arrayfn.lowering.cuda.products.thin_halves import HalvesTile, halves_text
-from arrayfn.lowering.cuda.products.thin_singles import SinglesTile, singles_text
+from arrayfn.lowering.cuda.products.skinny_half import HalfTile, half_text
+from arrayfn.lowering.cuda.products.skinny_single import SingleTile, single_text
 from arrayfn.lowering.plan import Kernel, KernelCall
 from tests.common_functions import random
 from tests.lowered_on_gpu import lowered
@@ -27,7 +27,7 @@ needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_pac
 needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 
 # A GPU for which small matrices are large ones.
-EAGER = replace(GPU, thin_bytes=0, thin_rows=6, most_cluster=2)
+EAGER = replace(GPU, skinny_bytes=0, skinny_rows=6, most_cluster=2)
 
 
 def kernels_of(
@@ -39,60 +39,60 @@ def kernels_of(
     return [kernel.name for kernel in compiled.kernels]
 
 
-def multiplied(tile: SinglesTile, m: int, k: int, n: int) -> None:
+def multiplied(tile: SingleTile, m: int, k: int, n: int) -> None:
     """The product by a kernel of this tile, into a part of a larger array."""
     a, b = random(m, k), random(k, n, seed=1)
     c = np.full((m, n + 4), np.nan, np.float32)
-    kernel = singles_text(tile).kernel("thin_0", ["f32"] * 3)
+    kernel = single_text(tile).kernel("skinny_0", ["f32"] * 3)
     given = a if tile.along else a.T.copy(), b.T.copy() if tile.turned else b, c
     strides = (k, 1) if tile.along else (1, m)
     arrays = [Pointer(x.reshape(-1), 0) for x in given]
     integers = [m, n, k, *strides, k if tile.turned else n, n + 4, 1, tile.part(k)]
     shape = tile.blocks(n), kernel.threads
     arguments = [*arrays, *integers]
-    launch(kernel.source, "thin_0", *shape, arguments, kernel.cluster)
+    launch(kernel.source, "skinny_0", *shape, arguments, kernel.cluster)
     assert np.isnan(c[:, n:]).all()
     np.testing.assert_allclose(c[:, :n], a.astype(float) @ b, rtol=1e-4, atol=1e-5)
 
 
 TILES = {
-    "columns": (SinglesTile(2, warps=1, stages=2), (2, 24, 4)),
+    "columns": (SingleTile(2, warps=1, stages=2), (2, 24, 4)),
     "columns of warps": (
-        SinglesTile(4, warps=2, stages=3, groups=2, cluster=2),
+        SingleTile(4, warps=2, stages=3, groups=2, cluster=2),
         (3, 72, 132),
     ),
-    "columns of lanes": (SinglesTile(4, warps=2, groups=1), (4, 12, 136)),
-    "columns, less ahead": (SinglesTile(4, warps=1, ahead=4, stages=2), (3, 72, 36)),
+    "columns of lanes": (SingleTile(4, warps=2, groups=1), (4, 12, 136)),
+    "columns, less ahead": (SingleTile(4, warps=1, ahead=4, stages=2), (3, 72, 36)),
     "columns, two vectors": (
-        SinglesTile(4, warps=2, stages=2, vectors=2, cluster=2),
+        SingleTile(4, warps=2, stages=2, vectors=2, cluster=2),
         (4, 136, 132),
     ),
     "columns, two vectors of few rows": (
-        SinglesTile(2, warps=1, stages=2, groups=8, vectors=2),
+        SingleTile(2, warps=1, stages=2, groups=8, vectors=2),
         (2, 72, 60),
     ),
     "columns, across": (
-        SinglesTile(8, warps=2, stages=2, vectors=2, along=False),
+        SingleTile(8, warps=2, stages=2, vectors=2, along=False),
         (4, 72, 68),
     ),
     "columns, across and apart": (
-        SinglesTile(4, warps=2, stages=2, along=False, apart=True),
+        SingleTile(4, warps=2, stages=2, along=False, apart=True),
         (2, 24, 8),
     ),
     "lines": (
-        SinglesTile(2, warps=2, stages=2, cluster=2, groups=8, turned=True),
+        SingleTile(2, warps=2, stages=2, cluster=2, groups=8, turned=True),
         (2, 136, 7),
     ),
     "lines, two vectors": (
-        SinglesTile(4, warps=1, stages=2, vectors=2, turned=True),
+        SingleTile(4, warps=1, stages=2, vectors=2, turned=True),
         (3, 72, 67),
     ),
     "lines, across": (
-        SinglesTile(4, warps=2, groups=8, turned=True, along=False),
+        SingleTile(4, warps=2, groups=8, turned=True, along=False),
         (4, 136, 19),
     ),
     "lines, across and apart": (
-        SinglesTile(4, warps=1, ahead=4, turned=True, along=False, apart=True),
+        SingleTile(4, warps=1, ahead=4, turned=True, along=False, apart=True),
         (3, 72, 3),
     ),
 }
@@ -105,13 +105,13 @@ def test_the_kernels_multiply_what_is_no_whole_tile(case: str) -> None:
 
 
 HALVES = {
-    "few columns": (HalvesTile(1, warps=1, stages=2), (1, 72, 32)),
-    "no whole strip": (HalvesTile(4, warps=2, stages=2, cluster=2), (3, 328, 40)),
-    "wider strips": (HalvesTile(16, warps=1, strip=64, deep=32), (11, 40, 72)),
-    "the widest": (HalvesTile(8, warps=2, strip=128, deep=16), (8, 56, 136)),
-    "turned": (HalvesTile(16, warps=2, stages=2, turned=True), (13, 136, 35)),
+    "few columns": (HalfTile(1, warps=1, stages=2), (1, 72, 32)),
+    "no whole strip": (HalfTile(4, warps=2, stages=2, cluster=2), (3, 328, 40)),
+    "wider strips": (HalfTile(16, warps=1, strip=64, deep=32), (11, 40, 72)),
+    "the widest": (HalfTile(8, warps=2, strip=128, deep=16), (8, 56, 136)),
+    "turned": (HalfTile(16, warps=2, stages=2, turned=True), (13, 136, 35)),
     "turned, of a cluster": (
-        HalvesTile(2, warps=1, stages=2, turned=True, cluster=2, dtype="f16"),
+        HalfTile(2, warps=1, stages=2, turned=True, cluster=2, dtype="f16"),
         (2, 200, 3),
     ),
 }
@@ -124,12 +124,12 @@ def test_halves_are_multiplied_by_tensor_cores(case: str) -> None:
     dtype = np.dtype(np.float16 if tile.dtype == "f16" else ml_dtypes.bfloat16)
     a, b = (random(*s, seed=s[0]).astype(dtype) for s in ((m, k), (k, n)))
     c = np.full((m, n + 4), np.nan, dtype)
-    kernel = halves_text(tile).kernel("thin_0", [tile.dtype] * 3)
+    kernel = half_text(tile).kernel("skinny_0", [tile.dtype] * 3)
     given = a, b.T.copy() if tile.turned else b, c
     arrays = [Pointer(x.view(np.uint16).reshape(-1), 0) for x in given]
     integers = [m, n, k, k, 1, k if tile.turned else n, n + 4, 1, tile.part(k)]
     shape = tile.blocks(n), kernel.threads
-    launch(kernel.source, "thin_0", *shape, [*arrays, *integers], kernel.cluster)
+    launch(kernel.source, "skinny_0", *shape, [*arrays, *integers], kernel.cluster)
     have = c.astype(np.float32)
     assert np.isnan(have[:, n:]).all()
     want = a.astype(np.float32) @ b.astype(np.float32)
@@ -143,14 +143,14 @@ def test_infinities_stay_in_their_columns() -> None:
     y[7, 3] = np.inf
     x = np.abs(random(2, 8))
     (result,) = run_plan(compiled, (x, y))
-    assert compiled.kernels[0].name == "thin_0"
+    assert compiled.kernels[0].name == "skinny_0"
     assert np.isposinf(result[:, 3]).all()
     assert np.isfinite(np.delete(result, 3, axis=1)).all()
 
 
 def test_large_matrices_are_read_once_for_few_rows() -> None:
-    assert kernels_of(4, 4096, 4096) == ["thin_0"]
-    assert kernels_of(16, 4096, 4096) == ["thin_0"]
+    assert kernels_of(4, 4096, 4096) == ["skinny_0"]
+    assert kernels_of(16, 4096, 4096) == ["skinny_0"]
     assert kernels_of(17, 4096, 4096) == ["gemm_f32"]
     assert kernels_of(1, 4096, 4096) == ["gemm_f32"]
     assert kernels_of(4, 512, 512) == ["gemm_f32"]
@@ -161,14 +161,14 @@ def test_large_matrices_are_read_once_for_few_rows() -> None:
 
 def test_few_rows_of_halves_are_multiplied_by_a_kernel() -> None:
     for dtype, name in ((np.float16, "gemm_f16"), (ml_dtypes.bfloat16, "gemm_bf16")):
-        assert kernels_of(1, 4096, 4096, dtype=dtype) == ["thin_0"]
-        assert kernels_of(16, 4096, 4096, dtype=dtype) == ["thin_0"]
+        assert kernels_of(1, 4096, 4096, dtype=dtype) == ["skinny_0"]
+        assert kernels_of(16, 4096, 4096, dtype=dtype) == ["skinny_0"]
         assert kernels_of(17, 4096, 4096, dtype=dtype) == [name]
         assert kernels_of(4, 4096, 4100, dtype=dtype) == [name]
-        assert kernels_of(4, 8192, 8192, dtype=dtype) == ["thin_0"]
+        assert kernels_of(4, 8192, 8192, dtype=dtype) == ["skinny_0"]
         assert kernels_of(4, 16384, 16384, dtype=dtype) == [name]
         by_transpose = kernels_of(4, 16384, 16384, dtype=dtype, turned=True)
-        assert by_transpose == ["thin_0"]
+        assert by_transpose == ["skinny_0"]
 
 
 FORMS = {
@@ -217,10 +217,10 @@ def test_parts_of_lines_that_are_read_together_are_128_bytes() -> None:
 @needs_compiler
 def test_the_kernels_compile_to_copies_vectors_and_fused_multiply_adds() -> None:
     columns, lines = (
-        compile_ptx(text.kernel("thin_0", ["f32"] * 3), (9, 0))
+        compile_ptx(text.kernel("skinny_0", ["f32"] * 3), (9, 0))
         for text in (
-            singles_text(SinglesTile(4)),
-            singles_text(SinglesTile(4, turned=True)),
+            single_text(SingleTile(4)),
+            single_text(SingleTile(4, turned=True)),
         )
     )
     assert ".local" not in columns + lines
@@ -255,7 +255,7 @@ def test_thin_products_on_a_gpu(form: str, dtype: Any) -> None:
         y = y.T.copy() if form in ("a @ b.T", "a row each") else y
         f = af.jit(product, device="cuda")
         kernels = f.lower(x, y).kernels
-        assert any(k.name == "thin_0" for k in kernels if isinstance(k, Kernel))
+        assert any(k.name == "skinny_0" for k in kernels if isinstance(k, Kernel))
         have = np.asarray(f(x, y))
         error = np.linalg.norm(have.astype(float) - wide)
         assert error <= bound * np.linalg.norm(wide)

@@ -1,4 +1,4 @@
-"""Sets of elements: runs of neighbours, ordered and apart; and who touches what."""
+"""Sets of elements as sorted, disjoint intervals; and which threads access what."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from arrayfn.lowering.verify.interpreter import Access
 from arrayfn.lowering.verify.numbers import Array, Lanes, Number, Symbol
 
 MOST: Final = 1 << 18
-"""Runs, or elements, that are told apart."""
+"""Intervals, or elements, that are told apart."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Runs:
+class Intervals:
     """The elements from each of ``starts`` to before that of ``stops``."""
 
     starts: Array
     stops: Array
 
     @staticmethod
-    def of(starts: Array, stops: Array) -> Runs:
-        """Runs that may overlap, and come in any order."""
+    def of(starts: Array, stops: Array) -> Intervals:
+        """Intervals that may overlap, and come in any order."""
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], np.maximum.accumulate(stops[order])
         first = np.ones(starts.size, bool)
         first[1:] = starts[1:] > ends[:-1]
         places = np.flatnonzero(first)
         last = np.append(places[1:] - 1, starts.size - 1)
-        return Runs(starts[places], ends[last]) if starts.size else NOTHING
+        return Intervals(starts[places], ends[last]) if starts.size else NOTHING
 
     @staticmethod
-    def one(start: int, stop: int) -> Runs:
+    def one(start: int, stop: int) -> Intervals:
         """One run; nothing if it is empty."""
         if stop <= start:
             return NOTHING
-        return Runs(np.array([start]), np.array([stop]))
+        return Intervals(np.array([start]), np.array([stop]))
 
     def __bool__(self) -> bool:
         return bool(self.starts.size)
 
-    def scaled(self, size: int, offset: int) -> Runs:
+    def scaled(self, size: int, offset: int) -> Intervals:
         """These elements of ``size`` bytes as bytes, from byte ``offset`` on."""
-        return Runs(self.starts * size + offset, self.stops * size + offset)
+        return Intervals(self.starts * size + offset, self.stops * size + offset)
 
-    def joined(self, other: Runs) -> Runs:
+    def joined(self, other: Intervals) -> Intervals:
         """What is in one of the two."""
         if not other:
             return self
         if not self:
             return other
         starts = np.concatenate([self.starts, other.starts])
-        return Runs.of(starts, np.concatenate([self.stops, other.stops]))
+        return Intervals.of(starts, np.concatenate([self.stops, other.stops]))
 
-    def missing(self, other: Runs) -> tuple[int, int] | None:
+    def missing(self, other: Intervals) -> tuple[int, int] | None:
         """The first elements of ``other`` that are not among these."""
         if not other:
             return None
@@ -68,10 +68,10 @@ class Runs:
             return None
         first = int(np.flatnonzero(~inside)[0])
         run = int(other.starts[first]), int(other.stops[first])
-        gaps = self.common(Runs.one(*run)).gaps(*run)
+        gaps = self.common(Intervals.one(*run)).gaps(*run)
         return int(gaps.starts[0]), int(gaps.stops[0])
 
-    def common(self, other: Runs) -> Runs:
+    def common(self, other: Intervals) -> Intervals:
         """What is in both."""
         if not self or not other:
             return NOTHING
@@ -80,28 +80,28 @@ class Runs:
         gaps = self.gaps(lowest, highest).joined(other.gaps(lowest, highest))
         return gaps.gaps(lowest, highest)
 
-    def without(self, start: int, stop: int) -> Runs:
+    def without(self, start: int, stop: int) -> Intervals:
         """These, but for what lies from ``start`` to ``stop``."""
         if not self or stop <= start:
             return self
         lowest, highest = int(self.starts[0]), int(self.stops[-1])
         if stop <= lowest or start >= highest:
             return self
-        kept = [Runs.one(lowest, start), Runs.one(stop, highest)]
+        kept = [Intervals.one(lowest, start), Intervals.one(stop, highest)]
         return self.common(kept[0].joined(kept[1]))
 
-    def gaps(self, start: int, stop: int) -> Runs:
+    def gaps(self, start: int, stop: int) -> Intervals:
         """What lies from ``start`` to ``stop`` and is not among these."""
         starts = np.concatenate([[start], self.stops])
         stops = np.concatenate([self.starts, [stop]])
         some = stops > starts
-        return Runs(starts[some], stops[some]) if some.any() else NOTHING
+        return Intervals(starts[some], stops[some]) if some.any() else NOTHING
 
 
-NOTHING: Final = Runs(np.empty(0, np.int64), np.empty(0, np.int64))
+NOTHING: Final = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def runs_of(access: Access) -> Runs | None:
+def intervals_of(access: Access) -> Intervals | None:
     """The elements that ``access`` touches; None if that is not known exactly."""
     low, dims = _dimensions(access)
     if any(not counted for *_, counted in dims):
@@ -120,9 +120,9 @@ def runs_of(access: Access) -> Runs | None:
             most = int(sizes.max())
             if starts.size * most > MOST or starts.size != access.count:
                 return None
-            turn = np.tile(np.arange(most), starts.size)
-            kept = turn < np.repeat(sizes, most)
-            starts = (np.repeat(starts, most) + turn * c)[kept]
+            iteration = np.tile(np.arange(most), starts.size)
+            kept = iteration < np.repeat(sizes, most)
+            starts = (np.repeat(starts, most) + iteration * c)[kept]
             lengths = np.repeat(lengths, most)[kept]
             continue
         extent = int(np.max(n))
@@ -130,7 +130,7 @@ def runs_of(access: Access) -> Runs | None:
             return None
         starts = (starts[:, None] + np.arange(extent) * c).reshape(-1)
         lengths = np.repeat(lengths, extent)
-    return Runs.of(starts, starts + lengths)
+    return Intervals.of(starts, starts + lengths)
 
 
 def extremes(access: Access) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The words of CUDA kernels, as far as they touch memory or say where a thread is."""
+"""The effects of CUDA device functions: memory accesses, barriers, thread indices."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def _variable(name: str) -> Action:
     return action
 
 
-def _ticket(
+def _dynamic_block_id(
     interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
 ) -> Value:
-    # Each block has one of as many tickets: which, does not matter.
+    # A permutation of the block indices: which one does not matter.
     return state.variables[BLOCK]
 
 
@@ -58,7 +58,7 @@ def _own(
     return Memory(f"{word.name} of line {node.lineno}", word.dtype, Number(0), size)
 
 
-def _signals(
+def _mbarriers(
     interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
 ) -> Value:
     return Data()
@@ -110,10 +110,10 @@ def _copy(
     return Data()
 
 
-def _fetch(
+def _bulk_copy(
     interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
 ) -> Value:
-    """``fetch(array, at, shared, place, count, signals, k)``."""
+    """``bulk_copy(array, at, shared, place, count, mbarriers, k)``."""
     source, target = (
         (
             interpreter.evaluate(node.args[k], state),
@@ -126,7 +126,7 @@ def _fetch(
     return Data()
 
 
-def _window(
+def _subarray(
     interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
 ) -> Value:
     memory = interpreter.evaluate(node.args[0], state)
@@ -143,13 +143,13 @@ def _barrier(
     return Data()
 
 
-def _take(
+def _next_work_item(
     interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
 ) -> Value:
     return state.unknown(0, FAR)
 
 
-def _anew(
+def _opaque(
     interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
 ) -> Value:
     return interpreter.evaluate(node.args[0], state)
@@ -165,32 +165,32 @@ def _same_range(
     return value
 
 
-WORDS: Final[dict[str, Action]] = {
+EFFECTS: Final[dict[str, Action]] = {
     "block_index": _variable(BLOCK),
     "thread_index": _variable(THREAD),
     "quotient": _division(quotient=True),
     "remainder": _division(quotient=False),
     "shared": _own,
     "registers": _own,
-    "arena": _own,
-    "signals": _signals,
+    "dynamic_shared": _own,
+    "mbarriers": _mbarriers,
     "load": _vector("0 load n aligned", "2 store n"),
     "store": _vector("0 store n aligned", "2 load n"),
     "widen": _vector("0 load n", "2 store n"),
-    "turn": _vector("0 load nn", "0 store nn"),
-    "greatest": _vector("0 load n"),
-    "least": _vector("0 load n"),
+    "transpose": _vector("0 load nn", "0 store nn"),
+    "max": _vector("0 load n"),
+    "min": _vector("0 load n"),
     "atomic_add": _vector("0 add 1"),
-    "copy": _copy,
-    "fetch": _fetch,
-    "window": _window,
+    "cp_async": _copy,
+    "bulk_copy": _bulk_copy,
+    "subarray": _subarray,
     "barrier": _barrier,
     "grid_barrier": _barrier,
-    "ticket": _ticket,
-    "take": _take,
-    "anew": _anew,
+    "dynamic_block_id": _dynamic_block_id,
+    "next_work_item": _next_work_item,
+    "opaque": _opaque,
     "shuffle_xor": _same_range,
     "shuffle_up": _same_range,
     "shuffle_from": _same_range,
 }
-"""What a word does, by its kind. Others touch no memory of the grid."""
+"""What a device function does, by its kind. Others access no global memory."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from arrayfn.lowering.cuda.products.thin_tiles import ThinTile, all_lanes
+from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, all_lanes
 from arrayfn.lowering.cuda.written import Written
 
 PIECE: Final = 8  # halves: 128 bits
@@ -21,7 +21,7 @@ _ROWS: Final = 16  # of a fragment of a, and so many of what is summed over
 
 
 @dataclass(frozen=True, slots=True)
-class HalvesTile(ThinTile):
+class HalfTile(SkinnyTile):
     """A block has ``strip`` columns, a warp ``deep`` of what is summed over.
 
     Halves of ``dtype`` are multiplied.
@@ -50,48 +50,48 @@ class HalvesTile(ThinTile):
     @property
     def held_bytes(self) -> int:
         """Of shared memory, that the sums of all warps take."""
-        return 4 * self.warps * self.sums
+        return 4 * self.warps * self.accumulators
 
 
-def halves_text(tile: HalvesTile) -> Written:
+def half_text(tile: HalfTile) -> Written:
     """The kernel."""
     lines, line = (tile.strip, tile.deep) if tile.turned else (tile.deep, tile.strip)
     # Which line of a lane's matrix, and which piece of it, as fragments want them.
     row, side = "remainder(lane, 16)", "quotient(lane, 16)"
-    load, b_row, b_piece = "load_transposed", "i * 16 + across", "j * 2 + beside"
+    load, b_row, b_piece = "ldmatrix_trans", "i * 16 + across", "j * 2 + beside"
     across, beside = row, side
     if tile.turned:
-        load, b_row, b_piece = "load_matrix", "j * 16 + across", "i * 2 + beside"
+        load, b_row, b_piece = "ldmatrix", "j * 16 + across", "i * 2 + beside"
         across = "remainder(lane, 8) + quotient(lane, 16) * 8"
         beside = "remainder(quotient(lane, 8), 2)"
     multiplied = f"""from_b = place + {_ROWS * tile.deep}
 for i in unrolled({tile.deep // 16}):
     lies = {_exchanged("row_at", "(i * 2 + side_at)", tile.deep)}
-    load_matrix_u16(room, place + row_at * {tile.deep} + lies * {PIECE}, a_part, 0)
+    ldmatrix_u16(room, place + row_at * {tile.deep} + lies * {PIECE}, a_part, 0)
     for j in unrolled({tile.columns // 16}):
         line = {b_row}
         lies = {_exchanged("line", f"({b_piece})", line)}
         {load}_u16(room, from_b + line * {line} + lies * {PIECE}, b_part, 0)
-        multiply_{tile.dtype}(sums, j * 8, a_part, 0, b_part, 0)
-        multiply_{tile.dtype}(sums, j * 8 + 4, a_part, 0, b_part, 4)"""
+        mma_{tile.dtype}(sums, j * 8, a_part, 0, b_part, 0)
+        mma_{tile.dtype}(sums, j * 8 + 4, a_part, 0, b_part, 4)"""
     body = f"""{tile.begin}
 row_at = {row}
 side_at = {side}
 across = {across}
 beside = {beside}
-room = arena_u16(0, {tile.ring})
-held = arena_f32({2 * tile.ring}, {tile.warps * tile.sums})
+room = dynamic_shared_u16(0, {tile.ring})
+held = dynamic_shared_f32({2 * tile.ring}, {tile.warps * tile.accumulators})
 a_part = registers_u16({PIECE})
 b_part = registers_u16({PIECE})
 sums = registers_f32({tile.columns // 2})
 for i in unrolled({tile.columns // 2}):
     sums[i] = f32(0)
-{tile.by_turns(_fetched(tile, lines, line), multiplied)}
+{tile.pipelined(_fetched(tile, lines, line), multiplied)}
 for i in unrolled({tile.columns // 2}):
     m = quotient(lane, 4) + i % 4 // 2 * 8
     column = i // 4 * 8 + remainder(lane, 4) * 2 + i % 2
     if m < {tile.rows}:
-        held[warp * {tile.sums} + m * {tile.columns} + column] = sums[i]
+        held[warp * {tile.accumulators} + m * {tile.columns} + column] = sums[i]
 {tile.added_up("held")}"""
     return tile.written(body, 2 * tile.ring + tile.held_bytes)
 
@@ -100,11 +100,11 @@ def _exchanged(line: str, piece: str, length: int) -> str:
     """Where a piece of a line of ``length`` halves lies in it."""
     pieces = length // PIECE
     together = max(1, PIECE // pieces)  # lines that all banks hold
-    turn = line if together == 1 else f"quotient({line}, {together})"
-    return f"{piece} ^ remainder({turn}, {min(pieces, PIECE)})"
+    swizzle = line if together == 1 else f"quotient({line}, {together})"
+    return f"{piece} ^ remainder({swizzle}, {min(pieces, PIECE)})"
 
 
-def _fetched(tile: HalvesTile, lines: int, line: int) -> str:
+def _fetched(tile: HalfTile, lines: int, line: int) -> str:
     """Begins to copy what belongs to ``begin`` to ``place``: zeros beyond the end."""
     deep, pieces = tile.deep // PIECE, line // PIECE
     inside, source = "begin + row < end", "(begin + row) * ldb + near"
@@ -121,7 +121,7 @@ def _fetched(tile: HalvesTile, lines: int, line: int) -> str:
     source = min_i64(row, rows - 1) * a_row + along
     lies = {_exchanged("row", "piece", tile.deep)}
     target = place + row * {tile.deep} + lies * {PIECE}
-    copy_u16x8(a_in, source, room, target, live)
+    cp_async_u16x8(a_in, source, room, target, live)
 {all_lanes(lines * pieces)}
     row = quotient(at, {pieces})
     piece = remainder(at, {pieces})
@@ -129,5 +129,5 @@ def _fetched(tile: HalvesTile, lines: int, line: int) -> str:
     live = select_i64({inside}, 1, 0)
     lies = {_exchanged("row", "piece", line)}
     target = place + {_ROWS * tile.deep} + row * {line} + lies * {PIECE}
-    copy_u16x8(b_in, {source}, room, target, live)
-close_copies()"""
+    cp_async_u16x8(b_in, {source}, room, target, live)
+cp_async_commit()"""

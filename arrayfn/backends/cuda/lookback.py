@@ -1,9 +1,9 @@
-"""Values that blocks post for others, and work that they take, as LLVM IR for NVVM.
+"""Decoupled look-back and work queues as LLVM IR for NVVM.
 
-A board is words of 64 bits. The first counts tickets in its low half and launches in
-its high one. Each other word is 32 bits of a value below the number of the launch that
-posted it, from 1: it is written and read at once, so neither needs a fence, and what an
-earlier launch has posted is not taken for this one's.
+A flag buffer is words of 64 bits. The first counts dynamic block ids in its low half
+and launches in its high half. Every other word holds 32 bits of a value and, above
+them, the number of the launch that published it, from 1. Value and flag are one access,
+which needs no fence, and flags of earlier launches do not count.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from arrayfn.backends.llvm_arithmetic import is_float
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, REAL_PART, width
 
-# Who takes the last ticket sets their number back, and counts the launch.
-_TICKET: Final = """{
+# The last block to get an id resets the count of ids, and counts the launch.
+_DYNAMIC_BLOCK_ID: Final = """{
 .reg .pred other, more;
 .reg .u32 thread;
 .reg .u64 word, step;
@@ -46,7 +46,7 @@ red.add.relaxed.gpu.global.u64 [$0], step;
 TAKEN:
 bar.sync 0;
 }"""
-_POSTED: Final = """{
+_WAIT_FOR: Final = """{
 .reg .pred early;
 .reg .u32 launch;
 .reg .u64 word;
@@ -56,7 +56,7 @@ mov.b64 {$0, launch}, word;
 setp.ne.u32 early, launch, $2;
 @early bra AGAIN;
 }"""
-# Where there is no such place, what is in the register counts as posted.
+# A slot beyond the end counts as published: the register keeps its value.
 _ASK: Final = """{
 .reg .pred there;
 mov.b64 $0, {$1, $2};
@@ -77,10 +77,10 @@ setp.ne.u32 early, launch, $3;
 @early bra AGAIN;
 }"""
 _OPEN: Final = "ld.relaxed.gpu.global.u64 $0, [$1];"
-# That only one thread takes ptxas does not know. Of a number that all would add it
-# makes one addition for the warp, and has the warp wait for the sum to share it out; of
-# one that may be another for each it does not, and nobody waits before its use.
-_TAKE: Final = """{
+# One thread calls this, which ptxas cannot know. An addend that is the same for all
+# lanes it would aggregate over the warp, which then waits for the result at once. An
+# addend that may differ by lane it leaves alone, and the wait comes with the first use.
+_NEXT_WORK_ITEM: Final = """{
 .reg .u32 lane;
 .reg .u64 one, numbers;
 mov.u32 lane, %lanemask_eq;
@@ -89,7 +89,7 @@ cvt.u64.u32 one, lane;
 mul.lo.u64 numbers, one, $2;
 atom.add.relaxed.gpu.global.u64 $0, [$1], numbers;
 }"""
-# Who leaves last sets both counts back, and counts the launch.
+# The last block to leave resets both counts, and counts the launch.
 _CLOSE: Final = """{
 .reg .pred more;
 .reg .u64 word, step;
@@ -103,26 +103,26 @@ st.relaxed.gpu.global.u64 [$1], 0;
 red.add.relaxed.gpu.global.u64 [$0], step;
 CLOSED:
 }"""
-_TAKEN: Final = "ticket"
+_WORD: Final = "dynamic_block_id"
 
 
 def _word(b: Any) -> Any:
-    """The block's copy of the board's first word."""
-    known: Any = b.module.globals.get(_TAKEN)
+    """The block's copy, in shared memory, of the flag buffer's first word."""
+    known: Any = b.module.globals.get(_WORD)
     if known is None:
-        known = ir.GlobalVariable(b.module, I64, _TAKEN, addrspace=SHARED)
+        known = ir.GlobalVariable(b.module, I64, _WORD, addrspace=SHARED)
         known.linkage, known.align = "internal", 8
         known.initializer = ir.Constant(I64, ir.Undefined)
     return known
 
 
-def _ticket(
+def _dynamic_block_id(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> Any:
-    board, blocks = args
+    flag_buffer, blocks = args
     variable = _word(b)
-    arguments = [global_address(b, board), b.ptrtoint(variable, I32), blocks]
-    assembly(b, _TICKET, "l,r,l", arguments)
+    arguments = [global_address(b, flag_buffer), b.ptrtoint(variable, I32), blocks]
+    assembly(b, _DYNAMIC_BLOCK_ID, "l,r,l", arguments)
     return b.and_(b.load(variable), I64(0xFFFFFFFF))
 
 
@@ -133,18 +133,20 @@ def _open(
     b.store(word, _word(b))
 
 
-def _take(b: Any, function: DeviceFunction, args: Any, element: Any, count: int) -> Any:
-    board, at, numbers = args
-    address = global_address(b, b.gep(board, [at]))
-    return assembly(b, _TAKE, "=l,l,l", [address, numbers], I64)
+def _next_work_item(
+    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
+) -> Any:
+    flag_buffer, at, numbers = args
+    address = global_address(b, b.gep(flag_buffer, [at]))
+    return assembly(b, _NEXT_WORK_ITEM, "=l,l,l", [address, numbers], I64)
 
 
 def _close(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
-    board, at, blocks = args
-    counted = global_address(b, b.gep(board, [at]))
-    assembly(b, _CLOSE, "l,l,l", [global_address(b, board), counted, blocks])
+    flag_buffer, at, blocks = args
+    counted = global_address(b, b.gep(flag_buffer, [at]))
+    assembly(b, _CLOSE, "l,l,l", [global_address(b, flag_buffer), counted, blocks])
 
 
 def _launch(b: Any) -> Any:
@@ -153,48 +155,48 @@ def _launch(b: Any) -> Any:
     return b.add(b.trunc(b.lshr(word, I64(32)), I32), I32(1))
 
 
-def _board_place(b: Any, function: DeviceFunction, board: Any, at: Any) -> Any:
+def _flag_address(b: Any, function: DeviceFunction, flag_buffer: Any, at: Any) -> Any:
     words = max(1, bytes_of(function.dtype) // 4)
     place = b.add(b.mul(at, I64(words)), I64(1))
-    return global_address(b, b.gep(board, [place]))
+    return global_address(b, b.gep(flag_buffer, [place]))
 
 
-def _post(
+def _publish(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
-    """Each word is written at once: 32 bits of the value, and the launch."""
-    board, at, value = args
+    """Each word is one store: 32 bits of the value, and the launch."""
+    flag_buffer, at, value = args
     launch = b.shl(b.zext(_launch(b), I64), I64(32))
-    address = _board_place(b, function, board, at)
+    address = _flag_address(b, function, flag_buffer, at)
     for k, part in enumerate(_words_of(b, value)):
         word = b.or_(launch, b.zext(part, I64))
         own = [b.add(address, I64(8 * k)), word]
         assembly(b, "st.relaxed.gpu.global.u64 [$0], $1;", "l,l", own)
 
 
-def _posted(
+def _wait_for(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> Any:
-    board, at = args
+    flag_buffer, at = args
     launch = _launch(b)
-    address = _board_place(b, function, board, at)
+    address = _flag_address(b, function, flag_buffer, at)
 
     def read(k: int) -> Any:
         own = [b.add(address, I64(8 * k)), launch]
-        return assembly(b, _POSTED, "=r,l,r", own, I32)
+        return assembly(b, _WAIT_FOR, "=r,l,r", own, I32)
 
     return _value_of_words(b, function.dtype, read)
 
 
-def _postings(
+def _wait_for_many(
     b: Any, function: DeviceFunction, args: Any, element: Any, count: int
 ) -> None:
-    """All are asked for before the first is waited for."""
-    board, at, step, end, tile = args
+    """Issue all loads before the first wait."""
+    flag_buffer, at, step, end, tile = args
     launch = _launch(b)
     all_asked: list[tuple[Any, list[tuple[Any, Any]]]] = []
     for n in range(function.lanes):
-        address = _board_place(b, function, board, at)
+        address = _flag_address(b, function, flag_buffer, at)
         register = b.gep(tile, [I64(n)])
         asked: list[tuple[Any, Any]] = []
         for k, part in enumerate(_words_of(b, b.load(register))):
@@ -254,13 +256,13 @@ def _fence(
     assembly(b, "fence.acq_rel.gpu;", "", ())
 
 
-BOARD_EMITTERS: Final[dict[str, Emitter]] = {
-    "ticket": _ticket,
-    "open_board": _open,
-    "take": _take,
-    "close_board": _close,
-    "post": _post,
-    "posted": _posted,
-    "postings": _postings,
+LOOKBACK_EMITTERS: Final[dict[str, Emitter]] = {
+    "dynamic_block_id": _dynamic_block_id,
+    "begin_work_queue": _open,
+    "next_work_item": _next_work_item,
+    "end_work_queue": _close,
+    "publish": _publish,
+    "wait_for": _wait_for,
+    "wait_for_many": _wait_for_many,
     "fence": _fence,
 }

@@ -1,4 +1,4 @@
-"""What blocks of a kernel did since they all met: which have to wait, and for whom."""
+"""Hazards between blocks since the last grid barrier: who has to wait for whom."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 from arrayfn.ir import Var
 
 SEVERAL: Final = -1
-"""Instead of the number of a block: not one alone."""
+"""In place of a block's number: more than one block."""
 
 
 @dataclass
-class Since:
-    """What was done since all blocks met last."""
+class HazardsSinceBarrier:
+    """The accesses of blocks since the last grid barrier."""
 
     read: set[Var] = field(default_factory=set[Var])
     written: set[Var] = field(default_factory=set[Var])
@@ -26,25 +26,25 @@ class Since:
     """The block that alone has touched an array, or ``SEVERAL``."""
 
     def clashes(self, read: Sequence[Var], written: Sequence[Var]) -> set[Var]:
-        """What others have to have done with before these are read and written."""
+        """The arrays with a hazard: read after write, or write after either."""
         touched = self.read | self.written
         return self.written.intersection(read) | touched.intersection(written)
 
     def note(self, read: Sequence[Var], written: Sequence[Var], block: int) -> None:
-        """That a block, or several, read and write these."""
+        """Note accesses of ``block``, or of ``SEVERAL``."""
         self.read.update(read)
         self.written.update(written)
         for var in (*read, *written):
             if self.owners.setdefault(var, block) != block:
                 self.owners[var] = SEVERAL
 
-    def copy(self) -> Since:
-        """The same, to go on from."""
+    def copy(self) -> HazardsSinceBarrier:
+        """A copy to go on from."""
         read, written, sharing = set(self.read), set(self.written), set(self.sharing)
-        return Since(read, written, sharing, self.busy, dict(self.owners))
+        return HazardsSinceBarrier(read, written, sharing, self.busy, dict(self.owners))
 
-    def add(self, other: Since) -> None:
-        """That this or the ``other`` was done."""
+    def add(self, other: HazardsSinceBarrier) -> None:
+        """Merge the accesses of another path of control flow."""
         self.sharing |= other.sharing
         for var, block in other.owners.items():
             read = [var] if var in other.read else []

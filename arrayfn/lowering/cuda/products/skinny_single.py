@@ -3,7 +3,7 @@
 ``c[m, n] = a[m, k] @ b[k, n]``, where ``b`` may also be the transpose of what lies in
 memory. Each lane of a warp has some columns, whose products with all rows of ``a`` it
 adds up in registers; lanes of other ``groups`` have the same columns and other parts
-of what is summed over. Warps take parts of that by turns. What a warp needs of ``a``
+of what is summed over. Warps take parts of that round-robin. What a warp needs of ``a``
 and ``b`` comes to its own part of shared memory, some steps ahead: warps wait for no
 others. There a lane reads of ``b`` what it has copied itself, and of ``a`` what other
 lanes of its group read too. At the end all sums of a column are added up, in the order
@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from arrayfn.lowering.cuda.products.thin_tiles import ThinTile, all_lanes
+from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, all_lanes
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, indented
 
@@ -23,7 +23,7 @@ LANES: Final = 4  # floats of a lane's access: 128 bits
 
 
 @dataclass(frozen=True, slots=True)
-class SinglesTile(ThinTile):
+class SingleTile(SkinnyTile):
     """A lane takes ``ahead`` of what is summed over at a time, for its columns.
 
     These are ``vectors`` times four: with more of them it reads ``a`` less often. The
@@ -75,10 +75,10 @@ class SinglesTile(ThinTile):
     @property
     def words(self) -> int:
         """Of shared memory: all steps that are on their way, and then the sums."""
-        return max(self.ring, self.warps * self.sums)
+        return max(self.ring, self.warps * self.accumulators)
 
 
-def singles_text(tile: SinglesTile) -> Written:
+def single_text(tile: SingleTile) -> Written:
     """The kernel."""
     rows, lanes = tile.rows, tile.lanes
     group, within = f"quotient(lane, {tile.across})", f"remainder(lane, {tile.across})"
@@ -89,20 +89,20 @@ def singles_text(tile: SinglesTile) -> Written:
     body = f"""{tile.begin}
 group = {group} * {LANES}
 within = {within} * {lanes if tile.turned else LANES}
-room = arena_f32(0, {tile.words})
+room = dynamic_shared_f32(0, {tile.words})
 near = registers_f32({LANES})
 held = registers_f32({LANES * lanes})
 sums = registers_f32({rows * lanes})
 for i in unrolled({rows * lanes}):
     sums[i] = f32(0)
-{tile.by_turns(_fetched(tile), _multiplied(tile))}
+{tile.pipelined(_fetched(tile), _multiplied(tile))}
 barrier()
-place = warp * {tile.sums} + within
+place = warp * {tile.accumulators} + within
 {_of_lanes(tile)}{tile.added_up("room")}"""
     return tile.written(body, 4 * tile.words)
 
 
-def _multiplied(tile: SinglesTile) -> str:
+def _multiplied(tile: SingleTile) -> str:
     """Adds up the products of what lies at ``place``."""
     lanes = tile.lanes
     return f"""from_b = place + {tile.a_words} + lane * {LANES}
@@ -113,7 +113,7 @@ for i in unrolled({tile.ahead // LANES}):
 {indented(_of_columns(tile), 1)}"""
 
 
-def _of_columns(tile: SinglesTile) -> str:
+def _of_columns(tile: SingleTile) -> str:
     """Adds up the products of what is held of b with the ``i``-th four columns of a."""
     rows, lanes = tile.rows, tile.lanes
     b = f"held[l * {LANES} + k]" if tile.turned else f"held[k * {lanes} + l]"
@@ -135,17 +135,17 @@ for k in unrolled({LANES}):
                 sums[at] = fma_f32(near[m], {b}, sums[at])"""
 
 
-def _fetched(tile: SinglesTile) -> str:
+def _fetched(tile: SingleTile) -> str:
     """Begins to copy what belongs to ``begin`` to ``place``: zeros beyond the end."""
     return f"""{_a_fetched(tile)}
 for i in unrolled({tile.ahead // LANES}):
     k = begin + i * {tile.groups * LANES} + group
     target = place + {tile.a_words} + lane * {LANES} + i * {tile.lanes * WARP * LANES}
 {indented(_b_fetched(tile), 1)}
-close_copies()"""
+cp_async_commit()"""
 
 
-def _a_fetched(tile: SinglesTile) -> str:
+def _a_fetched(tile: SingleTile) -> str:
     """Begins to copy rows of a."""
     rows, deep = tile.rows, tile.depth
     if tile.along:
@@ -155,7 +155,7 @@ def _a_fetched(tile: SinglesTile) -> str:
     m = quotient(at, {pieces})
     source = min_i64(m, rows - 1) * a_row + begin + k
     live = select_i64(begin + k < end, 1, 0)
-    copy_f32x4(a_in, source, room, place + m * {deep} + k, live)"""
+    cp_async_f32x4(a_in, source, room, place + m * {deep} + k, live)"""
     lanes = 1 if tile.apart else LANES
     pieces = rows // lanes  # of a column
     return f"""{all_lanes(pieces * deep)}
@@ -164,25 +164,25 @@ def _a_fetched(tile: SinglesTile) -> str:
     source = min_i64(m, rows - {lanes}) * a_row + (begin + k) * a_step
     target = place + k * {rows} + quotient(k, {LANES}) * {LANES} + m
     live = select_i64(begin + k < end, 1, 0)
-    copy_f32x{lanes}(a_in, source, room, target, live)"""
+    cp_async_f32x{lanes}(a_in, source, room, target, live)"""
 
 
-def _b_fetched(tile: SinglesTile) -> str:
+def _b_fetched(tile: SingleTile) -> str:
     """Begins to copy a lane's part of b: four of what is summed over, from ``k`` on."""
     if tile.turned:
         return f"""live = select_i64(k < end, 1, 0)
 for j in unrolled({tile.lanes}):
     line = min_i64(strip + within + j, n - 1)
-    copy_f32x4(b_in, line * ldb + k, room, target + j * {WARP * LANES}, live)"""
+    cp_async_f32x4(b_in, line * ldb + k, room, target + j * {WARP * LANES}, live)"""
     return f"""for j in unrolled({LANES}):
     live = select_i64(k + j < end, 1, 0)
     for v in unrolled({tile.vectors}):
         column = min_i64(strip + v * {tile.across * LANES} + within, n - {LANES})
         lies = target + (j * {tile.vectors} + v) * {WARP * LANES}
-        copy_f32x4(b_in, (k + j) * ldb + column, room, lies, live)"""
+        cp_async_f32x4(b_in, (k + j) * ldb + column, room, lies, live)"""
 
 
-def _of_lanes(tile: SinglesTile) -> str:
+def _of_lanes(tile: SingleTile) -> str:
     """Adds up what groups have of a column, and stores the sums at ``place``.
 
     Of two lanes each takes one half of the vectors that both have, while there are two

@@ -1,0 +1,135 @@
+"""The emulator's look-back flags and work queues.
+
+Words of a flag buffer are as on a GPU (``arrayfn.backends.cuda.lookback``). The
+emulator runs blocks one after the other: a value that is waited for is there, or never
+comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.cuda.emulator.memory import EmulationError
+from arrayfn.lowering.cuda.vocabulary import DeviceFunction
+from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
+
+_HALF: Final = 32
+_LOW: Final = 2**_HALF - 1
+
+
+def _dynamic_block_id(thread: Any, function: DeviceFunction, arguments: Any) -> int:
+    flag_buffer, blocks = arguments
+    block = thread.block
+    if block.dynamic_block_id is None:
+        word = int(flag_buffer.array[flag_buffer.place(0)])
+        block.dynamic_block_id, launch = word & _LOW, word >> _HALF
+        block.launch = launch + 1
+        following = word + 1
+        if block.dynamic_block_id == int(blocks) - 1:
+            following = (launch + 1) << _HALF
+        flag_buffer.array[flag_buffer.place(0)] = following
+    return block.dynamic_block_id
+
+
+def _open(thread: Any, function: DeviceFunction, arguments: Any) -> None:
+    (flag_buffer,) = arguments
+    thread.block.launch = (int(flag_buffer.array[flag_buffer.place(0)]) >> _HALF) + 1
+
+
+def _next_work_item(thread: Any, function: DeviceFunction, arguments: Any) -> int:
+    flag_buffer, at, count = arguments
+    number = int(flag_buffer.array[flag_buffer.place(at)])
+    flag_buffer.array[flag_buffer.place(at)] = number + int(count)
+    return number
+
+
+def _close(thread: Any, function: DeviceFunction, arguments: Any) -> None:
+    flag_buffer, at, blocks = arguments
+    word = int(flag_buffer.array[flag_buffer.place(0)]) + 1
+    if word & _LOW == int(blocks):
+        word = ((word >> _HALF) + 1) << _HALF
+        flag_buffer.array[flag_buffer.place(at)] = 0
+    flag_buffer.array[flag_buffer.place(0)] = word
+
+
+def _words(function: DeviceFunction) -> int:
+    return max(1, np.dtype(DTYPES[function.dtype]).itemsize // 4)
+
+
+def _launch(block: Any, function: DeviceFunction) -> int:
+    if not block.launch:
+        raise EmulationError(
+            f"{function.name} is called before dynamic_block_id or begin_work_queue "
+            "says which launch it is"
+        )
+    return block.launch
+
+
+def _publish(thread: Any, function: DeviceFunction, arguments: Any) -> None:
+    flag_buffer, at, value = arguments
+    launch, count = _launch(thread.block, function), _words(function)
+    bits = np.array([value], DTYPES[function.dtype]).tobytes().ljust(4, b"\0")
+    for k, word in enumerate(np.frombuffer(bits, np.uint32)):
+        place = flag_buffer.place(1 + int(at) * count + k)
+        if int(flag_buffer.array[place]) >> _HALF == launch:
+            raise EmulationError(f"slot {at} of {flag_buffer.name} is published twice")
+        flag_buffer.array[place] = launch << _HALF | int(word)
+
+
+def wait_for(block: Any, function: DeviceFunction, arguments: Any) -> Any:
+    """The value in a slot; None if this launch has not published one yet."""
+    flag_buffer, at = arguments
+    launch, count = _launch(block, function), _words(function)
+    words: list[int] = []
+    for k in range(count):
+        word = int(flag_buffer.array[flag_buffer.place(1 + int(at) * count + k)])
+        if word >> _HALF != launch:
+            return None
+        words.append(word & _LOW)
+    return np.array(words, np.uint32).view(DTYPES[function.dtype])[0]
+
+
+def wait_for_many(block: Any, function: DeviceFunction, arguments: Any) -> bool | None:
+    """Put published values in registers; None if one is not published yet."""
+    flag_buffer, *_, tile = arguments
+    slots = _slots(function, arguments)
+    values = [wait_for(block, function, (flag_buffer, at)) for at in slots]
+    if any(value is None for value in values):
+        return None
+    for k, value in enumerate(values):
+        tile[k] = value
+    return True
+
+
+def _slots(function: DeviceFunction, arguments: Any) -> range:
+    if function.kind == "wait_for":
+        return range(arguments[1], arguments[1] + 1)
+    first, step, end = map(int, arguments[1:4])
+    return range(first, min(end, first + function.lanes * step), step)
+
+
+def never_published(
+    block: Any, function: DeviceFunction, arguments: Any
+) -> EmulationError:
+    """The error of a block that waits for a slot that no block publishes."""
+    flag_buffer, slots = arguments[0], _slots(function, arguments)
+    at = next(
+        at for at in slots if wait_for(block, function, (flag_buffer, at)) is None
+    )
+    return EmulationError(
+        f"block {block.index} waits for slot {at} of {flag_buffer.name}, which no "
+        "block before it has published"
+    )
+
+
+LOOKBACK: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
+    "dynamic_block_id": _dynamic_block_id,
+    "begin_work_queue": _open,
+    "next_work_item": _next_work_item,
+    "end_work_queue": _close,
+    "publish": _publish,
+    "fence": lambda thread, function, arguments: None,
+}

@@ -1,0 +1,107 @@
+"""Dynamic scheduling of a pipeline's rows: clusters claim them from a work queue.
+
+The first block of a cluster claims a row, and sends its number to the others. The row
+that iteration t computes is in slot ``t % PLACES`` of ``numbers``, from an iteration
+before its copy begins; a number beyond the last row ends the loop. The first rows are
+assigned statically: cluster c has rows c, c + clusters, and so on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from arrayfn.lowering.cuda.slices import SlicesPrinter
+from arrayfn.lowering.cuda.vocabulary import WARP
+
+PLACES: Final = 8  # slots of row numbers: more than are in use at a time
+NUMBER_BYTES: Final = 8  # of a row's number, as it is sent
+
+
+@dataclass
+class DynamicRowScheduler(SlicesPrinter):
+    """Prints how one thread claims and prefetches later rows while others wait."""
+
+    has_chores: bool = False  # whether this iteration still has to print that
+
+    @property
+    def first_rows(self) -> int:
+        """The number of a cluster's first rows, which are assigned statically."""
+        return self.schedule.ahead + 1
+
+    @property
+    def takes(self) -> str:
+        """The condition of the thread that claims rows for the block or cluster."""
+        return f"{self.thread} == {self.idle(2)}"
+
+    def idle(self, warp: int) -> int:
+        """The first thread of a ``warp`` that the others do not wait for, if any is."""
+        return WARP * min(warp, self.schedule.threads // WARP - 1)
+
+    def place_of(self, iteration: str) -> str:
+        return f"{self.use_device('remainder')}({iteration}, {PLACES})"
+
+    def wait_for_number(self, iteration: str) -> None:
+        """Wait until the number of the row of ``iteration`` has arrived."""
+        if self.schedule.cluster == 1:
+            return
+        iterations = f"{self.use_device('quotient')}({iteration}, {PLACES})"
+        parity = f"{self.use_device('remainder')}({iterations}, 2)"
+        wait = self.use_device("mbarrier_wait")
+        self.line(f"{wait}(numbered, {self.place_of(iteration)}, {parity})")
+
+    def do_chores(self) -> None:
+        """Fetch a later iteration's row, and claim another one, while others wait.
+
+        The block has passed a barrier: the slot of the iteration's own row is free.
+        """
+        if not self.has_chores:
+            return
+        self.has_chores = False
+        self.open(f"if member == {self.idle(1)}:")
+        self.fetch_following()
+        self.close()
+        self.open(f"if {self.takes}:")
+        self.claim_following()
+        self.close()
+
+    def fetch_following(self) -> None:
+        """Fetch a row to the slot of this iteration's, if the one before it is a row.
+
+        If the row ahead is the next one, the test is of this iteration's row, and
+        always holds: with it ptxas gives each wait a first try of its own, and a layer
+        norm of long rows takes a tenth less time.
+        """
+        ahead, add = self.schedule.ahead, "iteration + {}".format
+        before = self.place_of(add(ahead - 1) if ahead > 1 else "iteration")
+        following = self.place_of(add(ahead))
+        self.open(f"if numbers[{before}] < {self.rows}:")
+        self.wait_for_number(add(ahead))
+        self.line(f"other = numbers[{following}]")
+        self.fetch_row("other", add(ahead))
+        self.close()
+        self.open("else:")
+        self.line(f"numbers[{following}] = {self.rows}")
+        self.close()
+        if self.schedule.cluster > 1:
+            # All threads have read the number of this iteration's row.
+            expect = self.use_device("mbarrier_expect_tx")
+            this = self.place_of("iteration")
+            self.line(f"{expect}(numbered, {this}, {NUMBER_BYTES})")
+
+    def claim_following(self) -> None:
+        """Claim a row, unless the last was beyond the end; send it to the cluster."""
+        first, cluster = self.first_rows, self.schedule.cluster
+        clusters = self.integer("clusters", self.schedule.clusters)
+        place = self.place_of(f"iteration + {first}")
+        self.open(f"if following < {self.rows}:")
+        self.line(f"following = {self.use_device('next_work_item')}(flag_buffer, 1, 1)")
+        self.line(f"following = following + {clusters} * {first}")
+        if cluster == 1:
+            self.line(f"numbers[{place}] = following")
+        else:
+            send = self.use_device("dsmem_store_i64")
+            self.open(f"for peer in range({cluster}):")
+            self.line(f"{send}(numbers, {place}, following, peer, numbered, {place})")
+            self.close()
+        self.close()
