@@ -88,7 +88,9 @@ def results(function, x, gpu):
 
 def exchanges(kernel):
     """How often the blocks of a row, or its warps, wait for each other."""
-    leaders = r"\w+ < \d+:\n +send_" if kernel.cluster > 1 else r"remainder.*\) == 0:"
+    leaders = (
+        r"\w+ < \d+:\n +dsmem_store_" if kernel.cluster > 1 else r"remainder.*\) == 0:"
+    )
     return len(re.findall(f"    if {leaders}", kernel.source))
 
 
