@@ -50,9 +50,7 @@ for _backend in CpuBackend, CudaBackend, ReferenceBackend, WideReferenceBackend:
 
 def get_backend(name: str) -> Backend:
     """Backend ``name``. Raises BackendError if there is none of that name."""
-    if name not in BACKENDS:
-        _load_entry_points()
-    if name not in BACKENDS:
+    if not has_backend(name):
         raise BackendError(
             f"there is no backend {name!r}; there are " + ", ".join(BACKENDS),
             user_location(),

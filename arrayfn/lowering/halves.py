@@ -23,7 +23,7 @@ from arrayfn.lowering.kernel_ir import (
     uses,
 )
 
-_EXACT: Final = frozenset(
+EXACT: Final = frozenset(
     {
         "identity",
         "neg",
@@ -38,7 +38,6 @@ _EXACT: Final = frozenset(
         "ceil",
         "trunc",
         "round",
-        "nextafter",
         "accumulate_max",
         "accumulate_min",
         "convert_f16",
@@ -67,7 +66,7 @@ JUMPS: Final = frozenset(
 def is_exact(function: str) -> bool:
     """Whether ``function`` of halves gives a half, or has rounded to one."""
     kind = function.rpartition("_")[0]
-    return kind in _EXACT or kind.startswith("round_")
+    return kind in EXACT or kind.startswith("round_")
 
 
 def with_rounding(

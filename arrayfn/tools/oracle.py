@@ -23,7 +23,9 @@ matrices, and comparisons that rounding can decide either way.
 * float16 and bfloat16 values keep float32's precision between equations in one half of
   the runs, and are rounded after each equation in the other. They are always rounded
   where anything but half-precision arithmetic reads them.
-* A NaN has a random sign.
+* A NaN has a random sign, and so has a sum that is 0. A sum is any number if parts of
+  it may overflow, and so is a product whose factors, in some order, may overflow or
+  vanish. Of a complex number that is not finite, any part may be NaN or infinite.
 * A loop has at most twice as many iterations as in float64.
 * A factorisation or transform is perturbed by the row's tolerance, relative to the
   largest element of the result. What is not finite may be NaN or either infinity.
@@ -49,7 +51,7 @@ from arrayfn.backends.reference.wide import wide_array, widened
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError
 from arrayfn.ir import Equation, Program
-from arrayfn.lowering.halves import JUMPS
+from arrayfn.lowering.halves import EXACT, JUMPS
 from arrayfn.primitives.base import Primitive, Tolerance
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.indexing import scatter_add
@@ -76,40 +78,26 @@ _SUMS: Final = frozenset(
 _ONE_BY_ONE: Final = frozenset({"scatter_add", "scatter_mul"})  # in their dtype
 _WHOLE: Final = frozenset({"linear algebra", "fourier"})
 _EXACT_FAMILIES: Final = frozenset({"view", "structure", "sorting"})
-_EXACT: Final = frozenset(
-    {
-        "neg",
-        "abs",
-        "sign",
-        "max",
-        "min",
-        "clamp",
-        "select",
-        "copysign",
-        "floor",
-        "ceil",
-        "trunc",
-        "round",
-        "real",
-        "imag",
-        "conj",
-        "complex",
-        "reduce_max",
-        "reduce_min",
-        "cummax",
-        "cummin",
-        "gather",
-        "scatter",
-        "scatter_min",
-        "scatter_max",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "sliding_windows",
-        "window_take",
-        "reduce_window_max",
-        "reduce_window_min",
-    }
-)
+_EXACT: Final = EXACT | {
+    "real",
+    "imag",
+    "conj",
+    "complex",
+    "reduce_max",
+    "reduce_min",
+    "cummax",
+    "cummin",
+    "gather",
+    "scatter",
+    "scatter_min",
+    "scatter_max",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "sliding_windows",
+    "window_take",
+    "reduce_window_max",
+    "reduce_window_min",
+}
 """Primitives that give some of their operands, or integers: nothing is rounded."""
 
 
