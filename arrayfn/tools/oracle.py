@@ -28,7 +28,8 @@ matrices, and comparisons that rounding can decide either way.
   vanish. Of a complex number that is not finite, any part may be NaN or infinite.
 * A loop has at most twice as many iterations as in float64.
 * A factorisation or transform is perturbed by the row's tolerance, relative to the
-  largest element of the result. What is not finite may be NaN or either infinity.
+  largest element of the result. What is not finite may be NaN or either infinity, and
+  so may all that a Fourier transform computes of numbers that are not all finite.
 
 The bound is 4 times the largest distance of ``SAMPLES`` runs from the float64 values,
 and at least 2 units in the last place. It is an estimate, not a proof: it fails if all
@@ -336,6 +337,9 @@ class _Rounding:
     ) -> Array:
         with np.errstate(all="ignore"):
             margin = self.margin(row, equation, operands, x, dtype)
+            if row.family == "fourier":
+                finite = np.isfinite(operands[0]).all(axis=-1, keepdims=True)
+                x = np.where(finite, x, np.nan)
             if row.family in _WHOLE or np.iscomplexobj(x):
                 x = self.unlike(x)
             if row.name in _SUMS:

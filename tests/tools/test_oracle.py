@@ -329,6 +329,9 @@ def test_a_transform_of_infinities_may_be_nan_or_infinite() -> None:
     judged = judge(anp.fft.ifft, x)
     assert np.isinf(judged.bound[0]).all()
     assert judged.bound[1].max() < 1e-4
+    real = judge(anp.fft.irfft, np.array([[0.0, -np.inf, 0.0], [1, 2, 3]], np.float32))
+    assert np.isinf(real.bound[0]).all()  # infinity times 0 on the way, or not
+    assert real.bound[1].max() < 1e-4
 
 
 @pytest.mark.parametrize("name", ["segment_sum", "segment_prod"])
