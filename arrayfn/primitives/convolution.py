@@ -17,7 +17,7 @@ are multiplied and summed in float32 and rounded once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -29,12 +29,15 @@ from arrayfn.ir.layout import Shape
 from arrayfn.primitives import contraction, conversion, families, slicing, views
 from arrayfn.primitives.base import (
     Array,
+    Atoms,
+    Batched,
     Composition,
-    Dim,
+    Dims,
     Linear,
-    Operand,
+    Operands,
     Primitive,
     Sample,
+    Tangents,
     Tolerance,
     value_of,
 )
@@ -51,6 +54,8 @@ from arrayfn.primitives.convolution_forms import (
     sum_of_slices,
     windows_of,
 )
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import in_front, jvp_of_product, shifted
 from arrayfn.primitives.windowed import (
     SlidingWindows,
     overlap_add,
@@ -148,23 +153,18 @@ def _reference(
     return np.asarray(product).astype(x.dtype)
 
 
-def _product(x: Atom, y: Atom, **params: Any) -> Atom:
-    return conv_general(x, y, **params)
-
-
 def _transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
+    cotangents: Tangents,
+    inputs: Operands,
     *,
     lhs: Roles,
     rhs: Roles,
     out: Roles,
     strides: Axes,
     dilations: Axes,
-) -> list[Atom | None]:
+) -> Tangents:
     (ct,), (x, w) = cotangents, inputs
-    if ct is None:
-        return [None, None]
+    assert ct is not None
     geometry = (lhs, rhs, out, strides, dilations)
     if isinstance(x, Linear):
         w = value_of(w, "conv_general")
@@ -185,7 +185,7 @@ def to_operand(
 ) -> Atom:
     """The operand's cotangent: the reversed kernel over the dilated cotangent."""
     if not ct.type.size:
-        return views.broadcast_literal(0, x)
+        return views.zeros(x)
     if max(strides, default=1) > 1 and math.prod(extents_of(w.type, rhs[OUTER])) > 1:
         # Most of the dilated cotangent would be zeros.
         return _to_operand_by_windows(ct, x, w, lhs, rhs, out, strides, dilations)
@@ -255,7 +255,7 @@ def to_kernel(
 ) -> Atom:
     """The kernel's cotangent: strides and dilations are exchanged."""
     if not ct.type.size:
-        return views.broadcast_literal(0, w)
+        return views.zeros(w)
     limit = list(x.type.shape)
     parts = zip(
         lhs[SPATIAL],
@@ -268,10 +268,7 @@ def to_kernel(
     for axis, count, size, stride, dilation in parts:
         limit[axis] = (count - 1) * stride + (size - 1) * dilation + 1
     if tuple(limit) != x.type.shape:
-        ndim = x.type.ndim
-        x = slicing.slice_(
-            x, start=(0,) * ndim, limit=tuple(limit), strides=(1,) * ndim
-        )
+        x = slicing.block(x, (0,) * x.type.ndim, limit)
     return conv_general(
         x,
         ct,
@@ -285,25 +282,22 @@ def to_kernel(
 
 def with_mapped(roles: Roles, role: int) -> Roles:
     """``roles`` with a mapped axis 0 in ``role``."""
-    shifted = [tuple(axis + 1 for axis in axes) for axes in roles]
-    shifted[role] = (0, *shifted[role])
-    return shifted[0], shifted[1], shifted[2], shifted[3]
+    moved = [shifted(axes) for axes in roles]
+    moved[role] = (0, *moved[role])
+    return moved[0], moved[1], moved[2], moved[3]
 
 
 def _batch(
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     *,
     lhs: Roles,
     rhs: Roles,
     out: Roles,
     **params: Any,
-) -> tuple[list[Atom], list[Dim]]:
-    x, w = (
-        v if dim is None else views.move_axis(v, dim, 0)
-        for v, dim in zip(inputs, dims, strict=True)
-    )
+) -> Batched:
+    x, w = in_front(inputs, dims)
     both = dims[0] is not None and dims[1] is not None
     if dims[0] is not None:
         lhs = with_mapped(lhs, GROUP if both else OUTER)
@@ -332,7 +326,7 @@ def _expand(
     inner = math.prod(extents_of(w.type, rhs[INNER]))
     window = math.prod(extents_of(w.type, rhs[SPATIAL]))
     if not type.size or not inner:
-        return views.broadcast_literal(0, type)
+        return views.zeros(type)
     geometry = windows_of(w.type, lhs, rhs, strides, dilations)
     if inner == 1 and window <= SHORT_SUMS:
         return sum_of_slices(x, w, type, lhs, rhs, out, geometry)
@@ -396,7 +390,7 @@ conv_general = Primitive(
     types=_types,
     reference=_reference,
     kernel=Composition(_expand),
-    jvp=families.jvp_of_product(_product),
+    jvp=jvp_of_product(Emitter("conv_general")),
     transpose=_transpose,
     batch=_batch,
     samples=_samples,
@@ -404,5 +398,3 @@ conv_general = Primitive(
     doc="The sum of products of the kernel and each window of the operand, over the "
     "contracted axes and the window. Each axis has a role.",
 )
-
-ROWS = (conv_general,)

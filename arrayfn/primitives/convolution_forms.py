@@ -98,11 +98,9 @@ def sum_of_slices(
 def _element(w: Atom, taps: SlidingWindows, at: Sequence[int]) -> Atom:
     """The kernel at one position of its window."""
     start = dict(zip(taps.axes, at, strict=True))
-    begin = tuple(start.get(axis, 0) for axis in range(w.type.ndim))
-    limit = tuple(
-        start[axis] + 1 if axis in start else n for axis, n in enumerate(w.type.shape)
-    )
-    return slicing.slice_(w, start=begin, limit=limit, strides=(1,) * w.type.ndim)
+    begin = [start.get(axis, 0) for axis in range(w.type.ndim)]
+    limit = [start[k] + 1 if k in start else n for k, n in enumerate(w.type.shape)]
+    return slicing.block(w, begin, limit)
 
 
 def _spread(x: Atom, gone: Axes, positions: Sequence[int], shape: Shape) -> Atom:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,11 @@ from arrayfn.primitives import conversion, discrete, emitters
 from arrayfn.primitives.base import (
     LINEAR,
     ZERO_TANGENT,
+    Atoms,
     Linear,
-    Operand,
+    Operands,
     Sample,
+    Tangents,
     not_differentiable,
     value_of,
 )
@@ -30,6 +32,7 @@ from arrayfn.primitives.families import (
     transpose_each,
     unspread,
 )
+from arrayfn.primitives.rules import present
 
 _NUMBERS = dtypes.ALL - {dtypes.bool_}
 _REALS = _NUMBERS - dtypes.COMPLEX
@@ -38,30 +41,17 @@ _REALS = _NUMBERS - dtypes.COMPLEX
 # Arithmetic. Addition and subtraction are linear in all operands together.
 
 
-def _jvp_of_sum(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-) -> list[Atom | None]:
-    x, y = tangents
-    if x is None or y is None:
-        total = x if y is None else y
-    else:
-        total = add(x, y)
-    return [None if total is None else spread(total, outputs[0].type.shape)]
+def _jvp_of_sum(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
+    x, *rest = present(tangents)
+    total = add(x, *rest) if rest else x
+    return [spread(total, outputs[0].type.shape)]
 
 
-def _jvp_of_difference(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-) -> list[Atom | None]:
+def _jvp_of_difference(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
     x, y = tangents
-    if y is None:
-        total = x
-    else:
-        total = neg(y) if x is None else sub(x, y)
-    return [None if total is None else spread(total, outputs[0].type.shape)]
+    total = x if y is None else neg(y) if x is None else sub(x, y)
+    assert total is not None
+    return [spread(total, outputs[0].type.shape)]
 
 
 def _power(x: Any, y: Any) -> Any:
@@ -288,23 +278,15 @@ def _select_samples() -> Iterable[Sample]:
         )
 
 
-def _select_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-) -> list[Atom | None]:
+def _select_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
     which, _, _ = primals
     _, x, y = tangents
-    if x is None and y is None:
-        return [None]
     zero = _zero(outputs[0].type.dtype)
     value = select(which, zero if x is None else x, zero if y is None else y)
     return [spread(value, outputs[0].type.shape)]
 
 
-def _select_transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand]
-) -> list[Atom | None]:
+def _select_transpose(cotangents: Tangents, inputs: Operands) -> Tangents:
     (ct,) = cotangents
     which, x, y = inputs
     if ct is None or isinstance(which, Linear):
@@ -384,27 +366,3 @@ def _slope_by_base(x: Atom, y: Atom) -> Atom:
         tiny = discrete.isinf(reciprocal(x))
     constant = discrete.bitwise_and(tiny, discrete.eq(y, 0))
     return mul(y, pow(x, select(constant, _one_like(y), sub(y, 1))))
-
-
-ROWS = (
-    neg,
-    add,
-    sub,
-    mul,
-    div,
-    reciprocal,
-    square,
-    absolute,
-    sign,
-    pow,
-    floor_divide,
-    remainder,
-    fmod,
-    maximum,
-    minimum,
-    copysign,
-    nextafter,
-    hypot,
-    select,
-    clamp,
-)

@@ -5,9 +5,7 @@ As in JAX they have no derivatives. Differentiate eigenvalues, or functions of t
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -23,13 +21,10 @@ from arrayfn.primitives.base import (
     Tolerance,
     not_differentiable,
 )
-
-
-def _lapack(name: str, dtype: Any) -> Callable[..., Any]:
-    # SciPy takes a quarter of a second to import, so it is imported when needed.
-    lapack = importlib.import_module("scipy.linalg.lapack")
-    (function,) = lapack.get_lapack_funcs((name,), dtype=dtype)
-    return function
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import (
+    batched_along,
+)
 
 
 def _mapped(
@@ -55,7 +50,7 @@ def _hessenberg_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
 
 def _hessenberg_reference(x: Array) -> tuple[Array, ...]:
     def reduced(matrix: Array) -> tuple[Array, Array]:
-        a, taus, _ = _lapack("gehrd", x.dtype)(matrix)
+        a, taus, _ = m.lapack("gehrd", x.dtype)(matrix)
         return a.T, taus
 
     types = _hessenberg_types(ArrayType(x.shape, x.dtype))
@@ -76,7 +71,7 @@ hessenberg = Primitive(
     kernel=Library("hessenberg", in_place=True),
     jvp=not_differentiable("the Hessenberg form has no derivative here"),
     transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: hessenberg),
+    batch=batched_along(Emitter("hessenberg")),
     samples=_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
     doc="Hessenberg matrices, with the Householder vectors stored below the first "
@@ -102,7 +97,7 @@ def _tridiagonal_types(x: ArrayType) -> tuple[ArrayType, ...]:
 def _tridiagonal_reference(x: Array) -> tuple[Array, ...]:
     def reduced(matrix: Array) -> tuple[Array, ...]:
         name = "hetrd" if x.dtype.kind == "c" else "sytrd"
-        a, d, e, taus, _ = _lapack(name, x.dtype)(matrix, lower=1)
+        a, d, e, taus, _ = m.lapack(name, x.dtype)(matrix, lower=1)
         return a.T, d, e, taus
 
     types = _tridiagonal_types(ArrayType(x.shape, x.dtype))
@@ -117,7 +112,7 @@ tridiagonal = Primitive(
     kernel=Library("tridiagonal", in_place=True),
     jvp=not_differentiable("the tridiagonal form has no derivative here"),
     transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: tridiagonal),
+    batch=batched_along(Emitter("tridiagonal")),
     samples=_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
     doc="Hermitian matrices reduced to tridiagonal form, with the Householder vectors "
@@ -139,7 +134,7 @@ def _schur_reference(x: Array) -> tuple[Array, ...]:
         if not np.isfinite(matrix).all():
             nothing = np.full(matrix.shape, np.nan, x.dtype)
             return nothing, nothing
-        results = _lapack("gees", x.dtype)(lambda *_: None, matrix)
+        results = m.lapack("gees", x.dtype)(lambda *_: None, matrix)
         t, z, info = results[0], results[-3], results[-1]
         if info:
             t, z = t * np.nan, z * np.nan
@@ -156,12 +151,10 @@ schur = Primitive(
     kernel=Library("schur", in_place=True),
     jvp=not_differentiable("the Schur form has no derivative here"),
     transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: schur),
+    batch=batched_along(Emitter("schur")),
     samples=_samples,
     tolerance=Tolerance(float32=2e-4, float64=1e-12),
     doc="Upper triangular matrices T, with blocks of two rows for conjugate "
     "eigenvalues of real matrices, and unitary Z with Z T Z^H the operand. All are "
     "column-major.",
 )
-
-ROWS = (hessenberg, tridiagonal, schur)
