@@ -75,7 +75,7 @@ def _types(
     precision: str | None = None,
     preferred_element_type: DType | None = None,
 ) -> ArrayType:
-    families.common_dtype("dot_general", (x, y), dtypes.ALL - {dtypes.bool_})
+    families.common_dtype("dot_general", (x, y), dtypes.NUMBERS)
     for operand, axes in (
         (x, (*contract[0], *batch[0])),
         (y, (*contract[1], *batch[1])),

@@ -48,11 +48,11 @@ from arrayfn.primitives.convolution_forms import (
     SHORT_SUMS,
     SPATIAL,
     Axes,
+    Form,
     Roles,
     extents_of,
     product,
     sum_of_slices,
-    windows_of,
 )
 from arrayfn.primitives.emitters import Emitter
 from arrayfn.primitives.rules import in_front, jvp_of_product, shifted
@@ -72,17 +72,11 @@ def _check_roles(name: str, type: ArrayType, roles: Roles) -> None:
         )
 
 
-def _types(
-    x: ArrayType,
-    w: ArrayType,
-    *,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    strides: Axes,
-    dilations: Axes,
-) -> ArrayType:
-    families.common_dtype("conv_general", (x, w), dtypes.ALL - {dtypes.bool_})
+def _types(x: ArrayType, w: ArrayType, **params: Any) -> ArrayType:
+    form = Form(**params)
+    lhs, rhs, out = form.lhs, form.rhs, form.out
+    strides, dilations = form.strides, form.dilations
+    families.common_dtype("conv_general", (x, w), dtypes.NUMBERS)
     _check_roles("operand", x, lhs)
     _check_roles("kernel", w, rhs)
     counts = {len(lhs[SPATIAL]), len(rhs[SPATIAL]), len(strides), len(dilations)}
@@ -98,7 +92,7 @@ def _types(
                 f"conv_general: {word} axes differ: {lhs[role]} of {x} and "
                 f"{rhs[role]} of {w}"
             )
-    windows = windows_of(w, lhs, rhs, strides, dilations)
+    windows = form.windows(w)
     windows.check("conv_general", x)
     slid = windows.shape(x.shape)
     result = [0] * sum(len(role) for role in out)
@@ -122,19 +116,11 @@ def _types(
     return type
 
 
-def _reference(
-    x: Array,
-    w: Array,
-    *,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    strides: Axes,
-    dilations: Axes,
-) -> Array:
+def _reference(x: Array, w: Array, **params: Any) -> Array:
+    form = Form(**params)
+    lhs, rhs, out = form.lhs, form.rhs, form.out
     wide = dtypes.compute_dtype(x.dtype)
-    kernel = ArrayType(w.shape, w.dtype)
-    geometry = windows_of(kernel, lhs, rhs, strides, dilations)
+    geometry = form.windows(ArrayType(w.shape, w.dtype))
     windows = geometry.of(x.astype(wide))
     left = list(range(windows.ndim))
     right = [windows.ndim + axis for axis in range(w.ndim)]
@@ -153,42 +139,25 @@ def _reference(
     return np.asarray(product).astype(x.dtype)
 
 
-def _transpose(
-    cotangents: Tangents,
-    inputs: Operands,
-    *,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    strides: Axes,
-    dilations: Axes,
-) -> Tangents:
+def _transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
     (ct,), (x, w) = cotangents, inputs
     assert ct is not None
-    geometry = (lhs, rhs, out, strides, dilations)
+    form = Form(**params)
     if isinstance(x, Linear):
-        w = value_of(w, "conv_general")
-        return [to_operand(ct, x.type, w, *geometry), None]
+        return [to_operand(ct, x.type, value_of(w, "conv_general"), form), None]
     assert isinstance(w, Linear)
-    return [None, to_kernel(ct, x, w.type, *geometry)]
+    return [None, to_kernel(ct, x, w.type, form)]
 
 
-def to_operand(
-    ct: Atom,
-    x: ArrayType,
-    w: Atom,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    strides: Axes,
-    dilations: Axes,
-) -> Atom:
+def to_operand(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
     """The operand's cotangent: the reversed kernel over the dilated cotangent."""
+    lhs, rhs, out = form.lhs, form.rhs, form.out
+    strides, dilations = form.strides, form.dilations
     if not ct.type.size:
         return views.zeros(x)
     if max(strides, default=1) > 1 and math.prod(extents_of(w.type, rhs[OUTER])) > 1:
         # Most of the dilated cotangent would be zeros.
-        return _to_operand_by_windows(ct, x, w, lhs, rhs, out, strides, dilations)
+        return _to_operand_by_windows(ct, x, w, form)
     counts = extents_of(ct.type, out[SPATIAL])
     sizes = extents_of(w.type, rhs[SPATIAL])
     around = SlidingWindows(out[SPATIAL], sizes, strides, dilations)
@@ -211,18 +180,9 @@ def to_operand(
     )
 
 
-def _to_operand_by_windows(
-    ct: Atom,
-    x: ArrayType,
-    w: Atom,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    strides: Axes,
-    dilations: Axes,
-) -> Atom:
+def _to_operand_by_windows(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
     """The cotangent of the windows by a product, then an overlap-add."""
-    geometry = windows_of(w.type, lhs, rhs, strides, dilations)
+    lhs, rhs, out, geometry = form.lhs, form.rhs, form.out, form.windows(w.type)
     windows = contraction.dot_general(
         ct,
         w,
@@ -243,17 +203,10 @@ def _to_operand_by_windows(
     return overlap_add(windows, x, geometry, order)
 
 
-def to_kernel(
-    ct: Atom,
-    x: Atom,
-    w: ArrayType,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    strides: Axes,
-    dilations: Axes,
-) -> Atom:
+def to_kernel(ct: Atom, x: Atom, w: ArrayType, form: Form) -> Atom:
     """The kernel's cotangent: strides and dilations are exchanged."""
+    lhs, rhs, out = form.lhs, form.rhs, form.out
+    strides, dilations = form.strides, form.dilations
     if not ct.type.size:
         return views.zeros(w)
     limit = list(x.type.shape)
@@ -310,27 +263,15 @@ def _batch(
 # As other primitives.
 
 
-def _expand(
-    x: Atom,
-    w: Atom,
-    *,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    strides: Axes,
-    dilations: Axes,
-) -> Atom:
-    type = _types(
-        x.type, w.type, lhs=lhs, rhs=rhs, out=out, strides=strides, dilations=dilations
-    )
-    inner = math.prod(extents_of(w.type, rhs[INNER]))
-    window = math.prod(extents_of(w.type, rhs[SPATIAL]))
+def _expand(x: Atom, w: Atom, **params: Any) -> Atom:
+    type, form = _types(x.type, w.type, **params), Form(**params)
+    inner = math.prod(extents_of(w.type, form.rhs[INNER]))
+    window = math.prod(extents_of(w.type, form.rhs[SPATIAL]))
     if not type.size or not inner:
         return views.zeros(type)
-    geometry = windows_of(w.type, lhs, rhs, strides, dilations)
     if inner == 1 and window <= SHORT_SUMS:
-        return sum_of_slices(x, w, type, lhs, rhs, out, geometry)
-    return product(x, w, type, lhs, rhs, out, geometry)
+        return sum_of_slices(x, w, type, form)
+    return product(x, w, type, form)
 
 
 # Samples.

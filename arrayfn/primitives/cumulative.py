@@ -142,10 +142,6 @@ def _extremum_jvp(extremum: Primitive, sign: int) -> JvpRule:
     return jvp_alone(rule)
 
 
-_NUMBERS = dtypes.ALL - {dtypes.bool_}
-_ORDERED = _NUMBERS - dtypes.COMPLEX
-
-
 def _cumsum(x: Array, axis: int) -> Array:
     """Running sums, computed in a wider dtype and rounded."""
     wide = {dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
@@ -155,7 +151,7 @@ def _cumsum(x: Array, axis: int) -> Array:
 cumsum = _row(
     "cumsum",
     _cumsum,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     jvp=LINEAR,
     transpose=transposed_first(
         lambda ct, type, axis, reverse: cumsum(ct, axis=axis, reverse=not reverse)
@@ -165,21 +161,21 @@ cumsum = _row(
 cumprod = _row(
     "cumprod",
     lambda x, axis: np.cumprod(x, axis=axis, dtype=x.dtype),
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     jvp=jvp_alone(_product_jvp),
     doc="Running products.",
 )
 cummax = _row(
     "cummax",
     np.maximum.accumulate,
-    accepts=_ORDERED,
+    accepts=dtypes.REALS,
     jvp=_extremum_jvp(e.maximum, -1),
     doc="Running maxima; NaN from the first NaN on.",
 )
 cummin = _row(
     "cummin",
     np.minimum.accumulate,
-    accepts=_ORDERED,
+    accepts=dtypes.REALS,
     jvp=_extremum_jvp(e.minimum, 1),
     doc="Running minima; NaN from the first NaN on.",
 )

@@ -34,10 +34,6 @@ from arrayfn.primitives.families import (
 )
 from arrayfn.primitives.rules import present
 
-_NUMBERS = dtypes.ALL - {dtypes.bool_}
-_REALS = _NUMBERS - dtypes.COMPLEX
-
-
 # Arithmetic. Addition and subtraction are linear in all operands together.
 
 
@@ -66,7 +62,7 @@ neg = elementwise(
     "neg",
     np.negative,
     LINEAR,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     transpose=transpose_each(lambda ct, xs: neg(ct)),
     doc="The negative; unsigned integers wrap.",
 )
@@ -75,7 +71,7 @@ add = elementwise(
     np.add,
     [None, None],
     arity=2,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     jvp=_jvp_of_sum,
     transpose=transpose_each(lambda ct, xs: ct, lambda ct, xs: ct),
     doc="The sum; integers wrap.",
@@ -85,7 +81,7 @@ sub = elementwise(
     np.subtract,
     [None, None],
     arity=2,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     jvp=_jvp_of_difference,
     transpose=transpose_each(lambda ct, xs: ct, lambda ct, xs: neg(ct)),
     doc="The difference; integers wrap.",
@@ -95,7 +91,7 @@ mul = elementwise(
     np.multiply,
     [lambda x, y, z: y, lambda x, y, z: x],
     arity=2,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     transpose=transpose_each(
         lambda ct, xs: mul(ct, xs[1]), lambda ct, xs: mul(xs[0], ct)
     ),
@@ -131,21 +127,21 @@ square = elementwise(
     "square",
     np.square,
     [lambda x, y: mul(x, 2)],
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     doc="x * x; integers wrap.",
 )
 absolute = elementwise(
     "abs",
     np.absolute,
     [lambda x, y: select(discrete.eq(x, 0), _one_like(x), sign(x))],
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     doc="The absolute value; its derivative is 1 at 0, as in JAX, and NaN at NaN.",
 )
 sign = elementwise(
     "sign",
     np.sign,
     ZERO_TANGENT,
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     doc="-1, 0 or 1; NaN for NaN.",
 )
 pow = elementwise(
@@ -167,7 +163,7 @@ floor_divide = elementwise(
     ZERO_TANGENT,
     function="floordiv",
     arity=2,
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     cost=6,
     domain=(0.5, 3.0),
     doc="The floor of the quotient; integers divided by 0 give 0.",
@@ -177,7 +173,7 @@ remainder = elementwise(
     np.remainder,
     [lambda x, y, z: _one_like(z), lambda x, y, z: neg(floor_divide(x, y))],
     arity=2,
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     cost=8,
     domain=(0.5, 3.0),
     doc="The remainder with the divisor's sign; integers divided by 0 give 0.",
@@ -187,7 +183,7 @@ fmod = elementwise(
     np.fmod,
     [lambda x, y, z: _one_like(z), lambda x, y, z: neg(discrete.trunc(div(x, y)))],
     arity=2,
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     cost=8,
     domain=(0.5, 3.0),
     doc="The remainder with the dividend's sign; integers divided by 0 give 0.",
@@ -207,7 +203,7 @@ maximum = elementwise(
     np.maximum,
     _SHARES,
     arity=2,
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     doc="The larger operand, NaN if either is; equal operands share the derivative.",
 )
 minimum = elementwise(
@@ -215,7 +211,7 @@ minimum = elementwise(
     np.minimum,
     _SHARES,
     arity=2,
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     doc="The smaller operand, NaN if either is; equal operands share the derivative.",
 )
 copysign = elementwise(
@@ -327,7 +323,7 @@ clamp = elementwise(
         lambda low, x, high, y: _indicator(discrete.lt(high, maximum(low, x)), y),
     ],
     arity=3,
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     typed_by=1,
     doc="The second operand limited to [first, third]: clamp(low, x, high).",
 )

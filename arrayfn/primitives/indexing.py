@@ -290,9 +290,6 @@ def _extremum_jvp(
     return [e.div(total, scatter_add(x_hit, indices, update_hit, **params))]
 
 
-_NUMBERS = dtypes.ALL - {dtypes.bool_}
-_ORDERED = _NUMBERS - dtypes.COMPLEX
-
 scatter = _scatter_row(
     "scatter",
     put,
@@ -307,7 +304,7 @@ scatter = _scatter_row(
 scatter_add = _scatter_row(
     "scatter_add",
     np.add.at,
-    _NUMBERS,
+    dtypes.NUMBERS,
     _add_jvp,
     _add_transpose,
     doc="As scatter, but adds the updates.",
@@ -315,7 +312,7 @@ scatter_add = _scatter_row(
 scatter_mul = _scatter_row(
     "scatter_mul",
     np.multiply.at,
-    _NUMBERS,
+    dtypes.NUMBERS,
     _mul_jvp,
     low=0.5,
     unique_only=True,
@@ -324,14 +321,14 @@ scatter_mul = _scatter_row(
 scatter_min = _scatter_row(
     "scatter_min",
     np.minimum.at,
-    _ORDERED,
+    dtypes.REALS,
     _extremum_jvp,
     doc="As scatter, but takes the minimum; NaN if either is NaN.",
 )
 scatter_max = _scatter_row(
     "scatter_max",
     np.maximum.at,
-    _ORDERED,
+    dtypes.REALS,
     _extremum_jvp,
     doc="As scatter, but takes the maximum; NaN if either is NaN.",
 )

@@ -21,24 +21,20 @@ from arrayfn.primitives import conversion, discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
     ZERO_TANGENT,
     Array,
     Atoms,
     Batched,
     Composition,
     Dims,
-    Library,
     Primitive,
     Sample,
     Tangents,
     Tolerance,
 )
-from arrayfn.primitives.emitters import Emitter
 from arrayfn.primitives.linalg_triangular import map_sides, solve_triangular
 from arrayfn.primitives.rules import (
     all_mapped,
-    batched_along,
     jvp_alone,
     transposed_first,
 )
@@ -113,17 +109,14 @@ def _square_samples() -> Iterable[Sample]:
     yield Sample((np.zeros((2, 3)),), {}, ())
 
 
-lu = Primitive(
-    name="lu",
-    family="linear algebra",
+lu = m.matrix_row(
+    "lu",
     types=_lu_types,
     reference=_lu_reference,
-    kernel=Library("lu", in_place=True),
     jvp=jvp_alone(_lu_jvp),
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("lu")),
     samples=_square_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
+    in_place=True,
     doc="The factors L (without its unit diagonal) and U of matrices with permuted "
     "rows, in one matrix; the pivots, with which rows are swapped; and the "
     "permutation. Operand and factors are column-major: the transposed matrices.",
@@ -161,15 +154,11 @@ def _permutation_samples() -> Iterable[Sample]:
     yield Sample((np.array([1, 1], np.int32),), {"rows": 2})
 
 
-pivots_to_permutation = Primitive(
-    name="pivots_to_permutation",
-    family="linear algebra",
+pivots_to_permutation = m.matrix_row(
+    "pivots_to_permutation",
     types=_permutation_types,
     reference=_permutation_reference,
-    kernel=Library("pivots_to_permutation"),
     jvp=ZERO_TANGENT,
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("pivots_to_permutation")),
     samples=_permutation_samples,
     doc="The permutation of rows that swaps each row with its pivot, in order.",
 )

@@ -6,7 +6,7 @@ The last two axes of an array are its matrices; the others are the batch.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,22 @@ from arrayfn.ir.layout import Shape
 from arrayfn.primitives import complex_numbers, conversion, discrete, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
+    NOT_LINEAR,
     Array,
+    JvpRule,
+    JvpWithOutputs,
+    Library,
+    Marker,
+    Primitive,
+    Sample,
+    Tolerance,
 )
 from arrayfn.primitives.contraction import dot_general
+from arrayfn.primitives.emitters import Emitter
 from arrayfn.primitives.families import random_array
 from arrayfn.primitives.indexing import gather, scatter
 from arrayfn.primitives.reductions import reduce_sum
+from arrayfn.primitives.rules import batched_along
 from arrayfn.primitives.windows import Windows
 
 DTYPES = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
@@ -217,7 +227,34 @@ def diagonal(x: Atom) -> Atom:
     return reduce_sum(diagonal_part(x), axes=(x.type.ndim - 1,))
 
 
-# References and samples.
+# Rows, references and samples.
+
+
+def matrix_row(
+    name: str,
+    *,
+    types: Callable[..., ArrayType | tuple[ArrayType, ...]],
+    reference: Callable[..., Any],
+    jvp: JvpRule | JvpWithOutputs | Marker,
+    samples: Callable[[], Iterable[Sample]],
+    tolerance: Tolerance = Tolerance(),
+    in_place: bool = False,
+    doc: str,
+) -> Primitive:
+    """A row that a library computes for each matrix of its operands' batch."""
+    return Primitive(
+        name=name,
+        family="linear algebra",
+        types=types,
+        reference=reference,
+        kernel=Library(name, in_place=in_place),
+        jvp=jvp,
+        transpose=NOT_LINEAR,
+        batch=batched_along(Emitter(name)),
+        samples=samples,
+        tolerance=tolerance,
+        doc=doc,
+    )
 
 
 def lapack(name: str, dtype: DType) -> Callable[..., Any]:

@@ -18,18 +18,13 @@ from arrayfn.primitives import complex_numbers, slicing
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
     ZERO_TANGENT,
     Array,
-    Library,
-    Primitive,
     Sample,
     Tolerance,
 )
-from arrayfn.primitives.emitters import Emitter
 from arrayfn.primitives.linalg_triangular import solve_triangular
 from arrayfn.primitives.rules import (
-    batched_along,
     jvp_alone,
 )
 
@@ -102,15 +97,11 @@ def _samples() -> Iterable[Sample]:
     yield Sample((wide.astype(dtypes.complex128),), {"full": True}, ())
 
 
-qr = Primitive(
-    name="qr",
-    family="linear algebra",
+qr = m.matrix_row(
+    "qr",
     types=_types,
     reference=_reference,
-    kernel=Library("qr"),
     jvp=jvp_alone(_jvp),
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("qr")),
     samples=_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
     doc="Matrices Q with orthonormal columns and upper triangular R whose product is "
@@ -143,15 +134,11 @@ def _order_samples() -> Iterable[Sample]:
         yield Sample((m.random_matrices(dtype, shape, 271 + position),), {})
 
 
-column_order = Primitive(
-    name="column_order",
-    family="linear algebra",
+column_order = m.matrix_row(
+    "column_order",
     types=_order_types,
     reference=_order_reference,
-    kernel=Library("column_order", in_place=False),
     jvp=ZERO_TANGENT,
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("column_order")),
     samples=_order_samples,
     doc="The column order of QR with column pivoting: in each step the column with the "
     "largest remaining norm. The operand is column-major.",

@@ -13,17 +13,10 @@ from arrayfn import dtypes
 from arrayfn.ir import ArrayType
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
     Array,
-    Library,
-    Primitive,
     Sample,
     Tolerance,
     not_differentiable,
-)
-from arrayfn.primitives.emitters import Emitter
-from arrayfn.primitives.rules import (
-    batched_along,
 )
 
 
@@ -63,17 +56,14 @@ def _samples() -> Iterable[Sample]:
         yield Sample((m.random_matrices(dtype, shape, 311 + position),), {})
 
 
-hessenberg = Primitive(
-    name="hessenberg",
-    family="linear algebra",
+hessenberg = m.matrix_row(
+    "hessenberg",
     types=_hessenberg_types,
     reference=_hessenberg_reference,
-    kernel=Library("hessenberg", in_place=True),
     jvp=not_differentiable("the Hessenberg form has no derivative here"),
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("hessenberg")),
     samples=_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
+    in_place=True,
     doc="Hessenberg matrices, with the Householder vectors stored below the first "
     "subdiagonal, and the scales of the reflections. All are column-major.",
 )
@@ -104,17 +94,14 @@ def _tridiagonal_reference(x: Array) -> tuple[Array, ...]:
     return _mapped(reduced, x, types)
 
 
-tridiagonal = Primitive(
-    name="tridiagonal",
-    family="linear algebra",
+tridiagonal = m.matrix_row(
+    "tridiagonal",
     types=_tridiagonal_types,
     reference=_tridiagonal_reference,
-    kernel=Library("tridiagonal", in_place=True),
     jvp=not_differentiable("the tridiagonal form has no derivative here"),
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("tridiagonal")),
     samples=_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
+    in_place=True,
     doc="Hermitian matrices reduced to tridiagonal form, with the Householder vectors "
     "in the lower triangle, which alone is read; diagonals, subdiagonals, and scales "
     "of the reflections. Matrices are column-major.",
@@ -143,17 +130,14 @@ def _schur_reference(x: Array) -> tuple[Array, ...]:
     return _mapped(reduced, x, _schur_types(ArrayType(x.shape, x.dtype)))
 
 
-schur = Primitive(
-    name="schur",
-    family="linear algebra",
+schur = m.matrix_row(
+    "schur",
     types=_schur_types,
     reference=_schur_reference,
-    kernel=Library("schur", in_place=True),
     jvp=not_differentiable("the Schur form has no derivative here"),
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("schur")),
     samples=_samples,
     tolerance=Tolerance(float32=2e-4, float64=1e-12),
+    in_place=True,
     doc="Upper triangular matrices T, with blocks of two rows for conjugate "
     "eigenvalues of real matrices, and unitary Z with Z T Z^H the operand. All are "
     "column-major.",

@@ -19,22 +19,17 @@ from arrayfn.primitives import complex_numbers, conversion, discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
     Array,
     Atoms,
     JvpWithOutputs,
-    Library,
-    Primitive,
     Sample,
     Tangents,
     Tolerance,
     WithTangents,
 )
-from arrayfn.primitives.emitters import Emitter
 from arrayfn.primitives.linalg_lu import solve
 from arrayfn.primitives.reductions import argmax, reduce_sum
 from arrayfn.primitives.rules import (
-    batched_along,
     jvp_alone,
 )
 
@@ -105,17 +100,14 @@ def _values_samples() -> Iterable[Sample]:
         yield Sample((m.random_matrices(dtype, (3, 3), 275 + position),), {})
 
 
-eigh = Primitive(
-    name="eigh",
-    family="linear algebra",
+eigh = m.matrix_row(
+    "eigh",
     types=_eigh_types,
     reference=_eigh_reference,
-    kernel=Library("eigh", in_place=True),
     jvp=jvp_alone(_eigh_jvp),
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("eigh")),
     samples=_symmetric_samples,
     tolerance=Tolerance(float32=5e-5, float64=1e-13),
+    in_place=True,
     doc="The eigenvectors of Hermitian matrices as the rows of V^H, and the "
     "eigenvalues in ascending order. The lower triangle is read.",
 )
@@ -137,15 +129,11 @@ def _eigvalsh_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
     return [w], [m.real_part(m.diagonal(_rotated(t, vh)))]
 
 
-eigvalsh = Primitive(
-    name="eigvalsh",
-    family="linear algebra",
+eigvalsh = m.matrix_row(
+    "eigvalsh",
     types=_eigvalsh_types,
     reference=_eigvalsh_reference,
-    kernel=Library("eigvalsh"),
     jvp=JvpWithOutputs(_eigvalsh_jvp),
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("eigvalsh")),
     samples=_values_samples,
     tolerance=Tolerance(float32=5e-5, float64=1e-13),
     doc="The eigenvalues of Hermitian matrices in ascending order. The lower triangle "
@@ -247,15 +235,11 @@ def _eig_samples() -> Iterable[Sample]:
         yield Sample(sample.inputs, {}, () if pairs else None)
 
 
-eig = Primitive(
-    name="eig",
-    family="linear algebra",
+eig = m.matrix_row(
+    "eig",
     types=_eig_types,
     reference=_eig_reference,
-    kernel=Library("eig"),
     jvp=jvp_alone(_eig_jvp),
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("eig")),
     samples=_eig_samples,
     tolerance=Tolerance(float32=2e-4, float64=1e-12),
     doc="The eigenvectors of square matrices as rows, and the eigenvalues, all "
@@ -279,15 +263,11 @@ def _eigvals_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
     return [w], [m.diagonal(_inner(t, vt))]
 
 
-eigvals = Primitive(
-    name="eigvals",
-    family="linear algebra",
+eigvals = m.matrix_row(
+    "eigvals",
     types=_eigvals_types,
     reference=_eigvals_reference,
-    kernel=Library("eigvals"),
     jvp=JvpWithOutputs(_eigvals_jvp),
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("eigvals")),
     samples=_eigvals_samples,
     tolerance=Tolerance(float32=2e-4, float64=1e-12),
     doc="The eigenvalues of square matrices, complex. The operand is column-major: it "

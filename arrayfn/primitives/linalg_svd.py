@@ -18,20 +18,15 @@ from arrayfn.primitives import conversion
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
     Array,
     Atoms,
     JvpWithOutputs,
-    Library,
-    Primitive,
     Sample,
     Tangents,
     Tolerance,
     WithTangents,
 )
-from arrayfn.primitives.emitters import Emitter
 from arrayfn.primitives.rules import (
-    batched_along,
     jvp_alone,
 )
 
@@ -128,15 +123,11 @@ def _samples() -> Iterable[Sample]:
     yield Sample((m.random_matrices(dtypes.float64, (3, 4), 298),), {"full": True}, ())
 
 
-svd = Primitive(
-    name="svd",
-    family="linear algebra",
+svd = m.matrix_row(
+    "svd",
     types=_types,
     reference=_reference,
-    kernel=Library("svd"),
     jvp=jvp_alone(_jvp),
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("svd")),
     samples=_samples,
     tolerance=Tolerance(float32=5e-5, float64=1e-13),
     doc="The singular vectors U and V^H, square if full, and between them the singular "
@@ -170,15 +161,11 @@ def _values_samples() -> Iterable[Sample]:
     yield Sample((m.random_matrices(dtypes.float32, (2, 3, 3), 306),), {})
 
 
-svdvals = Primitive(
-    name="svdvals",
-    family="linear algebra",
+svdvals = m.matrix_row(
+    "svdvals",
     types=_values_types,
     reference=_values_reference,
-    kernel=Library("svdvals"),
     jvp=JvpWithOutputs(_values_jvp),
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("svdvals")),
     samples=_values_samples,
     tolerance=Tolerance(float32=5e-5, float64=1e-13),
     doc="The singular values in descending order.",

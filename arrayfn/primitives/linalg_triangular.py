@@ -20,7 +20,6 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
     Array,
     Atoms,
     Batched,
@@ -31,10 +30,9 @@ from arrayfn.primitives.base import (
     Tangents,
     Tolerance,
 )
-from arrayfn.primitives.emitters import Emitter, move_axis
+from arrayfn.primitives.emitters import move_axis
 from arrayfn.primitives.rules import (
     all_mapped,
-    batched_along,
     jvp_alone,
     transposed_first,
 )
@@ -80,17 +78,14 @@ def _positive_samples() -> Iterable[Sample]:
     yield Sample((-np.eye(3),), {}, ())
 
 
-cholesky = Primitive(
-    name="cholesky",
-    family="linear algebra",
+cholesky = m.matrix_row(
+    "cholesky",
     types=_cholesky_types,
     reference=_cholesky_reference,
-    kernel=Library("cholesky", in_place=True),
     jvp=jvp_alone(_cholesky_jvp),
-    transpose=NOT_LINEAR,
-    batch=batched_along(Emitter("cholesky")),
     samples=_positive_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
+    in_place=True,
     doc="The lower triangular factor of Hermitian matrices, whose lower triangle is "
     "read; NaN for a matrix that is not positive definite, or not finite.",
 )

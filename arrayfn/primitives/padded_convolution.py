@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
@@ -55,6 +56,7 @@ from arrayfn.primitives.convolution_forms import (
     OUTER,
     SPATIAL,
     Axes,
+    Form,
     Roles,
     extents_of,
 )
@@ -87,7 +89,7 @@ def _types(
     lies: str | None = None,
 ) -> ArrayType:
     name = "padded_convolution"
-    families.common_dtype(name, (first, second), dtypes.ALL - {dtypes.bool_})
+    families.common_dtype(name, (first, second), dtypes.NUMBERS)
     if gives not in ARRAYS:
         raise ShapeError(f"{name} gives output, operand or kernel, not {gives!r}")
     roles = {"operand": lhs, "kernel": rhs, "output": out}
@@ -244,15 +246,12 @@ def _expand(first: Atom, second: Atom, **params: Any) -> Atom:
     """A ``conv_general`` after a ``pad``, or their transposes."""
     result = _types(first.type, second.type, **params)
     gives, padding = params["gives"], params["padding"]
-    geometry = {
-        name: params[name] for name in ("lhs", "rhs", "out", "strides", "dilations")
-    }
-    lhs: Roles = params["lhs"]
-    pads = dict(zip(lhs[SPATIAL], padding, strict=True))
+    form = Form(**{field.name: params[field.name] for field in fields(Form)})
+    pads = dict(zip(form.lhs[SPATIAL], padding, strict=True))
     if gives == "operand":
         shape = result.shape
         whole = tuple(n + sum(pads.get(axis, (0, 0))) for axis, n in enumerate(shape))
-        made = to_operand(first, result.with_shape(whole), second, **geometry)
+        made = to_operand(first, result.with_shape(whole), second, form)
         if whole == shape:
             return made
         start = tuple(pads.get(axis, (0, 0))[0] for axis in range(len(shape)))
@@ -263,8 +262,8 @@ def _expand(first: Atom, second: Atom, **params: Any) -> Atom:
         zero = conversion.literal(0, first.type.dtype)
         first = slicing.pad(first, zero, config=config)
     if gives == "output":
-        return conv_general(first, second, **geometry)
-    return to_kernel(second, first, result, **geometry)
+        return conv_general(first, second, **form.params())
+    return to_kernel(second, first, result, form)
 
 
 def _samples() -> Iterable[Sample]:

@@ -181,16 +181,12 @@ def _all_ones(dtype: DType) -> PythonScalar:
     return -1 if dtype in dtypes.SIGNED else int(np.iinfo(dtype).max)
 
 
-_NUMBERS = dtypes.ALL - {dtypes.bool_}
-_ORDERED = _NUMBERS - dtypes.COMPLEX
-_BITS = dtypes.INTEGERS | {dtypes.bool_}
-
 reduce_sum = _reduction(
     "reduce_sum",
     _sum,
     "accumulate_add",
     lambda dtype: 0,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     jvp=LINEAR,
     transpose=transposed_first(spread_back),
     doc="The sum over axes; 0 for no elements.",
@@ -200,7 +196,7 @@ reduce_prod = _reduction(
     lambda x, axis: np.prod(x, axis=axis, dtype=x.dtype),
     "accumulate_mul",
     lambda dtype: 1,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     jvp=jvp_alone(_prod_jvp),
     doc="The product over axes; 1 for no elements.",
 )
@@ -209,7 +205,7 @@ reduce_max = _reduction(
     lambda x, axis: np.max(x, axis=axis, initial=_lowest(x.dtype)),
     "accumulate_max",
     _lowest,
-    accepts=_ORDERED,
+    accepts=dtypes.REALS,
     jvp=jvp_alone(_extremum_jvp),
     doc="The maximum over axes, NaN if there is one; equal elements share the "
     "derivative.",
@@ -219,7 +215,7 @@ reduce_min = _reduction(
     lambda x, axis: np.min(x, axis=axis, initial=_highest(x.dtype)),
     "accumulate_min",
     _highest,
-    accepts=_ORDERED,
+    accepts=dtypes.REALS,
     jvp=jvp_alone(_extremum_jvp),
     doc="The minimum over axes, NaN if there is one; equal elements share the "
     "derivative.",
@@ -229,7 +225,7 @@ reduce_and = _reduction(
     np.bitwise_and.reduce,
     "accumulate_and",
     _all_ones,
-    accepts=_BITS,
+    accepts=dtypes.BITS,
     jvp=ZERO_TANGENT,
     doc="The bitwise (of bools: logical) and over axes.",
 )
@@ -238,7 +234,7 @@ reduce_or = _reduction(
     np.bitwise_or.reduce,
     "accumulate_or",
     lambda dtype: 0,
-    accepts=_BITS,
+    accepts=dtypes.BITS,
     jvp=ZERO_TANGENT,
     doc="The bitwise (of bools: logical) or over axes.",
 )

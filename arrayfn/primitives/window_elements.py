@@ -39,11 +39,10 @@ from arrayfn.primitives.windowed import (
 from arrayfn.primitives.windows import Windows
 
 _MAX_PHASES: Final = 16
-_NUMBERS: Final = dtypes.ALL - {dtypes.bool_}
 
 
 def _check(name: str, x: ArrayType, positions: ArrayType, windows: Shape) -> None:
-    if x.dtype not in _NUMBERS:
+    if x.dtype not in dtypes.NUMBERS:
         raise DTypeError(f"{name} is not defined for {x}")
     if positions.dtype != dtypes.int32 or positions.shape != windows:
         raise ShapeError(

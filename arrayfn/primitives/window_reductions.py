@@ -233,14 +233,11 @@ def _extremum_jvp(position: Emitter) -> JvpRule:
     return jvp_alone(rule)
 
 
-_NUMBERS = dtypes.ALL - {dtypes.bool_}
-_ORDERED = _NUMBERS - dtypes.COMPLEX
-
 reduce_window_sum = _reduce_row(
     "reduce_window_sum",
     reductions.reduce_sum,
     e.add,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     jvp=LINEAR,
     transpose=transposed_first(_sum_transpose),
     doc="The sum of each window.",
@@ -249,7 +246,7 @@ reduce_window_max = _reduce_row(
     "reduce_window_max",
     reductions.reduce_max,
     e.maximum,
-    accepts=_ORDERED,
+    accepts=dtypes.REALS,
     jvp=_extremum_jvp(Emitter("window_argmax")),
     doc="The maximum of each window, NaN if it has one; the first of equal elements "
     "gets the derivative.",
@@ -258,7 +255,7 @@ reduce_window_min = _reduce_row(
     "reduce_window_min",
     reductions.reduce_min,
     e.minimum,
-    accepts=_ORDERED,
+    accepts=dtypes.REALS,
     jvp=_extremum_jvp(Emitter("window_argmin")),
     doc="The minimum of each window, NaN if it has one; the first of equal elements "
     "gets the derivative.",
@@ -276,7 +273,7 @@ def _position_row(
     extremum: Primitive,
 ) -> Primitive:
     def types(x: ArrayType, **params: Any) -> ArrayType:
-        if x.dtype not in _ORDERED:
+        if x.dtype not in dtypes.REALS:
             raise DTypeError(f"{name} is not defined for {x}")
         geometry = SlidingWindows(**params)
         geometry.check(name, x)
@@ -320,7 +317,7 @@ def _position_row(
 
     def samples() -> Iterable[Sample]:
         for position, dtype in enumerate(
-            d for d in dtypes.SHORT_NAMES if d in _ORDERED
+            d for d in dtypes.SHORT_NAMES if d in dtypes.REALS
         ):
             shape, geometry = GEOMETRIES[position % 2]
             x = families.random_array(dtype, shape, 66 + position, -2.0, 2.0)
