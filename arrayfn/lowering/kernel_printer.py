@@ -247,7 +247,7 @@ class KernelPrinter(KernelText, ABC):
         if kind == "square" and suffix in ("f32", "f64"):
             return f"{arguments[0]} * {arguments[0]}"
         if kind.startswith("round_"):
-            # To a half and back: the value stays float32 in the kernel.
+            # To half precision and back: the value stays float32 in the kernel.
             source = kind.removeprefix("round_")
             down = self.use(f"convert_{source}_{suffix}")
             up = self.use(f"convert_{suffix}_f32")

@@ -4,7 +4,7 @@ The nests of the body are printed one after the other inside the loop, with the 
 and branches in it, as plain code of one thread. Scalars are local variables, carried
 from one iteration to the next; small arrays stay in memory; slices of what is scanned
 are indices. Extents are printed as numbers, so that short loops are unrolled: unlike
-other kernels these are compiled anew for other shapes (not for other lengths).
+other kernels these are compiled again for other shapes (not for other lengths).
 
 A loop with ``lanes`` is such a kernel too, of arrays of any size: a work item is a
 block of elements, which go through all iterations (see ``lanes``).
@@ -35,7 +35,7 @@ from arrayfn.lowering.steps import (
     PlanStep,
 )
 
-MANY: Final = 100  # iterations, where nobody knows how many
+MANY: Final = 100  # iterations, where the trip count is unknown
 BLOCK: Final = 1024  # elements that go through a loop together: some arrays in L1
 _ALIGNMENT: Final = 64
 
@@ -123,7 +123,7 @@ class LoopPrinter(LoopFrame):
 
     @property
     def grain(self) -> int:
-        """The least number of items worth giving to a thread."""
+        """The smallest number of items worth giving to a thread."""
         item = self.work * (_trip_count(self.step) or MANY) * BLOCK
         return max(1, math.ceil(CPU.chunk_ns / max(1.0, item)))
 
