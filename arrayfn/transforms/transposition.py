@@ -57,7 +57,7 @@ def transpose_varying(
         ]
         results = pull_back(builder, parts.linear, known, cotangents)
         placed = [
-            views.broadcast_literal(0, v.type) if ct is None and forced else ct
+            views.zeros(v.type) if ct is None and forced else ct
             for v, ct, forced in zip(wanted, results, dense, strict=True)
         ]
         found = [ct for ct in placed if ct is not None]
@@ -177,6 +177,6 @@ def _with_gradients(
 def _dense(cotangents: Sequence[Atom | None], like: Sequence[Var]) -> list[Atom]:
     """``cotangents`` with zeros for None."""
     return [
-        views.broadcast_literal(0, v.type) if ct is None else ct
+        views.zeros(v.type) if ct is None else ct
         for v, ct in zip(like, cotangents, strict=True)
     ]

@@ -89,9 +89,7 @@ def with_zeros(program: Program, types: Sequence[ArrayType]) -> Program:
     with builder:
         inputs = builder.inputs_of(program)
         outputs = builder.inline(program, inputs)
-        return builder.build(
-            [*outputs, *(views.broadcast_literal(0, type) for type in types)]
-        )
+        return builder.build([*outputs, *(views.zeros(type) for type in types)])
 
 
 def guarded(value: Any) -> Any:
