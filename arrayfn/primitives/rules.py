@@ -65,7 +65,10 @@ def repeated(size: int, x: Atom, dim: Dim) -> Atom:
 
 def all_mapped(size: int, inputs: Atoms, dims: Dims) -> list[Atom]:
     """``inputs`` mapped along axis 0; those that are not mapped are repeated."""
-    return [repeated(size, x, dim) for x, dim in zip(inputs, dims, strict=True)]
+    return [
+        x if dim == 0 else repeated(size, x, dim)
+        for x, dim in zip(inputs, dims, strict=True)
+    ]
 
 
 def in_front(inputs: Atoms, dims: Dims) -> list[Atom]:
@@ -154,7 +157,7 @@ def batched_along(rule: Callable[..., Atom | tuple[Atom, ...]]) -> BatchRule:
     """
 
     def batch(size: int, inputs: Atoms, dims: Dims, **params: object) -> Batched:
-        outputs = all_of(rule(*all_mapped(size, inputs, dims), **params))
-        return outputs, [0] * len(outputs)
+        made = rule(*all_mapped(size, inputs, dims), **params)
+        return (made, [0] * len(made)) if isinstance(made, tuple) else ([made], [0])
 
     return batch
