@@ -294,16 +294,11 @@ def _transpose(
         for branch, (program, results) in zip(branches, found, strict=True)
     ]
     known = values_of(operands)
-    results = iter(
-        all_of(cond(index, *known, *present(cotangents), branches=tuple(inside)))
-        if any(wanted)
-        else []
-    )
-    flags = iter(wanted)
-    return [
-        None,
-        *(next(results) if at and next(flags) else None for at in linear),
-    ]
+    results: list[Atom] = []
+    if any(wanted):
+        made = cond(index, *known, *present(cotangents), branches=tuple(inside))
+        results = all_of(made)
+    return [None, *placed(placed(results, wanted), linear)]
 
 
 # Samples.

@@ -268,7 +268,8 @@ solve = Primitive(
     transpose=transposed_first(
         lambda ct, type, a, transpose, conjugate: solve(
             ct, a, transpose=not transpose, conjugate=conjugate
-        )
+        ),
+        of="solve",
     ),
     batch=_solve_batch,
     samples=_solve_samples,

@@ -254,7 +254,7 @@ triangular_solve = Primitive(
     reference=_solve_reference,
     kernel=Library("triangular_solve", in_place=True),
     jvp=_solve_jvp,
-    transpose=transposed_first(_solve_transpose),
+    transpose=transposed_first(_solve_transpose, of="triangular_solve"),
     batch=_solve_batch,
     samples=_solve_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),

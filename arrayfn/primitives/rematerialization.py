@@ -194,21 +194,11 @@ def _transpose(
     known = values_of(inputs)
     if prevent_cse:
         program = _behind_barriers(program, len(known))
-    results = iter(
-        all_of(
-            checkpoint(
-                *known,
-                *present(cotangents),
-                body=program,
-                name=name,
-                prevent_cse=prevent_cse,
-            )
-        )
-        if any(wanted)
-        else []
-    )
-    flags = iter(wanted)
-    return [next(results) if at and next(flags) else None for at in linear]
+    results: list[Atom] = []
+    if any(wanted):
+        params = {"body": program, "name": name, "prevent_cse": prevent_cse}
+        results = all_of(checkpoint(*known, *present(cotangents), **params))
+    return placed(placed(results, wanted), linear)
 
 
 def _behind_barriers(program: Program, count: int) -> Program:

@@ -24,6 +24,7 @@ from arrayfn.primitives.base import (
     Operands,
     Tangents,
     TransposeRule,
+    value_of,
 )
 
 Axes = tuple[int, ...]
@@ -131,17 +132,19 @@ def jvp_of_product(product: Callable[..., Atom]) -> JvpRule:
 # Transposes.
 
 
-def transposed_first(rule: Callable[..., Atom]) -> TransposeRule:
+def transposed_first(rule: Callable[..., Atom], of: str = "") -> TransposeRule:
     """The transpose rule of a function that is linear in its first operand alone.
 
-    ``rule(cotangent, type of the operand, *other operands, **params)``.
+    ``rule(cotangent, type of the operand, *other operands, **params)``. To transpose
+    primitive ``of`` in another operand is an error; those of others are indices.
     """
 
     def transpose(cotangents: Tangents, inputs: Operands, **params: object) -> Tangents:
         (cotangent,), (x, *others) = cotangents, inputs
+        known = [value_of(y, of) for y in others] if of else values_of(others)
         if not isinstance(x, Linear):
             return [None] * len(inputs)
-        made = rule(cotangent, x.type, *values_of(others), **params)
+        made = rule(cotangent, x.type, *known, **params)
         return [made, *[None] * len(others)]
 
     return transpose
