@@ -60,6 +60,9 @@ FLOATS: Final = HALVES | {float32, float64}
 COMPLEX: Final = frozenset({complex64, complex128})
 INEXACT: Final = FLOATS | COMPLEX
 ALL: Final = frozenset(SHORT_NAMES)
+NUMBERS: Final = INTEGERS | INEXACT
+REALS: Final = INTEGERS | FLOATS
+BITS: Final = INTEGERS | {bool_}
 
 _REAL_OF: Final = {complex64: float32, complex128: float64}
 _COMPLEX_OF: Final = {float32: complex64, float64: complex128}

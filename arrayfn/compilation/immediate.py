@@ -317,7 +317,7 @@ def _executable(text: str) -> Any:
     return backend.load(backend.lower(program, frozenset()))
 
 
-@KERNELS.tell
+@KERNELS.on_change
 def _forget_kernels(operator: str) -> None:
     _device_cache.forget()
 

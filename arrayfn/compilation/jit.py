@@ -324,7 +324,7 @@ class _Entry:
     operators: frozenset[str]
 
 
-@KERNELS.tell
+@KERNELS.on_change
 def _clear_calls_of(operator: str) -> None:
     """Have functions that call ``operator`` compiled again, with its kernels."""
     for jitted in list(_all):

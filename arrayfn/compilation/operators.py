@@ -23,10 +23,10 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.lowering.operator_kernels import (
     KERNELS,
     VMAP_METHODS,
-    AsItLies,
     Condition,
     Function,
     OperatorKernel,
+    TakesView,
     VmapMethod,
     row_major_only,
 )
@@ -61,7 +61,7 @@ class Operator:
         *,
         when: Condition | None = None,
         prepared: bool = False,
-        views: AsItLies = row_major_only,
+        views: TakesView = row_major_only,
         lowered: bool = False,
         deterministic: bool = True,
         check: bool | float = True,

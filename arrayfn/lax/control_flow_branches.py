@@ -21,8 +21,8 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import ArrayLike
 from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.control_flow import all_of
 from arrayfn.primitives.control_flow_cond import cond as cond_primitive
+from arrayfn.primitives.rules import all_of
 from arrayfn.tracing import apply
 
 Function = Callable[..., Any]

@@ -24,9 +24,9 @@ from arrayfn.lax.control_flow_tracing import (
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import concatenate
 from arrayfn.numpy._operands import ArrayLike
-from arrayfn.primitives.control_flow import all_of
 from arrayfn.primitives.control_flow_scan import scan as scan_primitive
 from arrayfn.primitives.control_flow_while import while_loop as while_primitive
+from arrayfn.primitives.rules import all_of
 from arrayfn.tracing import ImmutableArray, apply
 from arrayfn.transforms import vmap
 

@@ -23,8 +23,8 @@ from arrayfn.lax.control_flow_tracing import (
     sharing,
     with_types,
 )
-from arrayfn.primitives.control_flow import all_of
 from arrayfn.primitives.linear_solve import linear_solve
+from arrayfn.primitives.rules import all_of
 from arrayfn.tracing import apply, apply_program
 from arrayfn.transforms import jvp, leaf_type, linearize
 from arrayfn.transforms.custom import SymbolicZero, custom_jvp

@@ -10,7 +10,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.ir import Atom, Equation, Literal, Var
 from arrayfn.lowering.fusion import AxisIds, FusedGroup, reads_in_place
-from arrayfn.lowering.halves import with_rounding
+from arrayfn.lowering.half_rounding import with_rounding
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Axis,
@@ -60,13 +60,13 @@ class _Builder:
             self.equation(equation)
         for var in self.group.outputs:
             self.store(var)
-        halves = {
+        half_dtypes = {
             value.name: var.type.dtype
             for var, value in self.values.items()
             if value.half and var.type.dtype in dtypes.HALVES
         }
-        if halves:
-            self.statements = with_rounding(self.statements, halves)
+        if half_dtypes:
+            self.statements = with_rounding(self.statements, half_dtypes)
         nest = Nest(
             tuple(
                 Axis(n, i in self.group.reduced)
@@ -106,7 +106,7 @@ class _Builder:
         if known is not None:
             return known
         if atom in self.values:
-            # The same value at another place: a scalar of its own.
+            # The same value at another index: a scalar of its own.
             again = Var(atom.type)
             self.own_names[again] = f"{self.name(atom)}_{len(self.operands)}"
             atom = again
@@ -180,7 +180,7 @@ class _Builder:
     def bitcast(
         self, equation: Equation, operand: Scalar, level: Level, stage: int
     ) -> None:
-        """Reinterpret the bits. A half is a float32 here, so its bits are a u16."""
+        """Reinterpret the bits. Half precision is float32 here; its bits are u16."""
         output = equation.outputs[0]
         source, target = equation.inputs[0].type.dtype, output.type.dtype
         bits = [dtypes.uint16 if d in dtypes.HALVES else d for d in (source, target)]
@@ -212,14 +212,14 @@ class _Builder:
         """The level and stage of a statement with these operands, over axes ``ids``."""
         reduced = self.group.reduced
         operands = [self.resolved[atom] for atom in atoms if isinstance(atom, Var)]
-        # A reduced axis of one element may have no place in ``ids``.
+        # A reduced axis of one element may be missing in ``ids``.
         varies = any(self.levels[var] == "element" for var in operands)
         spans = not reduced or varies or any(i in reduced for i in ids)
         level: Level = "element" if spans else "outer"
         return level, max((self.stages[var] for var in operands), default=0)
 
     def scalar(self, atom: Atom, ids: AxisIds, equation: Equation) -> Scalar:
-        """The scalar that ``atom`` is at the place being computed."""
+        """The scalar that ``atom`` is at the current index."""
         if isinstance(atom, Literal):
             return constant_of(atom)
         read = self.reads[atom]
@@ -303,7 +303,7 @@ class _Builder:
 def convert_function(source: DType, target: DType) -> str | None:
     """The conversion between compute dtypes; None if they are equal.
 
-    A conversion to a half rounds, although the value stays float32 in the kernel.
+    A conversion to half precision rounds; the value stays float32 in the kernel.
     """
     if target in dtypes.HALVES:
         return f"round_{short_name(compute_dtype(source))}_{short_name(target)}"

@@ -28,7 +28,7 @@ class Gemm:
 
 
 def as_gemm(equation: Equation, x: Read, y: Read) -> Gemm | None:
-    """``equation`` as one batched GEMM on its operands as they lie, if it is one."""
+    """``equation`` as a batched GEMM that copies no operand, or None."""
     left, right = (a.type for a in equation.inputs)
     contract, batch = equation.params["contract"], equation.params["batch"]
     left_free = free_axes(left.ndim, contract[0], batch[0])

@@ -1,7 +1,7 @@
 """Loops and branches as steps of a plan, over the arrays outside their Programs.
 
 In: an equation as the passes leave it. The operands lie row-major; a ``while_loop``'s
-condition is the last value that it carries, so that its body computes it anew and the
+condition is the last value that it carries, so that its body computes it and the
 runtime only reads it. Out: a step whose body is lowered as any Program is, with kernels
 of the same table. Nothing is copied on the way in: a loop's constants are the arrays
 outside, a slice of ``xs`` or ``ys`` is a pointer into the whole.

@@ -24,7 +24,7 @@ PROVIDERS: Final[dict[DType, str]] = {
     np.dtype(np.complex128): "gemm_c128",
 }
 
-MOST_TILES: Final = 64
+MAX_TILES: Final = 64
 TILE_WORK: Final = 1 << 19  # multiply-adds that are worth a tile of their own
 TILES: Final = 16  # of a product whose tiles have these numbers of elements
 ELEMENTS: Final = 1 << 15, 1 << 18
@@ -64,8 +64,8 @@ def gemm_tiles(m: int, n: int, k: int, batch: int, dtype: DType) -> GemmTiles:
     """
     weight = 4 if dtype.kind == "c" else 1
     work = max(1, m * n * k * weight)
-    most = max(1, min(-(-MOST_TILES // max(1, batch)), work // TILE_WORK))
-    tile_m, tile_n = _split(max(1, m), max(1, n), most)
+    max_tiles = max(1, min(-(-MAX_TILES // max(1, batch)), work // TILE_WORK))
+    tile_m, tile_n = _split(max(1, m), max(1, n), max_tiles)
     if m == 1:
         tile_n = max(tile_n, min(n, VECTOR_COLUMNS))
     elif m <= SKINNY:
@@ -77,8 +77,8 @@ def gemm_tiles(m: int, n: int, k: int, batch: int, dtype: DType) -> GemmTiles:
     return GemmTiles(items, tile_m, tile_n, math.ceil(GRAIN_NS / tile_ns))
 
 
-def _split(m: int, n: int, most: int) -> tuple[int, int]:
-    """The extents of a tile, of which there are up to ``most``.
+def _split(m: int, n: int, max_tiles: int) -> tuple[int, int]:
+    """The extents of a tile, of which there are up to ``max_tiles``.
 
     BLAS packs ``1 / tile_m + 1 / tile_n`` elements for each multiply-add. These tiles
     are up to 5 % slower on one thread than a product in four.
@@ -88,7 +88,7 @@ def _split(m: int, n: int, most: int) -> tuple[int, int]:
     elements = min(high, max(low, m * n // TILES))
     rows = columns = 1
     tile = m, n
-    while 2 * rows * columns <= most:
+    while 2 * rows * columns <= max_tiles:
         if m // rows >= ROWS_PER_COLUMN * (n // columns):
             rows *= 2
         else:

@@ -1,12 +1,12 @@
-"""In-place results: a value written where an operand that dies with it lay.
+"""In-place results: values written over operands that nothing reads afterwards.
 
-A nest may write over an array that it reads at the same place, if nothing needs that
-array any more. The operand then is the result's own pointer, so that no two pointers of
-a kernel overlap.
+A nest may write over an array that it reads, element for element, if nothing needs that
+array any more. The kernel then has one pointer for both, so that no two of its pointers
+overlap.
 
-A loop's value may be written over itself likewise, where the body's last use of it
-gives its next value. Otherwise it has two places alternately, one of which is the
-initial value's where nothing else needs that: no iteration copies it.
+A loop's value may be written over itself in the same way, if the body's last use of it
+computes its next value. Otherwise it has two buffers alternately. One of them is the
+initial value's, if nothing else needs that. No iteration copies the value.
 """
 
 from __future__ import annotations
@@ -104,12 +104,12 @@ def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None
         last.update((of(var), number) for var in step.arrays())
         usable.update(of(var) for var in step.writes)
     outputs = {of(var) for var in scope.outputs}
-    touched: set[Var] = set()
+    accessed: set[Var] = set()
     copies: dict[int, list[PlanStep]] = {}
     for number, step in enumerate(steps):
-        taken = any(of(var) in touched for var in step.writes)
+        taken = any(of(var) in accessed for var in step.writes)
         before = [(var, of(var), last[of(var)]) for var in step.arrays()]
-        touched.update(root for _, root, _ in before)
+        accessed.update(root for _, root, _ in before)
         dying = {
             root
             for var in step.arrays()
@@ -133,7 +133,7 @@ def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None
                 usable.add(of(var))
         for var in step.arrays():
             last.setdefault(of(var), number)
-        touched.update(of(var) for var in step.arrays())
+        accessed.update(of(var) for var in step.arrays())
     for number in sorted(copies, reverse=True):
         steps[number:number] = copies[number]
     steps[:] = [
@@ -169,10 +169,10 @@ def _write_over(
     """Store a call's result in the memory of an operand that dies there, if it may."""
     for result, operand in step.over:
         root = storage.of(operand)
-        touched = sum(storage.of(var) is root for var in step.arrays())
+        accessed = sum(storage.of(var) is root for var in step.arrays())
         if (
             root in dying
-            and touched == 1
+            and accessed == 1
             and scope.allows(root, result, storage)
             and _same_type(operand, result)
             and _fills(result, operand, storage)
@@ -201,7 +201,7 @@ def _place_loop(
             and (root not in scope.donated or _same_type(root, c.result))
         ):
             free.add(c.current)
-    # To copy an initial value that must stay costs less than a second place for it.
+    # To copy an initial value that must stay costs less than a second buffer.
     donated: dict[Var, Var | None] = {c.current: c.next for c in step.carries}
     inner = Scope({of(var) for var in step.outputs} | outputs, donated)
     place_results(step.body, storage, inner)
@@ -259,7 +259,7 @@ def _choose_buffers(
 def _join(
     result: Var, operand: Var, storage: Storage, outputs: AbstractSet[Var]
 ) -> None:
-    """Store ``result`` and ``operand`` in one place: the result's, if it is given."""
+    """Store ``result`` and ``operand`` in one array: the result's, if it is given."""
     if storage.of(result) in outputs:
         storage.put(operand, into=result)
     else:
@@ -382,7 +382,7 @@ def _takes_over(
 
 
 def _is_shared(nest: Nest, operand: int, storage: Storage) -> bool:
-    """Whether another operand of ``nest`` touches the same array."""
+    """Whether another operand of ``nest`` is stored in the same array."""
     own = storage.of(nest.operands[operand].array)
     return any(
         storage.of(other.array) is own

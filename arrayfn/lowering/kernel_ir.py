@@ -66,7 +66,7 @@ class Constant:
 
 
 def constant_of(literal: ir.Literal) -> Constant:
-    """The constant of a literal; a half's value is rounded to 16 bits."""
+    """The constant of a literal; one of half precision is rounded to 16 bits."""
     dtype = literal.type.dtype
     value = literal.value
     if dtype in dtypes.HALVES:
@@ -88,7 +88,7 @@ Scalar = Value | Constant | Argument
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``index * stride`` elements: from the affine place to a computed one."""
+    """``index * stride`` elements: from the affine index to a computed one."""
 
     index: Value
     stride: int
@@ -98,7 +98,7 @@ class Step:
 class Load:
     """``result = operand[...]``, widened to its compute dtype.
 
-    ``at`` moves the place by computed steps, which must lead to an element.
+    ``at`` adds computed steps to the index, which must lead to an element.
     """
 
     result: Value
@@ -154,7 +154,7 @@ class Reduce:
 class Store:
     """``operand[...] = value``, narrowed to its dtype; only where ``where`` is true.
 
-    ``at`` moves the place by computed steps, which must lead to an element if the store
+    ``at`` adds computed steps to the index, which must lead to an element if the store
     happens. ``value`` may be what a Reduce of this stage has come to: a scan. If it
     ``adds``, the value is added to what is there, in any order with others (a GPU's).
     """

@@ -5,9 +5,8 @@ Targets add the loops: what becomes of the axes. Lines and names are ``kernel_te
 
 from __future__ import annotations
 
-import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -25,11 +24,18 @@ from arrayfn.lowering.kernel_ir import (
     Step,
     Store,
 )
-from arrayfn.lowering.kernel_text import WIDTH, Integer, KernelText, Partial, wrapped
+from arrayfn.lowering.kernel_text import (
+    Integer,
+    KernelText,
+    Partial,
+    function_text,
+    shortened,
+    signature,
+)
+from arrayfn.lowering.memory import ALIGNMENT
 from arrayfn.lowering.plan import Kernel, Parameter
 
 INFIX = {"add": "+", "sub": "-", "mul": "*"}
-_ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,17 @@ class ScratchRow:
     name: str
     dtype: DType
     elements: int
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return self.elements * self.dtype.itemsize
+
+
+def scratch_offsets(sizes: Iterable[int]) -> tuple[list[int], int]:
+    """Byte offsets of scratch rows of these sizes, and the bytes of all."""
+    aligned = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
+    return [sum(aligned[:k]) for k in range(len(aligned))], sum(aligned)
 
 
 @dataclass(frozen=True)
@@ -58,15 +75,6 @@ class ScheduledKernel:
     items: int
     grain: int
     flag_buffer: Var | None = None
-
-    def scratch_offsets(self) -> list[int]:
-        """Byte offsets of the scratch rows in a thread's scratch memory."""
-        offsets, end = [], 0
-        for row in self.scratch:
-            offsets.append(end)
-            size = row.elements * row.dtype.itemsize
-            end += -(-size // _ALIGNMENT) * _ALIGNMENT
-        return [*offsets, end]
 
 
 @dataclass
@@ -247,7 +255,7 @@ class KernelPrinter(KernelText, ABC):
         if kind == "square" and suffix in ("f32", "f64"):
             return f"{arguments[0]} * {arguments[0]}"
         if kind.startswith("round_"):
-            # To a half and back: the value stays float32 in the kernel.
+            # To half precision and back: the value stays float32 in the kernel.
             source = kind.removeprefix("round_")
             down = self.use(f"convert_{source}_{suffix}")
             up = self.use(f"convert_{suffix}_f32")
@@ -332,26 +340,16 @@ class KernelPrinter(KernelText, ABC):
         ]
         integers = [Parameter(i.name, "i64") for i in self.integers.values()]
         self.parameters = (*pointers, *integers)
-        arguments = ", ".join([p.name for p in self.parameters] + ["begin", "end"])
-        head: list[str] = []
-        if self.readable:
-            head.append(self.title())
-        else:
-            # Kernels of several dtypes can have one text.
-            head.append("# " + " ".join(p.kind for p in self.parameters))
-        if self.imports:
-            names = ", ".join(sorted(self.imports))
-            head += wrapped("from arrayfn.lowering.scalars import ", names, "")
-            head += ["", ""]
-        head += wrapped(f"def {self.name}(", arguments, "):")
-        if self.readable:
-            head += textwrap.wrap(
-                f'"""{self.signature()}"""',
-                WIDTH,
-                initial_indent="    ",
-                subsequent_indent="    ",
-            )
-        self.source = "\n".join([*head, *self.constant_lines, *self.lines]) + "\n"
+        # Neutral kernels of several dtypes can have one text but for the comment.
+        kinds = "# " + " ".join(p.kind for p in self.parameters)
+        self.source = function_text(
+            self.name,
+            [*(p.name for p in self.parameters), "begin", "end"],
+            [*self.constant_lines, *self.lines],
+            comment=self.title() if self.readable else kinds,
+            imports=[("scalars", self.imports)],
+            doc=self.signature() if self.readable else "",
+        )
 
     def title(self) -> str:
         names = list(dict.fromkeys(self.nest.primitives))
@@ -363,11 +361,7 @@ class KernelPrinter(KernelText, ABC):
         ]
         if sources:
             text += f"        at {sources[-1]}"
-        return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
+        return shortened(text)
 
     def signature(self) -> str:
-        kinds: dict[str, list[str]] = {}
-        for p in self.parameters:
-            kinds.setdefault(p.kind, []).append(p.name)
-        parts = [f"{', '.join(names)}: {kind}." for kind, names in kinds.items()]
-        return " ".join([*parts, "Items begin to end."])
+        return f"{signature(self.parameters)} Items begin to end."

@@ -12,7 +12,7 @@ import keyword
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
@@ -35,6 +35,7 @@ from arrayfn.lowering.kernel_ir import (
     Store,
     Value,
 )
+from arrayfn.lowering.plan import Parameter
 
 WIDTH = 88
 COMMENT_COLUMN = 60
@@ -255,6 +256,48 @@ def _is_plain(constant: Constant) -> bool:
     value = constant.value
     assert not isinstance(value, complex)
     return value in PLAIN or not math.isfinite(value)
+
+
+def signature(parameters: Iterable[Parameter]) -> str:
+    """The kinds of parameters, as a kernel's docstring says them."""
+    kinds: dict[str, list[str]] = {}
+    for p in parameters:
+        kinds.setdefault(p.kind, []).append(p.name)
+    return " ".join(f"{', '.join(names)}: {kind}." for kind, names in kinds.items())
+
+
+def shortened(title: str) -> str:
+    """``title`` in one line."""
+    return title if len(title) <= WIDTH else title[: WIDTH - 3] + "..."
+
+
+def function_text(
+    name: str,
+    arguments: Iterable[str],
+    lines: Iterable[str],
+    *,
+    comment: str,
+    imports: Iterable[tuple[str, Collection[str]]],
+    doc: str = "",
+) -> str:
+    """The source of a kernel: a comment, imports, and one function.
+
+    ``imports`` are names from rooms of the lowering.
+    """
+    head = [comment]
+    for room, names in imports:
+        if names:
+            text = ", ".join(sorted(names))
+            head += wrapped(f"from arrayfn.lowering.{room} import ", text, "")
+    if len(head) > 1:
+        head += ["", ""]
+    head += wrapped(f"def {name}(", ", ".join(arguments), "):")
+    if doc:
+        indent = "    "
+        head += textwrap.wrap(
+            f'"""{doc}"""', WIDTH, initial_indent=indent, subsequent_indent=indent
+        )
+    return "\n".join([*head, *lines]) + "\n"
 
 
 def wrapped(before: str, items: str, after: str) -> list[str]:

@@ -30,12 +30,11 @@ from arrayfn.lowering.gemm_tiles import GemmTiles, gemm_tiles
 from arrayfn.lowering.host_steps import operator_call_of
 from arrayfn.lowering.in_place import Scope, Storage, place_results
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.kernel_printer import ScheduledKernel
+from arrayfn.lowering.kernel_printer import ScheduledKernel, scratch_offsets
 from arrayfn.lowering.kernel_text import Partial, with_kernel_names
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.libraries.windows import array_uses, without_copy
-from arrayfn.lowering.memory import ALIGNMENT
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel, LibraryKernel
@@ -210,7 +209,7 @@ class Lowering:
 
     def scheduled(self, made: ScheduledKernel) -> CallStep:
         name = self.add_kernel(made.kernel)
-        offsets = made.scratch_offsets()
+        scratch, scratch_bytes = scratch_offsets(row.nbytes for row in made.scratch)
         pointers = [(o.array, o.offset * o.dtype.itemsize) for o in made.arrays]
         own = [p.array for p in made.partials]
         if made.flag_buffer is not None:
@@ -220,11 +219,11 @@ class Lowering:
         return CallStep(
             kernel=name,
             pointers=pointers,
-            scratch=offsets[:-1],
+            scratch=scratch,
             integers=[i.value for i in made.integers],
             items=made.items,
             grain=made.grain,
-            scratch_bytes=offsets[-1],
+            scratch_bytes=scratch_bytes,
             reads=[o.array for o in made.arrays if not o.written],
             writes=[o.array for o in made.arrays if o.written] + own,
         )
@@ -336,18 +335,18 @@ class Lowering:
             places += [Place(array) for array in own]
             writes += own
             nbytes = []
-        sizes = [-(-size // ALIGNMENT) * ALIGNMENT for size in nbytes]
+        scratch, scratch_bytes = scratch_offsets(nbytes)
         self.steps.append(
             CallStep(
                 kernel=kernel.name,
                 pointers=[
                     (p.array, p.offset * p.array.type.dtype.itemsize) for p in places
                 ],
-                scratch=[sum(sizes[:k]) for k in range(len(sizes))],
+                scratch=scratch,
                 integers=list(call.integers.values()),
                 items=call.items,
                 grain=call.grain,
-                scratch_bytes=sum(sizes),
+                scratch_bytes=scratch_bytes,
                 reads=[place.array for place in call.reads.values()],
                 writes=writes,
             )

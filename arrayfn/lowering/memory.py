@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 ALIGNMENT = 64
-MOST_MEETINGS: Final = 300_000
-"""Pairs of lifetimes that meet, up to which those are placed by their size."""
+MAX_OVERLAPS: Final = 300_000
+"""Pairs of overlapping lifetimes up to which the largest are placed first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,17 @@ class Lifetime:
 def lay_out(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     """An offset for each lifetime, and the size of the arena.
 
-    Greedy by size: the largest first, each at the lowest offset where nothing that
-    lives at the same time lies (Pisarchyk and Lee, Efficient Memory Management for
-    Deep Neural Net Inference, 2020, section 5.2). Where very many live at the same time
-    they are placed as they come, and their memory is reused when they have gone.
+    Greedy by size: the largest first, each at the lowest offset that no overlapping
+    lifetime uses (Pisarchyk and Lee, Efficient Memory Management for
+    Deep Neural Net Inference, 2020, section 5.2). Where very many overlap they
+    get the first gap that fits, in the order in which they begin.
 
     >>> lay_out([Lifetime(64, 0, 1), Lifetime(64, 1, 2), Lifetime(64, 2, 3)])
     ([0, 64, 0], 128)
     """
-    meetings = _meetings(lifetimes)
-    if meetings is None:
-        return _as_they_come(lifetimes)
+    overlaps = _overlaps(lifetimes)
+    if overlaps is None:
+        return _first_fit(lifetimes)
     order = sorted(range(len(lifetimes)), key=lambda k: (-lifetimes[k].nbytes, k))
     offsets = [-1] * len(lifetimes)
     size = 0
@@ -48,7 +48,7 @@ def lay_out(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
         need = lifetimes[k].size
         taken = sorted(
             (offsets[j], offsets[j] + lifetimes[j].size)
-            for j in meetings[k]
+            for j in overlaps[k]
             if offsets[j] >= 0
         )
         offset = 0
@@ -67,9 +67,9 @@ def _in_order(lifetimes: Sequence[Lifetime]) -> list[int]:
     return [k for _, _, k in sorted(keys)]
 
 
-def _meetings(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
+def _overlaps(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
     """The lifetimes that overlap with each; None if they are very many."""
-    meetings: list[list[int]] = [[] for _ in lifetimes]
+    overlaps: list[list[int]] = [[] for _ in lifetimes]
     living: list[tuple[int, int]] = []
     count = 0
     for k in _in_order(lifetimes):
@@ -77,16 +77,16 @@ def _meetings(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
         while living and living[0][0] < own.first:
             heapq.heappop(living)
         count += len(living)
-        if count > MOST_MEETINGS:
+        if count > MAX_OVERLAPS:
             return None
         for _, j in living:
-            meetings[k].append(j)
-            meetings[j].append(k)
+            overlaps[k].append(j)
+            overlaps[j].append(k)
         heapq.heappush(living, (own.last, k))
-    return meetings
+    return overlaps
 
 
-def _as_they_come(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
+def _first_fit(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     """Offsets by first fit, in the order in which lifetimes begin."""
     offsets = [0] * len(lifetimes)
     living: list[tuple[int, int]] = []
@@ -116,10 +116,10 @@ def _give_back(gaps: list[tuple[int, int]], begin: int, end: int) -> None:
     """Add a gap, joined with its neighbours."""
     if begin == end:
         return
-    place = bisect_left(gaps, (begin, end))
-    if place < len(gaps) and gaps[place][0] == end:
-        end = gaps.pop(place)[1]
-    if place and gaps[place - 1][1] == begin:
-        place -= 1
-        begin = gaps.pop(place)[0]
-    gaps.insert(place, (begin, end))
+    index = bisect_left(gaps, (begin, end))
+    if index < len(gaps) and gaps[index][0] == end:
+        end = gaps.pop(index)[1]
+    if index and gaps[index - 1][1] == begin:
+        index -= 1
+        begin = gaps.pop(index)[0]
+    gaps.insert(index, (begin, end))

@@ -18,8 +18,8 @@ Function = Callable[..., Any]
 # Whether a kernel takes operands of these types, with these static arguments.
 Condition = Callable[..., bool]
 # Whether a kernel takes an array of this type and layout, ``offset`` elements into its
-# memory, as it lies: an operand that is a view, a result that is a part of an array.
-AsItLies = Callable[[ArrayType, int], bool]
+# memory, without a copy: as an operand that is a view, or as a part of a result.
+TakesView = Callable[[ArrayType, int], bool]
 # How a kernel computes a mapped operator: one call for each member, or one call on
 # operands with the mapped axis in front (of extent 1 where an operand is not mapped).
 VmapMethod = Literal["sequential", "expand_dims"]
@@ -55,7 +55,7 @@ class OperatorKernel:
     function: Function
     when: Condition | None = None
     prepared: bool = False
-    views: AsItLies = row_major_only
+    views: TakesView = row_major_only
     lowered: bool = False
     deterministic: bool = True
     check: bool | float = False
@@ -86,7 +86,7 @@ class KernelTable:
 
     def __init__(self) -> None:
         self._kernels: dict[tuple[str, str], list[OperatorKernel]] = {}
-        self._told: list[Callable[[str], None]] = []
+        self._listeners: list[Callable[[str], None]] = []
         self._defined: set[str] = set()
 
     def define(self, operator: str) -> None:
@@ -99,13 +99,13 @@ class KernelTable:
             self.forget(operator)
         self._defined.add(operator)
 
-    def tell(self, function: Callable[[str], None]) -> Callable[[str], None]:
+    def on_change(self, function: Callable[[str], None]) -> Callable[[str], None]:
         """Have ``function`` be called with each operator whose kernels change."""
-        self._told.append(function)
+        self._listeners.append(function)
         return function
 
     def _changed(self, operator: str) -> None:
-        for function in self._told:
+        for function in self._listeners:
             function(operator)
 
     def register(self, kernel: OperatorKernel) -> None:

@@ -16,7 +16,7 @@ class Options:
     Unless ``deterministic`` a target may add in whatever order is fastest, which can
     differ from run to run. ``mode`` is one of ``MODES``, or None: kernel by kernel.
     Unless ``fused`` every equation has a kernel of its own: to compare with.
-    Targets that have no use for one of them do as ever.
+    A target ignores an option that it has no use for.
     """
 
     deterministic: bool = True

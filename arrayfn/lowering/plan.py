@@ -152,10 +152,10 @@ Argument = BufferArgument | ScratchArgument | int
 class KernelCall:
     """Run ``kernel`` over work items 0 to ``items``.
 
-    ``grain`` is the least number of items worth giving to a thread (a runtime runs
+    ``grain`` is the smallest number of items worth giving to a thread (a runtime runs
     ``items <= grain`` serially); ``scratch`` is the bytes of scratch memory that each
     thread needs. ``writes`` and ``reads`` are buffer numbers. A kernel that is a loop
-    goes round ``iterations`` times, or nobody knows how often (None).
+    has ``iterations`` iterations; None if their number is unknown.
     """
 
     kernel: str

@@ -95,21 +95,23 @@ class _Planner:
     def live(self, steps: Sequence[PlanStep]) -> None:
         """Number ``steps``, nested ones too, and set the lifetimes of temporaries."""
         for step in steps:
-            self.touch(step.arrays())
+            self.extend_lifetimes(step.arrays())
             self.time += 1
             if isinstance(step, CallStep):
                 self.scratch = max(self.scratch, step.scratch_bytes)
             elif isinstance(step, LoopStep):
-                self.place_moving(step)
+                self.add_moving(step)
                 self.live(step.body)
-                self.touch(step.arrays(), ended=True)
+                self.extend_lifetimes(step.arrays(), ended=True)
             elif isinstance(step, BranchStep):
                 for branch in step.branches:
                     self.live(branch)
-                self.touch(step.arrays(), ended=True)
+                self.extend_lifetimes(step.arrays(), ended=True)
 
-    def touch(self, variables: Iterable[Var], *, ended: bool = False) -> None:
-        """Have ``variables`` live now, or at the step before if it has ``ended``."""
+    def extend_lifetimes(
+        self, variables: Iterable[Var], *, ended: bool = False
+    ) -> None:
+        """Let ``variables`` live until now, or the step before if it has ``ended``."""
         now = self.time - ended
         for var in variables:
             root = self.storage.of(var)
@@ -117,7 +119,7 @@ class _Planner:
                 life = self.lives.get(root, Lifetime(root.type.nbytes, now, now))
                 self.lives[root] = replace(life, last=now)
 
-    def place_moving(self, step: LoopStep) -> None:
+    def add_moving(self, step: LoopStep) -> None:
         """Add buffers for arrays whose address changes with each iteration."""
         for s in step.slices:
             self.add(self.storage.of(s.inner), "slice")

@@ -32,7 +32,7 @@ from arrayfn.lowering.titles import computed
 
 
 def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
-    """The nest of partial results, the nest that combines them, and where they lie.
+    """The nest of partial results, the nest that combines them, and their arrays.
 
     The first has the element-level statements and the reductions, the second the
     statements after them.
@@ -93,7 +93,7 @@ def needed(
 
 
 def restrict(nest: Nest, statements: Sequence[Statement]) -> Nest:
-    """``nest`` with only ``statements``, and the operands that they touch."""
+    """``nest`` with only ``statements``, and the operands that they access."""
     used = sorted({s.operand for s in statements if isinstance(s, (Load, Store))})
     place = {k: n for n, k in enumerate(used)}
     renumbered = [

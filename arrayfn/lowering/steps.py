@@ -1,7 +1,7 @@
 """The steps of a plan before its buffers have numbers: they speak of Vars.
 
 A step is a kernel's nest that is not printed yet, a call of a kernel, a loop, or a
-branch. ``arrays`` are the Vars outside that it touches, for lifetimes; a step in a
+branch. ``arrays`` are the Vars outside that it accesses, for lifetimes; a step in a
 loop's body sees the body's Vars, whose storage the loop decides.
 """
 

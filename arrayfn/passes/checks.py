@@ -36,10 +36,10 @@ from arrayfn.primitives import conversion, discrete, indexing, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Body, Composition, Primitive
 from arrayfn.primitives.bounds import in_bounds
-from arrayfn.primitives.control_flow import all_of
 from arrayfn.primitives.control_flow_cond import cond
 from arrayfn.primitives.control_flow_scan import scan
 from arrayfn.primitives.control_flow_while import while_loop
+from arrayfn.primitives.rules import all_of
 from arrayfn.transforms.dce import dce
 
 _NONE: Final = Literal(NO_FAULT, dtypes.int64)

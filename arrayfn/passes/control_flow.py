@@ -20,15 +20,15 @@ from arrayfn.ir import (
     Equation,
     Literal,
     Params,
-    PrimitiveRow,
     Program,
     Var,
 )
-from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
+from arrayfn.ir.builder import ProgramBuilder, current_builder, rename, rewritten
 from arrayfn.passes.known_counts import known_trip_count
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Control, Primitive, has_effect
 from arrayfn.primitives.control_flow_scan import scan
+from arrayfn.transforms.dce import needed
 
 Simplify = Callable[[Program], Program]
 
@@ -41,22 +41,15 @@ def simplify_control_flow(program: Program, simplify: Simplify) -> Program:
     if not any(_is_control(equation) for equation in program.equations):
         return program
     used = {a for eq in program.equations for a in eq.inputs} | {*program.outputs}
-    builder = ProgramBuilder(program.name)
-    with builder:
-        environment = builder.bind_inputs(program, builder.inputs_of(program))
-        for equation in program.equations:
-            builder.source = equation.source
-            if not _is_control(equation):
-                builder.replay(equation, environment)
-                continue
-            operands = [rename(a, environment) for a in equation.inputs]
-            wanted = [var in used for var in equation.outputs]
-            rule = _RULES[equation.primitive.name]
-            results = rule(equation, operands, wanted, simplify)
-            for var, result in zip(equation.outputs, results, strict=True):
-                if result is not None:
-                    environment[var] = result
-    return builder.build([rename(a, environment) for a in program.outputs])
+
+    def simplified(equation: Equation, operands: list[Atom]) -> Results | None:
+        if not _is_control(equation):
+            return None
+        wanted = [var in used for var in equation.outputs]
+        rule = _RULES[equation.primitive.name]
+        return rule(equation, operands, wanted, simplify)
+
+    return rewritten(program, simplified)
 
 
 def _is_control(equation: Equation) -> bool:
@@ -107,13 +100,13 @@ class _Loop:
                 self.invariant[k] = operand
                 self.consts.append((value, operand))
                 del self.carry[k]
-        live = self.needed(always)
+        live = self.live(always)
         self.carry = {k: c for k, c in self.carry.items() if c[0] in live or k in live}
         self.ys = {k: y for k, y in self.ys.items() if self.wanted[k]}
         self.consts = [(v, operand) for v, operand in self.consts if v in live]
         self.xs = [(v, operand) for v, operand in self.xs if v in live]
 
-    def needed(self, always: frozenset[int]) -> set[Var | Atom | int]:
+    def live(self, always: frozenset[int]) -> set[Var | Atom | int]:
         """The Vars of the body that results need, and the indices of kept carries."""
         kept = {k for k in self.carry if self.wanted[k] or k in always}
         while True:
@@ -148,7 +141,7 @@ class _Loop:
             ):
                 environment[value] = builder.input(value.type, value.hint)
             kept = {a for _, _, a in self.carry.values()} | {*self.ys.values()}
-            for equation in _live(self.body, kept):
+            for equation in needed(self.body.equations, kept):
                 builder.replay(equation, environment)
             results = [a for _, _, a in self.carry.values()]
             outputs = [rename(a, environment) for a in (*results, *self.ys.values())]
@@ -168,7 +161,7 @@ class _Loop:
         return (
             inputs == body.inputs
             and outputs == body.outputs
-            and len(_live(body, {*outputs})) == len(body.equations)
+            and len(needed(body.equations, outputs)) == len(body.equations)
         )
 
     def arrays(self) -> list[Atom]:
@@ -179,16 +172,6 @@ class _Loop:
         """The result for each index, from the outputs of the reduced loop."""
         made = dict(zip((*self.carry, *self.ys), outputs, strict=True))
         return [made.get(k, self.invariant.get(k)) for k in range(len(self.wanted))]
-
-
-def _live(program: Program, outputs: set[Atom]) -> list[Equation]:
-    live = set(outputs)
-    kept: list[Equation] = []
-    for equation in reversed(program.equations):
-        if any(var in live for var in equation.outputs) or has_effect(equation):
-            kept.append(equation)
-            live.update(equation.inputs)
-    return kept[::-1]
 
 
 def _scan(
@@ -214,10 +197,7 @@ def _scanned(
     if params["length"] == 0:
         return [
             *operands[first:second],
-            *(
-                views.broadcast_literal(0, var.type)
-                for var in outputs[params["carry"] :]
-            ),
+            *(views.zeros(var.type) for var in outputs[params["carry"] :]),
         ]
     body = simplify(params["program"])
     loop = _Loop(
@@ -232,7 +212,7 @@ def _scanned(
     if not loop.carry and not loop.ys and not acts:
         return loop.results(())
     xs = [operand for _, operand in loop.xs]
-    return loop.results(_emit(scan, [*consts, *carry, *xs], params))
+    return loop.results(current_builder().emit(scan, [*consts, *carry, *xs], params))
 
 
 def _while_loop(
@@ -263,7 +243,7 @@ def _while_loop(
         rotated, flags = body, [*wanted]
     else:
         rotated = simplify(_rotated(condition, body, first))
-        carry = [*carry, _inline(condition, [*fixed, *carry])[0]]
+        carry = [*carry, current_builder().inline(condition, [*fixed, *carry])[0]]
         consts = [*fixed, *consts]
         flags = [*wanted, True]
     loop = _Loop(rotated, consts, carry, [], flags)
@@ -272,7 +252,7 @@ def _while_loop(
     program = simplify(loop.program())
     arrays = loop.arrays()
     state = [operand for _, operand, _ in loop.carry.values()]
-    made = _emit(
+    made = current_builder().emit(
         equation.primitive,
         [*arrays, *state],
         {
@@ -324,7 +304,7 @@ def _cond(
     if isinstance(index, Literal):
         assert not isinstance(index.value, complex)
         chosen = min(max(int(index.value), 0), len(branches) - 1)
-        return _inline(branches[chosen], rest)
+        return current_builder().inline(branches[chosen], rest)
     narrowed, used = [], set[int]()
     for branch in branches:
         loop = _Loop(branch, rest, [], [], wanted)
@@ -338,19 +318,11 @@ def _cond(
         narrowed.append(simplify(loop.program()))
     arrays = [a for k, a in enumerate(rest) if k in used and isinstance(a, Var)]
     made = iter(
-        _emit(equation.primitive, [index, *arrays], {"branches": tuple(narrowed)})
+        current_builder().emit(
+            equation.primitive, [index, *arrays], {"branches": tuple(narrowed)}
+        )
     )
     return [next(made) if is_wanted else None for is_wanted in wanted]
-
-
-def _inline(program: Program, operands: Sequence[Atom]) -> list[Atom]:
-    return current_builder().inline(program, operands)
-
-
-def _emit(
-    row: PrimitiveRow, operands: Sequence[Atom], params: Params
-) -> tuple[Var, ...]:
-    return current_builder().emit(row, operands, params)
 
 
 _RULES: dict[

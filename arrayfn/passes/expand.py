@@ -17,12 +17,13 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Program
-from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir.builder import rewritten
 from arrayfn.passes.inline_calls import keep_none
 from arrayfn.passes.matrices import WORD
 from arrayfn.primitives import contraction, conversion, reductions, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Composition, Contraction, Primitive
+from arrayfn.primitives.rules import all_of
 
 _MAX_TERMS: Final = (1 << 31) // (1 << 14) - 1  # int8 products cannot overflow int32
 _LONG_DOT: Final = 1 << 16  # elements of a vector
@@ -56,27 +57,20 @@ def _expanded(
 ) -> tuple[Program, bool]:
     """``program`` with its Compositions expanded once, and whether it had any."""
     changed = False
-    builder = ProgramBuilder(program.name)
-    with builder:
-        inputs = builder.inputs_of(program)
-        environment = builder.bind_inputs(program, inputs)
-        for equation in program.equations:
-            builder.source = equation.source
-            operands = [rename(a, environment) for a in equation.inputs]
-            row = equation.primitive
-            assert isinstance(row, Primitive)
-            result: Atom | list[Atom] | None = None
-            if isinstance(row.kernel, Composition) and not keep(equation):
-                result = row.kernel.expand(*operands, **equation.params)
-            elif isinstance(row.kernel, Contraction):
-                result = _product(operands, equation, products)
-            if result is None:
-                builder.replay(equation, environment)
-            else:
-                changed = True
-                results = result if isinstance(result, list) else [result]
-                environment.update(zip(equation.outputs, results, strict=True))
-    return builder.build([rename(a, environment) for a in program.outputs]), changed
+
+    def replacement(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        nonlocal changed
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        result: Atom | list[Atom] | None = None
+        if isinstance(row.kernel, Composition) and not keep(equation):
+            result = row.kernel.expand(*operands, **equation.params)
+        elif isinstance(row.kernel, Contraction):
+            result = _product(operands, equation, products)
+        changed |= result is not None
+        return None if result is None else all_of(result)
+
+    return rewritten(program, replacement), changed
 
 
 def _product(
@@ -87,7 +81,7 @@ def _product(
     params: dict[str, Any] = dict(equation.params)
     wanted = equation.outputs[0].type.dtype
     if 0 in (x.type.shape[axis] for axis in params["contract"][0]):
-        return views.broadcast_literal(0, equation.outputs[0].type)
+        return views.zeros(equation.outputs[0].type)
     scalar = not x.type.shape or not y.type.shape
     by_library = not scalar and (x.type.dtype, wanted) in products
     if by_library and products is BLAS and _is_long_dot(equation):
@@ -137,8 +131,7 @@ def _integer_product(
     limit = equation.outputs[0].type.shape
     if product.type.shape == limit:
         return product
-    zeros, ones = (0,) * len(limit), (1,) * len(limit)
-    return slicing.slice_(product, start=zeros, limit=limit, strides=ones)
+    return slicing.block(product, (0,) * len(limit), limit)
 
 
 def _is_long_dot(equation: Equation) -> bool:

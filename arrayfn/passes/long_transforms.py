@@ -13,13 +13,12 @@ near its square root.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Program
-from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir.builder import rewritten
 from arrayfn.primitives import (
     complex_numbers,
     conversion,
@@ -44,25 +43,20 @@ BALANCE: Final = 8
 
 def cut_long_transforms(program: Program) -> Program:
     """``program`` with its long transforms cut."""
-    chosen = {id(eq) for eq in program.equations if _is_long(eq)}
-    if not chosen:
+    if not any(map(_is_long, program.equations)):
         return program
-    builder = ProgramBuilder(program.name)
-    with builder:
-        environment = builder.bind_inputs(program, builder.inputs_of(program))
-        for equation in program.equations:
-            builder.source = equation.source
-            if id(equation) not in chosen:
-                builder.replay(equation, environment)
-                continue
-            operand = rename(equation.inputs[0], environment)
-            kind, length = equation.params["kind"], equation.params["length"]
-            result = _by_kind(operand, kind, length)
-            scale = fourier.factor(kind, length, equation.params["norm"])
-            if scale != 1:
-                result = e.mul(result, conversion.literal(scale, result.type.dtype))
-            environment[equation.outputs[0]] = result
-    return builder.build([rename(a, environment) for a in program.outputs])
+    return rewritten(program, _cut)
+
+
+def _cut(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+    if not _is_long(equation):
+        return None
+    kind, length = equation.params["kind"], equation.params["length"]
+    result = _by_kind(operands[0], kind, length)
+    scale = fourier.factor(kind, length, equation.params["norm"])
+    if scale != 1:
+        result = e.mul(result, conversion.literal(scale, result.type.dtype))
+    return [result]
 
 
 def _is_long(equation: Equation) -> bool:
@@ -157,7 +151,7 @@ def _real(x: Atom, n: int) -> Atom:
     pairs = views.reshape(x, shape=(*outer, half, 2))
     even, odd = (_part(pairs, k) for k in (0, 1))
     whole = _four_steps(complex_numbers.make_complex(even, odd), -1)
-    first = _slice(whole, 0, 1)
+    first = slicing.slice_along(whole, len(outer), 0, 1)
     whole = slicing.concatenate(whole, first, axis=len(outer))
     mirrored = complex_numbers.conj(views.rev(whole, axes=(len(outer),)))
     of_even, of_odd = e.add(whole, mirrored), e.sub(whole, mirrored)
@@ -179,14 +173,16 @@ def _real_back(x: Atom, n: int) -> Atom:
     # Real elements make no imaginary parts at both ends; ignore them.
     imaginary = e.select(
         _along_last(ends, x),
-        views.broadcast_literal(0, x.type.with_dtype(real)),
+        views.zeros(x.type.with_dtype(real)),
         complex_numbers.imag(x),
     )
     x = complex_numbers.make_complex(complex_numbers.real(x), imaginary)
     mirrored = complex_numbers.conj(views.rev(x, axes=(len(outer),)))
     of_even, of_odd = e.add(x, mirrored), e.sub(x, mirrored)
     rotated = e.mul(of_odd, _along_last(_quarter(half + 1, n, 1, real), of_odd))
-    pairs = _four_steps(_slice(e.add(of_even, rotated), 0, half), 1)
+    pairs = _four_steps(
+        slicing.slice_along(e.add(of_even, rotated), len(outer), 0, half), 1
+    )
     parts = (complex_numbers.real(pairs), complex_numbers.imag(pairs))
     columns = [views.reshape(p, shape=(*outer, half, 1)) for p in parts]
     joined = slicing.concatenate(*columns, axis=len(outer) + 1)
@@ -205,17 +201,9 @@ def _quarter(count: int, n: int, sign: int, real: DType) -> Atom:
 
 def _part(x: Atom, index: int) -> Atom:
     """x[..., index]."""
-    return views.reshape(_slice(x, index, index + 1), shape=x.type.shape[:-1])
-
-
-def _slice(x: Atom, start: int, limit: int) -> Atom:
-    """x[..., start:limit]."""
-    outer: Sequence[int] = x.type.shape[:-1]
-    return slicing.slice_(
-        x,
-        start=(*(0 for _ in outer), start),
-        limit=(*outer, limit),
-        strides=(1,) * x.type.ndim,
+    return views.reshape(
+        slicing.slice_along(x, x.type.ndim - 1, index, index + 1),
+        shape=x.type.shape[:-1],
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from arrayfn.ir import Atom, Equation, Program, Var
-from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
     Contraction,
@@ -35,19 +35,12 @@ def loop_invariants(program: Program) -> Program:
     """``program`` with costly loop invariants computed before its loops."""
     if not any(_costly_invariants(q) for q in program.equations):
         return program
-    builder = ProgramBuilder(program.name)
-    with builder:
-        environment = builder.bind_inputs(program, builder.inputs_of(program))
-        for equation in program.equations:
-            builder.source = equation.source
-            wanted = _costly_invariants(equation)
-            if not wanted:
-                builder.replay(equation, environment)
-                continue
-            operands = [rename(a, environment) for a in equation.inputs]
-            outputs = _hoisted(builder, equation, operands, wanted)
-            environment.update(zip(equation.outputs, outputs, strict=True))
-    return builder.build([rename(a, environment) for a in program.outputs])
+
+    def hoisted(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
+        wanted = _costly_invariants(equation)
+        return _hoisted(equation, operands, wanted) if wanted else None
+
+    return rewritten(program, hoisted)
 
 
 def _loop(equation: Equation) -> tuple[str, int, int] | None:
@@ -97,12 +90,10 @@ def _is_costly(equation: Equation) -> bool:
 
 
 def _hoisted(
-    builder: ProgramBuilder,
-    equation: Equation,
-    operands: Sequence[Atom],
-    wanted: Sequence[Equation],
+    equation: Equation, operands: Sequence[Atom], wanted: Sequence[Equation]
 ) -> tuple[Var, ...]:
     """Emit ``wanted``, then the loop with their outputs among its constants."""
+    builder = current_builder()
     loop = _loop(equation)
     assert loop is not None
     key, first, second = loop

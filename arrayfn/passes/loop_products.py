@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from arrayfn import dtypes
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
-from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir.builder import ProgramBuilder, current_builder, rewritten
 from arrayfn.primitives import contraction, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Control, Primitive, has_effect
@@ -34,21 +34,18 @@ def products_out_of_loops(program: Program) -> Program:
     """``program`` with large products of its scans moved before or after them."""
     if not any(_has_products(equation) for equation in program.equations):
         return program
-    builder = ProgramBuilder(program.name)
-    with builder:
-        environment = builder.bind_inputs(program, builder.inputs_of(program))
-        zeros: set[Atom] = set()
-        for equation in program.equations:
-            builder.source = equation.source
-            if _has_products(equation):
-                operands = [rename(a, environment) for a in equation.inputs]
-                results = _Scan(builder, equation, operands, zeros).emit()
-                environment.update(zip(equation.outputs, results, strict=True))
-            else:
-                builder.replay(equation, environment)
-                if _is_zeros(equation):
-                    zeros.add(environment[equation.outputs[0]])
-    return builder.build([rename(a, environment) for a in program.outputs])
+    zeros: set[Atom] = set()
+
+    def moved(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
+        if _has_products(equation):
+            return _Scan(current_builder(), equation, operands, zeros).emit()
+        if not _is_zeros(equation):
+            return None
+        made = current_builder().keep(equation, operands)
+        zeros.update(made)
+        return made
+
+    return rewritten(program, moved)
 
 
 def _has_products(equation: Equation) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from arrayfn.ir import Atom, Equation, Program, Var
-from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir.builder import ProgramBuilder, current_builder, rewritten
 from arrayfn.primitives import slicing, views
 
 
@@ -21,18 +21,13 @@ def unroll_loops(program: Program, simplify: Callable[[Program], Program]) -> Pr
     """
     if not any(_is_unrolled(equation) for equation in program.equations):
         return program
-    builder = ProgramBuilder(program.name)
-    with builder:
-        environment = builder.bind_inputs(program, builder.inputs_of(program))
-        for equation in program.equations:
-            builder.source = equation.source
-            if not _is_unrolled(equation):
-                builder.replay(equation, environment)
-                continue
-            operands = [rename(a, environment) for a in equation.inputs]
-            results = _Unrolled(builder, equation, simplify).emit(operands)
-            environment.update(zip(equation.outputs, results, strict=True))
-    return builder.build([rename(a, environment) for a in program.outputs])
+
+    def unrolled(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        if not _is_unrolled(equation):
+            return None
+        return _Unrolled(current_builder(), equation, simplify).emit(operands)
+
+    return rewritten(program, unrolled)
 
 
 def _is_unrolled(equation: Equation) -> bool:
@@ -166,25 +161,13 @@ class _Unrolled:
 
 def _slice(x: Atom, number: int) -> Atom:
     """Slice ``number`` of ``x`` along axis 0."""
-    shape = x.type.shape
-    rest = len(shape) - 1
-    piece = slicing.slice_(
-        x,
-        start=(number, *[0] * rest),
-        limit=(number + 1, *shape[1:]),
-        strides=(1,) * len(shape),
-    )
-    return views.reshape(piece, shape=shape[1:])
+    piece = slicing.slice_along(x, 0, number, number + 1)
+    return views.reshape(piece, shape=x.type.shape[1:])
 
 
 def _grouped(x: Atom, begin: int, count: int, together: int) -> Atom:
     """``count`` slices from ``begin`` on, in groups along a new axis 0."""
     shape = x.type.shape
     if count < shape[0]:
-        x = slicing.slice_(
-            x,
-            start=(begin, *[0] * (len(shape) - 1)),
-            limit=(begin + count, *shape[1:]),
-            strides=(1,) * len(shape),
-        )
+        x = slicing.slice_along(x, 0, begin, begin + count)
     return views.reshape(x, shape=(count // together, together, *shape[1:]))

@@ -9,50 +9,43 @@ replaces its output, or None. Rules see the equations that define their operands
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
-from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.passes.joined_parts import joined_parts
 from arrayfn.primitives import contraction, conversion, elementwise, views
-from arrayfn.primitives.base import Convert, Primitive, Reduction, Scalar
+from arrayfn.primitives.base import Atoms, Convert, Primitive, Reduction, Scalar
 
 Definitions = dict[Var, Equation]
-Rule = Callable[[Sequence[Atom], Any, Definitions, Equation], Atom | None]
+Rule = Callable[[Atoms, Equation, Definitions], Atom | None]
 
 
 def simplify(program: Program) -> Program:
     """``program`` with every rule applied once, in the order of the equations."""
-    builder = ProgramBuilder(program.name)
-    with builder:
-        inputs = builder.inputs_of(program)
-        environment = builder.bind_inputs(program, inputs)
-        definitions: Definitions = {}
-        for equation in program.equations:
-            builder.source = equation.source
-            operands = [rename(a, environment) for a in equation.inputs]
-            operands = _scalars_unspread(equation, operands, definitions)
-            rule = _rule_of(equation)
-            start = len(builder.equations)
-            found = _elementwise(operands, equation, definitions)
-            if found is None:
-                found = _of_nothing(operands, equation)
-            if found is None and rule is not None:
-                found = rule(operands, equation.params, definitions, equation)
-            if found is None:
-                outputs: Sequence[Atom] = builder.emit(
-                    equation.primitive, operands, equation.params
-                )
-            else:
-                outputs = (found,)
-            for made in builder.equations[start:]:
-                definitions.update(dict.fromkeys(made.outputs, made))
-            environment.update(zip(equation.outputs, outputs, strict=True))
-    return builder.build([rename(a, environment) for a in program.outputs])
+    definitions: Definitions = {}
+
+    def simpler(equation: Equation, operands: list[Atom]) -> Atoms:
+        builder = current_builder()
+        operands = _scalars_unspread(equation, operands, definitions)
+        start = len(builder.equations)
+        found = _elementwise(operands, equation, definitions)
+        if found is None:
+            found = _of_nothing(operands, equation)
+        rule = _rule_of(equation)
+        if found is None and rule is not None:
+            found = rule(operands, equation, definitions)
+        outputs: Atoms = [found] if found is not None else ()
+        if found is None:
+            outputs = builder.emit(equation.primitive, operands, equation.params)
+        for made in builder.equations[start:]:
+            definitions.update(dict.fromkeys(made.outputs, made))
+        return outputs
+
+    return rewritten(program, simpler)
 
 
 def _rule_of(equation: Equation) -> Rule | None:
@@ -163,9 +156,7 @@ def _negated(atom: Atom, known: Definitions) -> Atom | None:
     return made.inputs[0] if made and made.primitive is elementwise.neg else None
 
 
-def _add(
-    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
-) -> Atom | None:
+def _add(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
     # x + 0 is x except for x = -0, which integers do not have.
     x, y = xs
     if (opposite := _negated(y, known)) is not None:
@@ -180,17 +171,13 @@ def _add(
     return _same(y, eq) if _is(x, 0) else None
 
 
-def _sub(
-    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
-) -> Atom | None:
+def _sub(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
     if (opposite := _negated(xs[1], known)) is not None:
         return elementwise.add(xs[0], opposite)
     return _same(xs[0], eq) if _is(xs[1], 0) else None
 
 
-def _mul(
-    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
-) -> Atom | None:
+def _mul(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
     x, y = xs
     real = x.type.dtype not in dtypes.COMPLEX  # (inf + 0j) * 1 is inf + nan j
     if _is(_number(y, known), 1) and real:
@@ -202,7 +189,7 @@ def _mul(
     return None
 
 
-def _div(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom | None:
+def _div(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     x, y = xs
     if _is(y, 1) and x.type.dtype not in dtypes.COMPLEX:
         return _same(x, eq)
@@ -211,7 +198,7 @@ def _div(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom 
     return None
 
 
-def _pow(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom | None:
+def _pow(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     x, y = xs
     if not isinstance(y, Literal) or eq.outputs[0].type.weak:
         return None
@@ -230,9 +217,7 @@ def _pow(xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation) -> Atom 
     return None
 
 
-def _neg(
-    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
-) -> Atom | None:
+def _neg(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
     (x,) = xs
     if isinstance(x, Literal) and not isinstance(x.value, bool):
         if x.type.dtype in dtypes.INEXACT:
@@ -244,18 +229,16 @@ def _neg(
     return None
 
 
-def _convert(
-    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
-) -> Atom | None:
+def _convert(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
     (x,) = xs
     if isinstance(x, Literal):
-        return conversion.convert(x, params["dtype"])
+        return conversion.convert(x, eq.params["dtype"])
     made = known.get(x)
     if made is not None and made.primitive is elementwise.select:
         # Select between literals in the dtype that is wanted.
         which, first, second = made.inputs
         if isinstance(first, Literal) and isinstance(second, Literal):
-            dtype = params["dtype"]
+            dtype = eq.params["dtype"]
             numbers = (conversion.convert(n, dtype) for n in (first, second))
             return elementwise.select(which, *numbers)
     if made is not None and made.primitive is conversion.convert_element_type:
@@ -273,11 +256,9 @@ def _holds(wide: DType, narrow: DType) -> bool:
     return wide.kind == narrow.kind and np.can_cast(narrow, wide)
 
 
-def _transpose(
-    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
-) -> Atom | None:
+def _transpose(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
     (x,) = xs
-    permutation = params["permutation"]
+    permutation = eq.params["permutation"]
     if permutation == tuple(range(len(permutation))):
         return _same(x, eq)
     made = known.get(x) if isinstance(x, Var) else None
@@ -312,56 +293,50 @@ def _transposed_product(made: Equation, permutation: Sequence[int]) -> Atom | No
     return contraction.dot_general(y, x, **{**made.params, **pairs})
 
 
-def _broadcast(
-    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
-) -> Atom | None:
+def _broadcast(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
     (x,) = xs
     made = known.get(x) if isinstance(x, Var) else None
     if made is not None and made.primitive is views.broadcast_in_dim:
-        axes = tuple(params["axes"][axis] for axis in made.params["axes"])
+        axes = tuple(eq.params["axes"][axis] for axis in made.params["axes"])
         source = made.inputs[0]
         if all(
-            n in (1, params["shape"][axis])
+            n in (1, eq.params["shape"][axis])
             for n, axis in zip(source.type.shape, axes, strict=True)
         ):
-            return views.broadcast_in_dim(source, shape=params["shape"], axes=axes)
+            return views.broadcast_in_dim(source, shape=eq.params["shape"], axes=axes)
     return _same(x, eq)
 
 
-def _reshape(
-    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
-) -> Atom | None:
+def _reshape(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
     (x,) = xs
     made = known.get(x) if isinstance(x, Var) else None
     if made is not None and made.primitive is views.reshape:
         source = made.inputs[0]
-        if source.type.shape == params["shape"]:
+        if source.type.shape == eq.params["shape"]:
             return _same(source, eq)
-        return views.reshape(source, shape=params["shape"])
+        return views.reshape(source, shape=eq.params["shape"])
     if made is not None and made.primitive is views.broadcast_in_dim:
         source = made.inputs[0]
-        if source.type.shape == params["shape"]:  # axes of extent 1, added and removed
+        if (
+            source.type.shape == eq.params["shape"]
+        ):  # axes of extent 1, added and removed
             return _same(source, eq)
         if not source.type.shape:
-            return views.broadcast_in_dim(source, shape=params["shape"], axes=())
+            return views.broadcast_in_dim(source, shape=eq.params["shape"], axes=())
     return _same(x, eq)
 
 
-def _select(
-    xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation
-) -> Atom | None:
+def _select(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     which, x, y = xs
     if isinstance(which, Literal):
         return _same(x if which.value else y, eq)
     return _same(x, eq) if x is y else None
 
 
-def _reduce(
-    xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation
-) -> Atom | None:
+def _reduce(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     # Axes of extent 1 are dropped, not reduced.
     (x,) = xs
-    axes = params["axes"]
+    axes = eq.params["axes"]
     units = [axis for axis in axes if x.type.shape[axis] == 1]
     row = eq.primitive
     assert isinstance(row, Primitive)
@@ -384,26 +359,20 @@ def _sum_of_one(row: Primitive, x: Atom) -> Atom:
     return x
 
 
-def _gather(
-    xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation
-) -> Atom | None:
+def _gather(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     # All positions are outside an empty array.
     type = eq.outputs[0].type
     if xs[0].type.size and type.size:
         return None
-    return views.broadcast_literal(params["fill_value"] or 0, type)
+    return views.broadcast_literal(eq.params["fill_value"] or 0, type)
 
 
-def _scatter(
-    xs: Sequence[Atom], params: Any, _: Definitions, eq: Equation
-) -> Atom | None:
+def _scatter(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     x, _indices, updates = xs
     return None if x.type.size and updates.type.size else _same(x, eq)
 
 
-def _barrier(
-    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
-) -> Atom | None:
+def _barrier(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
     # A value that needs no memory is not kept, so a barrier has no effect.
     x = xs[0]
     if isinstance(x, Literal):
@@ -413,9 +382,7 @@ def _barrier(
     return x if is_free else None
 
 
-def _stop_gradient(
-    xs: Sequence[Atom], params: Any, known: Definitions, eq: Equation
-) -> Atom | None:
+def _stop_gradient(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
     # Derivatives have been taken by now.
     return _same(xs[0], eq)
 

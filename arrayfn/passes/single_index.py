@@ -15,7 +15,7 @@ from typing import Any
 
 from arrayfn import dtypes
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
-from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.primitives import conversion, discrete, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import Convert, Primitive, Scalar
@@ -23,25 +23,19 @@ from arrayfn.primitives.base import Convert, Primitive, Scalar
 
 def single_index(program: Program) -> Program:
     """``program`` with such gathers and scatters rewritten."""
-    builder = ProgramBuilder(program.name)
-    with builder:
-        environment = builder.bind_inputs(program, builder.inputs_of(program))
-        made: dict[Var, Equation] = {}
-        for equation in program.equations:
-            builder.source = equation.source
-            operands = [rename(a, environment) for a in equation.inputs]
-            result: Atom | None = None
-            if equation.primitive.name == "gather":
-                result = _gather(operands, equation, made)
-            elif equation.primitive.name == "scatter_add":
-                result = _scatter(operands, equation, made)
-            if result is None:
-                builder.replay(equation, environment)
-            else:
-                environment[equation.outputs[0]] = result
-            for new in builder.equations[-1:]:
-                made.update(dict.fromkeys(new.outputs, new))
-    return builder.build([rename(a, environment) for a in program.outputs])
+    made: dict[Var, Equation] = {}
+
+    def compared(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        known = current_builder().equations
+        made.update((v, known[-1]) for v in (known[-1].outputs if known else ()))
+        result: Atom | None = None
+        if equation.primitive.name == "gather":
+            result = _gather(operands, equation, made)
+        elif equation.primitive.name == "scatter_add":
+            result = _scatter(operands, equation, made)
+        return None if result is None else [result]
+
+    return rewritten(program, compared)
 
 
 def _gather(

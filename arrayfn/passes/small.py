@@ -6,11 +6,11 @@ A loop with such a body becomes one kernel, with its matrix products written as 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from arrayfn.ir import Atom, Equation, Program
-from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.passes.expand import sum_of_products
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
@@ -96,10 +96,9 @@ def small_loops(
     """
     if not any(equation.subprograms() for equation in program.equations):
         return program
-    builder = ProgramBuilder(program.name)
-    environment = builder.bind_inputs(program, builder.inputs_of(program))
-    changed = False
-    for equation in program.equations:
+    changed: list[Equation] = []
+
+    def summed(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
         params = dict(equation.params)
         for key in ("program", "body_program"):
             body = params.get(key)
@@ -107,14 +106,13 @@ def small_loops(
                 continue
             if limit is not None or is_small(body):
                 params[key] = simplify(with_sums(body, limit))
-                changed = True
-        inputs = tuple(rename(a, environment) for a in equation.inputs)
-        builder.source = equation.source
-        outputs = builder.emit(equation.primitive, inputs, params)
-        environment.update(zip(equation.outputs, outputs, strict=True))
-    if not changed:
-        return program
-    return builder.build([rename(a, environment) for a in program.outputs])
+                changed.append(equation)
+        if equation not in changed:
+            return None
+        return current_builder().emit(equation.primitive, operands, params)
+
+    made = rewritten(program, summed)
+    return made if changed else program
 
 
 def has_products(program: Program, limit: int | None = None) -> bool:
@@ -135,21 +133,15 @@ def with_sums(program: Program, limit: int | None = None) -> Program:
 
     With ``limit``, only those of up to so many multiplications.
     """
-    builder = ProgramBuilder(program.name)
-    with builder:
-        environment = builder.bind_inputs(program, builder.inputs_of(program))
-        for equation in program.equations:
-            builder.source = equation.source
-            inputs = [rename(a, environment) for a in equation.inputs]
-            params = {k: _inside(value, limit) for k, value in equation.params.items()}
-            outputs: tuple[Atom, ...]
-            if _is_product(equation) and (limit is None or _pairs(equation) <= limit):
-                x, y = inputs
-                outputs = (sum_of_products(x, y, params["contract"], params["batch"]),)
-            else:
-                outputs = builder.emit(equation.primitive, inputs, params)
-            environment.update(zip(equation.outputs, outputs, strict=True))
-    return builder.build([rename(a, environment) for a in program.outputs])
+
+    def summed(equation: Equation, operands: list[Atom]) -> Sequence[Atom]:
+        params = {k: _inside(value, limit) for k, value in equation.params.items()}
+        if _is_product(equation) and (limit is None or _pairs(equation) <= limit):
+            x, y = operands
+            return [sum_of_products(x, y, params["contract"], params["batch"])]
+        return current_builder().emit(equation.primitive, operands, params)
+
+    return rewritten(program, summed)
 
 
 def _inside(value: Any, limit: int | None) -> Any:

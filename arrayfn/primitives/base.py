@@ -75,7 +75,7 @@ class JvpWithOutputs:
     ``rule(primals, tangents, **params)`` returns (outputs, their tangents).
     """
 
-    rule: Callable[..., tuple[Sequence[Atom], Sequence[Atom | None]]]
+    rule: Callable[..., tuple[Atoms, Tangents]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +103,19 @@ class ByAxis:
     rule: Callable[..., Any]
 
 
+# The arguments and results of rules.
 Operand = Atom | Linear
 Dim = int | None
+Atoms = Sequence[Atom]
+Operands = Sequence[Operand]
+Dims = Sequence[Dim]
+Tangents = Sequence[Atom | None]  # also cotangents; None is zero
+Batched = tuple[Atoms, Dims]  # outputs, and the mapped axis of each
+WithTangents = tuple[Atoms, Tangents]  # outputs, and the tangent of each
 
-JvpRule = Callable[..., Sequence[Atom | None]]
-TransposeRule = Callable[..., Sequence[Atom | None]]
-BatchRule = Callable[..., tuple[Sequence[Atom], Sequence[Dim]]]
+JvpRule = Callable[..., Tangents]
+TransposeRule = Callable[..., Tangents]
+BatchRule = Callable[..., Batched]
 
 
 def value_of(operand: Operand, name: str) -> Atom:

@@ -25,18 +25,21 @@ from arrayfn.errors import (
 )
 from arrayfn.ir import ArrayType, Atom, Equation
 from arrayfn.ir.layout import Shape
-from arrayfn.primitives import families, views
+from arrayfn.primitives import families
 from arrayfn.primitives.base import (
     NOT_LINEAR,
     ZERO_TANGENT,
     Array,
-    Dim,
+    Atoms,
+    Batched,
+    Dims,
     Library,
     Primitive,
     Sample,
     not_differentiable,
 )
 from arrayfn.primitives.named_functions import FUNCTIONS, NamedFunction
+from arrayfn.primitives.rules import all_mapped, all_of, in_front
 
 Form = tuple[Shape, DType]
 Results = tuple[Form, ...]
@@ -150,13 +153,10 @@ def _form(shape: Shape, dtype: DType) -> str:
 
 
 def _in_loop(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], loops: Loops
+    size: int, inputs: Atoms, dims: Dims, loops: Loops
 ) -> tuple[list[Atom], Loops]:
     """The operands with the mapped axis in front, and ``loops`` with it."""
-    operands = [
-        x if dim is None else views.move_axis(x, dim, 0)
-        for x, dim in zip(inputs, dims, strict=True)
-    ]
+    operands = in_front(inputs, dims)
     return operands, ((size, tuple(dim is not None for dim in dims)), *loops)
 
 
@@ -181,25 +181,20 @@ def _pure_reference(
 
 def _pure_batch(
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     *,
     callback: str,
     results: Results,
     loops: Loops,
     method: str,
-) -> tuple[list[Atom], list[Dim]]:
+) -> Batched:
     if method == "sequential" or (loops and method):
         operands, loops = _in_loop(size, inputs, dims, loops)
     elif method == "broadcast_all":
-        operands = [
-            views.batched(size, x, d) for x, d in zip(inputs, dims, strict=True)
-        ]
+        operands = all_mapped(size, inputs, dims)
     elif method == "expand_dims":
-        operands = [
-            views.batched(1, x, d) if d is None else views.move_axis(x, d, 0)
-            for x, d in zip(inputs, dims, strict=True)
-        ]
+        operands = all_mapped(1, inputs, dims)
     else:
         raise ArgumentError(
             f"vmap of the Python function {callback}: say how it is to be called, with "
@@ -213,8 +208,7 @@ def _pure_batch(
         loops=loops,
         method=method,
     )
-    outputs = list(made) if isinstance(made, tuple) else [made]
-    return outputs, [0] * len(outputs)
+    return all_of(made), [0] * len(results)
 
 
 def _turned(x: Any, y: Any) -> tuple[Any, ...]:
@@ -266,13 +260,8 @@ def _debug_reference(*operands: Array, callback: str, loops: Loops) -> tuple[Any
 
 
 def _debug_batch(
-    size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
-    *,
-    callback: str,
-    loops: Loops,
-) -> tuple[list[Atom], list[Dim]]:
+    size: int, inputs: Atoms, dims: Dims, *, callback: str, loops: Loops
+) -> Batched:
     operands, loops = _in_loop(size, inputs, dims, loops)
     debug_callback(*operands, callback=callback, loops=loops)
     return [], []
@@ -303,5 +292,3 @@ debug_callback = Primitive(
     doc="A call of a Python function for its side effects.",
     effect=True,
 )
-
-ROWS = (pure_callback, debug_callback)

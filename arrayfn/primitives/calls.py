@@ -17,13 +17,14 @@ from arrayfn.primitives.base import (
     NOT_LINEAR,
     THROUGH_BODY,
     Array,
-    AxisMap,
     Body,
     Primitive,
     Sample,
     View,
     not_differentiable,
 )
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import batched_along
 
 
 def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
@@ -99,28 +100,20 @@ operator_call = Primitive(
 # A value that a function with a custom rule captures: the rule has no derivative by it.
 
 
-def _closed_over_batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[int | None]
-) -> tuple[list[Atom], list[int | None]]:
-    return [closed_over(views.move_axis(inputs[0], dims[0] or 0, 0))], [0]
-
-
 closed_over = Primitive(
     name="closed_over",
     family="call",
     types=lambda x: ArrayType(x.shape, x.dtype, weak=x.weak),
     reference=lambda x: x,
-    kernel=View(lambda x: tuple(AxisMap(axis) for axis in range(x.ndim))),
+    kernel=View(views.unchanged),
     jvp=not_differentiable(
         "a function with a derivative rule of its own closes over this value, and the "
         "rule gives derivatives by arguments only; pass it as an argument"
     ),
     transpose=NOT_LINEAR,
-    batch=_closed_over_batch,
+    batch=batched_along(Emitter("closed_over")),
     samples=lambda: [
         Sample((families.random_array(dtypes.float32, (3, 4), 63, -3.0, 3.0),), {})
     ],
     doc="The operand; differentiating by it is an error.",
 )
-
-ROWS = (operator_call, closed_over)

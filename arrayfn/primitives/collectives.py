@@ -9,8 +9,7 @@ same value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -21,54 +20,32 @@ from arrayfn.primitives import discrete, families, reductions, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     Array,
+    Atoms,
+    Batched,
     ByAxis,
     Composition,
     Dim,
-    Linear,
+    Dims,
     MappedAxis,
-    Operand,
     Primitive,
     Sample,
+    TransposeRule,
 )
+from arrayfn.primitives.emitters import Emitter, move_axis
+from arrayfn.primitives.rules import jvp_of_first, repeated, transposed_first
 
 
-def _jvp(row: Callable[[], Primitive]) -> Callable[..., list[Atom | None]]:
-    """The jvp rule of a row that is linear in its first operand."""
-
-    def rule(
-        primals: Sequence[Atom],
-        outputs: Sequence[Atom],
-        tangents: Sequence[Atom | None],
-        **params: Any,
-    ) -> list[Atom | None]:
-        tangent = tangents[0]
-        return [None if tangent is None else row()(tangent, primals[1], **params)]
-
-    return rule
-
-
-def _transpose(row: Callable[[], Primitive]) -> Callable[..., list[Atom | None]]:
-    """The transpose rule that emits ``row``."""
-
-    def rule(
-        cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
-    ) -> list[Atom | None]:
-        (cotangent,) = cotangents
-        index = inputs[1]
-        assert not isinstance(index, Linear)
-        if cotangent is None or not isinstance(inputs[0], Linear):
-            return [None, None]
-        return [row()(cotangent, index, **params), None]
-
-    return rule
+def _transposed_to(name: str) -> TransposeRule:
+    """The transpose rule that emits the primitive ``name``."""
+    row = Emitter(name)
+    return transposed_first(lambda ct, type, index, **params: row(ct, index, **params))
 
 
 def _own_index(index: Atom, dim: Dim) -> Atom:
     """A member's index when another axis is mapped, along which it does not vary."""
     if dim is None:
         return index
-    first = slicing.slice_(index, start=(0,), limit=(1,), strides=(1,))
-    return views.reshape(first, shape=())
+    return views.reshape(slicing.slice_along(index, 0, 0, 1), shape=())
 
 
 def _samples(leading: int) -> Iterable[Sample]:
@@ -93,23 +70,18 @@ def _gather_reference(x: Array, index: Array, *, axis_name: str, members: int) -
 
 
 def _repeated(x: Atom, index: Atom, *, axis_name: str, members: int) -> Atom:
-    return views.batched(members, x, None)
+    return repeated(members, x, None)
 
 
 def _gather_batch(
-    axis: MappedAxis,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
-    *,
-    axis_name: str,
-    members: int,
-) -> tuple[list[Atom], list[Dim]]:
+    axis: MappedAxis, inputs: Atoms, dims: Dims, *, axis_name: str, members: int
+) -> Batched:
     x, index = inputs
     if axis.name == axis_name:
-        return [views.batched(members, x, dims[0])], [None]
+        return [repeated(members, x, dims[0])], [None]
     index = _own_index(index, dims[1])
     if dims[0] is not None:
-        x = views.move_axis(x, dims[0], 0)
+        x = move_axis(x, dims[0], 0)
     result = all_gather(x, index, axis_name=axis_name, members=members)
     return [result], [None if dims[0] is None else 1]
 
@@ -120,8 +92,8 @@ all_gather = Primitive(
     types=_gather_types,
     reference=_gather_reference,
     kernel=Composition(_repeated),
-    jvp=_jvp(lambda: all_gather),
-    transpose=_transpose(lambda: reduce_scatter),
+    jvp=jvp_of_first(Emitter("all_gather")),
+    transpose=_transposed_to("reduce_scatter"),
     batch=ByAxis(_gather_batch),
     samples=lambda: _samples(0),
     doc="The values of all members of a mapped axis, stacked.",
@@ -144,13 +116,8 @@ def _multiplied(x: Atom, index: Atom, *, axis_name: str, members: int) -> Atom:
 
 
 def _reduce_batch(
-    axis: MappedAxis,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
-    *,
-    axis_name: str,
-    members: int,
-) -> tuple[list[Atom], list[Dim]]:
+    axis: MappedAxis, inputs: Atoms, dims: Dims, *, axis_name: str, members: int
+) -> Batched:
     x, index = inputs
     if axis.name == axis_name:
         if dims[0] is None:
@@ -168,8 +135,8 @@ all_reduce = Primitive(
         x * np.asarray(members, x.dtype)
     ),
     kernel=Composition(_multiplied),
-    jvp=_jvp(lambda: all_reduce),
-    transpose=_transpose(lambda: all_reduce),
+    jvp=jvp_of_first(Emitter("all_reduce")),
+    transpose=_transposed_to("all_reduce"),
     batch=ByAxis(_reduce_batch),
     samples=lambda: _samples(0),
     doc="The sum of the values of all members of a mapped axis.",
@@ -198,7 +165,7 @@ def _scatter_reference(
 
 def _own_part(x: Atom, index: Atom, *, axis_name: str, members: int) -> Atom:
     numbers = views.iota(shape=x.type.shape, axis=0, dtype=dtypes.int32)
-    zero = views.broadcast_literal(0, x.type)
+    zero = views.zeros(x.type)
     own = reductions.reduce_sum(
         e.select(discrete.eq(numbers, index), x, zero), axes=(0,)
     )
@@ -206,21 +173,16 @@ def _own_part(x: Atom, index: Atom, *, axis_name: str, members: int) -> Atom:
 
 
 def _scatter_batch(
-    axis: MappedAxis,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
-    *,
-    axis_name: str,
-    members: int,
-) -> tuple[list[Atom], list[Dim]]:
+    axis: MappedAxis, inputs: Atoms, dims: Dims, *, axis_name: str, members: int
+) -> Batched:
     x, index = inputs
     if axis.name == axis_name:
         if dims[0] is None:
             return [e.mul(x, members)], [0]
-        return [reductions.reduce_sum(views.move_axis(x, dims[0], 0), axes=(0,))], [0]
+        return [reductions.reduce_sum(move_axis(x, dims[0], 0), axes=(0,))], [0]
     index = _own_index(index, dims[1])
     if dims[0] is not None:
-        x = views.move_axis(x, dims[0], 1)
+        x = move_axis(x, dims[0], 1)
     result = reduce_scatter(x, index, axis_name=axis_name, members=members)
     return [result], [None if dims[0] is None else 0]
 
@@ -231,11 +193,9 @@ reduce_scatter = Primitive(
     types=_scatter_types,
     reference=_scatter_reference,
     kernel=Composition(_own_part),
-    jvp=_jvp(lambda: reduce_scatter),
-    transpose=_transpose(lambda: all_gather),
+    jvp=jvp_of_first(Emitter("reduce_scatter")),
+    transpose=_transposed_to("all_gather"),
     batch=ByAxis(_scatter_batch),
     samples=lambda: _samples(1),
     doc="Each member's own part of the sum of all members' values.",
 )
-
-ROWS = (all_gather, all_reduce, reduce_scatter)

@@ -6,15 +6,13 @@ the cotangent of ``real``'s operand is a complex number with that real part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.ir import ArrayType, Atom
+from arrayfn.ir import ArrayType
 from arrayfn.primitives import conversion
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.base import LINEAR, Array
+from arrayfn.primitives.base import LINEAR, Array, Atoms, Tangents
 from arrayfn.primitives.families import (
     common_dtype,
     common_shape,
@@ -22,6 +20,7 @@ from arrayfn.primitives.families import (
     spread,
     transpose_each,
 )
+from arrayfn.primitives.rules import jvp_alone
 
 
 def _complex_types(re: ArrayType, im: ArrayType) -> ArrayType:
@@ -30,14 +29,8 @@ def _complex_types(re: ArrayType, im: ArrayType) -> ArrayType:
     return ArrayType(common_shape("complex", (re, im)), dtypes.complex_of(dtype))
 
 
-def _complex_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-) -> list[Atom | None]:
+def _complex_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
     re, im = tangents
-    if re is None and im is None:
-        return [None]
     zero = conversion.literal(0.0, primals[0].type.dtype)
     value = make_complex(zero if re is None else re, zero if im is None else im)
     return [spread(value, outputs[0].type.shape)]
@@ -103,13 +96,7 @@ complex_abs = elementwise(
     function="abs",
     result=dtypes.real_of,
     cost=8,
-    jvp=lambda primals, outputs, tangents: [
-        None
-        if tangents[0] is None
-        # At 0 there is no derivative; 0, as in JAX.
-        else e.div(real(e.mul(conj(primals[0]), tangents[0])), e.nonzero(outputs[0]))
-    ],
+    # At 0 there is no derivative; 0, as in JAX.
+    jvp=jvp_alone(lambda x, y, t: e.div(real(e.mul(conj(x), t)), e.nonzero(y))),
     doc="The absolute value of a complex number.",
 )
-
-ROWS = (real, imag, conj, make_complex, complex_abs)

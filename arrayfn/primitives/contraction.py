@@ -10,7 +10,7 @@ bits of fraction) before multiplying. The reference and CPUs never do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -19,18 +19,24 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import conversion, families, views
+from arrayfn.primitives import conversion, emitters, families, views
 from arrayfn.primitives.base import (
     Array,
+    Atoms,
+    Batched,
     Contraction,
-    Dim,
+    Dims,
     Linear,
     Operand,
+    Operands,
     Primitive,
     Sample,
+    Tangents,
     Tolerance,
     value_of,
 )
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import in_front, jvp_of_product, shifted
 
 Axes = tuple[int, ...]
 AxesPair = tuple[Axes, Axes]
@@ -69,7 +75,7 @@ def _types(
     precision: str | None = None,
     preferred_element_type: DType | None = None,
 ) -> ArrayType:
-    families.common_dtype("dot_general", (x, y), dtypes.ALL - {dtypes.bool_})
+    families.common_dtype("dot_general", (x, y), dtypes.NUMBERS)
     for operand, axes in (
         (x, (*contract[0], *batch[0])),
         (y, (*contract[1], *batch[1])),
@@ -125,28 +131,22 @@ def _reference(
     return np.asarray(product).astype(narrow)
 
 
-def _product(x: Atom, y: Atom, **params: Any) -> Atom:
-    return dot_general(x, y, **params)
-
-
 def _transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
+    cotangents: Tangents,
+    inputs: Operands,
     *,
     contract: AxesPair,
     batch: AxesPair,
     precision: str | None = None,
     preferred_element_type: DType | None = None,
-) -> list[Atom | None]:
-    (ct,) = cotangents
+) -> Tangents:
+    (ct,), (x, y) = cotangents, inputs
+    assert ct is not None
     rest = precision_params("dot_general", precision)
-    x, y = inputs
-    if ct is None:
-        return [None, None]
     if isinstance(x, Linear):
         return [_cotangent(ct, x.type, y, contract, batch, rest, left=True), None]
-    pair = (contract[1], contract[0]), (batch[1], batch[0])
     assert isinstance(y, Linear)
+    pair = (contract[1], contract[0]), (batch[1], batch[0])
     return [None, _cotangent(ct, y.type, x, *pair, rest, left=False)]
 
 
@@ -167,10 +167,7 @@ def _cotangent(
     batches = len(batch[0])
     own_free = free_axes(wanted.ndim, contract[0], batch[0])
     other_free = free_axes(other.type.ndim, contract[1], batch[1])
-    if left:
-        first_other = batches + len(own_free)
-    else:
-        first_other = batches
+    first_other = batches + (len(own_free) if left else 0)
     ct_other = tuple(range(first_other, first_other + len(other_free)))
     value = dot_general(
         ct,
@@ -192,52 +189,33 @@ def _cotangent(
 
 def _batch(
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     *,
     contract: AxesPair,
     batch: AxesPair,
     **params: Any,
-) -> tuple[list[Atom], list[Dim]]:
-    x, y = inputs
-    x_dim, y_dim = dims
-    if x_dim is not None and y_dim is not None:
-        x, y = views.move_axis(x, x_dim, 0), views.move_axis(y, y_dim, 0)
-        return [
-            dot_general(
-                x,
-                y,
-                contract=(_shift(contract[0]), _shift(contract[1])),
-                batch=((0, *_shift(batch[0])), (0, *_shift(batch[1]))),
-                **params,
-            )
-        ], [0]
-    if x_dim is not None:
-        # The mapped axis becomes the first of the left operand's free axes.
-        x = views.move_axis(x, x_dim, 0)
-        value = dot_general(
-            x,
-            y,
-            contract=(_shift(contract[0]), contract[1]),
-            batch=(_shift(batch[0]), batch[1]),
-            **params,
-        )
-        return [views.move_axis(value, len(batch[0]), 0)], [0]
-    assert y_dim is not None
-    y = views.move_axis(y, y_dim, 0)
+) -> Batched:
+    x, y = in_front(inputs, dims)
+    moved = [dim is not None for dim in dims]
+    both = all(moved)
+    own = [
+        (shifted(c), (*(0,) * both, *shifted(b))) if m else (c, b)
+        for m, c, b in zip(moved, contract, batch, strict=True)
+    ]
     value = dot_general(
         x,
         y,
-        contract=(contract[0], _shift(contract[1])),
-        batch=(batch[0], _shift(batch[1])),
+        contract=(own[0][0], own[1][0]),
+        batch=(own[0][1], own[1][1]),
         **params,
     )
-    position = x.type.ndim - len(contract[0])
-    return [views.move_axis(value, position, 0)], [0]
-
-
-def _shift(axes: Axes) -> Axes:
-    return tuple(axis + 1 for axis in axes)
+    if both:
+        return [value], [0]
+    # The mapped axis is the first of its operand's free axes.
+    free_of_x = x.type.ndim - len(contract[0])
+    position = len(batch[0]) if moved[0] else free_of_x
+    return [emitters.move_axis(value, position, 0)], [0]
 
 
 def _samples() -> Iterable[Sample]:
@@ -276,7 +254,7 @@ dot_general = Primitive(
     types=_types,
     reference=_reference,
     kernel=Contraction(),
-    jvp=families.jvp_of_product(_product),
+    jvp=jvp_of_product(Emitter("dot_general")),
     transpose=_transpose,
     batch=_batch,
     samples=_samples,
@@ -284,5 +262,3 @@ dot_general = Primitive(
     doc="The sum of products over contracted axes, for each index of the batch "
     "axes. Its axes: batch, the left operand's others, the right's.",
 )
-
-ROWS = (dot_general,)

@@ -19,8 +19,7 @@ from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, current_builder
-from arrayfn.primitives import views
-from arrayfn.primitives.base import Array, Primitive, has_effect
+from arrayfn.primitives.base import Array, Atoms, Primitive, has_effect
 from arrayfn.primitives.calls import evaluate
 
 T = TypeVar("T")
@@ -124,16 +123,14 @@ def parts_of(items: Sequence[T], *counts: int) -> list[list[T]]:
     return [*pieces, list(items[begin:])]
 
 
-def arranged(
-    program: Program, inputs: Sequence[Var], outputs: Sequence[Atom]
-) -> Program:
+def arranged(program: Program, inputs: Sequence[Var], outputs: Atoms) -> Program:
     """The equations of ``program`` with these inputs and outputs."""
     return Program(program.name, tuple(inputs), program.equations, tuple(outputs))
 
 
 def equation(
     row: Primitive,
-    inputs: Sequence[Atom],
+    inputs: Atoms,
     params: dict[str, Any],
     outputs: Sequence[Var],
     like: Equation,
@@ -148,16 +145,6 @@ def building(like: Equation) -> ProgramBuilder:
     builder = ProgramBuilder(like.primitive.name)
     builder.source = like.source
     return builder
-
-
-def zeros(type: ArrayType) -> Atom:
-    """An array of zeros."""
-    return views.broadcast_literal(0, type)
-
-
-def all_of(result: Any) -> list[Atom]:
-    """The result of a primitive as a list."""
-    return list(result) if isinstance(result, tuple) else [result]
 
 
 def plain(type: ArrayType) -> ArrayType:
@@ -209,7 +196,7 @@ def emitted(program: Program, operands: Sequence[Atom]) -> list[Atom]:
 
 
 def pruned(
-    program: Program, outputs: Sequence[Atom], *, effects: bool = False
+    program: Program, outputs: Atoms, *, effects: bool = False
 ) -> tuple[Program, set[Atom]]:
     """``program`` reduced to these outputs; also the Vars that it reads.
 

@@ -13,13 +13,18 @@ from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import discrete, special, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
+    Atoms,
+    Batched,
     Control,
     Dim,
+    Dims,
     Linear,
-    Operand,
+    Operands,
     OverPrograms,
     Primitive,
     Sample,
+    Tangents,
+    WithTangents,
 )
 from arrayfn.primitives.control_flow import (
     Batch,
@@ -27,7 +32,6 @@ from arrayfn.primitives.control_flow import (
     Parts,
     Split,
     Transpose,
-    all_of,
     arranged,
     cond_reference,
     cond_types,
@@ -35,20 +39,23 @@ from arrayfn.primitives.control_flow import (
     equation,
     unless,
     where,
-    zeros,
 )
 from arrayfn.primitives.families import random_array
+from arrayfn.primitives.rules import (
+    all_of,
+    in_front,
+    placed,
+    present,
+    repeated,
+    values_of,
+)
 
 Branches = tuple[Program, ...]
 
 
 def _jvp(
-    jvp: Jvp,
-    primals: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    branches: Branches,
-) -> tuple[list[Atom], list[Atom | None]]:
+    jvp: Jvp, primals: Atoms, tangents: Tangents, *, branches: Branches
+) -> WithTangents:
     wrt = [t is not None for t in tangents[1:]]
     count = len(branches[0].outputs)
     found = [jvp(branch, wrt, [False] * count) for branch in branches]
@@ -57,24 +64,15 @@ def _jvp(
         program if results == varies else jvp(branch, wrt, varies)[0]
         for branch, (program, results) in zip(branches, found, strict=True)
     ]
-    given = [t for t in tangents[1:] if t is not None]
+    given = present(tangents[1:])
     outputs = all_of(cond(*primals, *given, branches=tuple(inside)))
-    moving = iter(outputs[count:])
-    return outputs[:count], [next(moving) if v else None for v in varies]
+    return outputs[:count], placed(outputs[count:], varies)
 
 
 def _batch(
-    batch: Batch,
-    size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
-    *,
-    branches: Branches,
-) -> tuple[list[Atom], list[Dim]]:
-    index, *operands = [
-        x if dim is None else views.move_axis(x, dim, 0)
-        for x, dim in zip(inputs, dims, strict=True)
-    ]
+    batch: Batch, size: int, inputs: Atoms, dims: Dims, *, branches: Branches
+) -> Batched:
+    index, *operands = in_front(inputs, dims)
     mapped = [dim is not None for dim in dims[1:]]
     if dims[0] is not None:
         return _each_its_own(batch, size, index, operands, mapped, branches)
@@ -99,7 +97,7 @@ def _each_its_own(
     operands: Sequence[Atom],
     mapped: Sequence[bool],
     branches: Branches,
-) -> tuple[list[Atom], list[Dim]]:
+) -> Batched:
     """Compute all branches; each member selects from the branch of its index.
 
     A branch contributes no derivative for members that did not select it: such a
@@ -115,7 +113,7 @@ def _each_its_own(
     ]
     spread = [g or m for g, m in zip(guarded, mapped, strict=True)]
     given = [
-        views.batched(size, x, 0 if m else None) if g else x
+        repeated(size, x, 0 if m else None) if g else x
         for x, m, g in zip(operands, mapped, guarded, strict=True)
     ]
     count, last = len(branches[0].outputs), len(branches) - 1
@@ -250,7 +248,7 @@ class _Slots:
             results = builder.inline(p.known, builder.inputs_of(p.known))
             residuals = results[len(results) - p.residuals :]
             filled = [
-                residuals[placed[slot]] if slot in placed else zeros(t)
+                residuals[placed[slot]] if slot in placed else views.zeros(t)
                 for slot, t in enumerate(self.types)
             ]
             return builder.build([*results[:outputs], *filled])
@@ -283,12 +281,8 @@ def _kept(p: Parts) -> list[Var]:
 
 
 def _transpose(
-    transpose: Transpose,
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
-    *,
-    branches: Branches,
-) -> list[Atom | None]:
+    transpose: Transpose, cotangents: Tangents, inputs: Operands, *, branches: Branches
+) -> Tangents:
     index, *operands = inputs
     assert not isinstance(index, Linear)
     linear = [isinstance(x, Linear) for x in operands]
@@ -299,18 +293,12 @@ def _transpose(
         program if results == wanted else transpose(branch, linear, given, wanted)[0]
         for branch, (program, results) in zip(branches, found, strict=True)
     ]
-    known = [x for x in operands if not isinstance(x, Linear)]
-    present = [ct for ct in cotangents if ct is not None]
-    results = iter(
-        all_of(cond(index, *known, *present, branches=tuple(inside)))
-        if any(wanted)
-        else []
-    )
-    flags = iter(wanted)
-    return [
-        None,
-        *(next(results) if at and next(flags) else None for at in linear),
-    ]
+    known = values_of(operands)
+    results: list[Atom] = []
+    if any(wanted):
+        made = cond(index, *known, *present(cotangents), branches=tuple(inside))
+        results = all_of(made)
+    return [None, *placed(placed(results, wanted), linear)]
 
 
 # Samples.
@@ -352,5 +340,3 @@ cond = Primitive(
     samples=_samples,
     doc="The results of one of several Programs, selected by an index.",
 )
-
-ROWS = (cond,)

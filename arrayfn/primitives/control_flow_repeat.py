@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from arrayfn import dtypes
 from arrayfn.ir import Atom, Literal
 from arrayfn.primitives import dynamic_slices, emitters, views
-from arrayfn.primitives.control_flow import all_of, built
+from arrayfn.primitives.control_flow import built
+from arrayfn.primitives.rules import all_of
 
 Values = Sequence[Atom]
 

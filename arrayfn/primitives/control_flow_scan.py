@@ -18,20 +18,23 @@ from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import special, views
 from arrayfn.primitives.base import (
+    Atoms,
+    Batched,
     Control,
-    Dim,
+    Dims,
     Linear,
-    Operand,
+    Operands,
     OverPrograms,
     Primitive,
     Sample,
+    Tangents,
+    WithTangents,
 )
 from arrayfn.primitives.control_flow import (
     Batch,
     Jvp,
     Split,
     Transpose,
-    all_of,
     arranged,
     equation,
     parts_of,
@@ -39,22 +42,29 @@ from arrayfn.primitives.control_flow import (
     scan_types,
     unless,
     where,
-    zeros,
 )
 from arrayfn.primitives.control_flow_residuals import Residuals
+from arrayfn.primitives.emitters import move_axis
 from arrayfn.primitives.families import random_array
+from arrayfn.primitives.rules import (
+    all_of,
+    placed,
+    present,
+    repeated,
+    values_of,
+)
 
 
 def _jvp(
     jvp: Jvp,
-    primals: Sequence[Atom],
-    tangents: Sequence[Atom | None],
+    primals: Atoms,
+    tangents: Tangents,
     *,
     program: Program,
     consts: int,
     carry: int,
     **params: Any,
-) -> tuple[list[Atom], list[Atom | None]]:
+) -> WithTangents:
     given = [t is not None for t in tangents]
     of_consts, varies, of_xs = parts_of(given, consts, carry)
     ys = len(program.outputs) - carry
@@ -65,28 +75,22 @@ def _jvp(
             break
         varies = results[:carry]
     values, state, xs = parts_of(primals, consts, carry)
+    to_consts, to_state, to_xs = parts_of(tangents, consts, carry)
     moved = [
-        zeros(x.type) if t is None and v else t
-        for x, t, v in zip(
-            state, tangents[consts : consts + carry], varies, strict=True
-        )
-    ]
-    directions = [
-        *tangents[:consts],
-        *moved,
-        *tangents[consts + carry :],
+        views.zeros(x.type) if t is None else t
+        for x, t, v in zip(state, to_state, varies, strict=True)
+        if v
     ]
     inner = parts_of(body.inputs, consts, carry, len(xs), sum(of_consts), sum(varies))
     outer = parts_of(body.outputs, carry, ys, sum(varies))
-    tangent_parts = parts_of(directions, consts, carry)
     results_flat = all_of(
         scan(
             *values,
-            *_present(tangent_parts[0]),
+            *present(to_consts),
             *state,
-            *_present(tangent_parts[1]),
+            *moved,
             *xs,
-            *_present(tangent_parts[2]),
+            *present(to_xs),
             program=arranged(
                 body,
                 [*inner[0], *inner[3], *inner[1], *inner[4], *inner[2], *inner[5]],
@@ -100,12 +104,7 @@ def _jvp(
     last, last_moved, stacked, stacked_moved = parts_of(
         results_flat, carry, sum(varies), ys
     )
-    moving = iter([*last_moved, *stacked_moved])
-    return [*last, *stacked], [next(moving) if v else None for v in results]
-
-
-def _present(atoms: Sequence[Atom | None]) -> list[Atom]:
-    return [a for a in atoms if a is not None]
+    return [*last, *stacked], placed([*last_moved, *stacked_moved], results)
 
 
 # Batching.
@@ -114,14 +113,14 @@ def _present(atoms: Sequence[Atom | None]) -> list[Atom]:
 def _batch(
     batch: Batch,
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     *,
     program: Program,
     consts: int,
     carry: int,
     **params: Any,
-) -> tuple[list[Atom], list[Dim]]:
+) -> Batched:
     mapped = [dim is not None for dim in dims]
     of_consts, varies, of_xs = parts_of(mapped, consts, carry)
     ys = len(program.outputs) - carry
@@ -134,9 +133,9 @@ def _batch(
     operands: list[Atom] = []
     for k, (x, dim) in enumerate(zip(inputs, dims, strict=True)):
         if k >= consts + carry:  # sliced along axis 0, so the mapped axis comes second
-            operands.append(x if dim is None else views.move_axis(x, dim, 1))
+            operands.append(x if dim is None else move_axis(x, dim, 1))
         elif dim is not None or (k >= consts and varies[k - consts]):
-            operands.append(views.batched(size, x, dim))
+            operands.append(repeated(size, x, dim))
         else:
             operands.append(x)
     outputs = all_of(
@@ -218,15 +217,15 @@ def _split(
 
 def _transpose(
     transpose: Transpose,
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
+    cotangents: Tangents,
+    inputs: Operands,
     *,
     program: Program,
     consts: int,
     carry: int,
     reverse: bool,
     **params: Any,
-) -> list[Atom | None]:
+) -> Tangents:
     # The backward loop carries the summed cotangents of the constants, and those of the
     # carry. It takes known slices and results' cotangents; it returns those of slices.
     is_linear = [isinstance(x, Linear) for x in inputs]
@@ -251,11 +250,13 @@ def _transpose(
     step = _backward_step(
         body, len(linear) - sum(linear), consts - total, added, sum(varies)
     )
-    known = [x for x in inputs[:consts] if not isinstance(x, Linear)]
-    known_xs = [x for x in inputs[consts + carry :] if not isinstance(x, Linear)]
-    sums = [zeros(x.type) for x in where(where(inputs[:consts], of_consts), added)]
+    known = values_of(inputs[:consts])
+    known_xs = values_of(inputs[consts + carry :])
+    sums = [
+        views.zeros(x.type) for x in where(where(inputs[:consts], of_consts), added)
+    ]
     state = [
-        zeros(t) if ct is None else ct
+        views.zeros(t) if ct is None else ct
         for ct, t, v in zip(ct_carry, program.output_types[:carry], varies, strict=True)
         if v
     ]
@@ -265,7 +266,7 @@ def _transpose(
             *sums,
             *state,
             *known_xs,
-            *[ct for ct in ct_ys if ct is not None],
+            *present(ct_ys),
             program=step,
             consts=len(known),
             carry=len(sums) + len(state),
@@ -273,24 +274,16 @@ def _transpose(
             **params,
         )
     )
-    each = iter(results)
-    flat = [next(each) if has else None for has in found]
+    flat = placed(results, found)
     to_consts, to_carry, to_xs = parts_of(flat, total, carry)
     return [
-        *_placed(to_consts, of_consts),
+        *placed(to_consts, of_consts),
         *[
             ct if isinstance(x, Linear) else None
             for ct, x in zip(to_carry, inputs[consts : consts + carry], strict=True)
         ],
-        *_placed(to_xs, of_xs),
+        *placed(to_xs, of_xs),
     ]
-
-
-def _placed(
-    cotangents: Sequence[Atom | None], linear: Sequence[bool]
-) -> list[Atom | None]:
-    each = iter(cotangents)
-    return [next(each) if is_linear else None for is_linear in linear]
 
 
 def _backward_step(
@@ -362,5 +355,3 @@ scan = Primitive(
     samples=_samples,
     doc="Runs a Program for each slice of arrays, with a carry between iterations.",
 )
-
-ROWS = (scan,)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from arrayfn.ir import ArrayType, Atom, Equation, Program
-from arrayfn.primitives import control_flow_while_linear, discrete
+from arrayfn.primitives import control_flow_while_linear, discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.control_flow import (
     Parts,
@@ -32,7 +32,6 @@ from arrayfn.primitives.control_flow import (
     pruned,
     unless,
     where,
-    zeros,
 )
 from arrayfn.primitives.control_flow_repeat import (
     Values,
@@ -150,7 +149,7 @@ class _Recording:
             trips, *rest = self.advanced(fixed, [zero, *state, going], None)
             return [trips, count_of(1), *rest[:-1]]
         tape = [
-            zeros(ArrayType((self.entries, *x.type.shape), x.type.dtype))
+            views.zeros(ArrayType((self.entries, *x.type.shape), x.type.dtype))
             for x in where(state, self.kept)
         ]
         carry = [count_of(0), count_of(1), count_of(0), *tape, *state, going]

@@ -18,38 +18,46 @@ from arrayfn.primitives import control_flow_tape, discrete, reductions, special,
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     NOT_LINEAR,
+    Atoms,
+    Batched,
     Control,
-    Dim,
+    Dims,
     OverPrograms,
     Primitive,
     Sample,
+    Tangents,
+    WithTangents,
 )
 from arrayfn.primitives.control_flow import (
     Batch,
     Jvp,
     Split,
-    all_of,
     arranged,
     built,
     emitted,
     parts_of,
     while_reference,
     while_types,
-    zeros,
 )
 from arrayfn.primitives.families import random_array
+from arrayfn.primitives.rules import (
+    all_of,
+    placed,
+    present,
+    repeated,
+)
 
 
 def _jvp(
     jvp: Jvp,
-    primals: Sequence[Atom],
-    tangents: Sequence[Atom | None],
+    primals: Atoms,
+    tangents: Tangents,
     *,
     cond_program: Program,
     body_program: Program,
     cond_consts: int,
     body_consts: int,
-) -> tuple[list[Atom], list[Atom | None]]:
+) -> WithTangents:
     given = [t is not None for t in tangents]
     _, of_consts, varies = parts_of(given, cond_consts, body_consts)
     while True:
@@ -60,7 +68,7 @@ def _jvp(
     for_cond, for_body, state = parts_of(primals, cond_consts, body_consts)
     _, body_moved, state_moved = parts_of(tangents, cond_consts, body_consts)
     moved = [
-        zeros(x.type) if t is None else t
+        views.zeros(x.type) if t is None else t
         for x, t, v in zip(state, state_moved, varies, strict=True)
         if v
     ]
@@ -70,7 +78,7 @@ def _jvp(
         while_loop(
             *for_cond,
             *for_body,
-            *(t for t in body_moved if t is not None),
+            *present(body_moved),
             *state,
             *moved,
             cond_program=arranged(
@@ -83,8 +91,7 @@ def _jvp(
             body_consts=body_consts + sum(of_consts),
         )
     )
-    last_moved = iter(outputs[len(state) :])
-    return outputs[: len(state)], [next(last_moved) if v else None for v in varies]
+    return outputs[: len(state)], placed(outputs[len(state) :], varies)
 
 
 # Batching.
@@ -93,14 +100,14 @@ def _jvp(
 def _batch(
     batch: Batch,
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     *,
     cond_program: Program,
     body_program: Program,
     cond_consts: int,
     body_consts: int,
-) -> tuple[list[Atom], list[Dim]]:
+) -> Batched:
     mapped = [dim is not None for dim in dims]
     of_cond, of_body, varies = parts_of(mapped, cond_consts, body_consts)
     before = body_program.inputs[body_consts:]
@@ -120,7 +127,7 @@ def _batch(
     if each_its_own:
         condition, _ = batch(cond_program, size, [*of_cond, *varies], [True])
     operands = [
-        x if dim is None and not (k >= 0 and varies[k]) else views.batched(size, x, dim)
+        x if dim is None and not (k >= 0 and varies[k]) else repeated(size, x, dim)
         for k, (x, dim) in enumerate(
             zip(inputs, dims, strict=True), -cond_consts - body_consts
         )
@@ -269,5 +276,3 @@ while_loop = Primitive(
     samples=_samples,
     doc="Runs a Program on a carry while another Program returns True.",
 )
-
-ROWS = (while_loop,)

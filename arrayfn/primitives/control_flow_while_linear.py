@@ -23,13 +23,16 @@ from arrayfn.primitives import (
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     Array,
+    Batched,
     Composition,
-    Dim,
+    Dims,
     Linear,
-    Operand,
+    Operands,
     OverPrograms,
     Primitive,
     Sample,
+    Tangents,
+    WithTangents,
 )
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.control_flow import (
@@ -43,10 +46,15 @@ from arrayfn.primitives.control_flow import (
     plain,
     pruned,
     where,
-    zeros,
 )
 from arrayfn.primitives.control_flow_repeat import Values, count_of, read, repeat, write
 from arrayfn.primitives.families import random_array
+from arrayfn.primitives.rules import (
+    in_front,
+    placed,
+    present,
+    values_of,
+)
 
 
 def _types(
@@ -112,25 +120,20 @@ def _reference(*operands: Array, **params: Any) -> tuple[Any, ...]:
     return tuple(evaluate(_expansion(types, params), operands))
 
 
-def _jvp(
-    jvp: Jvp, primals: Values, tangents: Sequence[Atom | None], **params: Any
-) -> tuple[list[Atom], list[Atom | None]]:
+def _jvp(jvp: Jvp, primals: Values, tangents: Tangents, **params: Any) -> WithTangents:
     program = _expansion([x.type for x in primals], params)
     count = len(program.outputs)
     wrt = [t is not None for t in tangents]
     both, varies = jvp(program, wrt, [False] * count)
-    results = emitted(both, [*primals, *(t for t in tangents if t is not None)])
+    results = emitted(both, [*primals, *present(tangents)])
     moved = iter(results[count:])
     return results[:count], [next(moved) if v else None for v in varies]
 
 
 def _batch(
-    batch: Batch, size: int, inputs: Values, dims: Sequence[Dim], **params: Any
-) -> tuple[list[Atom], list[Dim]]:
-    moved = [
-        x if dim is None else views.move_axis(x, dim, 0)
-        for x, dim in zip(inputs, dims, strict=True)
-    ]
+    batch: Batch, size: int, inputs: Values, dims: Dims, **params: Any
+) -> Batched:
+    moved = in_front(inputs, dims)
     types = [
         x.type if dim is None else x.type.with_shape(x.type.shape[1:])
         for x, dim in zip(moved, dims, strict=True)
@@ -150,21 +153,21 @@ def _batch(
 
 def _transpose(
     transpose: Transpose,
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
+    cotangents: Tangents,
+    inputs: Operands,
     *,
     known_program: Program,
     linear_program: Program,
     tape: int,
     consts: int,
     linear_consts: int,
-) -> list[Atom | None]:
+) -> Tangents:
     """Run the iterations backwards.
 
     Cotangents of the linear constants are summed, those of the carry passed on. The
     loop first finds which can be nonzero (a fixed point).
     """
-    given = [x for x in inputs[: 2 + tape + consts] if not isinstance(x, Linear)]
+    given = values_of(inputs[: 2 + tape + consts])
     trips, stride, *rest = given
     residuals = len(known_program.outputs) - tape
     linear = [False] * residuals + [True] * (len(linear_program.inputs) - residuals)
@@ -177,15 +180,14 @@ def _transpose(
             break
         added, varies = parts_of(found, linear_consts)
     operands = inputs[2 + tape + consts :]
-    sums = [zeros(x.type) for x in where(operands[:linear_consts], added)]
+    sums = [views.zeros(x.type) for x in where(operands[:linear_consts], added)]
     state = [
-        zeros(x.type) if ct is None else ct
+        views.zeros(x.type) if ct is None else ct
         for x, ct, v in zip(operands[linear_consts:], cotangents, varies, strict=True)
         if v
     ]
     loop = _Backwards(known_program, backward, tape, consts, len(sums))
-    results = iter(loop.emit(trips, stride, rest, [*sums, *state]))
-    flat = [next(results) if there else None for there in found]
+    flat = placed(loop.emit(trips, stride, rest, [*sums, *state]), found)
     return [
         *[None] * len(given),
         *(
@@ -340,5 +342,3 @@ while_linear = Primitive(
     doc="The linear part of a while_loop: iterates its tangents beside its carry, "
     "which a tape provides.",
 )
-
-ROWS = (while_linear,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,12 @@ from arrayfn.primitives.base import (
     ZERO_TANGENT,
     Array,
     Convert,
-    Dim,
-    Linear,
-    Operand,
     Primitive,
     Sample,
     Scalar,
 )
 from arrayfn.primitives.families import random_array
+from arrayfn.primitives.rules import batched_along, jvp_alone, transposed_first
 
 
 def literal(value: PythonScalar, dtype: DType) -> Literal:
@@ -85,41 +83,17 @@ def _to_integer(x: Array, dtype: DType) -> Array:
 
 
 def _jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    dtype: DType,
-    weak: bool = False,
-    **params: Any,
+    x: Atom, y: Atom, t: Atom, *, dtype: DType, weak: bool = False, **params: Any
 ) -> list[Atom | None]:
-    (tangent,) = tangents
-    if tangent is None or dtype not in dtypes.INEXACT:
+    if dtype not in dtypes.INEXACT:
         return [None]
-    return [convert_element_type(tangent, dtype=dtype, **params)]
+    return [convert_element_type(t, dtype=dtype, **params)]
 
 
-def _transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
-    *,
-    dtype: DType,
-    weak: bool = False,
-    excess: bool = False,
-) -> list[Atom | None]:
-    (ct,), (x,) = cotangents, inputs
-    if ct is None or not isinstance(x, Linear):
-        return [None]
-    if dtype in dtypes.COMPLEX and x.type.dtype not in dtypes.COMPLEX:
+def _transpose(ct: Atom, type: ArrayType, *, dtype: DType, **params: Any) -> Atom:
+    if dtype in dtypes.COMPLEX and type.dtype not in dtypes.COMPLEX:
         ct = emitters.real(ct)
-    return [convert(ct, x.type.dtype)]
-
-
-def _batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-) -> tuple[list[Atom], list[Dim]]:
-    moved = emitters.move_axis(inputs[0], dims[0] or 0, 0)
-    return [convert_element_type(moved, **params)], [0]
+    return convert(ct, type.dtype)
 
 
 def _samples() -> Iterable[Sample]:
@@ -141,9 +115,9 @@ convert_element_type = Primitive(
     types=_types,
     reference=_reference,
     kernel=Convert(),
-    jvp=_jvp,
-    transpose=_transpose,
-    batch=_batch,
+    jvp=jvp_alone(_jvp),
+    transpose=transposed_first(_transpose),
+    batch=batched_along(emitters.Emitter("convert")),
     samples=_samples,
     doc="Converts values. Floats are truncated to integers and clamped to their range; "
     "NaN becomes 0. Numbers become bools by x != 0. weak: the result still gives way "
@@ -159,13 +133,6 @@ def _bitcast_types(x: ArrayType, *, dtype: DType) -> ArrayType:
             f"and {dtypes.short_name(dtype)} {dtype.itemsize}"
         )
     return ArrayType(x.shape, dtype)
-
-
-def _bitcast_batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-) -> tuple[list[Atom], list[Dim]]:
-    moved = emitters.move_axis(inputs[0], dims[0] or 0, 0)
-    return [bitcast(moved, **params)], [0]
 
 
 def _bitcast_samples() -> Iterable[Sample]:
@@ -188,9 +155,7 @@ bitcast = Primitive(
     kernel=Scalar("bitcast"),
     jvp=ZERO_TANGENT,
     transpose=NOT_LINEAR,
-    batch=_bitcast_batch,
+    batch=batched_along(emitters.Emitter("bitcast")),
     samples=_bitcast_samples,
     doc="The same bits read as another dtype of the same width.",
 )
-
-ROWS = (convert_element_type, bitcast)

@@ -17,7 +17,7 @@ are multiplied and summed in float32 and rounded once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -29,12 +29,15 @@ from arrayfn.ir.layout import Shape
 from arrayfn.primitives import contraction, conversion, families, slicing, views
 from arrayfn.primitives.base import (
     Array,
+    Atoms,
+    Batched,
     Composition,
-    Dim,
+    Dims,
     Linear,
-    Operand,
+    Operands,
     Primitive,
     Sample,
+    Tangents,
     Tolerance,
     value_of,
 )
@@ -45,12 +48,14 @@ from arrayfn.primitives.convolution_forms import (
     SHORT_SUMS,
     SPATIAL,
     Axes,
+    Form,
     Roles,
     extents_of,
     product,
     sum_of_slices,
-    windows_of,
 )
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import in_front, jvp_of_product, shifted
 from arrayfn.primitives.windowed import (
     SlidingWindows,
     overlap_add,
@@ -67,17 +72,11 @@ def _check_roles(name: str, type: ArrayType, roles: Roles) -> None:
         )
 
 
-def _types(
-    x: ArrayType,
-    w: ArrayType,
-    *,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    strides: Axes,
-    dilations: Axes,
-) -> ArrayType:
-    families.common_dtype("conv_general", (x, w), dtypes.ALL - {dtypes.bool_})
+def _types(x: ArrayType, w: ArrayType, **params: Any) -> ArrayType:
+    form = Form(**params)
+    lhs, rhs, out = form.lhs, form.rhs, form.out
+    strides, dilations = form.strides, form.dilations
+    families.common_dtype("conv_general", (x, w), dtypes.NUMBERS)
     _check_roles("operand", x, lhs)
     _check_roles("kernel", w, rhs)
     counts = {len(lhs[SPATIAL]), len(rhs[SPATIAL]), len(strides), len(dilations)}
@@ -93,7 +92,7 @@ def _types(
                 f"conv_general: {word} axes differ: {lhs[role]} of {x} and "
                 f"{rhs[role]} of {w}"
             )
-    windows = windows_of(w, lhs, rhs, strides, dilations)
+    windows = form.windows(w)
     windows.check("conv_general", x)
     slid = windows.shape(x.shape)
     result = [0] * sum(len(role) for role in out)
@@ -117,19 +116,11 @@ def _types(
     return type
 
 
-def _reference(
-    x: Array,
-    w: Array,
-    *,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    strides: Axes,
-    dilations: Axes,
-) -> Array:
+def _reference(x: Array, w: Array, **params: Any) -> Array:
+    form = Form(**params)
+    lhs, rhs, out = form.lhs, form.rhs, form.out
     wide = dtypes.compute_dtype(x.dtype)
-    kernel = ArrayType(w.shape, w.dtype)
-    geometry = windows_of(kernel, lhs, rhs, strides, dilations)
+    geometry = form.windows(ArrayType(w.shape, w.dtype))
     windows = geometry.of(x.astype(wide))
     left = list(range(windows.ndim))
     right = [windows.ndim + axis for axis in range(w.ndim)]
@@ -148,47 +139,25 @@ def _reference(
     return np.asarray(product).astype(x.dtype)
 
 
-def _product(x: Atom, y: Atom, **params: Any) -> Atom:
-    return conv_general(x, y, **params)
-
-
-def _transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
-    *,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    strides: Axes,
-    dilations: Axes,
-) -> list[Atom | None]:
+def _transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
     (ct,), (x, w) = cotangents, inputs
-    if ct is None:
-        return [None, None]
-    geometry = (lhs, rhs, out, strides, dilations)
+    assert ct is not None
+    form = Form(**params)
     if isinstance(x, Linear):
-        w = value_of(w, "conv_general")
-        return [to_operand(ct, x.type, w, *geometry), None]
+        return [to_operand(ct, x.type, value_of(w, "conv_general"), form), None]
     assert isinstance(w, Linear)
-    return [None, to_kernel(ct, x, w.type, *geometry)]
+    return [None, to_kernel(ct, x, w.type, form)]
 
 
-def to_operand(
-    ct: Atom,
-    x: ArrayType,
-    w: Atom,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    strides: Axes,
-    dilations: Axes,
-) -> Atom:
+def to_operand(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
     """The operand's cotangent: the reversed kernel over the dilated cotangent."""
+    lhs, rhs, out = form.lhs, form.rhs, form.out
+    strides, dilations = form.strides, form.dilations
     if not ct.type.size:
-        return views.broadcast_literal(0, x)
+        return views.zeros(x)
     if max(strides, default=1) > 1 and math.prod(extents_of(w.type, rhs[OUTER])) > 1:
         # Most of the dilated cotangent would be zeros.
-        return _to_operand_by_windows(ct, x, w, lhs, rhs, out, strides, dilations)
+        return _to_operand_by_windows(ct, x, w, form)
     counts = extents_of(ct.type, out[SPATIAL])
     sizes = extents_of(w.type, rhs[SPATIAL])
     around = SlidingWindows(out[SPATIAL], sizes, strides, dilations)
@@ -211,18 +180,9 @@ def to_operand(
     )
 
 
-def _to_operand_by_windows(
-    ct: Atom,
-    x: ArrayType,
-    w: Atom,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    strides: Axes,
-    dilations: Axes,
-) -> Atom:
+def _to_operand_by_windows(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
     """The cotangent of the windows by a product, then an overlap-add."""
-    geometry = windows_of(w.type, lhs, rhs, strides, dilations)
+    lhs, rhs, out, geometry = form.lhs, form.rhs, form.out, form.windows(w.type)
     windows = contraction.dot_general(
         ct,
         w,
@@ -243,19 +203,12 @@ def _to_operand_by_windows(
     return overlap_add(windows, x, geometry, order)
 
 
-def to_kernel(
-    ct: Atom,
-    x: Atom,
-    w: ArrayType,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    strides: Axes,
-    dilations: Axes,
-) -> Atom:
+def to_kernel(ct: Atom, x: Atom, w: ArrayType, form: Form) -> Atom:
     """The kernel's cotangent: strides and dilations are exchanged."""
+    lhs, rhs, out = form.lhs, form.rhs, form.out
+    strides, dilations = form.strides, form.dilations
     if not ct.type.size:
-        return views.broadcast_literal(0, w)
+        return views.zeros(w)
     limit = list(x.type.shape)
     parts = zip(
         lhs[SPATIAL],
@@ -268,10 +221,7 @@ def to_kernel(
     for axis, count, size, stride, dilation in parts:
         limit[axis] = (count - 1) * stride + (size - 1) * dilation + 1
     if tuple(limit) != x.type.shape:
-        ndim = x.type.ndim
-        x = slicing.slice_(
-            x, start=(0,) * ndim, limit=tuple(limit), strides=(1,) * ndim
-        )
+        x = slicing.block(x, (0,) * x.type.ndim, limit)
     return conv_general(
         x,
         ct,
@@ -285,25 +235,22 @@ def to_kernel(
 
 def with_mapped(roles: Roles, role: int) -> Roles:
     """``roles`` with a mapped axis 0 in ``role``."""
-    shifted = [tuple(axis + 1 for axis in axes) for axes in roles]
-    shifted[role] = (0, *shifted[role])
-    return shifted[0], shifted[1], shifted[2], shifted[3]
+    moved = [shifted(axes) for axes in roles]
+    moved[role] = (0, *moved[role])
+    return moved[0], moved[1], moved[2], moved[3]
 
 
 def _batch(
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     *,
     lhs: Roles,
     rhs: Roles,
     out: Roles,
     **params: Any,
-) -> tuple[list[Atom], list[Dim]]:
-    x, w = (
-        v if dim is None else views.move_axis(v, dim, 0)
-        for v, dim in zip(inputs, dims, strict=True)
-    )
+) -> Batched:
+    x, w = in_front(inputs, dims)
     both = dims[0] is not None and dims[1] is not None
     if dims[0] is not None:
         lhs = with_mapped(lhs, GROUP if both else OUTER)
@@ -316,27 +263,15 @@ def _batch(
 # As other primitives.
 
 
-def _expand(
-    x: Atom,
-    w: Atom,
-    *,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    strides: Axes,
-    dilations: Axes,
-) -> Atom:
-    type = _types(
-        x.type, w.type, lhs=lhs, rhs=rhs, out=out, strides=strides, dilations=dilations
-    )
-    inner = math.prod(extents_of(w.type, rhs[INNER]))
-    window = math.prod(extents_of(w.type, rhs[SPATIAL]))
+def _expand(x: Atom, w: Atom, **params: Any) -> Atom:
+    type, form = _types(x.type, w.type, **params), Form(**params)
+    inner = math.prod(extents_of(w.type, form.rhs[INNER]))
+    window = math.prod(extents_of(w.type, form.rhs[SPATIAL]))
     if not type.size or not inner:
-        return views.broadcast_literal(0, type)
-    geometry = windows_of(w.type, lhs, rhs, strides, dilations)
+        return views.zeros(type)
     if inner == 1 and window <= SHORT_SUMS:
-        return sum_of_slices(x, w, type, lhs, rhs, out, geometry)
-    return product(x, w, type, lhs, rhs, out, geometry)
+        return sum_of_slices(x, w, type, form)
+    return product(x, w, type, form)
 
 
 # Samples.
@@ -396,7 +331,7 @@ conv_general = Primitive(
     types=_types,
     reference=_reference,
     kernel=Composition(_expand),
-    jvp=families.jvp_of_product(_product),
+    jvp=jvp_of_product(Emitter("conv_general")),
     transpose=_transpose,
     batch=_batch,
     samples=_samples,
@@ -404,5 +339,3 @@ conv_general = Primitive(
     doc="The sum of products of the kernel and each window of the operand, over the "
     "contracted axes and the window. Each axis has a role.",
 )
-
-ROWS = (conv_general,)

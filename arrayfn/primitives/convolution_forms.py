@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 import numpy as np
 
@@ -35,30 +36,35 @@ def extents_of(type: ArrayType, axes: Axes) -> Shape:
     return tuple(type.shape[axis] for axis in axes)
 
 
-def windows_of(
-    w: ArrayType, lhs: Roles, rhs: Roles, strides: Axes, steps: Axes
-) -> SlidingWindows:
-    """The windows of the operand, by ascending axis."""
-    parts = sorted(
-        zip(lhs[SPATIAL], extents_of(w, rhs[SPATIAL]), strides, steps, strict=True)
-    )
-    axes, sizes, jumps, gaps = zip(*parts, strict=True) if parts else ((), (), (), ())
-    return SlidingWindows(tuple(axes), tuple(sizes), tuple(jumps), tuple(gaps))
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The params of a ``conv_general``: the roles of axes, and the windows' steps."""
+
+    lhs: Roles
+    rhs: Roles
+    out: Roles
+    strides: Axes
+    dilations: Axes
+
+    def params(self) -> dict[str, Any]:
+        """As params of an equation."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def windows(self, kernel: ArrayType) -> SlidingWindows:
+        """The windows of the operand, by ascending axis."""
+        sizes = extents_of(kernel, self.rhs[SPATIAL])
+        parts = sorted(
+            zip(self.lhs[SPATIAL], sizes, self.strides, self.dilations, strict=True)
+        )
+        return SlidingWindows(*zip(*parts, strict=True) if parts else ((),) * 4)
 
 
-def sum_of_slices(
-    x: Atom,
-    w: Atom,
-    type: ArrayType,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    geometry: SlidingWindows,
-) -> Atom:
+def sum_of_slices(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
     """A depthwise convolution, which contracts only the window, as a sum of slices.
 
     It fuses into one kernel that reads the operand directly.
     """
+    lhs, rhs, out, geometry = form.lhs, form.rhs, form.out, form.windows(w.type)
     x_axes = [0] * x.type.ndim
     for role in (GROUP, OUTER, SPATIAL):
         for axis, position in zip(lhs[role], out[role], strict=True):
@@ -98,11 +104,9 @@ def sum_of_slices(
 def _element(w: Atom, taps: SlidingWindows, at: Sequence[int]) -> Atom:
     """The kernel at one position of its window."""
     start = dict(zip(taps.axes, at, strict=True))
-    begin = tuple(start.get(axis, 0) for axis in range(w.type.ndim))
-    limit = tuple(
-        start[axis] + 1 if axis in start else n for axis, n in enumerate(w.type.shape)
-    )
-    return slicing.slice_(w, start=begin, limit=limit, strides=(1,) * w.type.ndim)
+    begin = [start.get(axis, 0) for axis in range(w.type.ndim)]
+    limit = [start[k] + 1 if k in start else n for k, n in enumerate(w.type.shape)]
+    return slicing.block(w, begin, limit)
 
 
 def _spread(x: Atom, gone: Axes, positions: Sequence[int], shape: Shape) -> Atom:
@@ -117,21 +121,14 @@ def _spread(x: Atom, gone: Axes, positions: Sequence[int], shape: Shape) -> Atom
     )
 
 
-def product(
-    x: Atom,
-    w: Atom,
-    type: ArrayType,
-    lhs: Roles,
-    rhs: Roles,
-    out: Roles,
-    geometry: SlidingWindows,
-) -> Atom:
+def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
     """Windows side by side (im2col), and one matrix product.
 
     Axes are named by the output's axis, or, if they are contracted, by ``("k", axis)``
     of the kernel. The layout of the windows is chosen so that the product needs no
     other copy: contracted axes in the kernel's order, free axes in the output's.
     """
+    lhs, rhs, out, geometry = form.lhs, form.rhs, form.out, form.windows(w.type)
     ndim = x.type.ndim
     spatial = dict(zip(lhs[SPATIAL], rhs[SPATIAL], strict=True))
     named: dict[int, int] = {}  # an axis of the windows -> the output's

@@ -17,14 +17,14 @@ from arrayfn.primitives.base import (
     LINEAR,
     NOT_LINEAR,
     Array,
-    Dim,
-    Linear,
-    Operand,
+    JvpRule,
     Primitive,
     Sample,
     Template,
     Tolerance,
 )
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import batched_along, jvp_alone, transposed_first
 
 
 def _row(
@@ -52,24 +52,14 @@ def _row(
                 result = accumulate(wide, axis=axis)
         return np.asarray(result).astype(x.dtype)
 
-    def batch(
-        size: int,
-        inputs: Sequence[Atom],
-        dims: Sequence[Dim],
-        *,
-        axis: int,
-        reverse: bool,
-    ) -> tuple[list[Atom], list[Dim]]:
-        x = views.move_axis(inputs[0], dims[0] or 0, 0)
-        return [row(x, axis=axis + 1, reverse=reverse)], [0]
-
     def samples() -> Iterable[Sample]:
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in accepts):
             x = families.random_array(dtype, (3, 7), 91 + position, -1.5, 1.5)
             yield Sample((x,), {"axis": 1, "reverse": position % 2 == 1})
             yield Sample((x,), {"axis": 0, "reverse": position % 2 == 0})
 
-    row = Primitive(
+    row = Emitter(name)
+    return Primitive(
         name=name,
         family="cumulative",
         types=types,
@@ -77,25 +67,13 @@ def _row(
         kernel=Template(name),
         jvp=jvp,
         transpose=transpose,
-        batch=batch,
+        batch=batched_along(
+            lambda x, axis, reverse: row(x, axis=axis + 1, reverse=reverse)
+        ),
         samples=samples,
         tolerance=Tolerance(float32=4e-6, float64=1e-14),
         doc=doc,
     )
-    return row
-
-
-def _sum_transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
-    *,
-    axis: int,
-    reverse: bool,
-) -> list[Atom | None]:
-    (ct,), (x,) = cotangents, inputs
-    if ct is None or not isinstance(x, Linear):
-        return [None]
-    return [cumsum(ct, axis=axis, reverse=not reverse)]
 
 
 def _doubling(
@@ -128,49 +106,27 @@ def _delayed(x: Atom, fill: PythonScalar, axis: int, step: int) -> Atom:
     return slicing.pad(x, conversion.literal(fill, x.type.dtype), config=config)
 
 
-def _product_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    axis: int,
-    reverse: bool,
-) -> list[Atom | None]:
-    (x,), (t,) = primals, tangents
-    if t is None:
-        return [None]
-
+def _product_jvp(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom:
     def combine(
         earlier: tuple[Atom, Atom], later: tuple[Atom, Atom]
     ) -> tuple[Atom, Atom]:
         (a, da), (b, db) = earlier, later
         return e.mul(a, b), e.add(e.mul(da, b), e.mul(a, db))
 
-    return [_doubling((x, t), (1, 0), combine, axis, reverse)[1]]
+    return _doubling((x, t), (1, 0), combine, axis, reverse)[1]
 
 
-def _extremum_jvp(extremum: Callable[[], Any], sign: int) -> Callable[..., Any]:
+def _extremum_jvp(extremum: Primitive, sign: int) -> JvpRule:
     """Elements equal to the running extremum share its derivative equally."""
 
-    def rule(
-        primals: Sequence[Atom],
-        outputs: Sequence[Atom],
-        tangents: Sequence[Atom | None],
-        *,
-        axis: int,
-        reverse: bool,
-    ) -> list[Atom | None]:
-        (x,), (t,) = primals, tangents
-        if t is None:
-            return [None]
-        dtype = x.type.dtype
-        zero = conversion.literal(0, dtype)
+    def rule(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom:
+        zero = conversion.literal(0, x.type.dtype)
 
         def combine(
             earlier: tuple[Atom, ...], later: tuple[Atom, ...]
         ) -> tuple[Atom, ...]:
             (a, da, count_a), (b, db, count_b) = earlier, later
-            y = extremum()(a, b)
+            y = extremum(a, b)
             from_a, from_b = discrete.eq(a, y), discrete.eq(b, y)
             return (
                 y,
@@ -181,13 +137,9 @@ def _extremum_jvp(extremum: Callable[[], Any], sign: int) -> Callable[..., Any]:
         ones = views.broadcast_literal(1, x.type)
         fills = (sign * float("inf"), 0, 0)
         _, total, count = _doubling((x, t, ones), fills, combine, axis, reverse)
-        return [e.div(total, count)]
+        return e.div(total, count)
 
-    return rule
-
-
-_NUMBERS = dtypes.ALL - {dtypes.bool_}
-_ORDERED = _NUMBERS - dtypes.COMPLEX
+    return jvp_alone(rule)
 
 
 def _cumsum(x: Array, axis: int) -> Array:
@@ -199,31 +151,31 @@ def _cumsum(x: Array, axis: int) -> Array:
 cumsum = _row(
     "cumsum",
     _cumsum,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     jvp=LINEAR,
-    transpose=_sum_transpose,
+    transpose=transposed_first(
+        lambda ct, type, axis, reverse: cumsum(ct, axis=axis, reverse=not reverse)
+    ),
     doc="Running sums, in order (from the end if reverse).",
 )
 cumprod = _row(
     "cumprod",
     lambda x, axis: np.cumprod(x, axis=axis, dtype=x.dtype),
-    accepts=_NUMBERS,
-    jvp=_product_jvp,
+    accepts=dtypes.NUMBERS,
+    jvp=jvp_alone(_product_jvp),
     doc="Running products.",
 )
 cummax = _row(
     "cummax",
     np.maximum.accumulate,
-    accepts=_ORDERED,
-    jvp=_extremum_jvp(lambda: e.maximum, -1),
+    accepts=dtypes.REALS,
+    jvp=_extremum_jvp(e.maximum, -1),
     doc="Running maxima; NaN from the first NaN on.",
 )
 cummin = _row(
     "cummin",
     np.minimum.accumulate,
-    accepts=_ORDERED,
-    jvp=_extremum_jvp(lambda: e.minimum, 1),
+    accepts=dtypes.REALS,
+    jvp=_extremum_jvp(e.minimum, 1),
     doc="Running minima; NaN from the first NaN on.",
 )
-
-ROWS = (cumsum, cumprod, cummax, cummin)

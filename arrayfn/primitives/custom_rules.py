@@ -28,53 +28,40 @@ from arrayfn.primitives import families, reductions, views
 from arrayfn.primitives.base import (
     THROUGH_BODY,
     Array,
+    Atoms,
+    Batched,
     Body,
-    Dim,
+    Dims,
     JvpWithOutputs,
     Linear,
-    Operand,
+    Operands,
     OverPrograms,
     Primitive,
     Sample,
+    Tangents,
+    WithTangents,
     not_differentiable,
 )
 from arrayfn.primitives.calls import body_reference, body_types
-from arrayfn.primitives.control_flow import Batch, all_of, where, zeros
+from arrayfn.primitives.control_flow import Batch, where
 from arrayfn.primitives.named_functions import FUNCTIONS
+from arrayfn.primitives.rules import all_of, in_front, present, values_of
 
 Rule = Program | str
 Results = tuple[tuple[Shape, DType], ...]
-
-
-def _dense(values: Sequence[Atom | None], types: Sequence[ArrayType]) -> list[Atom]:
-    """``values`` with zeros for None."""
-    return [zeros(t) if x is None else x for x, t in zip(values, types, strict=True)]
-
-
-def _in_front(inputs: Sequence[Atom], dims: Sequence[Dim]) -> list[Atom]:
-    """``inputs`` with the mapped axis in front."""
-    return [
-        x if dim is None else views.move_axis(x, dim, 0)
-        for x, dim in zip(inputs, dims, strict=True)
-    ]
 
 
 # custom_jvp
 
 
 def _jvp_rule(
-    primals: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    body: Program,
-    jvp_body: Rule,
-    name: str,
-) -> tuple[list[Atom], list[Atom]]:
+    primals: Atoms, tangents: Tangents, *, body: Program, jvp_body: Rule, name: str
+) -> WithTangents:
     if isinstance(jvp_body, str):
         rule = FUNCTIONS.find(jvp_body).function(tuple(t is not None for t in tangents))
-        given = [t for t in tangents if t is not None]
+        given = present(tangents)
     else:
-        rule, given = jvp_body, _dense(tangents, [p.type for p in primals])
+        rule, given = jvp_body, views.dense(tangents, [p.type for p in primals])
     results = current_builder().inline(rule, [*primals, *given])
     count = len(body.outputs)
     return results[:count], results[count:]
@@ -83,13 +70,13 @@ def _jvp_rule(
 def _jvp_batch(
     batch: Batch,
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     *,
     body: Program,
     jvp_body: Rule,
     name: str,
-) -> tuple[list[Atom], list[Dim]]:
+) -> Batched:
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
     every = [True] * (2 * count)
@@ -104,7 +91,7 @@ def _jvp_batch(
     else:
         mapped_rule = batch(jvp_body, size, [*mapped, *mapped], every)[0]
     results = custom_jvp(
-        *_in_front(inputs, dims),
+        *in_front(inputs, dims),
         name=name,
         body=batch(body, size, mapped, every[:count])[0],
         jvp_body=mapped_rule,
@@ -158,14 +145,14 @@ custom_jvp = Primitive(
 
 
 def _vjp_rule(
-    primals: Sequence[Atom],
-    tangents: Sequence[Atom | None],
+    primals: Atoms,
+    tangents: Tangents,
     *,
     body: Program,
     forward: Rule,
     backward: Rule,
     name: str,
-) -> tuple[list[Atom], list[Atom]]:
+) -> WithTangents:
     ahead, back = forward, backward
     if isinstance(ahead, str):
         varies = tuple(t is not None for t in tangents)
@@ -175,7 +162,7 @@ def _vjp_rule(
     outputs, residuals = results[:count], results[count:]
     value = custom_vjp_linear(
         *residuals,
-        *_dense(tangents, [p.type for p in primals]),
+        *views.dense(tangents, [p.type for p in primals]),
         name=name,
         backward=back,
         residuals=len(residuals),
@@ -187,14 +174,14 @@ def _vjp_rule(
 def _vjp_batch(
     batch: Batch,
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     *,
     body: Program,
     forward: Rule,
     backward: Rule,
     name: str,
-) -> tuple[list[Atom], list[Dim]]:
+) -> Batched:
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
 
@@ -211,7 +198,7 @@ def _vjp_batch(
     else:
         ahead, back = both(forward, backward)
     results = custom_vjp(
-        *_in_front(inputs, dims),
+        *in_front(inputs, dims),
         name=name,
         body=batch(body, size, mapped, [True] * count)[0],
         forward=ahead,
@@ -254,7 +241,7 @@ def _total(cotangent: Atom) -> Atom:
     """The sum of cotangents over all members; zeros if there is no derivative."""
     type = cotangent.type
     if type.dtype not in dtypes.INEXACT:
-        return views.broadcast_literal(0, type.with_shape(type.shape[1:]))
+        return views.zeros(type.with_shape(type.shape[1:]))
     return reductions.reduce_sum(cotangent, axes=(0,))
 
 
@@ -315,23 +302,23 @@ def _linear_reference(
 
 
 def _linear_transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
+    cotangents: Tangents,
+    inputs: Operands,
     *,
     name: str,
     backward: Rule,
     residuals: int,
     results: Results,
-) -> list[Atom | None]:
-    saved = [a for a in inputs[:residuals] if not isinstance(a, Linear)]
+) -> Tangents:
+    saved = values_of(inputs[:residuals])
     if isinstance(backward, str):
         given = tuple(ct is not None for ct in cotangents)
         rule: Program = FUNCTIONS.find(backward).function(given)
-        present = [ct for ct in cotangents if ct is not None]
+        given_cts = present(cotangents)
     else:
         rule = backward
-        present = _dense(cotangents, rule.input_types[residuals:])
-    found = current_builder().inline(rule, [*saved, *present])
+        given_cts = views.dense(cotangents, rule.input_types[residuals:])
+    found = current_builder().inline(rule, [*saved, *given_cts])
     linear = [
         ct if isinstance(operand, Linear) else None
         for operand, ct in zip(inputs[residuals:], found, strict=True)
@@ -342,17 +329,17 @@ def _linear_transpose(
 def _linear_batch(
     batch: Batch,
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     *,
     name: str,
     backward: Rule,
     residuals: int,
     results: Results,
-) -> tuple[list[Atom], list[Dim]]:
+) -> Batched:
     mapped = [dim is not None for dim in dims]
     made = custom_vjp_linear(
-        *_in_front(inputs, dims),
+        *in_front(inputs, dims),
         name=name,
         backward=_batched_backward(
             batch, size, mapped[:residuals], mapped[residuals:], backward
@@ -375,5 +362,3 @@ custom_vjp_linear = Primitive(
     samples=lambda: (),
     doc="The derivative of a custom_vjp function, before it is transposed.",
 )
-
-ROWS = (custom_jvp, custom_vjp, custom_vjp_linear)

@@ -5,67 +5,50 @@ As functions of floating-point numbers they are piecewise constant.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn.dtypes import DType
 from arrayfn.primitives.base import ZERO_TANGENT, Primitive
 from arrayfn.primitives.families import boolean, elementwise
 
-_BITS = dtypes.INTEGERS | {dtypes.bool_}
+
+def _step(
+    name: str,
+    reference: Callable[..., Any],
+    accepts: frozenset[DType],
+    doc: str,
+    **more: Any,
+) -> Primitive:
+    """A function whose derivative is zero."""
+    return elementwise(name, reference, ZERO_TANGENT, accepts=accepts, doc=doc, **more)
+
 
 # Rounding.
 
-floor = elementwise(
-    "floor",
-    np.floor,
-    ZERO_TANGENT,
-    accepts=dtypes.FLOATS,
-    doc="The largest integer not above.",
-)
-ceil = elementwise(
-    "ceil",
-    np.ceil,
-    ZERO_TANGENT,
-    accepts=dtypes.FLOATS,
-    doc="The smallest integer not below.",
-)
-trunc = elementwise(
-    "trunc",
-    np.trunc,
-    ZERO_TANGENT,
-    accepts=dtypes.FLOATS,
-    doc="The nearest integer towards 0.",
-)
-round = elementwise(
-    "round",
-    np.rint,
-    ZERO_TANGENT,
-    accepts=dtypes.FLOATS,
-    doc="The nearest integer, ties to even.",
-)
-
+floor = _step("floor", np.floor, dtypes.FLOATS, "The largest integer not above.")
+ceil = _step("ceil", np.ceil, dtypes.FLOATS, "The smallest integer not below.")
+trunc = _step("trunc", np.trunc, dtypes.FLOATS, "The nearest integer towards 0.")
+round = _step("round", np.rint, dtypes.FLOATS, "The nearest integer, ties to even.")
 
 # Comparison and classification.
 
 
 def _predicate(
-    name: str, reference: Any, accepts: frozenset[Any], doc: str, arity: int = 1
+    name: str,
+    reference: Callable[..., Any],
+    accepts: frozenset[DType],
+    doc: str,
+    arity: int = 1,
 ) -> Primitive:
     """A function with a bool result."""
-    return elementwise(
-        name,
-        reference,
-        ZERO_TANGENT,
-        arity=arity,
-        accepts=accepts,
-        result=boolean,
-        doc=doc,
-    )
+    return _step(name, reference, accepts, doc, arity=arity, result=boolean)
 
 
-def _comparison(name: str, reference: Any, doc: str) -> Primitive:
+def _comparison(name: str, reference: Callable[..., Any], doc: str) -> Primitive:
     """A comparison of ordered numbers."""
     return _predicate(name, reference, dtypes.ALL - dtypes.COMPLEX, doc, arity=2)
 
@@ -121,103 +104,68 @@ def _shift_right_logical(x: Any, y: Any) -> Any:
     return np.asarray(shifted).view(np.asarray(x).dtype)
 
 
-bitwise_and = elementwise(
+bitwise_and = _step(
     "and",
     np.bitwise_and,
-    ZERO_TANGENT,
+    dtypes.BITS,
+    "The bitwise (of bools: logical) and.",
     arity=2,
-    accepts=_BITS,
-    doc="The bitwise (of bools: logical) and.",
 )
-bitwise_or = elementwise(
+bitwise_or = _step(
     "or",
     np.bitwise_or,
-    ZERO_TANGENT,
+    dtypes.BITS,
+    "The bitwise (of bools: logical) or.",
     arity=2,
-    accepts=_BITS,
-    doc="The bitwise (of bools: logical) or.",
 )
-bitwise_xor = elementwise(
+bitwise_xor = _step(
     "xor",
     np.bitwise_xor,
-    ZERO_TANGENT,
+    dtypes.BITS,
+    "The bitwise (of bools: logical) exclusive or.",
     arity=2,
-    accepts=_BITS,
-    doc="The bitwise (of bools: logical) exclusive or.",
 )
-bitwise_not = elementwise(
+bitwise_not = _step(
     "not",
     np.bitwise_not,
-    ZERO_TANGENT,
-    accepts=_BITS,
-    doc="The bitwise (of bools: logical) complement.",
+    dtypes.BITS,
+    "The bitwise (of bools: logical) complement.",
 )
-shift_left = elementwise(
+shift_left = _step(
     "shift_left",
     np.left_shift,
-    ZERO_TANGENT,
+    dtypes.INTEGERS,
+    "x * 2**y, wrapping; 0 for a count outside the width.",
     arity=2,
-    accepts=dtypes.INTEGERS,
     domain=(0.0, 2.0),
-    doc="x * 2**y, wrapping; 0 for a count outside the width.",
 )
-shift_right_arithmetic = elementwise(
+shift_right_arithmetic = _step(
     "shift_right_arithmetic",
     np.right_shift,
-    ZERO_TANGENT,
+    dtypes.INTEGERS,
+    "The floor of x / 2**y; a count outside the width shifts all bits out.",
     function="shift_right",
     arity=2,
-    accepts=dtypes.INTEGERS,
     domain=(0.0, 2.0),
-    doc="The floor of x / 2**y; a count outside the width shifts all bits out.",
 )
-shift_right_logical = elementwise(
+shift_right_logical = _step(
     "shift_right_logical",
     _shift_right_logical,
-    ZERO_TANGENT,
+    dtypes.INTEGERS,
+    "x shifted right, filled with zeros; 0 for a count outside the width.",
     arity=2,
-    accepts=dtypes.INTEGERS,
     domain=(0.0, 2.0),
-    doc="x shifted right, filled with zeros; 0 for a count outside the width.",
 )
-population_count = elementwise(
+population_count = _step(
     "population_count",
     _population_count,
-    ZERO_TANGENT,
+    dtypes.INTEGERS,
+    "The number of bits set.",
     function="popcount",
-    accepts=dtypes.INTEGERS,
-    doc="The number of bits set.",
 )
-clz = elementwise(
+clz = _step(
     "clz",
     _leading_zeros,
-    ZERO_TANGENT,
-    accepts=dtypes.INTEGERS,
-    doc="The number of zero bits above the highest set.",
-)
-
-ROWS = (
-    floor,
-    ceil,
-    trunc,
-    round,
-    eq,
-    ne,
-    lt,
-    le,
-    gt,
-    ge,
-    isfinite,
-    isinf,
-    isnan,
-    signbit,
-    bitwise_and,
-    bitwise_or,
-    bitwise_xor,
-    bitwise_not,
-    shift_left,
-    shift_right_arithmetic,
-    shift_right_logical,
-    population_count,
-    clz,
+    dtypes.INTEGERS,
+    "The number of zero bits above the highest set.",
 )

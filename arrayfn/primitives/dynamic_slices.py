@@ -17,12 +17,23 @@ from arrayfn.ir.layout import Shape
 from arrayfn.primitives import families, indexing, slicing, views
 from arrayfn.primitives.base import (
     Array,
-    Dim,
+    Atoms,
+    Batched,
+    Dims,
     Linear,
-    Operand,
+    Operands,
     Primitive,
     Sample,
+    Tangents,
     Template,
+)
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import (
+    all_mapped,
+    in_front,
+    jvp_of_first,
+    transposed_first,
+    values_of,
 )
 from arrayfn.primitives.windows import Windows
 
@@ -53,7 +64,7 @@ def _bounds(x: Array, sizes: Shape, starts: Sequence[Array]) -> tuple[slice, ...
     return tuple(slice(b, b + n) for b, n in zip(begins, sizes, strict=True))
 
 
-def _index_vectors(size: int, starts: Sequence[Atom], dims: Sequence[Dim]) -> Atom:
+def _index_vectors(size: int, starts: Sequence[Atom], dims: Dims) -> Atom:
     """Mapped starts as the index vectors of a gather."""
     columns = [
         views.broadcast_in_dim(start, shape=(size, 1), axes=() if dim is None else (0,))
@@ -83,27 +94,9 @@ def _slice_types(x: ArrayType, *starts: ArrayType, sizes: Shape) -> ArrayType:
     return x.with_shape(sizes)
 
 
-def _slice(x: Atom, *starts: Atom, sizes: Shape) -> Atom:
-    return dynamic_slice(x, *starts, sizes=sizes)
-
-
-def _slice_transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], *, sizes: Shape
-) -> list[Atom | None]:
-    (ct,), (x, *starts) = cotangents, inputs
-    if ct is None or not isinstance(x, Linear):
-        return [None] * len(inputs)
-    known = [a for a in starts if not isinstance(a, Linear)]
-    zeros = views.broadcast_literal(0, x.type)
-    return [dynamic_update_slice(zeros, ct, *known), *[None] * len(starts)]
-
-
-def _slice_batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], *, sizes: Shape
-) -> tuple[list[Atom], list[Dim]]:
-    x, *starts = inputs
-    if dims[0] is not None:
-        x = views.move_axis(x, dims[0], 0)
+def _slice_batch(size: int, inputs: Atoms, dims: Dims, *, sizes: Shape) -> Batched:
+    x, *_ = in_front(inputs, dims)
+    starts = inputs[1:]
     if all(dim is None for dim in dims[1:]):
         value = dynamic_slice(x, *_with_mapped_axis(starts), sizes=(size, *sizes))
         return [value], [0]
@@ -137,8 +130,12 @@ dynamic_slice = Primitive(
     types=_slice_types,
     reference=lambda x, *starts, sizes: np.array(x[_bounds(x, sizes, starts)]),
     kernel=Template("dynamic_slice"),
-    jvp=families.jvp_of_first(_slice),
-    transpose=_slice_transpose,
+    jvp=jvp_of_first(Emitter("dynamic_slice")),
+    transpose=transposed_first(
+        lambda ct, type, *starts, sizes: dynamic_update_slice(
+            views.zeros(type), ct, *starts
+        )
+    ),
     batch=_slice_batch,
     samples=lambda: _samples(update=False),
     doc="The slice of extents sizes that begins at the scalar operands, one per axis.",
@@ -160,39 +157,26 @@ def _update_reference(x: Array, update: Array, *starts: Array) -> Array:
     return result
 
 
-def _update_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-) -> list[Atom | None]:
-    dx, du = tangents[:2]
-    if dx is None and du is None:
-        return [None]
-    dx = views.broadcast_literal(0, primals[0].type) if dx is None else dx
-    du = views.broadcast_literal(0, primals[1].type) if du is None else du
-    return [dynamic_update_slice(dx, du, *primals[2:])]
+def _update_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
+    moved = views.dense(tangents[:2], [x.type for x in primals[:2]])
+    return [dynamic_update_slice(*moved, *primals[2:])]
 
 
-def _update_transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand]
-) -> list[Atom | None]:
+def _update_transpose(cotangents: Tangents, inputs: Operands) -> Tangents:
     (ct,), (x, update, *starts) = cotangents, inputs
-    known = [a for a in starts if not isinstance(a, Linear)]
-    results: list[Atom | None] = [None] * len(inputs)
-    if ct is not None and isinstance(x, Linear):
-        zeros = views.broadcast_literal(0, update.type)
-        results[0] = dynamic_update_slice(ct, zeros, *known)
-    if ct is not None and isinstance(update, Linear):
-        results[1] = dynamic_slice(ct, *known, sizes=update.type.shape)
-    return results
+    assert ct is not None
+    known = values_of(starts)
+    to_x = to_update = None
+    if isinstance(x, Linear):
+        to_x = dynamic_update_slice(ct, views.zeros(update.type), *known)
+    if isinstance(update, Linear):
+        to_update = dynamic_slice(ct, *known, sizes=update.type.shape)
+    return [to_x, to_update, *[None] * len(starts)]
 
 
-def _update_batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-) -> tuple[list[Atom], list[Dim]]:
-    x, update, *starts = inputs
-    x = views.batched(size, x, dims[0])
-    update = views.batched(size, update, dims[1])
+def _update_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
+    x, update = all_mapped(size, inputs[:2], dims[:2])
+    starts = inputs[2:]
     if all(dim is None for dim in dims[2:]):
         return [dynamic_update_slice(x, update, *_with_mapped_axis(starts))], [0]
     value = indexing.scatter(
@@ -218,5 +202,3 @@ dynamic_update_slice = Primitive(
     samples=lambda: _samples(update=True),
     doc="The first operand with the second written at the scalar operands.",
 )
-
-ROWS = (dynamic_slice, dynamic_update_slice)

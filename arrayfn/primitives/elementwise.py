@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,11 @@ from arrayfn.primitives import conversion, discrete, emitters
 from arrayfn.primitives.base import (
     LINEAR,
     ZERO_TANGENT,
+    Atoms,
     Linear,
-    Operand,
+    Operands,
     Sample,
+    Tangents,
     not_differentiable,
     value_of,
 )
@@ -30,38 +32,22 @@ from arrayfn.primitives.families import (
     transpose_each,
     unspread,
 )
-
-_NUMBERS = dtypes.ALL - {dtypes.bool_}
-_REALS = _NUMBERS - dtypes.COMPLEX
-
+from arrayfn.primitives.rules import present
 
 # Arithmetic. Addition and subtraction are linear in all operands together.
 
 
-def _jvp_of_sum(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-) -> list[Atom | None]:
-    x, y = tangents
-    if x is None or y is None:
-        total = x if y is None else y
-    else:
-        total = add(x, y)
-    return [None if total is None else spread(total, outputs[0].type.shape)]
+def _jvp_of_sum(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
+    x, *rest = present(tangents)
+    total = add(x, *rest) if rest else x
+    return [spread(total, outputs[0].type.shape)]
 
 
-def _jvp_of_difference(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-) -> list[Atom | None]:
+def _jvp_of_difference(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
     x, y = tangents
-    if y is None:
-        total = x
-    else:
-        total = neg(y) if x is None else sub(x, y)
-    return [None if total is None else spread(total, outputs[0].type.shape)]
+    total = x if y is None else neg(y) if x is None else sub(x, y)
+    assert total is not None
+    return [spread(total, outputs[0].type.shape)]
 
 
 def _power(x: Any, y: Any) -> Any:
@@ -76,7 +62,7 @@ neg = elementwise(
     "neg",
     np.negative,
     LINEAR,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     transpose=transpose_each(lambda ct, xs: neg(ct)),
     doc="The negative; unsigned integers wrap.",
 )
@@ -85,7 +71,7 @@ add = elementwise(
     np.add,
     [None, None],
     arity=2,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     jvp=_jvp_of_sum,
     transpose=transpose_each(lambda ct, xs: ct, lambda ct, xs: ct),
     doc="The sum; integers wrap.",
@@ -95,7 +81,7 @@ sub = elementwise(
     np.subtract,
     [None, None],
     arity=2,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     jvp=_jvp_of_difference,
     transpose=transpose_each(lambda ct, xs: ct, lambda ct, xs: neg(ct)),
     doc="The difference; integers wrap.",
@@ -105,7 +91,7 @@ mul = elementwise(
     np.multiply,
     [lambda x, y, z: y, lambda x, y, z: x],
     arity=2,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     transpose=transpose_each(
         lambda ct, xs: mul(ct, xs[1]), lambda ct, xs: mul(xs[0], ct)
     ),
@@ -141,21 +127,21 @@ square = elementwise(
     "square",
     np.square,
     [lambda x, y: mul(x, 2)],
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     doc="x * x; integers wrap.",
 )
 absolute = elementwise(
     "abs",
     np.absolute,
     [lambda x, y: select(discrete.eq(x, 0), _one_like(x), sign(x))],
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     doc="The absolute value; its derivative is 1 at 0, as in JAX, and NaN at NaN.",
 )
 sign = elementwise(
     "sign",
     np.sign,
     ZERO_TANGENT,
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     doc="-1, 0 or 1; NaN for NaN.",
 )
 pow = elementwise(
@@ -177,7 +163,7 @@ floor_divide = elementwise(
     ZERO_TANGENT,
     function="floordiv",
     arity=2,
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     cost=6,
     domain=(0.5, 3.0),
     doc="The floor of the quotient; integers divided by 0 give 0.",
@@ -187,7 +173,7 @@ remainder = elementwise(
     np.remainder,
     [lambda x, y, z: _one_like(z), lambda x, y, z: neg(floor_divide(x, y))],
     arity=2,
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     cost=8,
     domain=(0.5, 3.0),
     doc="The remainder with the divisor's sign; integers divided by 0 give 0.",
@@ -197,7 +183,7 @@ fmod = elementwise(
     np.fmod,
     [lambda x, y, z: _one_like(z), lambda x, y, z: neg(discrete.trunc(div(x, y)))],
     arity=2,
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     cost=8,
     domain=(0.5, 3.0),
     doc="The remainder with the dividend's sign; integers divided by 0 give 0.",
@@ -217,7 +203,7 @@ maximum = elementwise(
     np.maximum,
     _SHARES,
     arity=2,
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     doc="The larger operand, NaN if either is; equal operands share the derivative.",
 )
 minimum = elementwise(
@@ -225,7 +211,7 @@ minimum = elementwise(
     np.minimum,
     _SHARES,
     arity=2,
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     doc="The smaller operand, NaN if either is; equal operands share the derivative.",
 )
 copysign = elementwise(
@@ -288,23 +274,15 @@ def _select_samples() -> Iterable[Sample]:
         )
 
 
-def _select_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-) -> list[Atom | None]:
+def _select_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
     which, _, _ = primals
     _, x, y = tangents
-    if x is None and y is None:
-        return [None]
     zero = _zero(outputs[0].type.dtype)
     value = select(which, zero if x is None else x, zero if y is None else y)
     return [spread(value, outputs[0].type.shape)]
 
 
-def _select_transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand]
-) -> list[Atom | None]:
+def _select_transpose(cotangents: Tangents, inputs: Operands) -> Tangents:
     (ct,) = cotangents
     which, x, y = inputs
     if ct is None or isinstance(which, Linear):
@@ -345,7 +323,7 @@ clamp = elementwise(
         lambda low, x, high, y: _indicator(discrete.lt(high, maximum(low, x)), y),
     ],
     arity=3,
-    accepts=_REALS,
+    accepts=dtypes.REALS,
     typed_by=1,
     doc="The second operand limited to [first, third]: clamp(low, x, high).",
 )
@@ -384,27 +362,3 @@ def _slope_by_base(x: Atom, y: Atom) -> Atom:
         tiny = discrete.isinf(reciprocal(x))
     constant = discrete.bitwise_and(tiny, discrete.eq(y, 0))
     return mul(y, pow(x, select(constant, _one_like(y), sub(y, 1))))
-
-
-ROWS = (
-    neg,
-    add,
-    sub,
-    mul,
-    div,
-    reciprocal,
-    square,
-    absolute,
-    sign,
-    pow,
-    floor_divide,
-    remainder,
-    fmod,
-    maximum,
-    minimum,
-    copysign,
-    nextafter,
-    hypot,
-    select,
-    clamp,
-)

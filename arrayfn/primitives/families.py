@@ -21,14 +21,17 @@ from arrayfn.primitives import emitters
 from arrayfn.primitives.base import (
     NOT_LINEAR,
     Array,
-    Dim,
+    Atoms,
+    Batched,
+    Dims,
     KernelForm,
     Linear,
     Marker,
-    Operand,
+    Operands,
     Primitive,
     Sample,
     Scalar,
+    Tangents,
     Tolerance,
 )
 
@@ -87,9 +90,7 @@ def elementwise(
     if jvp is None and not isinstance(derivative, Marker):
         jvp = jvp_of_partials(tuple(derivative))
 
-    def batch(
-        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-    ) -> tuple[list[Atom], list[Dim]]:
+    def batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
         return [row(*align(size, inputs, dims), **params)], [0]
 
     row = Primitive(
@@ -126,11 +127,8 @@ def jvp_of_partials(partials: Sequence[Partial | None]) -> Callable[..., Any]:
     """The jvp rule with these partial derivatives."""
 
     def rule(
-        primals: Sequence[Atom],
-        outputs: Sequence[Atom],
-        tangents: Sequence[Atom | None],
-        **params: Any,
-    ) -> list[Atom | None]:
+        primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
+    ) -> Tangents:
         total: Atom | None = None
         for tangent, partial in zip(tangents, partials, strict=True):
             if tangent is None or partial is None:
@@ -140,47 +138,6 @@ def jvp_of_partials(partials: Sequence[Partial | None]) -> Callable[..., Any]:
         return [None if total is None else spread(total, outputs[0].type.shape)]
 
     return rule
-
-
-def jvp_of_product(product: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
-    """The jvp rule of a ``product(x, y, **params)`` that is linear in each operand."""
-
-    def jvp(
-        primals: Sequence[Atom],
-        outputs: Sequence[Atom],
-        tangents: Sequence[Atom | None],
-        **params: Any,
-    ) -> list[Atom | None]:
-        (x, y), (dx, dy) = primals, tangents
-        terms: list[Atom] = []
-        if dx is not None:
-            terms.append(product(dx, y, **params))
-        if dy is not None:
-            terms.append(product(x, dy, **params))
-        if not terms:
-            return [None]
-        return [terms[0] if len(terms) == 1 else emitters.add(*terms)]
-
-    return jvp
-
-
-def jvp_of_first(row: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
-    """The jvp rule of a ``row(x, *others, **params)`` that is linear in ``x`` alone.
-
-    The others are indices, which have no tangents.
-    """
-
-    def jvp(
-        primals: Sequence[Atom],
-        outputs: Sequence[Atom],
-        tangents: Sequence[Atom | None],
-        **params: Any,
-    ) -> list[Atom | None]:
-        if tangents[0] is None:
-            return [None]
-        return [row(tangents[0], *primals[1:], **params)]
-
-    return jvp
 
 
 def common_shape(name: str, operands: Sequence[ArrayType]) -> Shape:
@@ -249,15 +206,13 @@ def unspread(cotangent: Atom, operand: ArrayType) -> Atom:
     return emitters.reduce_sum(cotangent, axes=axes)
 
 
-def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
+def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., Tangents]:
     """The transpose rule of a function linear in each input, or in all together.
 
     ``maps[k](cotangent, inputs)`` is the cotangent of input k.
     """
 
-    def rule(
-        cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
-    ) -> list[Atom | None]:
+    def rule(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
         (cotangent,) = cotangents
         results: list[Atom | None] = []
         for operand, transpose in zip(inputs, maps, strict=True):
@@ -271,7 +226,7 @@ def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., list[Atom | None
     return rule
 
 
-def align(size: int, operands: Sequence[Atom], dims: Sequence[Dim]) -> list[Atom]:
+def align(size: int, operands: Sequence[Atom], dims: Dims) -> list[Atom]:
     """Map operands of one shape along axis 0; unmapped rank-0 operands stay."""
     inner: Shape = ()
     for operand, dim in zip(operands, dims, strict=True):

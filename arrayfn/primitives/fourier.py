@@ -11,8 +11,8 @@ Cooley and Tukey, An algorithm for the machine calculation of complex Fourier se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import numpy as np
 
@@ -31,14 +31,13 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
     Array,
-    Dim,
     Library,
-    Linear,
-    Operand,
     Primitive,
     Sample,
     Tolerance,
 )
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import batched_along, transposed_first
 
 KINDS: Final = ("fft", "ifft", "rfft", "irfft")
 NORMS: Final = ("backward", "ortho", "forward")
@@ -88,30 +87,20 @@ def _reference(x: Array, *, kind: str, length: int, norm: str) -> Array:
     return np.asarray(_FUNCTIONS[kind](x, length, -1, **given))
 
 
-def _transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
-    *,
-    kind: str,
-    length: int,
-    norm: str,
-) -> list[Atom | None]:
-    (ct,), (x,) = cotangents, inputs
-    if ct is None or not isinstance(x, Linear):
-        return [None]
+def _transpose(ct: Atom, type: ArrayType, *, kind: str, length: int, norm: str) -> Atom:
     if kind in ("fft", "ifft"):
-        return [fft(ct, kind=kind, length=length, norm=norm)]
+        return fft(ct, kind=kind, length=length, norm=norm)
     if kind == "rfft":
         # The complex transform of the cotangent, padded with zeros.
         missing = length - ct.type.shape[-1]
         config = ((0, 0, 0),) * (ct.type.ndim - 1) + ((0, missing, 0),)
         wide = slicing.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
         whole = fft(wide, kind="fft", length=length, norm=norm)
-        return [complex_numbers.real(whole)]
+        return complex_numbers.real(whole)
     # Each element except the first, and the last of an even length, counts twice.
     opposite = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
     back = fft(ct, kind="rfft", length=length, norm=opposite[norm])
-    return [e.mul(complex_numbers.conj(back), _multiplicity(back.type, length))]
+    return e.mul(complex_numbers.conj(back), _multiplicity(back.type, length))
 
 
 def _multiplicity(type: ArrayType, length: int) -> Atom:
@@ -122,12 +111,6 @@ def _multiplicity(type: ArrayType, length: int) -> Atom:
     one, two = (conversion.literal(n, type.dtype) for n in (1, 2))
     counts = e.select(single, one, two)
     return views.broadcast_in_dim(counts, shape=type.shape, axes=(type.ndim - 1,))
-
-
-def _batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-) -> tuple[list[Atom], list[Dim]]:
-    return [fft(views.move_axis(inputs[0], dims[0] or 0, 0), **params)], [0]
 
 
 def _samples() -> Iterable[Sample]:
@@ -152,11 +135,9 @@ fft = Primitive(
     reference=_reference,
     kernel=Library("fft"),
     jvp=LINEAR,
-    transpose=_transpose,
-    batch=_batch,
+    transpose=transposed_first(_transpose),
+    batch=batched_along(Emitter("fft")),
     samples=_samples,
     tolerance=Tolerance(float32=4e-6, float64=1e-14),
     doc="The discrete Fourier transform along the last axis, or its inverse.",
 )
-
-ROWS = (fft,)

@@ -6,7 +6,7 @@ rules refer to each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,19 @@ from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DifferentiationError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.ir.layout import Shape
-from arrayfn.primitives import conversion, discrete, views
+from arrayfn.primitives import conversion, discrete, emitters, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     NOT_LINEAR,
-    Dim,
+    Atoms,
+    Batched,
+    Dims,
     Linear,
-    Operand,
+    Operands,
     Primitive,
+    Tangents,
     Template,
+    value_of,
 )
 from arrayfn.primitives.indexing_semantics import (
     gather_reference,
@@ -36,73 +40,51 @@ from arrayfn.primitives.indexing_semantics import (
     scatter_samples,
     scatter_types,
 )
+from arrayfn.primitives.rules import in_front, jvp_of_first, repeated, transposed_first
 from arrayfn.primitives.windows import Windows
-
-
-def _zeros(type: ArrayType) -> Atom:
-    return views.broadcast_literal(0, type)
-
-
-def _known(operand: Operand) -> Atom:
-    assert not isinstance(operand, Linear)
-    return operand
-
 
 # gather
 
 
-def _gather_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    **params: Any,
-) -> list[Atom | None]:
-    if tangents[0] is None:
-        return [None]
+def _gather_tangent(t: Atom, indices: Atom, **params: Any) -> Atom:
     if params["mode"] == "fill":
         params["fill_value"] = 0
-    return [gather(tangents[0], primals[1], **params)]
+    return gather(t, indices, **params)
 
 
 def _gather_transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
+    ct: Atom,
+    type: ArrayType,
+    indices: Atom,
     *,
     sizes: Shape,
     mode: str,
     fill_value: PythonScalar | None,
     unique_indices: bool = False,
     **windows: Any,
-) -> list[Atom | None]:
-    (ct,), (x, indices) = cotangents, inputs
-    if ct is None or not isinstance(x, Linear):
-        return [None, None]
-    value = scatter_add(
-        _zeros(x.type),
-        _known(indices),
+) -> Atom:
+    return scatter_add(
+        views.zeros(type),
+        indices,
         ct,
         mode="drop" if mode == "fill" else "clip",
         unique_indices=unique_indices,
         **windows,
     )
-    return [value, None]
 
 
 def _gather_batch(
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     *,
     sizes: Shape,
     mode: str,
     fill_value: PythonScalar | None,
     unique_indices: bool = False,
     **windows: Any,
-) -> tuple[list[Atom], list[Dim]]:
-    x, indices = (
-        v if dim is None else views.move_axis(v, dim, 0)
-        for v, dim in zip(inputs, dims, strict=True)
-    )
+) -> Batched:
+    x, indices = in_front(inputs, dims)
     geometry = Windows(**windows)
     if dims[0] is None:
         geometry = geometry.mapped_indices()
@@ -122,8 +104,8 @@ gather = Primitive(
     types=gather_types,
     reference=gather_reference,
     kernel=Template("gather"),
-    jvp=_gather_jvp,
-    transpose=_gather_transpose,
+    jvp=jvp_of_first(_gather_tangent),
+    transpose=transposed_first(_gather_transpose),
     batch=_gather_batch,
     samples=gather_samples,
     doc="Windows of the first operand at the positions in the second. A window that "
@@ -139,26 +121,26 @@ gather = Primitive(
 def _scatter_batch(row: Callable[..., Any]) -> Callable[..., Any]:
     def batch(
         size: int,
-        inputs: Sequence[Atom],
-        dims: Sequence[Dim],
+        inputs: Atoms,
+        dims: Dims,
         *,
         mode: str,
         unique_indices: bool,
         indices_are_sorted: bool = False,
         **windows: Any,
-    ) -> tuple[list[Atom], list[Dim]]:
+    ) -> Batched:
         x, indices, updates = inputs
         promises = promised(unique_indices, indices_are_sorted)
         geometry = Windows(**windows)
         if dims[1] is None:
             geometry = geometry.mapped_operand()
         else:
-            indices = views.move_axis(indices, dims[1], 0)
+            indices = emitters.move_axis(indices, dims[1], 0)
             geometry = geometry.mapped_together()
         value = row()(
-            views.batched(size, x, dims[0]),
+            repeated(size, x, dims[0]),
             indices,
-            views.batched(size, updates, dims[2]),
+            repeated(size, updates, dims[2]),
             mode=mode,
             **promises,
             **geometry.params(),
@@ -210,26 +192,21 @@ def _scatter_row(
 
 
 def _scatter_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    **params: Any,
-) -> list[Atom | None]:
+    primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
+) -> Tangents:
     x, indices, updates = primals
     dx, _, du = tangents
-    if dx is None and du is None:
-        return [None]
-    if dx is None:
-        dx = _zeros(x.type)
     if params["unique_indices"]:
-        du = _zeros(updates.type) if du is None else du
+        dx, du = views.dense((dx, du), (x.type, updates.type))
         return [scatter(dx, indices, du, **params)]
+    if dx is None:
+        dx = views.zeros(x.type)
     # Scatter the updates' numbers, from 1: the number that is left won.
     count = updates.type.size
     dtype = dtypes.int32 if count < 2**31 - 1 else dtypes.int64
     numbers = e.add(views.iota(shape=(count,), axis=0, dtype=dtype), 1)
     numbers = views.reshape(numbers, shape=updates.type.shape)
-    blank = _zeros(ArrayType(x.type.shape, dtype))
+    blank = views.zeros(ArrayType(x.type.shape, dtype))
     arrived = scatter(blank, indices, numbers, **params)
     zero = conversion.literal(0, x.type.dtype)
     tangent = e.select(discrete.eq(arrived, 0), dx, zero)
@@ -240,52 +217,43 @@ def _scatter_jvp(
 
 
 def _scatter_transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
-) -> list[Atom | None]:
+    cotangents: Tangents, inputs: Operands, **params: Any
+) -> Tangents:
     (ct,), (x, indices, updates) = cotangents, inputs
-    if ct is None:
-        return [None, None, None]
+    assert ct is not None
     assert params["unique_indices"]
-    where = _known(indices)
+    where = value_of(indices, "scatter")
     to_x = to_updates = None
     if isinstance(x, Linear):
-        to_x = scatter(ct, where, _zeros(updates.type), **params)
+        to_x = scatter(ct, where, views.zeros(updates.type), **params)
     if isinstance(updates, Linear):
         to_updates = _gather_back(ct, where, updates.type, **params)
     return [to_x, None, to_updates]
 
 
 def _add_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    **params: Any,
-) -> list[Atom | None]:
+    primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
+) -> Tangents:
     dx, _, du = tangents
     if du is None:
         return [dx]
-    dx = _zeros(primals[0].type) if dx is None else dx
+    dx = views.zeros(primals[0].type) if dx is None else dx
     return [scatter_add(dx, primals[1], du, **params)]
 
 
-def _add_transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
-) -> list[Atom | None]:
+def _add_transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
     (ct,), (x, indices, updates) = cotangents, inputs
-    if ct is None:
-        return [None, None, None]
+    assert ct is not None
     to_updates = None
     if isinstance(updates, Linear):
-        to_updates = _gather_back(ct, _known(indices), updates.type, **params)
+        where = value_of(indices, "scatter_add")
+        to_updates = _gather_back(ct, where, updates.type, **params)
     return [ct if isinstance(x, Linear) else None, None, to_updates]
 
 
 def _mul_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    **params: Any,
-) -> list[Atom | None]:
+    primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
+) -> Tangents:
     x, indices, updates = primals
     dx, _, du = tangents
     if du is not None and not params["unique_indices"]:
@@ -301,34 +269,26 @@ def _mul_jvp(
         total = e.mul(dx, factors)
     if du is not None:
         term = e.mul(_gather_back(x, indices, updates.type, **params), du)
-        base = _zeros(x.type) if total is None else total
+        base = views.zeros(x.type) if total is None else total
         total = scatter_add(base, indices, term, **params)
     return [total]
 
 
 def _extremum_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    **params: Any,
-) -> list[Atom | None]:
+    primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
+) -> Tangents:
     # Updates of one target that equal the extremum share the derivative equally.
     x, indices, updates = primals
     dx, _, du = tangents
-    if dx is None and du is None:
-        return [None]
     dtype, (y,) = x.type.dtype, outputs
     back = _gather_back(y, indices, updates.type, **params)
     x_hit = conversion.convert(discrete.eq(x, y), dtype)
     update_hit = conversion.convert(discrete.eq(updates, back), dtype)
-    total = _zeros(x.type) if dx is None else e.mul(dx, x_hit)
+    total = views.zeros(x.type) if dx is None else e.mul(dx, x_hit)
     if du is not None:
         total = scatter_add(total, indices, e.mul(du, update_hit), **params)
     return [e.div(total, scatter_add(x_hit, indices, update_hit, **params))]
 
-
-_NUMBERS = dtypes.ALL - {dtypes.bool_}
-_ORDERED = _NUMBERS - dtypes.COMPLEX
 
 scatter = _scatter_row(
     "scatter",
@@ -344,7 +304,7 @@ scatter = _scatter_row(
 scatter_add = _scatter_row(
     "scatter_add",
     np.add.at,
-    _NUMBERS,
+    dtypes.NUMBERS,
     _add_jvp,
     _add_transpose,
     doc="As scatter, but adds the updates.",
@@ -352,7 +312,7 @@ scatter_add = _scatter_row(
 scatter_mul = _scatter_row(
     "scatter_mul",
     np.multiply.at,
-    _NUMBERS,
+    dtypes.NUMBERS,
     _mul_jvp,
     low=0.5,
     unique_only=True,
@@ -361,16 +321,14 @@ scatter_mul = _scatter_row(
 scatter_min = _scatter_row(
     "scatter_min",
     np.minimum.at,
-    _ORDERED,
+    dtypes.REALS,
     _extremum_jvp,
     doc="As scatter, but takes the minimum; NaN if either is NaN.",
 )
 scatter_max = _scatter_row(
     "scatter_max",
     np.maximum.at,
-    _ORDERED,
+    dtypes.REALS,
     _extremum_jvp,
     doc="As scatter, but takes the maximum; NaN if either is NaN.",
 )
-
-ROWS = (gather, scatter, scatter_add, scatter_mul, scatter_min, scatter_max)

@@ -8,9 +8,8 @@ of matrix derivative results (2008), section 2.2.
 from __future__ import annotations
 
 import functools
-import importlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,20 +21,23 @@ from arrayfn.primitives import conversion, discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
     ZERO_TANGENT,
     Array,
+    Atoms,
+    Batched,
     Composition,
-    Dim,
-    Library,
-    Linear,
-    Operand,
+    Dims,
     Primitive,
     Sample,
+    Tangents,
     Tolerance,
-    value_of,
 )
 from arrayfn.primitives.linalg_triangular import map_sides, solve_triangular
+from arrayfn.primitives.rules import (
+    all_mapped,
+    jvp_alone,
+    transposed_first,
+)
 
 # lu
 
@@ -58,9 +60,7 @@ def _lu_reference(x: Array) -> tuple[Array, Array, Array]:
     pivots = np.zeros((count, k), np.int32)
     permutation = np.empty((count, rows), np.int32)
     permutation[...] = np.arange(rows)
-    # SciPy takes a quarter of a second to import, so it is imported when needed.
-    lapack = importlib.import_module("scipy.linalg.lapack")
-    (getrf,) = lapack.get_lapack_funcs(("getrf",), dtype=x.dtype)
+    getrf = m.lapack("getrf", x.dtype)
     for number, matrix in enumerate(m.each(x) if k else ()):
         lu[number], pivots[number], _ = getrf(matrix.T)
         swap_rows(permutation[number], pivots[number])
@@ -73,13 +73,9 @@ def _lu_reference(x: Array) -> tuple[Array, Array, Array]:
 
 
 def _lu_jvp(
-    primals: Sequence[Atom], outputs: Sequence[Atom], tangents: Sequence[Atom | None]
+    x: Atom, by_columns: Atom, pivots: Atom, permutation: Atom, t: Atom
 ) -> list[Atom | None]:
     """dL = L tril(X, -1) and dU = triu(X) U, where X = L^-1 P dA U^-1."""
-    by_columns, _, permutation = outputs
-    (t,) = tangents
-    if t is None:
-        return [None, None, None]
     lu = m.transpose_matrices(by_columns)
     rows, columns = lu.type.shape[-2:]
     k = min(rows, columns)
@@ -113,17 +109,14 @@ def _square_samples() -> Iterable[Sample]:
     yield Sample((np.zeros((2, 3)),), {}, ())
 
 
-lu = Primitive(
-    name="lu",
-    family="linear algebra",
+lu = m.matrix_row(
+    "lu",
     types=_lu_types,
     reference=_lu_reference,
-    kernel=Library("lu", in_place=True),
-    jvp=_lu_jvp,
-    transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: lu),
+    jvp=jvp_alone(_lu_jvp),
     samples=_square_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
+    in_place=True,
     doc="The factors L (without its unit diagonal) and U of matrices with permuted "
     "rows, in one matrix; the pivots, with which rows are swapped; and the "
     "permutation. Operand and factors are column-major: the transposed matrices.",
@@ -161,15 +154,11 @@ def _permutation_samples() -> Iterable[Sample]:
     yield Sample((np.array([1, 1], np.int32),), {"rows": 2})
 
 
-pivots_to_permutation = Primitive(
-    name="pivots_to_permutation",
-    family="linear algebra",
+pivots_to_permutation = m.matrix_row(
+    "pivots_to_permutation",
     types=_permutation_types,
     reference=_permutation_reference,
-    kernel=Library("pivots_to_permutation"),
     jvp=ZERO_TANGENT,
-    transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: pivots_to_permutation),
     samples=_permutation_samples,
     doc="The permutation of rows that swaps each row with its pivot, in order.",
 )
@@ -239,11 +228,8 @@ def _solve_expand(b: Atom, a: Atom, *, transpose: bool, conjugate: bool) -> Atom
 
 
 def _solve_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    **params: Any,
-) -> list[Atom | None]:
+    primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
+) -> Tangents:
     """dX = op(A)^-1 (dB - op(dA) X), by the same factors."""
     (_, a), (x,), (db, da) = primals, outputs, tangents
     if da is not None:
@@ -251,28 +237,13 @@ def _solve_jvp(
         da = m.conjugate(da) if params["conjugate"] else da
         product = m.multiply(da, x)
         db = e.neg(product) if db is None else e.sub(db, product)
-    return [None if db is None else solve(db, a, **params)]
+    assert db is not None
+    return [solve(db, a, **params)]
 
 
-def _solve_transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
-    *,
-    transpose: bool,
-    conjugate: bool,
-) -> list[Atom | None]:
-    (ct,), (b, a) = cotangents, inputs
-    a = value_of(a, "solve")
-    if ct is None or not isinstance(b, Linear):
-        return [None, None]
-    return [solve(ct, a, transpose=not transpose, conjugate=conjugate), None]
-
-
-def _solve_batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-) -> tuple[list[Atom], list[Dim]]:
+def _solve_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
     if dims[1] is not None or inputs[0].type.ndim > 3:
-        return [solve(*m.map_leading(size, inputs, dims), **params)], [0]
+        return [solve(*all_mapped(size, inputs, dims), **params)], [0]
     assert dims[0] is not None
     b, a = inputs
     return [map_sides(functools.partial(solve, **params), b, a, dims[0], 1)], [0]
@@ -294,11 +265,14 @@ solve = Primitive(
     reference=_solve_reference,
     kernel=Composition(_solve_expand),
     jvp=_solve_jvp,
-    transpose=_solve_transpose,
+    transpose=transposed_first(
+        lambda ct, type, a, transpose, conjugate: solve(
+            ct, a, transpose=not transpose, conjugate=conjugate
+        ),
+        of="solve",
+    ),
     batch=_solve_batch,
     samples=_solve_samples,
     tolerance=Tolerance(float32=1e-4, float64=1e-12),
     doc="x with op(a) x = b by LU factors; op may transpose and conjugate.",
 )
-
-ROWS = (lu, pivots_to_permutation, solve)

@@ -5,7 +5,8 @@ The last two axes of an array are its matrices; the others are the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,23 @@ from arrayfn.ir import ArrayType, Atom
 from arrayfn.ir.layout import Shape
 from arrayfn.primitives import complex_numbers, conversion, discrete, slicing, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.base import Array, Dim, Primitive
+from arrayfn.primitives.base import (
+    NOT_LINEAR,
+    Array,
+    JvpRule,
+    JvpWithOutputs,
+    Library,
+    Marker,
+    Primitive,
+    Sample,
+    Tolerance,
+)
 from arrayfn.primitives.contraction import dot_general
+from arrayfn.primitives.emitters import Emitter
 from arrayfn.primitives.families import random_array
 from arrayfn.primitives.indexing import gather, scatter
 from arrayfn.primitives.reductions import reduce_sum
+from arrayfn.primitives.rules import batched_along
 from arrayfn.primitives.windows import Windows
 
 DTYPES = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
@@ -119,6 +132,14 @@ def upper_part(x: Atom, diagonal: int = 0) -> Atom:
     return e.select(discrete.ge(column, shifted), x, constant(0, x))
 
 
+def hermitian(x: Atom) -> Atom:
+    """The Hermitian matrices with this lower triangle and the diagonal's real part."""
+    lower, diagonal = lower_part(x, -1), diagonal_part(x)
+    if diagonal.type.dtype in dtypes.COMPLEX:
+        diagonal = scale(e.add(diagonal, conjugate(diagonal)), 0.5)
+    return e.add(e.add(lower, adjoint(lower)), diagonal)
+
+
 def diagonal_part(x: Atom) -> Atom:
     """The elements of the diagonal, and zeros elsewhere."""
     row, column = positions(x.type.shape)
@@ -147,22 +168,12 @@ def as_row(x: Atom, rows: int) -> Atom:
 
 def columns(x: Atom, start: int, stop: int) -> Atom:
     """Columns ``start`` to ``stop`` of matrices."""
-    return _slice(x, x.type.ndim - 1, start, stop)
+    return slicing.slice_along(x, x.type.ndim - 1, start, stop)
 
 
 def rows(x: Atom, start: int, stop: int) -> Atom:
     """Rows ``start`` to ``stop`` of matrices."""
-    return _slice(x, x.type.ndim - 2, start, stop)
-
-
-def _slice(x: Atom, axis: int, start: int, stop: int) -> Atom:
-    shape = x.type.shape
-    return slicing.slice_(
-        x,
-        start=tuple(start if k == axis else 0 for k in range(len(shape))),
-        limit=tuple(stop if k == axis else n for k, n in enumerate(shape)),
-        strides=(1,) * len(shape),
-    )
+    return slicing.slice_along(x, x.type.ndim - 2, start, stop)
 
 
 def padded(x: Atom, rows: int, columns: int) -> Atom:
@@ -179,7 +190,7 @@ def take_rows(x: Atom, order: Atom) -> Atom:
     """Rows ``order[..., i]`` of the matrices ``x[..., :, :]``; all must exist."""
     shape = (*order.type.shape, x.type.shape[-1])
     if 0 in shape:
-        return views.broadcast_literal(0, x.type.with_shape(shape))
+        return views.zeros(x.type.with_shape(shape))
     batch = tuple(range(x.type.ndim - 2))
     count = len(batch)
     geometry = Windows((count + 1,), (count,), (count,), (batch, batch))
@@ -202,7 +213,7 @@ def inverse_permutation(order: Atom) -> Atom:
     axes = tuple(range(len(shape)))
     count = views.iota(shape=shape, axis=len(shape) - 1, dtype=dtypes.int32)
     return scatter(
-        views.broadcast_literal(0, order.type),
+        views.zeros(order.type),
         views.reshape(order, shape=(*shape, 1)),
         count,
         mode="clip",
@@ -216,28 +227,45 @@ def diagonal(x: Atom) -> Atom:
     return reduce_sum(diagonal_part(x), axes=(x.type.ndim - 1,))
 
 
-# Batches.
+# Rows, references and samples.
 
 
-def map_leading(size: int, inputs: Sequence[Atom], dims: Sequence[Dim]) -> list[Atom]:
-    """Operands with the mapped axis first; unmapped ones are repeated."""
-    return [views.batched(size, x, dim) for x, dim in zip(inputs, dims, strict=True)]
+def matrix_row(
+    name: str,
+    *,
+    types: Callable[..., ArrayType | tuple[ArrayType, ...]],
+    reference: Callable[..., Any],
+    jvp: JvpRule | JvpWithOutputs | Marker,
+    samples: Callable[[], Iterable[Sample]],
+    tolerance: Tolerance = Tolerance(),
+    in_place: bool = False,
+    doc: str,
+) -> Primitive:
+    """A row that a library computes for each matrix of its operands' batch."""
+    return Primitive(
+        name=name,
+        family="linear algebra",
+        types=types,
+        reference=reference,
+        kernel=Library(name, in_place=in_place),
+        jvp=jvp,
+        transpose=NOT_LINEAR,
+        batch=batched_along(Emitter(name)),
+        samples=samples,
+        tolerance=tolerance,
+        doc=doc,
+    )
 
 
-def batch_of(row: Callable[[], Primitive]) -> Callable[..., Any]:
-    """The batching rule of a primitive of matrices: the batch gets another axis."""
+def lapack(name: str, dtype: DType) -> Callable[..., Any]:
+    """The routine ``name`` of SciPy's LAPACK for arrays of ``dtype``.
 
-    def rule(
-        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-    ) -> tuple[list[Atom], list[Dim]]:
-        made = row()(*map_leading(size, inputs, dims), **params)
-        outputs = list(made) if isinstance(made, tuple) else [made]
-        return outputs, [0] * len(outputs)
-
-    return rule
-
-
-# References and samples.
+    SciPy takes a quarter of a second to import, so it is imported when needed.
+    """
+    (function,) = importlib.import_module("scipy.linalg.lapack").get_lapack_funcs(
+        (name,), dtype=dtype
+    )
+    return function
 
 
 def each(x: Array) -> Array:

@@ -7,8 +7,7 @@ backpropagation algorithms for square, wide, and deep matrices (2020), section 2
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -19,15 +18,15 @@ from arrayfn.primitives import complex_numbers, slicing
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
     ZERO_TANGENT,
     Array,
-    Library,
-    Primitive,
     Sample,
     Tolerance,
 )
 from arrayfn.primitives.linalg_triangular import solve_triangular
+from arrayfn.primitives.rules import (
+    jvp_alone,
+)
 
 
 def _types(x: ArrayType, *, full: bool) -> tuple[ArrayType, ...]:
@@ -51,16 +50,7 @@ def _reference(x: Array, *, full: bool) -> tuple[Array, Array]:
     return np.ascontiguousarray(q), np.ascontiguousarray(r)
 
 
-def _jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    full: bool,
-) -> list[Atom | None]:
-    (x,), (q, r), (t,) = primals, outputs, tangents
-    if t is None:
-        return [None, None]
+def _jvp(x: Atom, q: Atom, r: Atom, t: Atom, *, full: bool) -> list[Atom | None]:
     rows, columns = x.type.shape[-2:]
     if full and rows > columns:
         raise DifferentiationError(
@@ -107,15 +97,11 @@ def _samples() -> Iterable[Sample]:
     yield Sample((wide.astype(dtypes.complex128),), {"full": True}, ())
 
 
-qr = Primitive(
-    name="qr",
-    family="linear algebra",
+qr = m.matrix_row(
+    "qr",
     types=_types,
     reference=_reference,
-    kernel=Library("qr"),
-    jvp=_jvp,
-    transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: qr),
+    jvp=jvp_alone(_jvp),
     samples=_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
     doc="Matrices Q with orthonormal columns and upper triangular R whose product is "
@@ -136,9 +122,7 @@ def _order_reference(x: Array) -> Array:
     order[...] = np.arange(columns)
     if 0 in x.shape:
         return order
-    # SciPy takes a quarter of a second to import, so it is imported when needed.
-    lapack = importlib.import_module("scipy.linalg.lapack")
-    (geqp3,) = lapack.get_lapack_funcs(("geqp3",), dtype=x.dtype)
+    geqp3 = m.lapack("geqp3", x.dtype)
     for member in np.ndindex(*x.shape[:-2]):
         order[member] = geqp3(x[member].T)[1] - 1
     return order
@@ -150,18 +134,12 @@ def _order_samples() -> Iterable[Sample]:
         yield Sample((m.random_matrices(dtype, shape, 271 + position),), {})
 
 
-column_order = Primitive(
-    name="column_order",
-    family="linear algebra",
+column_order = m.matrix_row(
+    "column_order",
     types=_order_types,
     reference=_order_reference,
-    kernel=Library("column_order", in_place=False),
     jvp=ZERO_TANGENT,
-    transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: column_order),
     samples=_order_samples,
     doc="The column order of QR with column pivoting: in each step the column with the "
     "largest remaining norm. The operand is column-major.",
 )
-
-ROWS = (qr, column_order)

@@ -5,9 +5,7 @@ As in JAX they have no derivatives. Differentiate eigenvalues, or functions of t
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,21 +13,11 @@ from arrayfn import dtypes
 from arrayfn.ir import ArrayType
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
     Array,
-    Library,
-    Primitive,
     Sample,
     Tolerance,
     not_differentiable,
 )
-
-
-def _lapack(name: str, dtype: Any) -> Callable[..., Any]:
-    # SciPy takes a quarter of a second to import, so it is imported when needed.
-    lapack = importlib.import_module("scipy.linalg.lapack")
-    (function,) = lapack.get_lapack_funcs((name,), dtype=dtype)
-    return function
 
 
 def _mapped(
@@ -55,7 +43,7 @@ def _hessenberg_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
 
 def _hessenberg_reference(x: Array) -> tuple[Array, ...]:
     def reduced(matrix: Array) -> tuple[Array, Array]:
-        a, taus, _ = _lapack("gehrd", x.dtype)(matrix)
+        a, taus, _ = m.lapack("gehrd", x.dtype)(matrix)
         return a.T, taus
 
     types = _hessenberg_types(ArrayType(x.shape, x.dtype))
@@ -68,17 +56,14 @@ def _samples() -> Iterable[Sample]:
         yield Sample((m.random_matrices(dtype, shape, 311 + position),), {})
 
 
-hessenberg = Primitive(
-    name="hessenberg",
-    family="linear algebra",
+hessenberg = m.matrix_row(
+    "hessenberg",
     types=_hessenberg_types,
     reference=_hessenberg_reference,
-    kernel=Library("hessenberg", in_place=True),
     jvp=not_differentiable("the Hessenberg form has no derivative here"),
-    transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: hessenberg),
     samples=_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
+    in_place=True,
     doc="Hessenberg matrices, with the Householder vectors stored below the first "
     "subdiagonal, and the scales of the reflections. All are column-major.",
 )
@@ -102,24 +87,21 @@ def _tridiagonal_types(x: ArrayType) -> tuple[ArrayType, ...]:
 def _tridiagonal_reference(x: Array) -> tuple[Array, ...]:
     def reduced(matrix: Array) -> tuple[Array, ...]:
         name = "hetrd" if x.dtype.kind == "c" else "sytrd"
-        a, d, e, taus, _ = _lapack(name, x.dtype)(matrix, lower=1)
+        a, d, e, taus, _ = m.lapack(name, x.dtype)(matrix, lower=1)
         return a.T, d, e, taus
 
     types = _tridiagonal_types(ArrayType(x.shape, x.dtype))
     return _mapped(reduced, x, types)
 
 
-tridiagonal = Primitive(
-    name="tridiagonal",
-    family="linear algebra",
+tridiagonal = m.matrix_row(
+    "tridiagonal",
     types=_tridiagonal_types,
     reference=_tridiagonal_reference,
-    kernel=Library("tridiagonal", in_place=True),
     jvp=not_differentiable("the tridiagonal form has no derivative here"),
-    transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: tridiagonal),
     samples=_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
+    in_place=True,
     doc="Hermitian matrices reduced to tridiagonal form, with the Householder vectors "
     "in the lower triangle, which alone is read; diagonals, subdiagonals, and scales "
     "of the reflections. Matrices are column-major.",
@@ -139,7 +121,7 @@ def _schur_reference(x: Array) -> tuple[Array, ...]:
         if not np.isfinite(matrix).all():
             nothing = np.full(matrix.shape, np.nan, x.dtype)
             return nothing, nothing
-        results = _lapack("gees", x.dtype)(lambda *_: None, matrix)
+        results = m.lapack("gees", x.dtype)(lambda *_: None, matrix)
         t, z, info = results[0], results[-3], results[-1]
         if info:
             t, z = t * np.nan, z * np.nan
@@ -148,20 +130,15 @@ def _schur_reference(x: Array) -> tuple[Array, ...]:
     return _mapped(reduced, x, _schur_types(ArrayType(x.shape, x.dtype)))
 
 
-schur = Primitive(
-    name="schur",
-    family="linear algebra",
+schur = m.matrix_row(
+    "schur",
     types=_schur_types,
     reference=_schur_reference,
-    kernel=Library("schur", in_place=True),
     jvp=not_differentiable("the Schur form has no derivative here"),
-    transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: schur),
     samples=_samples,
     tolerance=Tolerance(float32=2e-4, float64=1e-12),
+    in_place=True,
     doc="Upper triangular matrices T, with blocks of two rows for conjugate "
     "eigenvalues of real matrices, and unitary Z with Z T Z^H the operand. All are "
     "column-major.",
 )
-
-ROWS = (hessenberg, tridiagonal, schur)

@@ -8,8 +8,7 @@ If eigenvalues are equal, the derivatives of their eigenvectors are not finite.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,16 +19,19 @@ from arrayfn.primitives import complex_numbers, conversion, discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
     Array,
+    Atoms,
     JvpWithOutputs,
-    Library,
-    Primitive,
     Sample,
+    Tangents,
     Tolerance,
+    WithTangents,
 )
 from arrayfn.primitives.linalg_lu import solve
 from arrayfn.primitives.reductions import argmax, reduce_sum
+from arrayfn.primitives.rules import (
+    jvp_alone,
+)
 
 
 def _values(x: ArrayType, dtype: Any) -> ArrayType:
@@ -72,27 +74,13 @@ def _eigh_reference(x: Array) -> tuple[Array, Array]:
     return vectors, values
 
 
-def _hermitian_tangent(t: Atom) -> Atom:
-    """The tangent of the Hermitian matrix whose lower triangle has tangent ``t``."""
-    lower = m.lower_part(t, -1)
-    diagonal = m.diagonal_part(t)
-    if t.type.dtype in dtypes.COMPLEX:
-        diagonal = m.scale(e.add(diagonal, m.conjugate(diagonal)), 0.5)
-    return e.add(e.add(lower, m.adjoint(lower)), diagonal)
-
-
 def _rotated(t: Atom, vh: Atom) -> Atom:
     """V^H dA V."""
-    return m.multiply(m.multiply(vh, _hermitian_tangent(t)), m.adjoint(vh))
+    return m.multiply(m.multiply(vh, m.hermitian(t)), m.adjoint(vh))
 
 
-def _eigh_jvp(
-    primals: Sequence[Atom], outputs: Sequence[Atom], tangents: Sequence[Atom | None]
-) -> list[Atom | None]:
+def _eigh_jvp(x: Atom, vh: Atom, w: Atom, t: Atom) -> list[Atom | None]:
     """dw = diag(V^H dA V) and dV = V (F * (V^H dA V)), F_ij = 1 / (w_j - w_i)."""
-    (vh, w), (t,) = outputs, tangents
-    if t is None:
-        return [None, None]
     inner = _rotated(t, vh)
     factor = conversion.as_dtype(differences(w), inner.type.dtype)
     turned = m.adjoint(e.mul(factor, inner))
@@ -112,17 +100,14 @@ def _values_samples() -> Iterable[Sample]:
         yield Sample((m.random_matrices(dtype, (3, 3), 275 + position),), {})
 
 
-eigh = Primitive(
-    name="eigh",
-    family="linear algebra",
+eigh = m.matrix_row(
+    "eigh",
     types=_eigh_types,
     reference=_eigh_reference,
-    kernel=Library("eigh", in_place=True),
-    jvp=_eigh_jvp,
-    transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: eigh),
+    jvp=jvp_alone(_eigh_jvp),
     samples=_symmetric_samples,
     tolerance=Tolerance(float32=5e-5, float64=1e-13),
+    in_place=True,
     doc="The eigenvectors of Hermitian matrices as the rows of V^H, and the "
     "eigenvalues in ascending order. The lower triangle is read.",
 )
@@ -137,24 +122,18 @@ def _eigvalsh_reference(x: Array) -> Array:
     return _eigh_reference(x)[1]
 
 
-def _eigvalsh_jvp(
-    primals: Sequence[Atom], tangents: Sequence[Atom | None]
-) -> tuple[list[Atom], list[Atom | None]]:
+def _eigvalsh_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
     vh, w = eigh(*primals)
     (t,) = tangents
     assert t is not None
     return [w], [m.real_part(m.diagonal(_rotated(t, vh)))]
 
 
-eigvalsh = Primitive(
-    name="eigvalsh",
-    family="linear algebra",
+eigvalsh = m.matrix_row(
+    "eigvalsh",
     types=_eigvalsh_types,
     reference=_eigvalsh_reference,
-    kernel=Library("eigvalsh"),
     jvp=JvpWithOutputs(_eigvalsh_jvp),
-    transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: eigvalsh),
     samples=_values_samples,
     tolerance=Tolerance(float32=5e-5, float64=1e-13),
     doc="The eigenvalues of Hermitian matrices in ascending order. The lower triangle "
@@ -176,8 +155,7 @@ def _eig_reference(x: Array) -> tuple[Array, Array]:
     vectors, values = _filled(x.shape, dtype), _filled(x.shape[:-1], dtype)
     flat = values.reshape(len(m.each(x)), x.shape[-1])
     # In x's own dtype, as kernels do; otherwise vectors may have other signs.
-    lapack = importlib.import_module("scipy.linalg.lapack")
-    (geev,) = lapack.get_lapack_funcs(("geev",), dtype=x.dtype)
+    geev = m.lapack("geev", x.dtype)
     for vt, w, matrix in zip(m.each(vectors), flat, m.each(x), strict=True):
         if not np.isfinite(matrix).all():
             continue
@@ -209,16 +187,11 @@ def _unpacked(packed: Array, imaginary: Array) -> Array:
     return vectors
 
 
-def _eig_jvp(
-    primals: Sequence[Atom], outputs: Sequence[Atom], tangents: Sequence[Atom | None]
-) -> list[Atom | None]:
+def _eig_jvp(x: Atom, vt: Atom, w: Atom, t: Atom) -> list[Atom | None]:
     """As for ``eigh``, with V^-1 instead of V^H, and then the normalisation.
 
     Each vector keeps its norm, and its largest element stays real.
     """
-    (vt, w), (t,) = outputs, tangents
-    if t is None:
-        return [None, None]
     inner = _inner(t, vt)
     free = m.multiply(m.transpose_matrices(e.mul(differences(w), inner)), vt)
     n = w.type.shape[-1]
@@ -262,15 +235,11 @@ def _eig_samples() -> Iterable[Sample]:
         yield Sample(sample.inputs, {}, () if pairs else None)
 
 
-eig = Primitive(
-    name="eig",
-    family="linear algebra",
+eig = m.matrix_row(
+    "eig",
     types=_eig_types,
     reference=_eig_reference,
-    kernel=Library("eig"),
-    jvp=_eig_jvp,
-    transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: eig),
+    jvp=jvp_alone(_eig_jvp),
     samples=_eig_samples,
     tolerance=Tolerance(float32=2e-4, float64=1e-12),
     doc="The eigenvectors of square matrices as rows, and the eigenvalues, all "
@@ -287,28 +256,20 @@ def _eigvals_reference(x: Array) -> Array:
     return _eig_reference(x)[1]
 
 
-def _eigvals_jvp(
-    primals: Sequence[Atom], tangents: Sequence[Atom | None]
-) -> tuple[list[Atom], list[Atom | None]]:
+def _eigvals_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
     vt, w = eig(*primals)
     (t,) = tangents
     assert t is not None
     return [w], [m.diagonal(_inner(t, vt))]
 
 
-eigvals = Primitive(
-    name="eigvals",
-    family="linear algebra",
+eigvals = m.matrix_row(
+    "eigvals",
     types=_eigvals_types,
     reference=_eigvals_reference,
-    kernel=Library("eigvals"),
     jvp=JvpWithOutputs(_eigvals_jvp),
-    transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: eigvals),
     samples=_eigvals_samples,
     tolerance=Tolerance(float32=2e-4, float64=1e-12),
     doc="The eigenvalues of square matrices, complex. The operand is column-major: it "
     "is the transposed matrices.",
 )
-
-ROWS = (eigh, eigvalsh, eig, eigvals)

@@ -7,7 +7,7 @@ complex matrices, Wan and Zhang, Automatic differentiation for complex valued SV
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -18,13 +18,16 @@ from arrayfn.primitives import conversion
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
     Array,
+    Atoms,
     JvpWithOutputs,
-    Library,
-    Primitive,
     Sample,
+    Tangents,
     Tolerance,
+    WithTangents,
+)
+from arrayfn.primitives.rules import (
+    jvp_alone,
 )
 
 
@@ -68,24 +71,13 @@ def _reference(x: Array, *, full: bool) -> tuple[Array, Array, Array]:
 
 
 def _jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    full: bool,
+    x: Atom, u_by_columns: Atom, s: Atom, vh_by_columns: Atom, t: Atom, *, full: bool
 ) -> list[Atom | None]:
-    (u_by_columns, s, vh_by_columns), (t,) = outputs, tangents
-    if t is None:
-        return [None, None, None]
-    u, vh, t = (
-        m.transpose_matrices(u_by_columns),
-        m.transpose_matrices(vh_by_columns),
-        m.transpose_matrices(t),
-    )
-    columns, rows = primals[0].type.shape[-2:]
+    u, vh, t = map(m.transpose_matrices, (u_by_columns, vh_by_columns, t))
+    columns, rows = x.type.shape[-2:]
     if full and rows != columns:
         raise DifferentiationError(
-            f"the square singular vectors of {primals[0].type} have no derivative, as "
+            f"the square singular vectors of {x.type} have no derivative, as "
             "those beyond the rank are arbitrary; use full_matrices=False"
         )
     k = min(rows, columns)
@@ -131,15 +123,11 @@ def _samples() -> Iterable[Sample]:
     yield Sample((m.random_matrices(dtypes.float64, (3, 4), 298),), {"full": True}, ())
 
 
-svd = Primitive(
-    name="svd",
-    family="linear algebra",
+svd = m.matrix_row(
+    "svd",
     types=_types,
     reference=_reference,
-    kernel=Library("svd"),
-    jvp=_jvp,
-    transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: svd),
+    jvp=jvp_alone(_jvp),
     samples=_samples,
     tolerance=Tolerance(float32=5e-5, float64=1e-13),
     doc="The singular vectors U and V^H, square if full, and between them the singular "
@@ -157,9 +145,7 @@ def _values_reference(x: Array) -> Array:
     return _reference(x.swapaxes(-1, -2), full=False)[1]
 
 
-def _values_jvp(
-    primals: Sequence[Atom], tangents: Sequence[Atom | None]
-) -> tuple[list[Atom], list[Atom | None]]:
+def _values_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
     (x,), (t,) = primals, tangents
     u_by_columns, s, vh_by_columns = svd(m.transpose_matrices(x), full=False)
     assert t is not None
@@ -175,18 +161,12 @@ def _values_samples() -> Iterable[Sample]:
     yield Sample((m.random_matrices(dtypes.float32, (2, 3, 3), 306),), {})
 
 
-svdvals = Primitive(
-    name="svdvals",
-    family="linear algebra",
+svdvals = m.matrix_row(
+    "svdvals",
     types=_values_types,
     reference=_values_reference,
-    kernel=Library("svdvals"),
     jvp=JvpWithOutputs(_values_jvp),
-    transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: svdvals),
     samples=_values_samples,
     tolerance=Tolerance(float32=5e-5, float64=1e-13),
     doc="The singular values in descending order.",
 )
-
-ROWS = (svd, svdvals)

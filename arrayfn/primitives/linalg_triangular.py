@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,16 +20,21 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
-    NOT_LINEAR,
     Array,
-    Dim,
+    Atoms,
+    Batched,
+    Dims,
     Library,
-    Linear,
-    Operand,
     Primitive,
     Sample,
+    Tangents,
     Tolerance,
-    value_of,
+)
+from arrayfn.primitives.emitters import move_axis
+from arrayfn.primitives.rules import (
+    all_mapped,
+    jvp_alone,
+    transposed_first,
 )
 
 # cholesky
@@ -53,23 +58,13 @@ def _cholesky_reference(x: Array) -> Array:
     return result
 
 
-def _cholesky_jvp(
-    primals: Sequence[Atom], outputs: Sequence[Atom], tangents: Sequence[Atom | None]
-) -> list[Atom | None]:
+def _cholesky_jvp(x: Atom, factor: Atom, t: Atom) -> Atom:
     """dL = L P(L^-1 dA L^-H), with P the lower triangle and half of the diagonal."""
-    (factor,), (t,) = outputs, tangents
-    if t is None:
-        return [None]
-    # Only the lower triangle and the real part of the diagonal are read.
-    lower = m.lower_part(t, -1)
-    diagonal = m.diagonal_part(t)
-    if diagonal.type.dtype in dtypes.COMPLEX:
-        diagonal = m.scale(e.add(diagonal, m.conjugate(diagonal)), 0.5)
-    whole = e.add(e.add(lower, m.adjoint(lower)), diagonal)
+    whole = m.hermitian(t)  # only its lower triangle is read
     half_solved = solve_triangular(factor, whole)
     solved = m.adjoint(solve_triangular(factor, m.adjoint(half_solved)))
     halved = e.sub(m.lower_part(solved), m.scale(m.diagonal_part(solved), 0.5))
-    return [m.multiply(factor, halved)]
+    return m.multiply(factor, halved)
 
 
 def _positive_samples() -> Iterable[Sample]:
@@ -83,17 +78,14 @@ def _positive_samples() -> Iterable[Sample]:
     yield Sample((-np.eye(3),), {}, ())
 
 
-cholesky = Primitive(
-    name="cholesky",
-    family="linear algebra",
+cholesky = m.matrix_row(
+    "cholesky",
     types=_cholesky_types,
     reference=_cholesky_reference,
-    kernel=Library("cholesky", in_place=True),
-    jvp=_cholesky_jvp,
-    transpose=NOT_LINEAR,
-    batch=m.batch_of(lambda: cholesky),
+    jvp=jvp_alone(_cholesky_jvp),
     samples=_positive_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
+    in_place=True,
     doc="The lower triangular factor of Hermitian matrices, whose lower triangle is "
     "read; NaN for a matrix that is not positive definite, or not finite.",
 )
@@ -188,11 +180,8 @@ def _triangle(x: Atom, lower: bool, unit: bool) -> Atom:
 
 
 def _solve_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    **params: Any,
-) -> list[Atom | None]:
+    primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
+) -> Tangents:
     """dX = op(A)^-1 (dB - op(dA) X)."""
     (_, a), (x,), (db, da) = primals, outputs, tangents
     if da is not None:
@@ -203,43 +192,20 @@ def _solve_jvp(
             change = m.conjugate(change)
         product = m.multiply(change, x) if params["left"] else m.multiply(x, change)
         db = e.neg(product) if db is None else e.sub(db, product)
-    if db is None:
-        return [None]
+    assert db is not None
     return [triangular_solve(db, a, **params)]
 
 
 def _solve_transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
-    *,
-    left: bool,
-    lower: bool,
-    transpose: bool,
-    conjugate: bool,
-    unit: bool,
-) -> list[Atom | None]:
+    ct: Atom, type: ArrayType, a: Atom, *, transpose: bool, **params: Any
+) -> Atom:
     """The transpose is the inverse of the transposed ``op(a)``."""
-    (ct,), (b, a) = cotangents, inputs
-    a = value_of(a, "triangular_solve")
-    if ct is None or not isinstance(b, Linear):
-        return [None, None]
-    value = solve_triangular(
-        a,
-        ct,
-        left=left,
-        lower=lower,
-        transpose=not transpose,
-        conjugate=conjugate,
-        unit=unit,
-    )
-    return [value, None]
+    return solve_triangular(a, ct, transpose=not transpose, **params)
 
 
-def _solve_batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-) -> tuple[list[Atom], list[Dim]]:
+def _solve_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
     if dims[1] is not None or inputs[0].type.ndim > 3:
-        return [triangular_solve(*m.map_leading(size, inputs, dims), **params)], [0]
+        return [triangular_solve(*all_mapped(size, inputs, dims), **params)], [0]
     assert dims[0] is not None
     free = 1 if params["left"] else 0
     with_more = functools.partial(triangular_solve, **params)
@@ -254,11 +220,11 @@ def map_sides(
 
     ``dim`` is the mapped axis of ``b``, and ``free`` the axis of unmapped sides.
     """
-    moved = views.move_axis(b, dim, free)
+    moved = move_axis(b, dim, free)
     shape = moved.type.shape
     flat = (*shape[:free], shape[free] * shape[free + 1], *shape[free + 2 :])
     value = solve(views.reshape(moved, shape=flat), a)
-    return views.move_axis(views.reshape(value, shape=shape), free, 0)
+    return move_axis(views.reshape(value, shape=shape), free, 0)
 
 
 def _solve_samples() -> Iterable[Sample]:
@@ -288,12 +254,10 @@ triangular_solve = Primitive(
     reference=_solve_reference,
     kernel=Library("triangular_solve", in_place=True),
     jvp=_solve_jvp,
-    transpose=_solve_transpose,
+    transpose=transposed_first(_solve_transpose, of="triangular_solve"),
     batch=_solve_batch,
     samples=_solve_samples,
     tolerance=Tolerance(float32=2e-5, float64=1e-13),
     doc="x with op(a) x = b, or x op(a) = b. op may transpose and conjugate; one "
     "triangle of a is read.",
 )
-
-ROWS = (cholesky, triangular_solve)

@@ -17,28 +17,37 @@ from arrayfn.ir import ArrayType, Atom, Program
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
+    Atoms,
+    Batched,
     Body,
-    Dim,
+    Dims,
     Linear,
-    Operand,
+    Operands,
     OverPrograms,
     Primitive,
     Sample,
+    Tangents,
+    WithTangents,
 )
 from arrayfn.primitives.calls import body_reference
 from arrayfn.primitives.control_flow import (
     Batch,
     Jvp,
-    all_of,
     built,
     check_closed,
     check_types,
     emitted,
     plain,
     where,
-    zeros,
 )
+from arrayfn.primitives.emitters import move_axis
 from arrayfn.primitives.families import random_array
+from arrayfn.primitives.rules import (
+    all_of,
+    present,
+    repeated,
+    values_of,
+)
 
 Transposed = tuple[Program, ...]
 
@@ -68,14 +77,14 @@ def _types(
 
 def _jvp(
     jvp: Jvp,
-    primals: Sequence[Atom],
-    tangents: Sequence[Atom | None],
+    primals: Atoms,
+    tangents: Tangents,
     *,
     body: Program,
     matvec: Program,
     transposed: Transposed,
     consts: int,
-) -> tuple[list[Atom], list[Atom | None]]:
+) -> WithTangents:
     def solve(b: Sequence[Atom]) -> list[Atom]:
         found = linear_solve(
             *primals[:consts],
@@ -93,7 +102,7 @@ def _jvp(
     if any(wrt):
         count = len(matvec.outputs)
         program, varies = jvp(matvec, [*wrt, *[False] * len(b)], [False] * count)
-        moving = [t for t in tangents[:consts] if t is not None]
+        moving = present(tangents[:consts])
         operands = [*primals[:consts], *outputs[: len(b)], *moving]
         applied = iter(emitted(program, operands)[count:])
         for number in where(range(count), varies):
@@ -102,26 +111,28 @@ def _jvp(
     auxiliary: list[Atom | None] = [None] * (len(outputs) - len(b))
     if all(t is None for t in change):
         return outputs, [*[None] * len(b), *auxiliary]
-    dense = [zeros(x.type) if t is None else t for x, t in zip(b, change, strict=True)]
+    dense = [
+        views.zeros(x.type) if t is None else t for x, t in zip(b, change, strict=True)
+    ]
     return outputs, [*solve(dense)[: len(b)], *auxiliary]
 
 
 def _transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
+    cotangents: Tangents,
+    inputs: Operands,
     *,
     body: Program,
     matvec: Program,
     transposed: Transposed,
     consts: int,
-) -> list[Atom | None]:
+) -> Tangents:
     if not transposed:
         raise DifferentiationError(
             "the solution of a linear system was differentiated in reverse, and says "
             "nothing of the transposed system; give custom_linear_solve a "
             "transpose_solve, or symmetric=True"
         )
-    fixed = [x for x in inputs[:consts] if not isinstance(x, Linear)]
+    fixed = values_of(inputs[:consts])
     if len(fixed) != consts:
         raise DifferentiationError(
             "the transpose of a function that is not linear was asked for: the "
@@ -129,7 +140,7 @@ def _transpose(
         )
     operands = inputs[consts:]
     given = [
-        zeros(x.type) if ct is None else ct
+        views.zeros(x.type) if ct is None else ct
         for x, ct in zip(operands, cotangents, strict=False)
     ]
     found = linear_solve(
@@ -150,22 +161,22 @@ def _transpose(
 def _batch(
     batch: Batch,
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     *,
     body: Program,
     matvec: Program,
     transposed: Transposed,
     consts: int,
-) -> tuple[list[Atom], list[Dim]]:
+) -> Batched:
     fixed = [
-        x if dim is None else views.move_axis(x, dim, 0)
+        x if dim is None else move_axis(x, dim, 0)
         for x, dim in zip(inputs[:consts], dims[:consts], strict=True)
     ]
     # Each member has a system of its own.
     mapped = [dim is not None for dim in dims[:consts]]
     own = [
-        views.batched(size, x, dim)
+        repeated(size, x, dim)
         for x, dim in zip(inputs[consts:], dims[consts:], strict=True)
     ]
 
@@ -222,5 +233,3 @@ linear_solve = Primitive(
     samples=_samples,
     doc="The solution of a linear system, whose derivatives are solutions too.",
 )
-
-ROWS = (linear_solve,)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
@@ -26,15 +27,18 @@ from arrayfn import dtypes
 from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.ir.layout import Shape
-from arrayfn.primitives import conversion, families, slicing, views
+from arrayfn.primitives import conversion, families, slicing
 from arrayfn.primitives.base import (
     Array,
+    Atoms,
+    Batched,
     Composition,
-    Dim,
+    Dims,
     Linear,
-    Operand,
+    Operands,
     Primitive,
     Sample,
+    Tangents,
     Tolerance,
     value_of,
 )
@@ -52,9 +56,12 @@ from arrayfn.primitives.convolution_forms import (
     OUTER,
     SPATIAL,
     Axes,
+    Form,
     Roles,
     extents_of,
 )
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import in_front, jvp_of_product
 
 Pads = tuple[tuple[int, int], ...]
 ARRAYS: Final[dict[str, tuple[str, str]]] = {
@@ -82,7 +89,7 @@ def _types(
     lies: str | None = None,
 ) -> ArrayType:
     name = "padded_convolution"
-    families.common_dtype(name, (first, second), dtypes.ALL - {dtypes.bool_})
+    families.common_dtype(name, (first, second), dtypes.NUMBERS)
     if gives not in ARRAYS:
         raise ShapeError(f"{name} gives output, operand or kernel, not {gives!r}")
     roles = {"operand": lhs, "kernel": rhs, "output": out}
@@ -204,18 +211,9 @@ def _given(arrays: Mapping[str, Atom], gives: str, like: Shape, params: Any) -> 
     return padded_convolution(arrays[names[0]], arrays[names[1]], **params)
 
 
-def _product(x: Atom, y: Atom, **params: Any) -> Atom:
-    return padded_convolution(x, y, **params)
-
-
-def _transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
-    **params: Any,
-) -> list[Atom | None]:
+def _transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
     (ct,) = cotangents
-    if ct is None:
-        return [None, None]
+    assert ct is not None
     names = ARRAYS[params["gives"]]
     linear = 0 if isinstance(inputs[0], Linear) else 1
     wanted, other = inputs[linear], value_of(inputs[1 - linear], "padded_convolution")
@@ -234,47 +232,38 @@ _MAPPED: Final[dict[frozenset[str], dict[str, int]]] = {
 """The role of a mapped axis, by the arrays that have it."""
 
 
-def _batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-) -> tuple[list[Atom], list[Dim]]:
+def _batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
     gives = params["gives"]
-    operands = [
-        v if dim is None else views.move_axis(v, dim, 0)
-        for v, dim in zip(inputs, dims, strict=True)
-    ]
     mapped = {
         name for name, dim in zip(ARRAYS[gives], dims, strict=True) if dim is not None
     }
     for name, role in _MAPPED[frozenset({*mapped, gives})].items():
         params[ROLES[name]] = with_mapped(params[ROLES[name]], role)
-    return [padded_convolution(*operands, **params)], [0]
+    return [padded_convolution(*in_front(inputs, dims), **params)], [0]
 
 
 def _expand(first: Atom, second: Atom, **params: Any) -> Atom:
     """A ``conv_general`` after a ``pad``, or their transposes."""
     result = _types(first.type, second.type, **params)
     gives, padding = params["gives"], params["padding"]
-    geometry = {
-        name: params[name] for name in ("lhs", "rhs", "out", "strides", "dilations")
-    }
-    lhs: Roles = params["lhs"]
-    pads = dict(zip(lhs[SPATIAL], padding, strict=True))
+    form = Form(**{field.name: params[field.name] for field in fields(Form)})
+    pads = dict(zip(form.lhs[SPATIAL], padding, strict=True))
     if gives == "operand":
         shape = result.shape
         whole = tuple(n + sum(pads.get(axis, (0, 0))) for axis, n in enumerate(shape))
-        made = to_operand(first, result.with_shape(whole), second, **geometry)
+        made = to_operand(first, result.with_shape(whole), second, form)
         if whole == shape:
             return made
         start = tuple(pads.get(axis, (0, 0))[0] for axis in range(len(shape)))
-        limit = tuple(a + n for a, n in zip(start, shape, strict=True))
-        return slicing.slice_(made, start=start, limit=limit, strides=(1,) * len(shape))
+        limit = [a + n for a, n in zip(start, shape, strict=True)]
+        return slicing.block(made, start, limit)
     if any(itertools.chain.from_iterable(padding)):
         config = tuple((*pads.get(axis, (0, 0)), 0) for axis in range(first.type.ndim))
         zero = conversion.literal(0, first.type.dtype)
         first = slicing.pad(first, zero, config=config)
     if gives == "output":
-        return conv_general(first, second, **geometry)
-    return to_kernel(second, first, result, **geometry)
+        return conv_general(first, second, **form.params())
+    return to_kernel(second, first, result, form)
 
 
 def _samples() -> Iterable[Sample]:
@@ -329,7 +318,7 @@ padded_convolution = Primitive(
     types=_types,
     reference=_reference,
     kernel=Composition(_expand),
-    jvp=families.jvp_of_product(_product),
+    jvp=jvp_of_product(Emitter("padded_convolution")),
     transpose=_transpose,
     batch=_batch,
     samples=_samples,
@@ -337,5 +326,3 @@ padded_convolution = Primitive(
     doc="A convolution with zero padding, or the cotangent of its operand or kernel: "
     "the third array from two of operand, kernel and output. Each axis has a role.",
 )
-
-ROWS = (padded_convolution,)

@@ -72,5 +72,3 @@ def _word(number: int) -> Primitive:
 
 threefry2x32_0 = _word(0)
 threefry2x32_1 = _word(1)
-
-ROWS = (threefry2x32_0, threefry2x32_1)

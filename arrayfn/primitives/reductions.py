@@ -6,7 +6,7 @@ Sums run in a fixed order that does not depend on the number of threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +15,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import conversion, discrete, emitters, families, views
+from arrayfn.primitives import conversion, discrete, families, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -23,15 +23,14 @@ from arrayfn.primitives.base import (
     ZERO_TANGENT,
     Array,
     Composition,
-    Dim,
-    Linear,
-    Marker,
-    Operand,
     Primitive,
     Reduction,
     Sample,
     Tolerance,
 )
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import batched_along, jvp_alone, shifted, transposed_first
+from arrayfn.primitives.slicing import concatenate, slice_along
 
 Axes = tuple[int, ...]
 _BLOCK: Final = 128  # terms added in order, if there are more than
@@ -79,18 +78,13 @@ def _reduction(
             wide = x.astype(dtypes.compute_dtype(x.dtype))
             return np.asarray(reference(wide, axis=axes)).astype(x.dtype)
 
-    def batch(
-        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], *, axes: Axes
-    ) -> tuple[list[Atom], list[Dim]]:
-        x = views.move_axis(inputs[0], dims[0] or 0, 0)
-        return [row(x, axes=tuple(axis + 1 for axis in axes))], [0]
-
     def samples() -> Iterable[Sample]:
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in allowed):
             x = families.random_array(dtype, (3, 4, 5), 31 + position, -1.5, 1.5)
             yield Sample((x,), {"axes": [(2,), (0,), (0, 2), (0, 1, 2)][position % 4]})
 
-    row = Primitive(
+    row = Emitter(name)
+    return Primitive(
         name=name,
         family="reduction",
         types=types,
@@ -98,12 +92,11 @@ def _reduction(
         kernel=Reduction(function, identity),
         jvp=jvp,
         transpose=transpose,
-        batch=batch,
+        batch=batched_along(lambda x, axes: row(x, axes=shifted(axes))),
         samples=samples,
         tolerance=tolerance,
         doc=doc,
     )
-    return row
 
 
 def _sum(x: Array, axis: Axes) -> Array:
@@ -132,43 +125,17 @@ def _sum(x: Array, axis: Axes) -> Array:
     return x
 
 
-def _sum_transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], *, axes: Axes
-) -> list[Atom | None]:
-    (ct,), (x,) = cotangents, inputs
-    if ct is None or not isinstance(x, Linear):
-        return [None]
-    return [spread_back(ct, x.type, axes)]
-
-
-def _extremum_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    axes: Axes,
-) -> list[Atom | None]:
+def _extremum_jvp(x: Atom, y: Atom, t: Atom, *, axes: Axes) -> Atom:
     # Elements that equal the extremum share the derivative equally.
-    (x,), (y,), (t,) = primals, outputs, tangents
-    if t is None:
-        return [None]
     at = conversion.convert(discrete.eq(x, spread_back(y, x.type, axes)), x.type.dtype)
     count = reduce_sum(at, axes=axes)
-    return [e.div(reduce_sum(e.mul(t, at), axes=axes), count)]
+    return e.div(reduce_sum(e.mul(t, at), axes=axes), count)
 
 
-def _prod_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    axes: Axes,
-) -> list[Atom | None]:
+def _prod_jvp(x: Atom, y: Atom, t: Atom, *, axes: Axes) -> Atom:
     # A tree of pairwise products: exact for zero factors, and to all orders.
-    (x,), (t,) = primals, tangents
-    if t is None:
-        return [None]
     kept = kept_axes(x.type.ndim, axes)
+    last = len(kept)
     outer = tuple(x.type.shape[axis] for axis in kept)
     count = math.prod(x.type.shape[axis] for axis in axes)
     x, t = (
@@ -180,26 +147,20 @@ def _prod_jvp(
     while count > 1:
         half = count // 2
         (a, b), (da, db) = (
-            (_columns(v, 0, half), _columns(v, half, 2 * half)) for v in (x, t)
+            (slice_along(v, last, 0, half), slice_along(v, last, half, 2 * half))
+            for v in (x, t)
         )
-        rest = [_columns(v, 2 * half, count) for v in (x, t)] if count % 2 else None
+        rest = (
+            [slice_along(v, last, 2 * half, count) for v in (x, t)] if count % 2 else []
+        )
         x, t = e.mul(a, b), e.add(e.mul(da, b), e.mul(a, db))
-        if rest is not None:
-            x = emitters.concatenate(x, rest[0], axis=len(outer))
-            t = emitters.concatenate(t, rest[1], axis=len(outer))
+        if rest:
+            x, t = (
+                concatenate(v, one, axis=last)
+                for v, one in zip((x, t), rest, strict=True)
+            )
         count -= half
-    return [reduce_sum(t, axes=(len(outer),))]
-
-
-def _columns(x: Atom, start: int, limit: int) -> Atom:
-    """``x[..., start:limit]``."""
-    outer = x.type.shape[:-1]
-    return emitters.slice_(
-        x,
-        start=(*(0 for _ in outer), start),
-        limit=(*outer, limit),
-        strides=(1,) * x.type.ndim,
-    )
+    return reduce_sum(t, axes=(last,))
 
 
 def _lowest(dtype: DType) -> PythonScalar:
@@ -220,18 +181,14 @@ def _all_ones(dtype: DType) -> PythonScalar:
     return -1 if dtype in dtypes.SIGNED else int(np.iinfo(dtype).max)
 
 
-_NUMBERS = dtypes.ALL - {dtypes.bool_}
-_ORDERED = _NUMBERS - dtypes.COMPLEX
-_BITS = dtypes.INTEGERS | {dtypes.bool_}
-
 reduce_sum = _reduction(
     "reduce_sum",
     _sum,
     "accumulate_add",
     lambda dtype: 0,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     jvp=LINEAR,
-    transpose=_sum_transpose,
+    transpose=transposed_first(spread_back),
     doc="The sum over axes; 0 for no elements.",
 )
 reduce_prod = _reduction(
@@ -239,8 +196,8 @@ reduce_prod = _reduction(
     lambda x, axis: np.prod(x, axis=axis, dtype=x.dtype),
     "accumulate_mul",
     lambda dtype: 1,
-    accepts=_NUMBERS,
-    jvp=_prod_jvp,
+    accepts=dtypes.NUMBERS,
+    jvp=jvp_alone(_prod_jvp),
     doc="The product over axes; 1 for no elements.",
 )
 reduce_max = _reduction(
@@ -248,8 +205,8 @@ reduce_max = _reduction(
     lambda x, axis: np.max(x, axis=axis, initial=_lowest(x.dtype)),
     "accumulate_max",
     _lowest,
-    accepts=_ORDERED,
-    jvp=_extremum_jvp,
+    accepts=dtypes.REALS,
+    jvp=jvp_alone(_extremum_jvp),
     doc="The maximum over axes, NaN if there is one; equal elements share the "
     "derivative.",
 )
@@ -258,8 +215,8 @@ reduce_min = _reduction(
     lambda x, axis: np.min(x, axis=axis, initial=_highest(x.dtype)),
     "accumulate_min",
     _highest,
-    accepts=_ORDERED,
-    jvp=_extremum_jvp,
+    accepts=dtypes.REALS,
+    jvp=jvp_alone(_extremum_jvp),
     doc="The minimum over axes, NaN if there is one; equal elements share the "
     "derivative.",
 )
@@ -268,7 +225,7 @@ reduce_and = _reduction(
     np.bitwise_and.reduce,
     "accumulate_and",
     _all_ones,
-    accepts=_BITS,
+    accepts=dtypes.BITS,
     jvp=ZERO_TANGENT,
     doc="The bitwise (of bools: logical) and over axes.",
 )
@@ -277,7 +234,7 @@ reduce_or = _reduction(
     np.bitwise_or.reduce,
     "accumulate_or",
     lambda dtype: 0,
-    accepts=_BITS,
+    accepts=dtypes.BITS,
     jvp=ZERO_TANGENT,
     doc="The bitwise (of bools: logical) or over axes.",
 )
@@ -316,12 +273,6 @@ def _arg_row(
             raise ShapeError(f"{name} of an empty axis: {x}, axis {axis}")
         return ArrayType(shape, dtype)
 
-    def batch(
-        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-    ) -> tuple[list[Atom], list[Dim]]:
-        x = views.move_axis(inputs[0], dims[0] or 0, 0)
-        return [row(x, axis=params["axis"] + 1, dtype=params["dtype"])], [0]
-
     def samples() -> Iterable[Sample]:
         for position, dtype in enumerate(dtypes.SHORT_NAMES):
             if dtype in dtypes.COMPLEX:
@@ -329,32 +280,20 @@ def _arg_row(
             x = families.random_array(dtype, (4, 5, 3), 41 + position, -3.0, 3.0)
             yield Sample((x,), {"axis": position % 3, "dtype": dtypes.int64})
 
-    no_derivative: Marker = ZERO_TANGENT
-    row = Primitive(
+    row = Emitter(name)
+    return Primitive(
         name=name,
         family="reduction",
         types=types,
         reference=lambda x, axis, dtype: np.asarray(reference(x, axis)).astype(dtype),
         kernel=Composition(_first_position(extremum)),
-        jvp=no_derivative,
+        jvp=ZERO_TANGENT,
         transpose=NOT_LINEAR,
-        batch=batch,
+        batch=batched_along(lambda x, axis, dtype: row(x, axis=axis + 1, dtype=dtype)),
         samples=samples,
         doc="The first position of the extremum, or of the first NaN.",
     )
-    return row
 
 
 argmax = _arg_row("argmax", np.argmax, reduce_max)
 argmin = _arg_row("argmin", np.argmin, reduce_min)
-
-ROWS = (
-    reduce_sum,
-    reduce_prod,
-    reduce_max,
-    reduce_min,
-    reduce_and,
-    reduce_or,
-    argmax,
-    argmin,
-)

@@ -20,15 +20,18 @@ from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families, special, views
 from arrayfn.primitives.base import (
-    AxisMap,
+    Atoms,
+    Batched,
     Body,
-    Dim,
+    Dims,
     Linear,
-    Operand,
+    Operands,
     OverPrograms,
     Primitive,
     Sample,
+    Tangents,
     View,
+    WithTangents,
 )
 from arrayfn.primitives.calls import body_reference, body_types
 from arrayfn.primitives.control_flow import (
@@ -36,10 +39,22 @@ from arrayfn.primitives.control_flow import (
     Jvp,
     Split,
     Transpose,
-    all_of,
     equation,
+    plain,
     unless,
     where,
+)
+from arrayfn.primitives.emitters import Emitter, move_axis
+from arrayfn.primitives.rules import (
+    all_of,
+    batched_along,
+    in_front,
+    jvp_alone,
+    jvp_of_first,
+    placed,
+    present,
+    transposed_first,
+    values_of,
 )
 
 # checkpoint
@@ -47,38 +62,39 @@ from arrayfn.primitives.control_flow import (
 
 def _jvp(
     jvp: Jvp,
-    primals: Sequence[Atom],
-    tangents: Sequence[Atom | None],
+    primals: Atoms,
+    tangents: Tangents,
     *,
     body: Program,
     name: str,
     prevent_cse: bool,
-) -> tuple[list[Atom], list[Atom | None]]:
+) -> WithTangents:
     count = len(body.outputs)
     wrt = [t is not None for t in tangents]
     program, varies = jvp(body, wrt, [False] * count)
-    given = [t for t in tangents if t is not None]
     results = all_of(
-        checkpoint(*primals, *given, body=program, name=name, prevent_cse=prevent_cse)
+        checkpoint(
+            *primals,
+            *present(tangents),
+            body=program,
+            name=name,
+            prevent_cse=prevent_cse,
+        )
     )
-    moving = iter(results[count:])
-    return results[:count], [next(moving) if v else None for v in varies]
+    return results[:count], placed(results[count:], varies)
 
 
 def _batch(
     batch: Batch,
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     *,
     body: Program,
     name: str,
     prevent_cse: bool,
-) -> tuple[list[Atom], list[Dim]]:
-    operands = [
-        x if dim is None else views.move_axis(x, dim, 0)
-        for x, dim in zip(inputs, dims, strict=True)
-    ]
+) -> Batched:
+    operands = in_front(inputs, dims)
     mapped = [dim is not None for dim in dims]
     program, varies = batch(body, size, mapped, [False] * len(body.outputs))
     results = checkpoint(*operands, body=program, name=name, prevent_cse=prevent_cse)
@@ -142,7 +158,7 @@ def _marked(known: Program) -> set[Var]:
 
 
 def _computed_again(
-    body: Program, outputs: Sequence[Atom], marked: set[Var]
+    body: Program, outputs: Atoms, marked: set[Var]
 ) -> tuple[tuple[Equation, ...], list[Var], set[Atom]]:
     """The equations that ``outputs`` need if the ``marked`` values are kept.
 
@@ -165,31 +181,24 @@ def _computed_again(
 
 def _transpose(
     transpose: Transpose,
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
+    cotangents: Tangents,
+    inputs: Operands,
     *,
     body: Program,
     name: str,
     prevent_cse: bool,
-) -> list[Atom | None]:
+) -> Tangents:
     linear = [isinstance(x, Linear) for x in inputs]
     given = [ct is not None for ct in cotangents]
     program, wanted = transpose(body, linear, given, [False] * sum(linear))
-    known = [x for x in inputs if not isinstance(x, Linear)]
-    present = [ct for ct in cotangents if ct is not None]
+    known = values_of(inputs)
     if prevent_cse:
         program = _behind_barriers(program, len(known))
-    results = iter(
-        all_of(
-            checkpoint(
-                *known, *present, body=program, name=name, prevent_cse=prevent_cse
-            )
-        )
-        if any(wanted)
-        else []
-    )
-    flags = iter(wanted)
-    return [next(results) if at and next(flags) else None for at in linear]
+    results: list[Atom] = []
+    if any(wanted):
+        params = {"body": program, "name": name, "prevent_cse": prevent_cse}
+        results = all_of(checkpoint(*known, *present(cotangents), **params))
+    return placed(placed(results, wanted), linear)
 
 
 def _behind_barriers(program: Program, count: int) -> Program:
@@ -239,47 +248,22 @@ checkpoint = Primitive(
 # Marks, and the barrier: identities that transformations treat specially.
 
 
-def _plain(x: ArrayType, **params: Any) -> ArrayType:
-    return ArrayType(x.shape, x.dtype, weak=x.weak)
-
-
-def _mark_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    **params: Any,
-) -> list[Atom | None]:
-    return [tangents[0]]
-
-
-def _mark_transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
-) -> list[Atom | None]:
-    return [*cotangents, *([None] * (len(inputs) - 1))]
-
-
 def _mark(name: str, params: dict[str, Any], doc: str) -> Primitive:
-    def batch(
-        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-    ) -> tuple[list[Atom], list[Dim]]:
-        return [row(views.move_axis(inputs[0], dims[0] or 0, 0), **params)], [0]
-
-    row = Primitive(
+    return Primitive(
         name=name,
         family="view",
-        types=_plain,
+        types=lambda x, **_: plain(x),
         reference=lambda x, **_: np.array(x),
-        kernel=View(lambda x, **_: tuple(AxisMap(axis) for axis in range(x.ndim))),
-        jvp=_mark_jvp,
-        transpose=_mark_transpose,
-        batch=batch,
+        kernel=View(lambda x, **_: views.unchanged(x)),
+        jvp=jvp_alone(lambda x, y, t, **_: t),
+        transpose=transposed_first(lambda ct, type, **_: ct),
+        batch=batched_along(Emitter(name)),
         samples=lambda: [
             Sample((families.random_array(d, (3, 4), 95, -3.0, 3.0),), params)
             for d in (dtypes.float32, dtypes.int32)
         ],
         doc=doc,
     )
-    return row
 
 
 checkpoint_name = _mark(
@@ -290,13 +274,11 @@ checkpoint_name = _mark(
 saveable = _mark("saveable", {}, "The operand, which checkpoint may keep.")
 
 
-def _barrier_batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim]
-) -> tuple[list[Atom], list[Dim]]:
+def _barrier_batch(size: int, inputs: Atoms, dims: Dims) -> Batched:
     x, token = inputs
     if dims[0] is None:
         return [optimization_barrier(x, token)], [None]
-    return [optimization_barrier(views.move_axis(x, dims[0], 0), token)], [0]
+    return [optimization_barrier(move_axis(x, dims[0], 0), token)], [0]
 
 
 def _barrier_samples() -> Iterable[Sample]:
@@ -308,15 +290,13 @@ def _barrier_samples() -> Iterable[Sample]:
 optimization_barrier = Primitive(
     name="optimization_barrier",
     family="view",
-    types=lambda x, token: _plain(x),
+    types=lambda x, token: plain(x),
     reference=lambda x, token: np.array(x),
     # Never affine: its readers must not read the operand directly.
     kernel=View(lambda x: None),
-    jvp=_mark_jvp,
-    transpose=_mark_transpose,
+    jvp=jvp_of_first(lambda t, token: t),
+    transpose=transposed_first(lambda ct, type, *token: ct),
     batch=_barrier_batch,
     samples=_barrier_samples,
     doc="The operand, which is read only after the second operand is computed.",
 )
-
-ROWS = (checkpoint, checkpoint_name, saveable, optimization_barrier)

@@ -5,6 +5,7 @@ Their rules refer to each other: the transpose of a slice is a pad.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,20 +14,24 @@ from arrayfn import dtypes
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom, Literal
 from arrayfn.ir.layout import Shape
-from arrayfn.primitives import conversion, families, reductions, views
+from arrayfn.primitives import conversion, emitters, families, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
     Array,
+    Atoms,
     AxisMap,
-    Dim,
+    Batched,
+    Dims,
     Linear,
-    Operand,
+    Operands,
     Primitive,
     Sample,
+    Tangents,
     Template,
     View,
 )
+from arrayfn.primitives.rules import batched_along, repeated, transposed_first
 
 
 def _sample(shape: Shape, seed: int = 21) -> Array:
@@ -90,8 +95,8 @@ slice_ = Primitive(
         )
     ),
     jvp=LINEAR,
-    transpose=views.transposed_alone(_slice_transpose),
-    batch=views.batched_along(
+    transpose=transposed_first(_slice_transpose),
+    batch=batched_along(
         lambda x, start, limit, strides: slice_(
             x,
             start=(0, *start),
@@ -106,6 +111,20 @@ slice_ = Primitive(
     ],
     doc="start to limit (exclusive) by strides, on every axis.",
 )
+
+
+def block(x: Atom, start: Sequence[int], limit: Sequence[int]) -> Atom:
+    """Neighbouring elements: ``start`` to ``limit`` (exclusive) on every axis."""
+    ones = (1,) * x.type.ndim
+    return slice_(x, start=tuple(start), limit=tuple(limit), strides=ones)
+
+
+def slice_along(x: Atom, axis: int, start: int, stop: int) -> Atom:
+    """Elements ``start`` to ``stop`` (exclusive) along one axis."""
+    begin, limit = [0] * x.type.ndim, list(x.type.shape)
+    begin[axis], limit[axis] = start, stop
+    return block(x, begin, limit)
+
 
 # pad
 
@@ -145,28 +164,20 @@ def _pad_reference(x: Array, value: Array, *, config: PadConfig) -> Array:
 
 
 def _pad_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    config: PadConfig,
-) -> list[Atom | None]:
+    primals: Atoms, outputs: Atoms, tangents: Tangents, *, config: PadConfig
+) -> Tangents:
     x, value = tangents
-    if x is None and value is None:
-        return [None]
     zero = conversion.literal(0, outputs[0].type.dtype)
     if x is None:
-        x = views.broadcast_literal(0, primals[0].type)
+        x = views.zeros(primals[0].type)
     return [pad(x, zero if value is None else value, config=config)]
 
 
 def _pad_transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], *, config: PadConfig
-) -> list[Atom | None]:
-    (ct,) = cotangents
-    x, value = inputs
-    if ct is None:
-        return [None, None]
+    cotangents: Tangents, inputs: Operands, *, config: PadConfig
+) -> Tangents:
+    (ct,), (x, value) = cotangents, inputs
+    assert ct is not None
     zero = conversion.literal(0, ct.type.dtype)
     inverse = tuple((-low, -high, 0) for low, high, _ in config)
     inner = pad(ct, zero, config=inverse)
@@ -178,16 +189,14 @@ def _pad_transpose(
     to_value = None
     if isinstance(value, Linear):
         axes = tuple(range(ct.type.ndim))
-        total = reductions.reduce_sum(ct, axes=axes)
-        to_value = e.sub(total, reductions.reduce_sum(inner, axes=axes))
+        total = emitters.reduce_sum(ct, axes=axes)
+        to_value = e.sub(total, emitters.reduce_sum(inner, axes=axes))
     return [to_x, to_value]
 
 
-def _pad_batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], *, config: PadConfig
-) -> tuple[list[Atom], list[Dim]]:
+def _pad_batch(size: int, inputs: Atoms, dims: Dims, *, config: PadConfig) -> Batched:
     x, value = inputs
-    x = views.batched(size, x, dims[0])
+    x = repeated(size, x, dims[0])
     if dims[1] is None:
         return [pad(x, value, config=((0, 0, 0), *config))], [0]
     # A mapped pad value: pad a mask too, and select.
@@ -249,45 +258,22 @@ def _concatenate_types(*operands: ArrayType, axis: int) -> ArrayType:
 
 
 def _concatenate_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    axis: int,
-) -> list[Atom | None]:
-    if all(t is None for t in tangents):
-        return [None]
-    parts = [
-        views.broadcast_literal(0, x.type) if t is None else t
-        for x, t in zip(primals, tangents, strict=True)
-    ]
+    primals: Atoms, outputs: Atoms, tangents: Tangents, *, axis: int
+) -> Tangents:
+    parts = views.dense(tangents, [x.type for x in primals])
     return [concatenate(*parts, axis=axis)]
 
 
 def _concatenate_transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], *, axis: int
-) -> list[Atom | None]:
+    cotangents: Tangents, inputs: Operands, *, axis: int
+) -> Tangents:
     (ct,) = cotangents
-    results: list[Atom | None] = []
-    begin = 0
-    for x in inputs:
-        end = begin + x.type.shape[axis]
-        if ct is None or not isinstance(x, Linear):
-            results.append(None)
-        else:
-            ndim = ct.type.ndim
-            start = tuple(begin if k == axis else 0 for k in range(ndim))
-            limit = tuple(end if k == axis else n for k, n in enumerate(ct.type.shape))
-            results.append(slice_(ct, start=start, limit=limit, strides=(1,) * ndim))
-        begin = end
-    return results
-
-
-def _concatenate_batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], *, axis: int
-) -> tuple[list[Atom], list[Dim]]:
-    parts = [views.batched(size, x, dim) for x, dim in zip(inputs, dims, strict=True)]
-    return [concatenate(*parts, axis=axis + 1)], [0]
+    assert ct is not None
+    ends = list(itertools.accumulate(x.type.shape[axis] for x in inputs))
+    return [
+        slice_along(ct, axis, begin, end) if isinstance(x, Linear) else None
+        for x, begin, end in zip(inputs, [0, *ends[:-1]], ends, strict=True)
+    ]
 
 
 concatenate = Primitive(
@@ -298,12 +284,10 @@ concatenate = Primitive(
     kernel=Template("concatenate"),
     jvp=_concatenate_jvp,
     transpose=_concatenate_transpose,
-    batch=_concatenate_batch,
+    batch=batched_along(lambda *xs, axis: concatenate(*xs, axis=axis + 1)),
     samples=lambda: [
         Sample((_sample((2, 3)), _sample((4, 3), 22)), {"axis": 0}),
         Sample((_sample((2, 3)), _sample((2, 1), 22), _sample((2, 2))), {"axis": 1}),
     ],
     doc="The operands joined along an axis.",
 )
-
-ROWS = (slice_, pad, concatenate)

@@ -6,8 +6,7 @@ real and then their imaginary parts, False before True.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -19,12 +18,16 @@ from arrayfn.primitives.base import (
     NOT_LINEAR,
     ZERO_TANGENT,
     Array,
-    Dim,
+    Atoms,
     JvpWithOutputs,
     Library,
     Primitive,
     Sample,
+    Tangents,
+    WithTangents,
 )
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import batched_along, jvp_alone
 from arrayfn.primitives.windows import Windows
 
 
@@ -63,24 +66,12 @@ def _ordered(x: Array) -> Array:
     return x.astype(dtypes.float32) if x.dtype == dtypes.bfloat16 else x
 
 
-def _sort_jvp(
-    primals: Sequence[Atom], tangents: Sequence[Atom | None]
-) -> tuple[list[Atom], list[Atom | None]]:
+def _sort_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
     # One argsort serves value and derivative.
     (x,), (t,) = primals, tangents
-    if t is None:
-        return [sort(x)], [None]
+    assert t is not None
     order = argsort(x)
     return [take_along_last(x, order)], [take_along_last(t, order)]
-
-
-def _batch_of(row: Any) -> Any:
-    def batch(
-        size: int, inputs: Sequence[Atom], dims: Sequence[Dim]
-    ) -> tuple[list[Atom], list[Dim]]:
-        return [row()(views.move_axis(inputs[0], dims[0] or 0, 0))], [0]
-
-    return batch
 
 
 def _samples() -> Iterable[Sample]:
@@ -101,7 +92,7 @@ sort = Primitive(
     kernel=Library("sort"),
     jvp=JvpWithOutputs(_sort_jvp),
     transpose=NOT_LINEAR,
-    batch=_batch_of(lambda: sort),
+    batch=batched_along(Emitter("sort")),
     samples=_samples,
     doc="The elements along the last axis, ascending; NaN last.",
 )
@@ -115,7 +106,7 @@ argsort = Primitive(
     kernel=Library("argsort"),
     jvp=ZERO_TANGENT,
     transpose=NOT_LINEAR,
-    batch=_batch_of(lambda: argsort),
+    batch=batched_along(Emitter("argsort")),
     samples=_samples,
     doc="The order that sorts along the last axis, as int64; stable.",
 )
@@ -142,24 +133,6 @@ def _top_k_reference(x: Array, *, k: int) -> tuple[Array, Array]:
     return np.take_along_axis(x, order, -1), order.astype(dtypes.int32)
 
 
-def _top_k_jvp(
-    primals: Sequence[Atom],
-    outputs: Sequence[Atom],
-    tangents: Sequence[Atom | None],
-    *,
-    k: int,
-) -> list[Atom | None]:
-    (t,) = tangents
-    return [None if t is None else take_along_last(t, outputs[1]), None]
-
-
-def _top_k_batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], *, k: int
-) -> tuple[list[Atom], list[Dim]]:
-    x = views.move_axis(inputs[0], dims[0] or 0, 0)
-    return list(top_k(x, k=k)), [0, 0]
-
-
 def _top_k_samples() -> Iterable[Sample]:
     for number, sample in enumerate(_samples()):
         (x,) = sample.inputs
@@ -173,12 +146,10 @@ top_k = Primitive(
     types=_top_k_types,
     reference=_top_k_reference,
     kernel=Library("top_k"),
-    jvp=_top_k_jvp,
+    jvp=jvp_alone(lambda x, y, positions, t, k: [take_along_last(t, positions), None]),
     transpose=NOT_LINEAR,
-    batch=_top_k_batch,
+    batch=batched_along(Emitter("top_k")),
     samples=_top_k_samples,
     doc="The k largest elements along the last axis, descending, and their positions. "
     "NaN counts as largest; equal elements keep their order.",
 )
-
-ROWS = (sort, argsort, top_k)

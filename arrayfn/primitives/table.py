@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Final
 
 from arrayfn.primitives import (
@@ -46,45 +47,54 @@ from arrayfn.primitives import (
 )
 from arrayfn.primitives.base import Primitive
 
-ROWS: Final[tuple[Primitive, ...]] = (
-    *elementwise.ROWS,
-    *discrete.ROWS,
-    *special.ROWS,
-    *complex_numbers.ROWS,
-    *conversion.ROWS,
-    *views.ROWS,
-    *slicing.ROWS,
-    *reductions.ROWS,
-    *cumulative.ROWS,
-    *indexing.ROWS,
-    *dynamic_slices.ROWS,
-    *bounds.ROWS,
-    *random_bits.ROWS,
-    *sorting.ROWS,
-    *fourier.ROWS,
-    *contraction.ROWS,
-    *linalg_triangular.ROWS,
-    *linalg_lu.ROWS,
-    *linalg_qr.ROWS,
-    *linalg_spectral.ROWS,
-    *linalg_svd.ROWS,
-    *linalg_schur.ROWS,
-    *windowed.ROWS,
-    *window_elements.ROWS,
-    *window_reductions.ROWS,
-    *convolution.ROWS,
-    *padded_convolution.ROWS,
-    *control_flow_cond.ROWS,
-    *control_flow_scan.ROWS,
-    *control_flow_while.ROWS,
-    *control_flow_while_linear.ROWS,
-    *calls.ROWS,
-    *custom_rules.ROWS,
-    *linear_solve.ROWS,
-    *callbacks.ROWS,
-    *collectives.ROWS,
-    *rematerialization.ROWS,
+_FAMILIES: Final[tuple[ModuleType, ...]] = (
+    elementwise,
+    discrete,
+    special,
+    complex_numbers,
+    conversion,
+    views,
+    slicing,
+    reductions,
+    cumulative,
+    indexing,
+    dynamic_slices,
+    bounds,
+    random_bits,
+    sorting,
+    fourier,
+    contraction,
+    linalg_triangular,
+    linalg_lu,
+    linalg_qr,
+    linalg_spectral,
+    linalg_svd,
+    linalg_schur,
+    windowed,
+    window_elements,
+    window_reductions,
+    convolution,
+    padded_convolution,
+    control_flow_cond,
+    control_flow_scan,
+    control_flow_while,
+    control_flow_while_linear,
+    calls,
+    custom_rules,
+    linear_solve,
+    callbacks,
+    collectives,
+    rematerialization,
 )
+
+
+def rows_of(*modules: ModuleType) -> tuple[Primitive, ...]:
+    """The primitives that ``modules`` define, or import, each once."""
+    names = [value for module in modules for value in vars(module).values()]
+    return tuple(dict.fromkeys(x for x in names if isinstance(x, Primitive)))
+
+
+ROWS: Final = rows_of(*_FAMILIES)
 TABLE: Final[dict[str, Primitive]] = {row.name: row for row in ROWS}
 emitters.define(TABLE)
 

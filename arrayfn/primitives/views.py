@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,15 +25,15 @@ from arrayfn.primitives.base import (
     ZERO_TANGENT,
     Array,
     AxisMap,
-    Dim,
-    Linear,
-    Operand,
+    Batched,
     Primitive,
     Sample,
+    Tangents,
     Template,
     View,
 )
-from arrayfn.primitives.emitters import move_axis
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import batched_along, shifted, transposed_first
 
 
 def broadcast_literal(value: float, type: ArrayType) -> Atom:
@@ -44,42 +44,21 @@ def broadcast_literal(value: float, type: ArrayType) -> Atom:
     return broadcast_in_dim(scalar, shape=type.shape, axes=())
 
 
-def batched(size: int, x: Atom, dim: Dim) -> Atom:
-    """``x`` mapped along axis 0; repeated if it is not mapped."""
-    if dim is not None:
-        return move_axis(x, dim, 0)
-    shape = (size, *x.type.shape)
-    return broadcast_in_dim(x, shape=shape, axes=tuple(range(1, len(shape))))
+def unchanged(x: ArrayType) -> tuple[AxisMap, ...]:
+    """The AxisMaps of a view of all elements in their order."""
+    return tuple(AxisMap(axis) for axis in range(x.ndim))
 
 
-def transposed_alone(rule: Callable[..., Atom]) -> Callable[..., list[Atom | None]]:
-    """The transpose rule of one linear input by ``rule(cotangent, type, **params)``."""
-
-    def transpose_rule(
-        cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
-    ) -> list[Atom | None]:
-        (ct,) = cotangents
-        operand = inputs[0]
-        if ct is None or not isinstance(operand, Linear):
-            return [None] * len(inputs)
-        return [rule(ct, operand.type, **params)]
-
-    return transpose_rule
+def zeros(type: ArrayType) -> Atom:
+    """An array of zeros."""
+    return broadcast_literal(0, type)
 
 
-def batched_along(
-    rule: Callable[..., Atom],
-) -> Callable[..., tuple[list[Atom], list[Dim]]]:
-    """The batching rule from ``rule(x mapped along axis 0, **params)``."""
-
-    def batch_rule(
-        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-    ) -> tuple[list[Atom], list[Dim]]:
-        x, dim = inputs[0], dims[0]
-        assert dim is not None
-        return [rule(move_axis(x, dim, 0), **params)], [0]
-
-    return batch_rule
+def dense(tangents: Tangents, types: Iterable[ArrayType]) -> list[Atom]:
+    """``tangents`` of arrays of these types, with zeros for None."""
+    return [
+        zeros(type) if t is None else t for t, type in zip(tangents, types, strict=True)
+    ]
 
 
 def _sample(shape: Shape, seed: int = 21, dtype: DType = dtypes.float32) -> Array:
@@ -112,13 +91,11 @@ transpose = Primitive(
     reference=lambda x, permutation: x.transpose(permutation),
     kernel=View(_transpose_axes),
     jvp=LINEAR,
-    transpose=transposed_alone(
+    transpose=transposed_first(
         lambda ct, type, permutation: transpose(ct, permutation=_inverse(permutation))
     ),
     batch=batched_along(
-        lambda x, permutation: transpose(
-            x, permutation=(0, *(axis + 1 for axis in permutation))
-        )
+        lambda x, permutation: transpose(x, permutation=(0, *shifted(permutation)))
     ),
     samples=lambda: [
         Sample((_sample((2, 3, 4)),), {"permutation": (2, 0, 1)}),
@@ -187,12 +164,12 @@ broadcast_in_dim = Primitive(
     reference=_broadcast_reference,
     kernel=View(_broadcast_axes),
     jvp=LINEAR,
-    transpose=transposed_alone(_broadcast_transpose),
+    transpose=transposed_first(_broadcast_transpose),
     batch=batched_along(
         lambda x, shape, axes: broadcast_in_dim(
             x,
             shape=(x.type.shape[0], *shape),
-            axes=(0, *(axis + 1 for axis in axes)),
+            axes=(0, *shifted(axes)),
         )
     ),
     samples=lambda: [
@@ -230,7 +207,7 @@ reshape = Primitive(
     reference=lambda x, shape: x.reshape(shape),
     kernel=View(_reshape_axes),
     jvp=LINEAR,
-    transpose=transposed_alone(lambda ct, type, shape: reshape(ct, shape=type.shape)),
+    transpose=transposed_first(lambda ct, type, shape: reshape(ct, shape=type.shape)),
     batch=batched_along(lambda x, shape: reshape(x, shape=(x.type.shape[0], *shape))),
     samples=lambda: [
         Sample((_sample((3, 4)),), {"shape": (2, 6)}),
@@ -261,8 +238,8 @@ rev = Primitive(
         )
     ),
     jvp=LINEAR,
-    transpose=transposed_alone(lambda ct, type, axes: rev(ct, axes=axes)),
-    batch=batched_along(lambda x, axes: rev(x, axes=tuple(axis + 1 for axis in axes))),
+    transpose=transposed_first(lambda ct, type, axes: rev(ct, axes=axes)),
+    batch=batched_along(lambda x, axes: rev(x, axes=shifted(axes))),
     samples=lambda: [Sample((_sample((3, 4)),), {"axes": (1,)})],
     doc="Elements in reverse order along some axes.",
 )
@@ -286,7 +263,7 @@ def _iota_reference(*, shape: Shape, axis: int, dtype: DType) -> Array:
     return np.broadcast_to(count.reshape(kept), shape)
 
 
-def _iota_batch(*args: Any, **params: Any) -> tuple[list[Atom], list[Dim]]:
+def _iota_batch(*args: Any, **params: Any) -> Batched:
     raise ArgumentError("iota has no operand that could be mapped")
 
 
@@ -321,10 +298,10 @@ relayout = Primitive(
     family="structure",
     types=_relayout_types,
     reference=lambda x, layout: np.array(x, order=layout),
-    kernel=View(lambda x, layout: tuple(AxisMap(axis) for axis in range(x.ndim))),
+    kernel=View(lambda x, layout: unchanged(x)),
     jvp=LINEAR,
-    transpose=transposed_alone(lambda ct, type, layout: ct),
-    batch=batched_along(lambda x, layout: relayout(x, layout="C")),
+    transpose=transposed_first(lambda ct, type, layout: ct),
+    batch=batched_along(Emitter("relayout")),
     samples=lambda: [Sample((_sample((3, 4)),), {"layout": "C"})],
     doc="A row-major copy: layout 'C'.",
 )
@@ -334,23 +311,12 @@ stop_gradient = Primitive(
     family="view",
     types=lambda x: ArrayType(x.shape, x.dtype, weak=x.weak),
     reference=np.array,
-    kernel=View(lambda x: tuple(AxisMap(axis) for axis in range(x.ndim))),
+    kernel=View(unchanged),
     jvp=ZERO_TANGENT,
     transpose=NOT_LINEAR,
-    batch=batched_along(lambda x, **_: stop_gradient(x)),
+    batch=batched_along(Emitter("stop_gradient")),
     samples=lambda: [
         Sample((_sample((3, 4), 23, d),), {}, ()) for d in dtypes.SHORT_NAMES
     ],
     doc="The operand, treated as a constant by derivatives.",
-)
-
-
-ROWS: Iterable[Primitive] = (
-    transpose,
-    broadcast_in_dim,
-    reshape,
-    rev,
-    iota,
-    relayout,
-    stop_gradient,
 )

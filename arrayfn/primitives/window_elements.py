@@ -22,28 +22,27 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     Array,
     Composition,
-    Dim,
-    Linear,
-    Operand,
     Primitive,
     Sample,
     Tolerance,
 )
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import jvp_of_first, transposed_first
 from arrayfn.primitives.windowed import (
     BORDERED,
     GEOMETRIES,
     SlidingWindows,
+    batched_windows,
     count_along,
     positions_of,
 )
 from arrayfn.primitives.windows import Windows
 
 _MAX_PHASES: Final = 16
-_NUMBERS: Final = dtypes.ALL - {dtypes.bool_}
 
 
 def _check(name: str, x: ArrayType, positions: ArrayType, windows: Shape) -> None:
-    if x.dtype not in _NUMBERS:
+    if x.dtype not in dtypes.NUMBERS:
         raise DTypeError(f"{name} is not defined for {x}")
     if positions.dtype != dtypes.int32 or positions.shape != windows:
         raise ShapeError(
@@ -69,15 +68,6 @@ def _places(positions: Atom, geometry: SlidingWindows) -> tuple[Atom, Windows]:
     return positions_of(coordinates), where
 
 
-def _mapped(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim]
-) -> tuple[Atom, Atom]:
-    x, positions = (
-        views.batched(size, v, dim) for v, dim in zip(inputs, dims, strict=True)
-    )
-    return x, positions
-
-
 # window_take
 
 
@@ -99,7 +89,7 @@ def _take_reference(x: Array, positions: Array, **params: Any) -> Array:
 
 def _take_expand(x: Atom, positions: Atom, **params: Any) -> Atom:
     if not positions.type.size:
-        return views.broadcast_literal(0, x.type.with_shape(positions.type.shape))
+        return views.zeros(x.type.with_shape(positions.type.shape))
     geometry = SlidingWindows(**params)
     if not geometry.axes:
         return x  # each window is an element
@@ -110,29 +100,6 @@ def _take_expand(x: Atom, positions: Atom, **params: Any) -> Atom:
     sizes = (1,) * x.type.ndim
     options = {"sizes": sizes, "mode": "promise_in_bounds", "fill_value": None}
     return indexing.gather(x, coordinates, **where.params(), **options)
-
-
-def _take(x: Atom, positions: Atom, **params: Any) -> Atom:
-    return window_take(x, positions, **params)
-
-
-def _take_transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
-) -> list[Atom | None]:
-    (ct,), (x, positions) = cotangents, inputs
-    if ct is None or not isinstance(x, Linear):
-        return [None, None]
-    assert not isinstance(positions, Linear)
-    extents = tuple(x.type.shape[axis] for axis in params["axes"])
-    return [window_put(ct, positions, **params, extents=extents), None]
-
-
-def _take_batch(
-    size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-) -> tuple[list[Atom], list[Dim]]:
-    geometry = SlidingWindows(**params).shifted()
-    x, positions = _mapped(size, inputs, dims)
-    return [window_take(x, positions, **geometry.params())], [0]
 
 
 def _positions(shape: Shape, geometry: SlidingWindows, seed: int) -> Array:
@@ -157,9 +124,16 @@ window_take = Primitive(
     types=_take_types,
     reference=_take_reference,
     kernel=Composition(_take_expand),
-    jvp=families.jvp_of_first(_take),
-    transpose=_take_transpose,
-    batch=_take_batch,
+    jvp=jvp_of_first(Emitter("window_take")),
+    transpose=transposed_first(
+        lambda ct, type, positions, **params: window_put(
+            ct,
+            positions,
+            **params,
+            extents=tuple(type.shape[axis] for axis in params["axes"]),
+        )
+    ),
+    batch=batched_windows("window_take"),
     samples=_take_samples,
     doc="The element of each window at its position.",
 )
@@ -213,19 +187,15 @@ def _put_expand(
     type = _put_types(values.type, positions.type, extents=extents, **params)
     geometry = SlidingWindows(**params)
     whole = geometry.whole(type.shape)
-    zeros = views.broadcast_literal(0, type.with_shape(whole))
+    zeros = views.zeros(type.with_shape(whole))
     if not positions.type.size:
-        return views.broadcast_literal(0, type)
+        return views.zeros(type)
     if not geometry.axes:
         return values  # each window is an element
     coordinates, where = _places(positions, geometry)
     options = {"mode": "drop", "unique_indices": False}
     made = indexing.scatter_add(zeros, coordinates, values, **where.params(), **options)
-    if not geometry.padding:
-        return made
-    start = tuple(low for low, _, _ in geometry.config(type.ndim))
-    limit = tuple(a + n for a, n in zip(start, type.shape, strict=True))
-    return slicing.slice_(made, start=start, limit=limit, strides=(1,) * type.ndim)
+    return geometry.unpadded(made, type.shape)
 
 
 def put_in_phases(
@@ -265,8 +235,7 @@ def put_in_phases(
         for axis, before, count, n in zip(axes, reach, counts, back, strict=True):
             start[axis] = before - n
             limit[axis] = start[axis] + count
-        ones = (1,) * type.ndim
-        return slicing.slice_(x, start=tuple(start), limit=tuple(limit), strides=ones)
+        return slicing.block(x, start, limit)
 
     def phase(position_in_window: Sequence[int]) -> Atom:
         total: Atom | None = None
@@ -286,15 +255,14 @@ def put_in_phases(
             total = term if total is None else e.add(total, term)
         if total is None:
             shape = at(known, [0] * len(axes)).type.shape
-            total = views.broadcast_literal(0, ArrayType(shape, wide))
+            total = views.zeros(ArrayType(shape, wide))
         return conversion.convert(total, type.dtype)
 
     made = _interleaved(phase, axes, strides)
     limit = type.shape
     if made.type.shape == limit:
         return made
-    ones = (1,) * type.ndim
-    return slicing.slice_(made, start=(0,) * type.ndim, limit=limit, strides=ones)
+    return slicing.block(made, (0,) * type.ndim, limit)
 
 
 def _interleaved(
@@ -323,37 +291,6 @@ def _interleaved(
     return views.reshape(turned, shape=tuple(merged))
 
 
-def _put(x: Atom, positions: Atom, **params: Any) -> Atom:
-    return window_put(x, positions, **params)
-
-
-def _put_transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
-    *,
-    extents: Shape,
-    **params: Any,
-) -> list[Atom | None]:
-    (ct,), (values, positions) = cotangents, inputs
-    if ct is None or not isinstance(values, Linear):
-        return [None, None]
-    assert not isinstance(positions, Linear)
-    return [window_take(ct, positions, **params), None]
-
-
-def _put_batch(
-    size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
-    *,
-    extents: Shape,
-    **params: Any,
-) -> tuple[list[Atom], list[Dim]]:
-    geometry = SlidingWindows(**params).shifted()
-    values, positions = _mapped(size, inputs, dims)
-    return [window_put(values, positions, **geometry.params(), extents=extents)], [0]
-
-
 def _put_samples() -> Iterable[Sample]:
     for k, dtype in enumerate((dtypes.float32, dtypes.float64, dtypes.bfloat16)):
         shape, geometry = GEOMETRIES[k % 2]
@@ -374,12 +311,14 @@ window_put = Primitive(
     types=_put_types,
     reference=_put_reference,
     kernel=Composition(_put_expand),
-    jvp=families.jvp_of_first(_put),
-    transpose=_put_transpose,
-    batch=_put_batch,
+    jvp=jvp_of_first(Emitter("window_put")),
+    transpose=transposed_first(
+        lambda ct, type, positions, extents, **params: window_take(
+            ct, positions, **params
+        )
+    ),
+    batch=batched_windows("window_put"),
     samples=_put_samples,
     tolerance=Tolerance(float32=4e-6, float64=1e-14),
     doc="Adds each window's value to zeros, at its position.",
 )
-
-ROWS = (window_take, window_put)

@@ -33,19 +33,20 @@ from arrayfn.primitives.base import (
     ZERO_TANGENT,
     Array,
     Composition,
-    Dim,
-    Linear,
-    Operand,
+    JvpRule,
     Primitive,
     Reduction,
     Sample,
     Tolerance,
 )
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import jvp_alone, transposed_first
 from arrayfn.primitives.window_elements import window_take
 from arrayfn.primitives.windowed import (
     BORDERED,
     GEOMETRIES,
     SlidingWindows,
+    batched_windows,
     sliding_windows,
     spread_config,
 )
@@ -55,7 +56,7 @@ UNROLLED: Final = 32
 
 
 def _reduce_expansion(
-    combine: Callable[..., Any], reduction: Callable[[], Primitive]
+    combine: Callable[..., Any], reduction: Primitive
 ) -> Callable[..., Atom]:
     """The reduction of windows as a combination of slices."""
 
@@ -63,12 +64,12 @@ def _reduce_expansion(
         geometry = SlidingWindows(**params)
         shape = geometry.shape(x.type.shape)
         if 0 in shape:
-            return views.broadcast_literal(0, x.type.with_shape(shape))
-        x, geometry = _padded(x, geometry, reduction())
+            return views.zeros(x.type.with_shape(shape))
+        x, geometry = _padded(x, geometry, reduction)
         if math.prod(geometry.sizes) <= UNROLLED:
             return _folded(combine, geometry.taps(x))
         if geometry.strides == geometry.sizes and set(geometry.dilations) == {1}:
-            return _blocks(reduction(), x, geometry)
+            return _blocks(reduction, x, geometry)
         # One axis after the other; an axis that is done has windows of extent 1.
         parts = zip(*geometry.params().values(), strict=True)
         for axis, size, stride, dilation in parts:
@@ -123,11 +124,8 @@ def _blocks(reduction: Primitive, x: Atom, geometry: SlidingWindows) -> Atom:
             shape.append(sizes[axis])
         else:
             shape.append(n)
-    ndim = x.type.ndim
     if tuple(limit) != x.type.shape:
-        x = slicing.slice_(
-            x, start=(0,) * ndim, limit=tuple(limit), strides=(1,) * ndim
-        )
+        x = slicing.block(x, (0,) * x.type.ndim, limit)
     return reduction(views.reshape(x, shape=tuple(shape)), axes=tuple(inner))
 
 
@@ -144,42 +142,25 @@ def _along_axis(
     powers, power, covered = x, 1, 0
     while True:
         if size & power:
-            part = _range(powers, axis, covered * step, count)
+            begin = covered * step
+            part = slicing.slice_along(powers, axis, begin, begin + count)
             total = part if total is None else combine(total, part)
             covered += power
         if covered == size:
             break
         have = powers.type.shape[axis] - power * step
         powers = combine(
-            _range(powers, axis, 0, have), _range(powers, axis, power * step, have)
+            slicing.slice_along(powers, axis, 0, have),
+            slicing.slice_along(powers, axis, power * step, power * step + have),
         )
         power *= 2
     assert total is not None
     return SlidingWindows((axis,), (1,), (stride,), (1,)).tap(total, (0,))
 
 
-def _range(x: Atom, axis: int, start: int, count: int) -> Atom:
-    """``count`` elements along ``axis`` from ``start`` on."""
-    begin = tuple(start if k == axis else 0 for k in range(x.type.ndim))
-    limit = tuple(start + count if k == axis else n for k, n in enumerate(x.type.shape))
-    return slicing.slice_(x, start=begin, limit=limit, strides=(1,) * x.type.ndim)
-
-
-def _batch_of(row: Callable[[], Primitive]) -> Any:
-    """The batching rule of ``row``: the same windows after the mapped axis."""
-
-    def batch(
-        size: int, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
-    ) -> tuple[list[Atom], list[Dim]]:
-        x = views.move_axis(inputs[0], dims[0] or 0, 0)
-        return [row()(x, **SlidingWindows(**params).shifted().params())], [0]
-
-    return batch
-
-
 def _reduce_row(
     name: str,
-    reduction: Callable[[], Primitive],
+    reduction: Primitive,
     combine: Callable[..., Any],
     *,
     accepts: frozenset[DType],
@@ -196,9 +177,9 @@ def _reduce_row(
 
     def reference(x: Array, **params: Any) -> Array:
         geometry = SlidingWindows(**params)
-        windows = geometry.inside().of(_with_border(x, geometry, reduction()))
+        windows = geometry.inside().of(_with_border(x, geometry, reduction))
         axes = tuple(range(x.ndim, windows.ndim))
-        return reduction().reference(windows, axes=axes)
+        return reduction.reference(windows, axes=axes)
 
     def samples() -> Iterable[Sample]:
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in accepts):
@@ -213,7 +194,7 @@ def _reduce_row(
         ):
             yield Sample((x,), geometry.params())
 
-    row = Primitive(
+    return Primitive(
         name=name,
         family="windowed",
         types=types,
@@ -221,83 +202,61 @@ def _reduce_row(
         kernel=Composition(_reduce_expansion(combine, reduction)),
         jvp=jvp,
         transpose=transpose,
-        batch=_batch_of(lambda: row),
+        batch=batched_windows(name),
         samples=samples,
         tolerance=Tolerance(float32=4e-6, float64=1e-14),
         doc=doc,
     )
-    return row
 
 
-def _sum_transpose(
-    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
-) -> list[Atom | None]:
-    (ct,), (x,) = cotangents, inputs
-    if ct is None or not isinstance(x, Linear):
-        return [None]
+def _sum_transpose(ct: Atom, type: ArrayType, **params: Any) -> Atom:
     if not ct.type.size:
-        return [views.broadcast_literal(0, x.type)]
+        return views.zeros(type)
     geometry = SlidingWindows(**params)
-    counts, whole = geometry.count(x.type.shape), geometry.whole(x.type.shape)
-    config = spread_config(x.type.ndim, geometry, whole, counts)
+    counts, whole = geometry.count(type.shape), geometry.whole(type.shape)
+    config = spread_config(type.ndim, geometry, whole, counts)
     spread = slicing.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
     ones = (1,) * len(counts)
     by_element = SlidingWindows(geometry.axes, geometry.sizes, ones, geometry.dilations)
     made = reduce_window_sum(spread, **by_element.params())
-    if not geometry.padding:
-        return [made]
-    start = tuple(low for low, _, _ in geometry.config(x.type.ndim))
-    limit = tuple(a + n for a, n in zip(start, x.type.shape, strict=True))
-    ones = (1,) * x.type.ndim
-    return [slicing.slice_(made, start=start, limit=limit, strides=ones)]
+    return geometry.unpadded(made, type.shape)
 
 
-def _extremum_jvp(position: Callable[[], Primitive]) -> Callable[..., Any]:
+def _extremum_jvp(position: Emitter) -> JvpRule:
     """The first element that equals the extremum gets the derivative."""
 
-    def rule(
-        primals: Sequence[Atom],
-        outputs: Sequence[Atom],
-        tangents: Sequence[Atom | None],
-        **params: Any,
-    ) -> list[Atom | None]:
-        (x,), (t,) = primals, tangents
-        if t is None:
+    def rule(x: Atom, y: Atom, t: Atom, **params: Any) -> list[Atom | None]:
+        if not y.type.size:
             return [None]
-        if not outputs[0].type.size:
-            return [None]
-        return [window_take(t, position()(x, **params), **params)]
+        return [window_take(t, position(x, **params), **params)]
 
-    return rule
+    return jvp_alone(rule)
 
-
-_NUMBERS = dtypes.ALL - {dtypes.bool_}
-_ORDERED = _NUMBERS - dtypes.COMPLEX
 
 reduce_window_sum = _reduce_row(
     "reduce_window_sum",
-    lambda: reductions.reduce_sum,
+    reductions.reduce_sum,
     e.add,
-    accepts=_NUMBERS,
+    accepts=dtypes.NUMBERS,
     jvp=LINEAR,
-    transpose=_sum_transpose,
+    transpose=transposed_first(_sum_transpose),
     doc="The sum of each window.",
 )
 reduce_window_max = _reduce_row(
     "reduce_window_max",
-    lambda: reductions.reduce_max,
+    reductions.reduce_max,
     e.maximum,
-    accepts=_ORDERED,
-    jvp=_extremum_jvp(lambda: window_argmax),
+    accepts=dtypes.REALS,
+    jvp=_extremum_jvp(Emitter("window_argmax")),
     doc="The maximum of each window, NaN if it has one; the first of equal elements "
     "gets the derivative.",
 )
 reduce_window_min = _reduce_row(
     "reduce_window_min",
-    lambda: reductions.reduce_min,
+    reductions.reduce_min,
     e.minimum,
-    accepts=_ORDERED,
-    jvp=_extremum_jvp(lambda: window_argmin),
+    accepts=dtypes.REALS,
+    jvp=_extremum_jvp(Emitter("window_argmin")),
     doc="The minimum of each window, NaN if it has one; the first of equal elements "
     "gets the derivative.",
 )
@@ -311,10 +270,10 @@ def _position_row(
     reference: Callable[..., Array],
     beyond: Callable[..., Any],
     whole: Primitive,
-    extremum: Callable[[], Primitive],
+    extremum: Primitive,
 ) -> Primitive:
     def types(x: ArrayType, **params: Any) -> ArrayType:
-        if x.dtype not in _ORDERED:
+        if x.dtype not in dtypes.REALS:
             raise DTypeError(f"{name} is not defined for {x}")
         geometry = SlidingWindows(**params)
         geometry.check(name, x)
@@ -323,7 +282,7 @@ def _position_row(
     def positions(x: Array, **params: Any) -> Array:
         geometry = SlidingWindows(**params)
         wide = x.astype(dtypes.compute_dtype(x.dtype))
-        windows = geometry.inside().of(_with_border(wide, geometry, extremum()))
+        windows = geometry.inside().of(_with_border(wide, geometry, extremum))
         flat = windows.reshape(*geometry.shape(x.shape), math.prod(geometry.sizes))
         return np.asarray(reference(flat, axis=-1)).astype(dtypes.int32)
 
@@ -332,8 +291,8 @@ def _position_row(
         shape = geometry.shape(x.type.shape)
         count = math.prod(geometry.sizes)
         if 0 in shape:
-            return views.broadcast_literal(0, ArrayType(shape, dtypes.int32))
-        x, geometry = _padded(x, geometry, extremum())
+            return views.zeros(ArrayType(shape, dtypes.int32))
+        x, geometry = _padded(x, geometry, extremum)
         if count > UNROLLED:
             order = tuple(range(len(shape) + len(geometry.axes)))
             windows = sliding_windows(x, **geometry.params(), order=order)
@@ -343,7 +302,7 @@ def _position_row(
 
     def _first(taps: Sequence[Atom], shape: Shape) -> Atom:
         best = taps[0]
-        position = views.broadcast_literal(0, ArrayType(shape, dtypes.int32))
+        position = views.zeros(ArrayType(shape, dtypes.int32))
         for number, tap in enumerate(taps[1:], 1):
             better = beyond(tap, best)
             if tap.type.dtype in dtypes.FLOATS:
@@ -358,7 +317,7 @@ def _position_row(
 
     def samples() -> Iterable[Sample]:
         for position, dtype in enumerate(
-            d for d in dtypes.SHORT_NAMES if d in _ORDERED
+            d for d in dtypes.SHORT_NAMES if d in dtypes.REALS
         ):
             shape, geometry = GEOMETRIES[position % 2]
             x = families.random_array(dtype, shape, 66 + position, -2.0, 2.0)
@@ -367,7 +326,7 @@ def _position_row(
         yield Sample((x,), SlidingWindows((0,), (37,), (2,), (1,)).params())
         yield Sample((x,), BORDERED.params())
 
-    row = Primitive(
+    return Primitive(
         name=name,
         family="windowed",
         types=types,
@@ -375,12 +334,11 @@ def _position_row(
         kernel=Composition(expand),
         jvp=ZERO_TANGENT,
         transpose=NOT_LINEAR,
-        batch=_batch_of(lambda: row),
+        batch=batched_windows(name),
         samples=samples,
         doc="The row-major position of the first extremum in each window, or of its "
         "first NaN.",
     )
-    return row
 
 
 window_argmax = _position_row(
@@ -388,14 +346,14 @@ window_argmax = _position_row(
     np.argmax,
     discrete.gt,
     reductions.argmax,
-    lambda: reductions.reduce_max,
+    reductions.reduce_max,
 )
 window_argmin = _position_row(
     "window_argmin",
     np.argmin,
     discrete.lt,
     reductions.argmin,
-    lambda: reductions.reduce_min,
+    reductions.reduce_min,
 )
 
 
@@ -409,12 +367,3 @@ def identity_of(row: Primitive, dtype: DType) -> PythonScalar:
         "window_argmin": reductions.reduce_min,
     }[row.name]
     return _identity(reduction, dtype)
-
-
-ROWS = (
-    reduce_window_sum,
-    reduce_window_max,
-    reduce_window_min,
-    window_argmax,
-    window_argmin,
-)

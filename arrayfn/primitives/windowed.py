@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -26,13 +26,13 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
     Array,
-    Dim,
-    Linear,
-    Operand,
+    BatchRule,
     Primitive,
     Sample,
     Template,
 )
+from arrayfn.primitives.emitters import Emitter
+from arrayfn.primitives.rules import batched_along, shifted, transposed_first
 from arrayfn.primitives.windows import Windows
 
 Axes = tuple[int, ...]
@@ -60,7 +60,7 @@ class SlidingWindows:
 
     def shifted(self) -> SlidingWindows:
         """The windows after a new mapped axis 0."""
-        return replace(self, axes=tuple(axis + 1 for axis in self.axes))
+        return replace(self, axes=shifted(self.axes))
 
     def inside(self) -> SlidingWindows:
         """The windows of the padded operand."""
@@ -77,6 +77,14 @@ class SlidingWindows:
             n + low + high
             for n, (low, high, _) in zip(shape, self.config(len(shape)), strict=True)
         )
+
+    def unpadded(self, x: Atom, shape: Shape) -> Atom:
+        """``x``, which includes the padding, without it: an array of ``shape``."""
+        if not self.padding:
+            return x
+        start = [low for low, _, _ in self.config(len(shape))]
+        limit = [low + n for low, n in zip(start, shape, strict=True)]
+        return slicing.block(x, start, limit)
 
     def check(self, name: str, x: ArrayType) -> None:
         """Raise ShapeError unless these are windows of ``x``."""
@@ -147,6 +155,18 @@ class SlidingWindows:
         )
 
 
+def batched_windows(name: str) -> BatchRule:
+    """The batching rule of primitive ``name``: its windows after the mapped axis."""
+    row = Emitter(name)
+    own = {field.name for field in fields(SlidingWindows)}
+
+    def rule(*operands: Atom, **params: Any) -> Atom:
+        windows = SlidingWindows(**{k: v for k, v in params.items() if k in own})
+        return row(*operands, **params | windows.shifted().params())
+
+    return batched_along(rule)
+
+
 def spread_config(
     ndim: int, geometry: SlidingWindows, shape: Shape, counts: Shape
 ) -> slicing.PadConfig:
@@ -189,19 +209,6 @@ def _windows_reference(x: Array, *, order: Axes, **params: Any) -> Array:
     return SlidingWindows(**params).of(x).transpose(order)
 
 
-def _windows_transpose(
-    cotangents: Sequence[Atom | None],
-    inputs: Sequence[Operand],
-    *,
-    order: Axes,
-    **params: Any,
-) -> list[Atom | None]:
-    (ct,), (x,) = cotangents, inputs
-    if ct is None or not isinstance(x, Linear):
-        return [None]
-    return [overlap_add(ct, x.type, SlidingWindows(**params), order)]
-
-
 def overlap_add(
     windows: Atom, x: ArrayType, geometry: SlidingWindows, order: Axes
 ) -> Atom:
@@ -227,7 +234,7 @@ def overlap_add(
         for k in range(len(counts))
     ]
     where = Windows(tuple(range(len(kept))), geometry.axes, geometry.axes)
-    zeros = views.broadcast_literal(0, x)
+    zeros = views.zeros(x)
     options = {"mode": "drop", "unique_indices": False}
     return indexing.scatter_add(
         zeros, positions_of(components), windows, **where.params(), **options
@@ -264,20 +271,6 @@ def positions_of(components: Sequence[Atom]) -> Atom:
     return parts[0] if len(parts) == 1 else slicing.concatenate(*parts, axis=len(axes))
 
 
-def _windows_batch(
-    size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
-    *,
-    order: Axes,
-    **params: Any,
-) -> tuple[list[Atom], list[Dim]]:
-    x = views.move_axis(inputs[0], dims[0] or 0, 0)
-    geometry = SlidingWindows(**params).shifted()
-    order = (0, *(axis + 1 for axis in order))
-    return [sliding_windows(x, **geometry.params(), order=order)], [0]
-
-
 def _windows_samples() -> Iterable[Sample]:
     for position, dtype in enumerate(dtypes.SHORT_NAMES):
         shape, geometry = GEOMETRIES[position % 2]
@@ -295,11 +288,17 @@ sliding_windows = Primitive(
     reference=_windows_reference,
     kernel=Template("sliding_windows"),
     jvp=LINEAR,
-    transpose=_windows_transpose,
-    batch=_windows_batch,
+    transpose=transposed_first(
+        lambda ct, type, order, **params: overlap_add(
+            ct, type, SlidingWindows(**params), order
+        )
+    ),
+    batch=batched_along(
+        lambda x, order, **params: sliding_windows(
+            x, **SlidingWindows(**params).shifted().params(), order=(0, *shifted(order))
+        )
+    ),
     samples=_windows_samples,
     doc="All sliding windows. The axes are the operand's, with the number of windows, "
     "then one axis per window axis; output axis i is number order[i] of these.",
 )
-
-ROWS = (sliding_windows,)

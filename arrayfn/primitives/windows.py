@@ -19,6 +19,7 @@ from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType
 from arrayfn.ir.layout import RowMajor, Shape
 from arrayfn.primitives.base import Array
+from arrayfn.primitives.rules import shifted
 
 Axes = tuple[int, ...]
 
@@ -73,27 +74,27 @@ class Windows:
     def mapped_together(self) -> Windows:
         """The params with a mapped axis 0 in operand, indices and windows."""
         return Windows(
-            _shift(self.window_axes),
-            _shift(self.collapsed_axes),
-            _shift(self.indexed_axes),
-            ((0, *_shift(self.batch[0])), (0, *_shift(self.batch[1]))),
+            shifted(self.window_axes),
+            shifted(self.collapsed_axes),
+            shifted(self.indexed_axes),
+            ((0, *shifted(self.batch[0])), (0, *shifted(self.batch[1]))),
         )
 
     def mapped_operand(self) -> Windows:
         """The params with a mapped axis 0 in operand and windows, as a window axis."""
         return Windows(
-            (0, *_shift(self.window_axes)),
-            _shift(self.collapsed_axes),
-            _shift(self.indexed_axes),
-            (_shift(self.batch[0]), self.batch[1]),
+            (0, *shifted(self.window_axes)),
+            shifted(self.collapsed_axes),
+            shifted(self.indexed_axes),
+            (shifted(self.batch[0]), self.batch[1]),
         )
 
     def mapped_indices(self) -> Windows:
         """The params with a mapped axis 0 in indices and windows."""
         return replace(
             self,
-            window_axes=_shift(self.window_axes),
-            batch=(self.batch[0], _shift(self.batch[1])),
+            window_axes=shifted(self.window_axes),
+            batch=(self.batch[0], shifted(self.batch[1])),
         )
 
     def check(
@@ -197,10 +198,6 @@ def check_mode(name: str, mode: str, modes: Sequence[str]) -> None:
     """Raise ArgumentError unless ``mode`` is one of ``modes``."""
     if mode not in modes:
         raise ArgumentError(f"{name}: mode is one of {', '.join(modes)}, not {mode!r}")
-
-
-def _shift(axes: Axes) -> Axes:
-    return tuple(axis + 1 for axis in axes)
 
 
 def _check_axes(name: str, word: str, axes: Axes, ndim: int) -> None:

@@ -54,7 +54,7 @@ from arrayfn.backends.reference.wide import wide_array, widened
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError
 from arrayfn.ir import Equation, Program
-from arrayfn.lowering.halves import EXACT, JUMPS
+from arrayfn.lowering.half_rounding import EXACT, JUMPS
 from arrayfn.primitives.base import Primitive, Tolerance
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.indexing import scatter_add

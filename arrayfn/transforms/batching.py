@@ -9,7 +9,7 @@ from typing import Any
 from arrayfn.errors import ArrayfnError, located
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rename
-from arrayfn.primitives import views
+from arrayfn.primitives import emitters
 from arrayfn.primitives.base import (
     THROUGH_BODY,
     ByAxis,
@@ -19,6 +19,7 @@ from arrayfn.primitives.base import (
     OverPrograms,
     Primitive,
 )
+from arrayfn.primitives.rules import all_of, in_front, repeated
 
 
 def batch(
@@ -93,7 +94,7 @@ def move_mapped_axis(size: int, x: Atom, dim: Dim, wanted: Dim) -> Atom:
     """``x``, mapped along ``dim``, with its mapped axis moved to ``wanted``."""
     if wanted is None:
         return x
-    return views.move_axis(views.batched(size, x, dim), 0, wanted)
+    return emitters.move_axis(repeated(size, x, dim), 0, wanted)
 
 
 def _emit_batched(
@@ -132,17 +133,13 @@ def _apply_rule(
         body: Program = equation.params["body"]
         params: dict[str, Any] = dict(equation.params)
         if "static" in params:  # an operator; a kernel may compute the mapped one
-            operands = [
-                x if dim is None else views.move_axis(x, dim, 0)
-                for x, dim in zip(operands, dims, strict=True)
-            ]
+            operands = in_front(operands, dims)
             dims = [None if dim is None else 0 for dim in dims]
             is_mapped = tuple(dim is not None for dim in dims)
             params["mapped"] = ((axis.size, is_mapped), *params.get("mapped", ()))
         outs = [0] * len(body.outputs)
         params["body"] = batch(body, axis.size, dims, outs, axis.name)
-        result = row(*operands, **params)
-        outputs = result if isinstance(result, tuple) else (result,)
+        outputs = all_of(row(*operands, **params))
         return outputs, [0] * len(outputs)
     if isinstance(row.batch, OverPrograms):
         inner = functools.partial(batch_varying, axis_name=axis.name)

@@ -6,7 +6,7 @@ used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from arrayfn.ir import Atom, Equation, Program
 from arrayfn.primitives.base import has_effect
@@ -31,7 +31,7 @@ def dce(program: Program) -> Program:
     )
 
 
-def needed(equations: Sequence[Equation], outputs: Sequence[Atom]) -> list[Equation]:
+def needed(equations: Sequence[Equation], outputs: Iterable[Atom]) -> list[Equation]:
     """The ``equations`` that have an effect, or that ``outputs`` depend on."""
     live: set[Atom] = set(outputs)
     kept: list[Equation] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -72,35 +74,21 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     >>> pull_back(np.array(1.0))
     (array(6.),)
     """
-    leaves, structure = tree.flatten(primals)
-    traced = trace_function(function, primals, {})
-    captured = traced.trace.captured
-    value_tree, aux_tree = traced.out_tree, None
-    program = traced.program
-    if has_aux:
-        value_tree, aux_tree = pair_with_aux(function, traced.out_tree)
-    own = value_tree.num_leaves
-    wrt = [leaf_type(x).dtype in dtypes.INEXACT for x in leaves]
-    split = linearize_program(program, wrt + [False] * len(captured))
-    results = apply_program(split.known, [*leaves, *captured], once=True)
-    outputs = len(program.outputs)
-    residuals = results[outputs:]
-    backward = transpose(_first_outputs(split.linear, own), split.residuals)
-    types = program.output_types[:own]
+    at = _Linearized(function, primals, has_aux)
+    backward = transpose(at.linear, at.split.residuals)
 
     def pull_back(cotangents: Any) -> Any:
-        given = _flat_like("vjp: cotangent", cotangents, value_tree, types)
-        gradients = iter(apply_program(backward, [*residuals, *given]))
+        given = _flat_like(
+            "vjp: cotangent", cotangents, at.value_tree, at.linear.output_types
+        )
+        gradients = iter(apply_program(backward, [*at.residuals, *given]))
         dense = [
-            next(gradients) if wanted else np.zeros(leaf_type(x).shape)
-            for x, wanted in zip(leaves, wrt, strict=True)
+            next(gradients) if wanted else np.zeros(t.shape)
+            for t, wanted in zip(at.types, at.wrt, strict=True)
         ]
-        return tree.unflatten(structure, dense)
+        return tree.unflatten(at.structure, dense)
 
-    value = tree.unflatten(value_tree, results[:own])
-    if aux_tree is None:
-        return value, pull_back
-    return value, pull_back, tree.unflatten(aux_tree, results[own:outputs])
+    return at.with_value(pull_back)
 
 
 def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
@@ -115,31 +103,46 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     >>> forward(np.array(2.0)), forward(np.array(3.0))
     (array(2.), array(3.))
     """
-    leaves, structure = tree.flatten(primals)
-    traced = trace_function(function, primals, {})
-    captured = traced.trace.captured
-    value_tree, aux_tree = traced.out_tree, None
-    if has_aux:
-        value_tree, aux_tree = pair_with_aux(function, traced.out_tree)
-    own = value_tree.num_leaves
-    types = [leaf_type(x) for x in leaves]
-    wrt = [t.dtype in dtypes.INEXACT for t in types]
-    split = linearize_program(traced.program, wrt + [False] * len(captured))
-    results = apply_program(split.known, [*leaves, *captured], once=True)
-    outputs = len(traced.program.outputs)
-    residuals = results[outputs:]
-    linear = _first_outputs(split.linear, own)
+    at = _Linearized(function, primals, has_aux)
 
     def push_forward(*tangents: Any) -> Any:
-        given = _flat_like("linearize: tangent", tangents, structure, types)
-        directions = [t for t, wanted in zip(given, wrt, strict=True) if wanted]
-        values = apply_program(linear, [*residuals, *directions])
-        return tree.unflatten(value_tree, values)
+        given = _flat_like("linearize: tangent", tangents, at.structure, at.types)
+        directions = itertools.compress(given, at.wrt)
+        values = apply_program(at.linear, [*at.residuals, *directions])
+        return tree.unflatten(at.value_tree, values)
 
-    value = tree.unflatten(value_tree, results[:own])
-    if aux_tree is None:
-        return value, push_forward
-    return value, push_forward, tree.unflatten(aux_tree, results[own:outputs])
+    return at.with_value(push_forward)
+
+
+class _Linearized:
+    """A function linearized at ``primals``: its value, and a linear Program."""
+
+    def __init__(
+        self, function: Function, primals: tuple[Any, ...], has_aux: bool
+    ) -> None:
+        leaves, self.structure = tree.flatten(primals)
+        traced = trace_function(function, primals, {})
+        captured = traced.trace.captured
+        self.value_tree, self.aux_tree = traced.out_tree, None
+        if has_aux:
+            self.value_tree, self.aux_tree = pair_with_aux(function, traced.out_tree)
+        self.types = [leaf_type(x) for x in leaves]
+        self.wrt = [t.dtype in dtypes.INEXACT for t in self.types]
+        self.split = linearize_program(
+            traced.program, self.wrt + [False] * len(captured)
+        )
+        results = apply_program(self.split.known, [*leaves, *captured], once=True)
+        outputs = len(traced.program.outputs)
+        self.outputs, self.residuals = results[:outputs], results[outputs:]
+        self.linear = _first_outputs(self.split.linear, self.value_tree.num_leaves)
+
+    def with_value(self, linear_map: Function) -> tuple[Any, ...]:
+        """The value, ``linear_map``, and aux if the function returns that."""
+        own = self.value_tree.num_leaves
+        value = tree.unflatten(self.value_tree, self.outputs[:own])
+        if self.aux_tree is None:
+            return value, linear_map
+        return value, linear_map, tree.unflatten(self.aux_tree, self.outputs[own:])
 
 
 def linear_transpose(function: Function, *primals: Any) -> Function:
@@ -183,16 +186,7 @@ def _first_outputs(program: Program, count: int) -> Program:
     """``program`` with only its first ``count`` outputs, and what they need."""
     if count == len(program.outputs):
         return program
-    return dce(
-        Program(
-            program.name,
-            program.inputs,
-            program.equations,
-            program.outputs[:count],
-            program.constants,
-            program.constant_values,
-        )
-    )
+    return dce(replace(program, outputs=program.outputs[:count]))
 
 
 def _flat_like(

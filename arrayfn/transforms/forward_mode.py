@@ -50,7 +50,7 @@ def jvp_varying(
             builder, program, primals, tangents, builder.take
         )
         directions = [
-            views.broadcast_literal(0, y.type) if t is None and wanted else t
+            views.zeros(y.type) if t is None and wanted else t
             for y, t, wanted in zip(outputs, output_tangents, dense, strict=True)
         ]
     varies = [t is not None for t in directions]

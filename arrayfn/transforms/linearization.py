@@ -11,7 +11,7 @@ each iteration, and a linear loop over the tangents.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives.base import OverPrograms, Primitive, View
@@ -54,8 +54,8 @@ def linearize(program: Program, wrt: Sequence[bool]) -> Linearization:
         [False] * count + [True] * count,
     )
     return Linearization(
-        _named(parts.known, program.name),
-        _named(parts.linear, f"linear_{program.name}"),
+        replace(parts.known, name=program.name),
+        replace(parts.linear, name=f"linear_{program.name}"),
         parts.residuals,
     )
 
@@ -112,17 +112,6 @@ def split(
         ),
         is_unknown,
         len(residuals),
-    )
-
-
-def _named(program: Program, name: str) -> Program:
-    return Program(
-        name,
-        program.inputs,
-        program.equations,
-        program.outputs,
-        program.constants,
-        program.constant_values,
     )
 
 

@@ -18,6 +18,7 @@ from arrayfn.primitives.base import (
     Primitive,
 )
 from arrayfn.primitives.dropped_kernels import DIFFERENTIATION, warn_dropped
+from arrayfn.primitives.rules import placed, present, values_of
 from arrayfn.transforms.linearization import Linearization, linearize, split
 
 
@@ -56,12 +57,11 @@ def transpose_varying(
             for t, has in zip(program.output_types, given, strict=True)
         ]
         results = pull_back(builder, parts.linear, known, cotangents)
-        placed = [
-            views.broadcast_literal(0, v.type) if ct is None and forced else ct
+        every = [
+            views.zeros(v.type) if ct is None and forced else ct
             for v, ct, forced in zip(wanted, results, dense, strict=True)
         ]
-        found = [ct for ct in placed if ct is not None]
-        return builder.build(found), [ct is not None for ct in placed]
+        return builder.build(present(every)), [ct is not None for ct in every]
 
 
 def pull_back(
@@ -127,11 +127,8 @@ def _through_body(
     linear = [isinstance(x, Linear) for x in operands]
     given = [ct is not None for ct in cotangents]
     program, found = transpose_varying(body, linear, given, [False] * sum(linear))
-    known = [x for x in operands if not isinstance(x, Linear)]
-    present = [ct for ct in cotangents if ct is not None]
-    results = iter(builder.inline(program, [*known, *present]))
-    there = iter(found)
-    return [next(results) if at and next(there) else None for at in linear]
+    results = builder.inline(program, [*values_of(operands), *present(cotangents)])
+    return list(placed(placed(results, found), linear))
 
 
 def vjp(program: Program, wrt: Sequence[bool]) -> Program:
@@ -171,12 +168,4 @@ def _with_gradients(
     outputs, residuals = known.outputs[:count], known.outputs[count:]
     gradients = pull_back(builder, split.linear, residuals, cotangents)
     wanted = split.linear.inputs[len(residuals) :]
-    return builder.build([*outputs, *_dense(gradients, wanted)])
-
-
-def _dense(cotangents: Sequence[Atom | None], like: Sequence[Var]) -> list[Atom]:
-    """``cotangents`` with zeros for None."""
-    return [
-        views.broadcast_literal(0, v.type) if ct is None else ct
-        for v, ct in zip(like, cotangents, strict=True)
-    ]
+    return builder.build([*outputs, *views.dense(gradients, [v.type for v in wanted])])

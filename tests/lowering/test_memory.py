@@ -33,7 +33,7 @@ def live_at(step: int, lives: list[Lifetime]) -> int:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Few lifetimes are placed with regard to all others, very many as they come."""
     if request.param == "as they come":
-        monkeypatch.setattr(memory, "MOST_MEETINGS", -1)
+        monkeypatch.setattr(memory, "MAX_OVERLAPS", -1)
     return request.param
 
 

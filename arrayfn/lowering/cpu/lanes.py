@@ -15,13 +15,13 @@ from arrayfn.ir import Var
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, PlanStep
 
-MOST_STATEMENTS: Final = 600
+MAX_STATEMENTS: Final = 600
 
 
 def lanes_of(loop: LoopStep) -> int:
     """The number of independent elements of ``loop``; 0 if they need each other."""
     found = _lanes([loop])
-    if found is None or len(found) != 1 or _length([loop]) > MOST_STATEMENTS:
+    if found is None or len(found) != 1 or _length([loop]) > MAX_STATEMENTS:
         return 0
     lanes = found.pop()
     fits = all(

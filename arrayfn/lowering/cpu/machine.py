@@ -15,7 +15,7 @@ from typing import Final
 from arrayfn.errors import ArgumentError
 
 THREADS_VARIABLE: Final = "ARRAYFN_NUM_THREADS"
-MOST: Final = 256
+MAX_THREADS: Final = 256
 _GROUPS: Final = Path("/sys/fs/cgroup")
 
 
@@ -24,10 +24,10 @@ def cores() -> int:
     """``ARRAYFN_NUM_THREADS``, else the processors that this process may use."""
     text = os.environ.get(THREADS_VARIABLE)
     if text is None:
-        return min(usable_cpus(), MOST)
-    if not text.isdecimal() or not 1 <= int(text) <= MOST:
+        return min(usable_cpus(), MAX_THREADS)
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_THREADS:
         raise ArgumentError(
-            f"{THREADS_VARIABLE}={text!r}: it is a number from 1 to {MOST}"
+            f"{THREADS_VARIABLE}={text!r}: it is a number from 1 to {MAX_THREADS}"
         )
     return int(text)
 

@@ -191,7 +191,7 @@ class RowsPrinter(BlockedRowsPrinter):
     def open_strips(self) -> str:
         """Open a loop over strips of a row; return the bounds of the loop inside it."""
         (axis,), last = self.reduced_axes, self.kept_axes[-1]
-        n, least = self.extent(axis), self.use("min_i64")
+        n, minimum = self.extent(axis), self.use("min_i64")
         self.open(f"for near in range(0, {n}, {STRIP}):")
         for k in self.prefetched_operands():
             row = self.offsets.get(k, "0")
@@ -199,7 +199,7 @@ class RowsPrinter(BlockedRowsPrinter):
             self.line(
                 f"{self.use('prefetch_row')}({self.pointer(k)}, {place}, {STRIP})"
             )
-        return f"near, {least}(near + {STRIP}, {n})"
+        return f"near, {minimum}(near + {STRIP}, {n})"
 
     def row_index(self, axes: Sequence[int]) -> str:
         text = ""

@@ -31,11 +31,11 @@ class CpuConfig:
 
     block: int = 4096  # elements of the innermost axis in one item
     short: int = 64  # elements that are too few for an item
-    tile: int = 64  # most rows and columns of a tile, where operands cross each other
+    tile: int = 64  # the most rows and columns of a tile of transposed operands
     tile_bytes: int = 1 << 15  # of a tile: it is to stay in a core's first cache
     near: int = 1024  # elements of each matrix of a batch that needs no tiles
     column_block: int = 512  # columns in one item
-    least_columns: int = 64
+    min_columns: int = 64
     chunk: int = 16384  # elements of a chunk of a split reduction
     far_bytes: int = 1 << 24  # results larger than this are written past the caches
     item_ns: float = 0.5  # a statement on one element, with its share of memory
@@ -72,17 +72,17 @@ def is_split(nest: Nest) -> bool:
 def crossing_axis(nest: Nest) -> int | None:
     """The axis along which some operand is contiguous while the innermost is not.
 
-    Such an elementwise nest runs in tiles, so that each line of memory that it touches
-    is used while it is near. Batches of small matrices need none: a matrix is near as a
-    whole. (A single one is small, too, but it then has the kernel of larger ones.)
+    Such an elementwise nest runs in tiles, so that a cache line that it reads is used
+    while it is cached. Batches of small matrices need none, as a whole matrix stays in
+    the cache. (So does a single small one, but it shares the kernel of larger ones.)
     """
     if nest.has_computed_places:
         return None
     inner = len(nest.axes) - 1
-    least = CPU.near // max(1, nest.axes[inner].extent) + 1 if inner > 1 else 0
+    min_extent = CPU.near // max(1, nest.axes[inner].extent) + 1 if inner > 1 else 0
     for operand in nest.operands:
         for axis in range(inner):
-            if nest.axes[axis].extent < least:
+            if nest.axes[axis].extent < min_extent:
                 continue
             if abs(operand.strides[axis]) == 1 and abs(operand.strides[inner]) > 1:
                 return axis
@@ -109,7 +109,7 @@ def work_per_element(nest: Nest) -> float:
 
 
 def grain_of(nest: Nest, elements_per_item: int) -> int:
-    """The least number of items worth giving to a thread."""
+    """The smallest number of items worth giving to a thread."""
     item = max(1.0, work_per_element(nest) * elements_per_item)
     return max(1, math.ceil(CPU.chunk_ns / item))
 
@@ -118,11 +118,11 @@ def columns_per_item(nest: Nest, blocks: int, width: int, height: int) -> int:
     """The columns of an item, out of ``blocks`` blocks of ``width`` columns.
 
     Fewer where there would be fewer items than cores, and each is worth giving to a
-    thread. Columns do not meet, so no bits depend on it.
+    thread. Columns are independent, so no bits depend on it.
     """
     size = CPU.column_block
     while (
-        size > CPU.least_columns
+        size > CPU.min_columns
         and blocks * math.ceil(width / size) < machine.cores()
         and grain_of(nest, min(width, size // 2) * height) == 1
     ):

@@ -4,7 +4,7 @@ The nests of the body are printed one after the other inside the loop, with the 
 and branches in it, as plain code of one thread. Scalars are local variables, carried
 from one iteration to the next; small arrays stay in memory; slices of what is scanned
 are indices. Extents are printed as numbers, so that short loops are unrolled: unlike
-other kernels these are compiled anew for other shapes (not for other lengths).
+other kernels these are compiled again for other shapes (not for other lengths).
 
 A loop with ``lanes`` is such a kernel too, of arrays of any size: a work item is a
 block of elements, which go through all iterations (see ``lanes``).
@@ -13,7 +13,6 @@ block of elements, which go through all iterations (see ``lanes``).
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeGuard
 
@@ -23,7 +22,8 @@ from arrayfn.lowering.cpu.loop_frame import LoopFrame, Place
 from arrayfn.lowering.cpu.loop_nest import InlinePrinter
 from arrayfn.lowering.cpu.schedule import CPU, work_per_element
 from arrayfn.lowering.in_place import Storage
-from arrayfn.lowering.kernel_text import WIDTH, wrapped
+from arrayfn.lowering.kernel_printer import scratch_offsets
+from arrayfn.lowering.kernel_text import function_text, shortened, signature
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars.control import ITERATIONS_BETWEEN_LOOKS
 from arrayfn.lowering.steps import (
@@ -35,9 +35,8 @@ from arrayfn.lowering.steps import (
     PlanStep,
 )
 
-MANY: Final = 100  # iterations, where nobody knows how many
+MANY: Final = 100  # iterations, where the trip count is unknown
 BLOCK: Final = 1024  # elements that go through a loop together: some arrays in L1
-_ALIGNMENT: Final = 64
 
 
 def kernel_of(
@@ -60,19 +59,16 @@ def kernel_of(
         reason="a loop whose body is small, as one kernel",
         threads=printed.threads,
     )
-    offsets = [0]
-    for row in printed.scratch:
-        size = row.elements * row.dtype.itemsize
-        offsets.append(offsets[-1] + -(-size // _ALIGNMENT) * _ALIGNMENT)
+    scratch, scratch_bytes = scratch_offsets(row.nbytes for row in printed.scratch)
     arrays = list(printed.pointers)
     call = CallStep(
         kernel=name,
         pointers=[(array, 0) for array in arrays],
-        scratch=offsets[:-1],
+        scratch=scratch,
         integers=[integer.value for integer in printed.integers.values()],
         items=-(-loop.lanes // printed.block) if loop.lanes else 1,
         grain=printed.grain,
-        scratch_bytes=offsets[-1],
+        scratch_bytes=scratch_bytes,
         reads=[a for a in arrays if a not in printed.written],
         writes=[a for a in arrays if a in printed.written],
         iterations=_trip_count(loop),
@@ -123,7 +119,7 @@ class LoopPrinter(LoopFrame):
 
     @property
     def grain(self) -> int:
-        """The least number of items worth giving to a thread."""
+        """The smallest number of items worth giving to a thread."""
         item = self.work * (_trip_count(self.step) or MANY) * BLOCK
         return max(1, math.ceil(CPU.chunk_ns / max(1.0, item)))
 
@@ -312,32 +308,19 @@ class LoopPrinter(LoopFrame):
         ]
         integers = [Parameter(name, "i64") for name in self.integers]
         self.parameters = (*pointers, *integers)
-        head: list[str] = []
-        if self.readable:
-            names = ", ".join(dict.fromkeys(self.titles))
-            title = f"# {self.name}: a loop of {names}"
-            head.append(title if len(title) <= WIDTH else title[: WIDTH - 3] + "...")
-        else:
-            head.append("# " + " ".join(p.kind for p in self.parameters))
-        for room, used in self.vocabularies():
-            names = ", ".join(sorted(used))
-            head += wrapped(f"from arrayfn.lowering.{room} import ", names, "")
-        if len(head) > 1:
-            head += ["", ""]
-        arguments = ", ".join([*(p.name for p in self.parameters), *self.items])
-        head += wrapped(f"def {self.name}(", arguments, "):")
-        if self.readable:
-            kinds: dict[str, list[str]] = {}
-            for p in self.parameters:
-                kinds.setdefault(p.kind, []).append(p.name)
-            parts = [f"{', '.join(names)}: {kind}." for kind, names in kinds.items()]
-            text = " ".join([*parts, self.items_text])
-            indent = "    "
-            head += textwrap.wrap(
-                f'"""{text}"""', WIDTH, initial_indent=indent, subsequent_indent=indent
-            )
-        self.source = "\n".join([*head, *self.constant_lines, *self.lines]) + "\n"
+        names = ", ".join(dict.fromkeys(self.titles))
+        title = shortened(f"# {self.name}: a loop of {names}")
+        kinds = "# " + " ".join(p.kind for p in self.parameters)
+        doc = f"{signature(self.parameters)} {self.items_text}"
+        self.source = function_text(
+            self.name,
+            [*(p.name for p in self.parameters), *self.items],
+            [*self.constant_lines, *self.lines],
+            comment=title if self.readable else kinds,
+            imports=self.vocabularies(),
+            doc=doc if self.readable else "",
+        )
 
     def vocabularies(self) -> list[tuple[str, set[str]]]:
         """The modules that the used names are imported from."""
-        return [("scalars", self.imports)] if self.imports else []
+        return [("scalars", self.imports)]

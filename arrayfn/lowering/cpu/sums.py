@@ -21,7 +21,7 @@ from arrayfn.dtypes import DType, short_name
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 
 ROW_BLOCK: Final = 4096  # contiguous elements
-STRIDED_BLOCK: Final = 256  # elements that are far apart, or at computed places
+STRIDED_BLOCK: Final = 256  # elements that are far apart, or at computed indices
 RUNNING_BLOCK: Final = 64  # elements whose sums so far are all needed
 COLUMN_BLOCK: Final = 64  # rows of a block of columns
 CHUNK_ROWS: Final = 128  # rows that are added up into partial results, without blocks
@@ -90,7 +90,7 @@ def chunk_rows(
 ) -> int:
     """``size`` indices of the first of ``rows``, or fewer: no long sums in chunks.
 
-    ``reduces`` are what chunks of rows come to, a partial result for each column.
+    ``reduces`` are the reductions whose partial results, one for each column, are kept.
     """
     if not any(map(is_sum, reduces)):
         return size

@@ -48,7 +48,7 @@ def fuse(
 
 
 def each_alone(program: Program) -> tuple[Unit, ...]:
-    """Units of one equation each; those of views are read through, as ever."""
+    """Units of one equation each; views are read through."""
     units = _Alone(program, (), -1, 0).run()
     assert units is not None  # no group grows
     return units
@@ -119,7 +119,7 @@ class _Fuser(Merging):
         group = self.new_group(equation, is_open=True)
         group.extents = domain
         if not self.join(equation, group):
-            # What is needed at two places is computed once, and read at both.
+            # A value that is needed at two indices is computed once and read twice.
             for base in self.bases(equation):
                 self.place_source(base)
                 self.clonable[base] = None

@@ -77,7 +77,7 @@ class Merging(AxisMatching):
         maps: dict[Var, AxisIds],
         moved: Callable[[AxisIds], AxisIds],
     ) -> dict[Var, AxisIds] | None:
-        """The arrays that both read; None if one is computed there at another place."""
+        """The arrays that both read; None if one is computed there at another index."""
         arrays = dict(group.arrays)
         for atom, axes in other.arrays.items():
             if arrays.setdefault(atom, moved(axes)) != moved(axes):

@@ -91,10 +91,11 @@ class Recomputation(Groups):
         return list(arrays) if full <= most else None
 
     def may_read(self, equation: Equation, group: Group, ids: AxisIds) -> bool:
-        """Whether ``equation``, in ``group``, would find what it reads from memory.
+        """Whether the arrays that ``equation`` would load in ``group`` exist by then.
 
-        Not so what the group makes itself, or a unit after it, or nobody yet. What is
-        read at the place where it is computed, or computed again, is not from memory.
+        An array does not exist yet if the group itself, a later unit, or no unit so far
+        makes it. A value that is used at the index at which the group computes it, or
+        that is computed again, is not loaded.
         """
         taken: dict[Var, AxisIds] = {}
         for atom in equation.inputs:

@@ -29,7 +29,7 @@ INTEGER_BYTES: Final = 8  # at most
 # has to wait for a core, as on two cores with other work, 1024 rows took: eigh 2000 ms
 # and 460 by one thread (float64), QR 1500 and 230, Cholesky 19 to 4300 and 9 (float32).
 LARGE: Final = 2048
-MOST_WORDS: Final = 1 << 31  # of workspace, where integers may have 32 bits
+MAX_WORKSPACE: Final = 1 << 31  # of workspace, where integers may have 32 bits
 
 
 def _call(
@@ -46,7 +46,7 @@ def _call(
     is_large = (
         items == 1
         and min(x.shape[-2:]) >= LARGE
-        and max(integers.values()) < MOST_WORDS
+        and max(integers.values()) < MAX_WORKSPACE
     )
     return LibraryCall(
         provider=f"{name}{'_large' * is_large}_{dtypes.short_name(x.dtype)}",
@@ -70,7 +70,7 @@ def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """getrf over the operand, which lies by columns."""
+    """getrf over the operand, which is column-major."""
     factors, pivots, permutation = equation.outputs
     columns, rows = factors.type.shape[-2:]
     k = min(rows, columns)
@@ -134,7 +134,7 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """geqp3 of a copy of the operand, which lies by columns, for its pivots."""
+    """geqp3 of a copy of the operand, which is column-major, for its pivots."""
     x, order = equation.inputs[0].type, equation.outputs[0]
     columns, rows = x.shape[-2:]
     size = x.dtype.itemsize
@@ -258,7 +258,7 @@ def _geev(
 
 
 def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """gesdd with vectors. The operand lies by columns, and so do they."""
+    """gesdd with vectors. The operand is column-major, and so are they."""
     u, s, vh = equation.outputs
     writes = {"s": Place(s), "u": Place(u), "vh": Place(vh)}
     extents = {
@@ -270,7 +270,7 @@ def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def svdvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """gesdd without vectors, of the transposed matrices: they lie by columns."""
+    """gesdd without vectors, of the transposed matrices: they are column-major."""
     writes = {"s": Place(equation.outputs[0])}
     extents = {"u_columns": 0, "vh_rows": 0, "full": 0}
     none = {"u": 0, "vh": 0}

@@ -24,7 +24,7 @@ from arrayfn.lowering.libraries.calls import (
 from arrayfn.passes.reads import Reads
 
 LONG: Final = 1 << 16  # elements from which a row is cut
-PART: Final = 1 << 15  # elements that one item merges
+MERGE_PART: Final = 1 << 15  # elements that one item merges
 INFINITY: Final = {dtypes.float16: 0x7C00, dtypes.bfloat16: 0x7F80}
 LONG_INFINITY: Final = {dtypes.float32: 0x7F800000, dtypes.float64: 0x7FF << 52}
 MERGED: Final = (
@@ -52,7 +52,7 @@ def argsort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The greatest of each row, in a buffer that holds more candidates than these."""
+    """The k largest of each row, in a buffer with room for more candidates."""
     (x,), (values, indices) = equation.inputs, equation.outputs
     n, k = x.type.shape[-1], equation.params["k"]
     dtype = x.type.dtype
@@ -108,7 +108,7 @@ def _sorted(
     )
     for number in range(passes):
         run = chunk << number
-        parts = -(-2 * run // PART)
+        parts = -(-2 * run // MERGE_PART)
         yield LibraryCall(
             provider=f"merge_{dtypes.short_name(what)}",
             reads={"runs": Place(buffers[number % 2])},
@@ -117,7 +117,7 @@ def _sorted(
                 "n": n,
                 "run": run,
                 "pairs": chunks >> (number + 1),
-                "part": PART,
+                "part": MERGE_PART,
                 "parts": parts,
                 "unpack": int(number == passes - 1 and name != "sort"),
             },

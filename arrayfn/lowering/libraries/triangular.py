@@ -18,7 +18,9 @@ from arrayfn.lowering.libraries.calls import (
 from arrayfn.passes.reads import Reads
 
 CHUNK: Final = 128  # right-hand sides of an item: enough to amortise packing the matrix
-LEAST: Final = 64  # where there are few matrices, and each thread is to have some sides
+MIN_CHUNK: Final = (
+    64  # where there are few matrices, and each thread is to have some sides
+)
 FEW: Final = 16
 PARTS: Final = 8
 
@@ -30,7 +32,7 @@ def triangular_solve(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     rows, columns = type.shape[-2:]
     n, sides = (rows, columns) if params["left"] else (columns, rows)
     count = math.prod(type.shape[:-2])
-    chunk = CHUNK if count >= FEW else min(CHUNK, max(LEAST, -(-sides // PARTS)))
+    chunk = CHUNK if count >= FEW else min(CHUNK, max(MIN_CHUNK, -(-sides // PARTS)))
     chunk = max(1, min(sides, chunk))
     chunks = -(-sides // chunk)
     yield LibraryCall(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,14 +48,7 @@ def with_inputs(
 ) -> Program:
     """The traced Program with these inputs in place of its own, and more outputs."""
     program = traced.program
-    return Program(
-        program.name,
-        tuple(inputs),
-        program.equations,
-        (*program.outputs, *outputs),
-        program.constants,
-        program.constant_values,
-    )
+    return replace(program, inputs=tuple(inputs), outputs=(*program.outputs, *outputs))
 
 
 def closed(what: str, traced: FlatTrace, own: int) -> Program:
@@ -71,13 +65,11 @@ def closed(what: str, traced: FlatTrace, own: int) -> Program:
                 "of this order cannot reach; pass it as an argument",
                 user_location(),
             )
-    return Program(
-        program.name,
-        program.inputs[:own],
-        program.equations,
-        program.outputs,
-        (*program.constants, *program.inputs[own:]),
-        (*program.constant_values, *map(held, captured)),
+    return replace(
+        program,
+        inputs=program.inputs[:own],
+        constants=(*program.constants, *program.inputs[own:]),
+        constant_values=(*program.constant_values, *map(held, captured)),
     )
 
 
@@ -89,9 +81,7 @@ def with_zeros(program: Program, types: Sequence[ArrayType]) -> Program:
     with builder:
         inputs = builder.inputs_of(program)
         outputs = builder.inline(program, inputs)
-        return builder.build(
-            [*outputs, *(views.broadcast_literal(0, type) for type in types)]
-        )
+        return builder.build([*outputs, *map(views.zeros, types)])
 
 
 def guarded(value: Any) -> Any:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from arrayfn import tree
 from arrayfn.errors import ArgumentError, DifferentiationError, user_location
 from arrayfn.ir import ArrayType, Program, Var
 from arrayfn.primitives import custom_rules
+from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.named_functions import FUNCTIONS
-from arrayfn.tracing import apply, is_staged
 from arrayfn.transforms import FlatTrace, leaf_type, name_of, trace_function
-from arrayfn.transforms.custom.closures import closed, closed_over, guarded, with_inputs
+from arrayfn.transforms.custom.closures import closed, closed_over, with_inputs
 from arrayfn.transforms.custom.functions import (
+    Call,
     Custom,
     Function,
-    SymbolicZero,
     fitted,
     pair_of,
     struct,
-    unflattened,
     zeros,
 )
 
@@ -100,66 +100,57 @@ class custom_jvp(Custom):  # noqa: N801 - a decorator, named as JAX's
 
         self.defjvp(rule)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function; one equation inside a trace."""
-        arguments = self.arguments(args, kwargs)
-        dynamic = self.dynamic(arguments)
-        function = self.with_static(self.function, arguments)
-        leaves = tree.leaves(dynamic)
-        if not is_staged(leaves):
-            return function(*dynamic)
-        name = name_of(self.function)
+    def check_rules(self) -> None:
+        """Raise DifferentiationError if ``defjvp`` has not been called."""
         if self._rule is None:
+            name = name_of(self.function)
             raise DifferentiationError(
                 f"{name} is a custom_jvp function without a rule; give it one with "
                 f"@{name}.defjvp",
                 user_location(),
             )
-        body = trace_function(function, dynamic, {})
-        own = len(leaves)
-        call = _Call(name, self, arguments, body)
-        if self._symbolic_zeros or self._within_rules.value:
+
+    def traced_rules(
+        self, arguments: list[Any], body: FlatTrace
+    ) -> tuple[Primitive, dict[str, Any], list[Any], tuple[Var, ...]]:
+        """See ``Custom.traced_rules``."""
+        assert self._rule is not None
+        call = _JvpCall(
+            self, arguments, body, symbolic_zeros=self._symbolic_zeros, rule=self._rule
+        )
+        own = len(call.leaf_types)
+        if self._symbolic_zeros or self.within_rules.value:
             extra, (in_body,) = closed_over([(body, own)])
             unused = [leaf_type(value) for value in extra]
             jvp_body: custom_rules.Rule = FUNCTIONS.name(
-                lambda varies: call.later(varies, unused), f"{name}_jvp"
+                lambda varies: call.later(varies, unused), f"{call.name}_jvp"
             )
         else:
-            with self._within_rules:
-                rule = call.trace_rule(dynamic, [True] * own)
+            with self.within_rules:
+                rule = call.trace_rule(call.dynamic, [True] * own)
             extra, (in_body, in_rule) = closed_over([(body, own), (rule, 2 * own)])
             inputs = rule.program.inputs
             directions = tuple(Var(v.type) for v in in_rule)
             jvp_body = with_inputs(
                 rule, (*inputs[:own], *in_rule, *inputs[own : 2 * own], *directions)
             )
-        results = apply(
-            custom_rules.custom_jvp,
-            *leaves,
-            *[guarded(value) for value in extra],
-            name=name,
-            body=with_inputs(body, (*body.program.inputs[:own], *in_body)),
-            jvp_body=jvp_body,
-        )
-        return unflattened(body, results)
+        return custom_rules.custom_jvp, {"jvp_body": jvp_body}, extra, in_body
 
 
-class _Call:
-    """A call of a function whose rule is traced now, or when it is needed."""
+class _JvpCall(Call):
+    """A call of a ``custom_jvp`` function."""
 
     def __init__(
-        self, name: str, custom: custom_jvp, arguments: list[Any], body: FlatTrace
+        self,
+        custom: custom_jvp,
+        arguments: list[Any],
+        body: FlatTrace,
+        *,
+        symbolic_zeros: bool,
+        rule: Function,
     ) -> None:
-        self.name = name
-        self.rule = custom._rule
-        self.depth = custom._within_rules
-        self.symbolic_zeros = custom._symbolic_zeros
-        self.static = custom.static_arguments(arguments)
-        dynamic = custom.dynamic(arguments)
-        self.structure = tree.structure(dynamic)
-        self.leaf_types = [leaf_type(x) for x in tree.leaves(dynamic)]
-        self.out_tree = body.out_tree
-        self.types = body.program.output_types
+        super().__init__(custom, arguments, body, symbolic_zeros=symbolic_zeros)
+        self.rule = rule
 
     def trace_rule(
         self, primals: Any, varies: Sequence[bool], abstract: bool = False
@@ -168,12 +159,9 @@ class _Call:
         given = [struct(t) for t, v in zip(self.leaf_types, varies, strict=True) if v]
 
         def derivative(primals: Any, given: list[Any]) -> list[Any]:
-            rest = iter(given)
-            pairs = zip(self.leaf_types, varies, strict=True)
             tangents = tree.unflatten(
-                self.structure, [next(rest) if v else self.zero(t) for t, v in pairs]
+                self.structure, self.with_zeros(self.leaf_types, given, varies)
             )
-            assert self.rule is not None
             made = self.rule(*self.static, primals, tangents)
             what = f"{self.name}'s jvp rule"
             value, tangent = pair_of(what, "(value, tangent)", made)
@@ -184,28 +172,15 @@ class _Call:
 
         return trace_function(derivative, (primals, given), {}, abstract=abstract)
 
-    def zero(self, type: ArrayType) -> Any:
-        """The zero tangent in the form the rule asked for."""
-        if self.symbolic_zeros:
-            return SymbolicZero(type.shape, type.dtype)
-        return zeros(type)
-
     def later(self, varies: tuple[bool, ...], unused: Sequence[ArrayType]) -> Program:
         """The rule's Program, with ``unused`` inputs for what the body captures.
 
         They do not vary; ``guarded`` makes sure of that.
         """
         own = len(self.leaf_types)
-        primals = tree.unflatten(self.structure, [struct(t) for t in self.leaf_types])
-        with self.depth:
+        with self.within_rules:
             # Abstract, so that arrays made inside become equations, not constants.
-            traced = self.trace_rule(primals, varies[:own], abstract=True)
+            traced = self.trace_rule(self.placeholders(), varies[:own], abstract=True)
         program = closed(f"the jvp rule of {self.name}", traced, own + sum(varies))
-        return Program(
-            program.name,
-            (*program.inputs[:own], *map(Var, unused), *program.inputs[own:]),
-            program.equations,
-            program.outputs,
-            program.constants,
-            program.constant_values,
-        )
+        inputs = (*program.inputs[:own], *map(Var, unused), *program.inputs[own:])
+        return replace(program, inputs=inputs)

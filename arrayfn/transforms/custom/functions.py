@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -13,19 +14,22 @@ import numpy as np
 from arrayfn import dtypes, tree
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, Var
 from arrayfn.ir.layout import Shape
 from arrayfn.pickling import Wrapper, pickled
 from arrayfn.primitives import conversion, views
-from arrayfn.tracing import apply
+from arrayfn.primitives.base import Primitive
+from arrayfn.tracing import apply, is_staged
 from arrayfn.transforms import (
     FlatTrace,
     ShapeDtypeStruct,
     check_leaf,
     leaf_type,
     name_of,
+    trace_function,
 )
 from arrayfn.transforms.arguments import as_numbers
+from arrayfn.transforms.custom.closures import guarded, with_inputs
 
 Function = Callable[..., Any]
 
@@ -71,7 +75,7 @@ class Depth(threading.local):
         return Depth, ()
 
 
-class Custom:
+class Custom(ABC):
     """A function with rules: static arguments, and how the others are traced."""
 
     def __init__(
@@ -84,17 +88,52 @@ class Custom:
         # A rule may call the function it belongs to, and that call has the rule, too.
         # To end the recursion, rules inside a rule are only named. They are traced
         # when a derivative of that order is taken.
-        self._within_rules = Depth()
+        self.within_rules = Depth()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function; one equation inside a trace."""
+        arguments = self.arguments(args, kwargs)
+        dynamic = self.dynamic(arguments)
+        function = self.with_static(self.function, arguments)
+        leaves = tree.leaves(dynamic)
+        if not is_staged(leaves):
+            return function(*dynamic)
+        self.check_rules()
+        body = trace_function(function, dynamic, {})
+        row, rules, captured, inputs = self.traced_rules(arguments, body)
+        results = apply(
+            row,
+            *leaves,
+            *map(guarded, captured),
+            name=name_of(self.function),
+            body=with_inputs(body, (*body.program.inputs[: len(leaves)], *inputs)),
+            **rules,
+        )
+        flat = results if isinstance(results, tuple) else (results,)
+        return tree.unflatten(body.out_tree, flat)
+
+    @abstractmethod
+    def check_rules(self) -> None:
+        """Raise DifferentiationError if no rules have been given."""
+
+    @abstractmethod
+    def traced_rules(
+        self, arguments: list[Any], body: FlatTrace
+    ) -> tuple[Primitive, dict[str, Any], list[Any], tuple[Var, ...]]:
+        """The primitive of a call with this ``body``, and its rules as params.
+
+        Also all values that body and rules capture, and the body's inputs for them.
+        """
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        own = ("_signature", "_within_rules")
+        own = ("_signature", "within_rules")
         state = {k: v for k, v in vars(self).items() if k not in own}
         return pickled(cast(Wrapper, self), state)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._signature = inspect.signature(self.function)
-        self._within_rules = Depth()
+        self.within_rules = Depth()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         bound = cast(Callable[..., Any], self)
@@ -145,10 +184,44 @@ def struct(type: ArrayType) -> ShapeDtypeStruct:
     return ShapeDtypeStruct(type.shape, type.dtype, weak_type=type.weak)
 
 
-def unflattened(body: FlatTrace, results: Any) -> Any:
-    """The results of the body's equation, in the structure its function returns."""
-    flat = results if isinstance(results, tuple) else (results,)
-    return tree.unflatten(body.out_tree, flat)
+class Call:
+    """A call of a function whose rules are traced now, or when they are needed."""
+
+    def __init__(
+        self,
+        custom: Custom,
+        arguments: list[Any],
+        body: FlatTrace,
+        *,
+        symbolic_zeros: bool,
+    ) -> None:
+        self.name = name_of(custom.function)
+        self.within_rules = custom.within_rules
+        self.symbolic_zeros = symbolic_zeros
+        self.static = custom.static_arguments(arguments)
+        self.dynamic = custom.dynamic(arguments)
+        self.structure = tree.structure(self.dynamic)
+        self.leaf_types = [leaf_type(x) for x in tree.leaves(self.dynamic)]
+        self.out_tree = body.out_tree
+        self.types = body.program.output_types
+
+    def zero(self, type: ArrayType) -> Any:
+        """A zero tangent or cotangent, in the form the rule asked for."""
+        if self.symbolic_zeros:
+            return SymbolicZero(type.shape, type.dtype)
+        return zeros(type)
+
+    def with_zeros(
+        self, types: Sequence[ArrayType], given: Sequence[Any], there: Sequence[bool]
+    ) -> list[Any]:
+        """``given`` where a flag of ``there`` is true, and zeros of ``types``."""
+        rest = iter(given)
+        pairs = zip(types, there, strict=True)
+        return [next(rest) if is_there else self.zero(t) for t, is_there in pairs]
+
+    def placeholders(self) -> Any:
+        """The arguments as placeholders: structures with types."""
+        return tree.unflatten(self.structure, [struct(t) for t in self.leaf_types])
 
 
 # Checks of what the rules give.

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from arrayfn import tree
 from arrayfn.errors import ArgumentError, DifferentiationError, user_location
 from arrayfn.ir import ArrayType, Program, Var
 from arrayfn.primitives import custom_rules
+from arrayfn.primitives.base import Primitive
 from arrayfn.primitives.named_functions import FUNCTIONS
-from arrayfn.tracing import apply, is_staged
 from arrayfn.transforms import FlatTrace, leaf_type, name_of, trace_function
 from arrayfn.transforms.custom.closures import (
     closed,
     closed_over,
-    guarded,
     with_inputs,
     with_zeros,
 )
 from arrayfn.transforms.custom.functions import (
+    Call,
     Custom,
     Function,
-    SymbolicZero,
     as_type,
     fitted,
     pair_of,
     struct,
-    unflattened,
     zeros,
 )
 
@@ -78,33 +77,39 @@ class custom_vjp(Custom):  # noqa: N801 - a decorator, named as JAX's
         self._rules = forward, backward
         self._symbolic_zeros = symbolic_zeros
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function; one equation inside a trace."""
-        arguments = self.arguments(args, kwargs)
-        dynamic = self.dynamic(arguments)
-        function = self.with_static(self.function, arguments)
-        leaves = tree.leaves(dynamic)
-        if not is_staged(leaves):
-            return function(*dynamic)
-        name = name_of(self.function)
+    def check_rules(self) -> None:
+        """Raise DifferentiationError if ``defvjp`` has not been called."""
         if self._rules is None:
+            name = name_of(self.function)
             raise DifferentiationError(
                 f"{name} is a custom_vjp function without rules; give it some with "
                 f"{name}.defvjp(forward, backward)",
                 user_location(),
             )
-        body = trace_function(function, dynamic, {})
-        own, count = len(leaves), len(body.program.outputs)
-        call = _Call(name, self, self._rules, arguments, body)
-        if self._symbolic_zeros or self._within_rules.value:
+
+    def traced_rules(
+        self, arguments: list[Any], body: FlatTrace
+    ) -> tuple[Primitive, dict[str, Any], list[Any], tuple[Var, ...]]:
+        """See ``Custom.traced_rules``."""
+        assert self._rules is not None
+        call = _VjpCall(
+            self,
+            arguments,
+            body,
+            symbolic_zeros=self._symbolic_zeros,
+            rules=self._rules,
+        )
+        own, count = len(call.leaf_types), len(body.program.outputs)
+        if self._symbolic_zeros or self.within_rules.value:
             extra, (in_body,) = closed_over([(body, own)])
             unused = [leaf_type(value) for value in extra]
-            named = FUNCTIONS.name(lambda varies: call.later(varies, unused), name)
-            forward: custom_rules.Rule = named
-            backward: custom_rules.Rule = named
+            forward: custom_rules.Rule = FUNCTIONS.name(
+                lambda varies: call.later(varies, unused), call.name
+            )
+            backward = forward
         else:
-            with self._within_rules:
-                ahead, residuals = call.trace_forward(dynamic, [True] * own)
+            with self.within_rules:
+                ahead, residuals = call.trace_forward(call.dynamic, [True] * own)
                 back = call.trace_backward(residuals, [True] * count)
             saved = len(ahead.program.outputs) - count
             extra, (in_body, in_ahead, in_back) = closed_over(
@@ -120,41 +125,26 @@ class custom_vjp(Custom):  # noqa: N801 - a decorator, named as JAX's
                 ),
                 [v.type for v in in_back],
             )
-        results = apply(
-            custom_rules.custom_vjp,
-            *leaves,
-            *[guarded(value) for value in extra],
-            name=name,
-            body=with_inputs(body, (*body.program.inputs[:own], *in_body)),
-            forward=forward,
-            backward=backward,
-        )
-        return unflattened(body, results)
+        rules = {"forward": forward, "backward": backward}
+        return custom_rules.custom_vjp, rules, extra, in_body
 
 
-class _Call:
-    """A call of a function whose rules are traced now, or when they are needed."""
+class _VjpCall(Call):
+    """A call of a ``custom_vjp`` function."""
 
     def __init__(
         self,
-        name: str,
         custom: custom_vjp,
-        rules: tuple[Function, Function],
         arguments: list[Any],
         body: FlatTrace,
+        *,
+        symbolic_zeros: bool,
+        rules: tuple[Function, Function],
     ) -> None:
-        self.name = name
+        super().__init__(custom, arguments, body, symbolic_zeros=symbolic_zeros)
         self.forward = custom.with_static(rules[0], arguments)
         self.backward = rules[1]
-        self.depth = custom._within_rules
-        self.symbolic_zeros = custom._symbolic_zeros
-        self.static = custom.static_arguments(arguments)
-        dynamic = custom.dynamic(arguments)
-        self.structures = [tree.structure(x) for x in dynamic]
-        self.leaf_types = [leaf_type(x) for x in tree.leaves(dynamic)]
-        self.structure = tree.structure(dynamic)
-        self.out_tree = body.out_tree
-        self.types = body.program.output_types
+        self.structures = [tree.structure(x) for x in self.dynamic]
 
     def trace_forward(
         self, primals: Any, varies: Sequence[bool]
@@ -186,20 +176,12 @@ class _Call:
         present = [struct(t) for t, g in zip(self.types, given, strict=True) if g]
 
         def backward(residuals: Any, present: list[Any]) -> list[Any]:
-            rest = iter(present)
-            pairs = zip(self.types, given, strict=True)
             cotangents = tree.unflatten(
-                self.out_tree, [next(rest) if g else self.zero(t) for t, g in pairs]
+                self.out_tree, self.with_zeros(self.types, present, given)
             )
             return self.cotangents(self.backward(*self.static, residuals, cotangents))
 
         return trace_function(backward, (residuals, present), {}, with_values=False)
-
-    def zero(self, type: ArrayType) -> Any:
-        """The zero cotangent in the form the rule asked for."""
-        if self.symbolic_zeros:
-            return SymbolicZero(type.shape, type.dtype)
-        return zeros(type)
 
     def cotangents(self, given: Any) -> list[Any]:
         """The leaves of the backward rule's result, one for each argument leaf."""
@@ -241,21 +223,13 @@ class _Call:
         They do not vary; ``guarded`` makes sure of that.
         """
         own = len(self.leaf_types)
-        primals = tree.unflatten(self.structure, [struct(t) for t in self.leaf_types])
-        with self.depth:
-            ahead, residuals = self.trace_forward(primals, varies[:own])
+        with self.within_rules:
+            ahead, residuals = self.trace_forward(self.placeholders(), varies[:own])
         program = closed(f"the forward rule of {self.name}", ahead, own)
-        forward = Program(
-            program.name,
-            (*program.inputs, *map(Var, unused)),
-            program.equations,
-            program.outputs,
-            program.constants,
-            program.constant_values,
-        )
+        forward = replace(program, inputs=(*program.inputs, *map(Var, unused)))
 
         def backward(given: tuple[bool, ...]) -> Program:
-            with self.depth:
+            with self.within_rules:
                 back = self.trace_backward(residuals, given)
             inputs = len(tree.leaves(residuals)) + sum(given)
             alone = closed(f"the backward rule of {self.name}", back, inputs)

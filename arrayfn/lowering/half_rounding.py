@@ -1,11 +1,11 @@
-"""Rounds halves that are read by anything but arithmetic of halves.
+"""Rounds half-precision values where something else than their arithmetic reads them.
 
-Kernels compute on halves in float32, and between the equations of one kernel a number
-keeps float32's precision and range. It is rounded where it is stored, and where it is
-read by what gives no half (a conversion, a comparison, its bits) or jumps (a floor, a
-remainder), also through what gives one of its operands (a maximum, an absolute value).
-Then all that reads it has the half. (``docs/decisions`` has what rounding every result
-costs.)
+Kernels compute float16 and bfloat16 in float32, and between the equations of one kernel
+a number keeps float32's precision and range. It is rounded where it is stored, and
+where a function reads it that has another dtype as its result (a conversion, a
+comparison, its bits) or that jumps (a floor, a remainder), also through functions whose
+result is one of their operands (a maximum, an absolute value). Then all of its readers
+get the rounded value. ``docs/decisions`` says what rounding every result costs.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ EXACT: Final = frozenset(
         "convert_bf16",
     }
 )
-"""Functions whose result is one of their operands, or a number that halves have."""
-
+"""Functions whose result is an operand, or a number that half precision has."""
 
 JUMPS: Final = frozenset(
     {
@@ -64,25 +63,27 @@ JUMPS: Final = frozenset(
 
 
 def is_exact(function: str) -> bool:
-    """Whether ``function`` of halves gives a half, or has rounded to one."""
+    """Whether ``function`` of half-precision operands has a half-precision result."""
     kind = function.rpartition("_")[0]
     return kind in EXACT or kind.startswith("round_")
 
 
 def with_rounding(
-    statements: Sequence[Statement], halves: Mapping[str, DType]
+    statements: Sequence[Statement], half_dtypes: Mapping[str, DType]
 ) -> list[Statement]:
-    """``statements``, with those of the values in ``halves`` rounded that must be.
+    """``statements``, with roundings of the values that need them.
 
-    ``halves`` has the dtype that the Program gives each of them.
+    ``half_dtypes`` has the dtype that the Program gives each half-precision value.
     """
     seen: set[str] = set()
     for s in reversed(statements):
-        if isinstance(s, (Compute, Reduce)) and _reads_halves(s, seen):
+        if isinstance(s, (Compute, Reduce)) and _reads_rounded(s, seen):
             seen.update(value.name for value in uses(s))
     made: list[Statement] = []
     for s in statements:
-        dtype = halves.get(s.result.name) if isinstance(s, (Compute, Reduce)) else None
+        dtype = None
+        if isinstance(s, (Compute, Reduce)):
+            dtype = half_dtypes.get(s.result.name)
         if (
             not isinstance(s, (Compute, Reduce))
             or dtype is None
@@ -100,10 +101,10 @@ def with_rounding(
     return made
 
 
-def _reads_halves(s: Compute | Reduce, seen: Collection[str]) -> bool:
-    """Whether the operands of ``s`` are halves if those in ``seen`` are to be.
+def _reads_rounded(s: Compute | Reduce, seen: Collection[str]) -> bool:
+    """Whether the operands of ``s`` must be rounded if the values in ``seen`` must be.
 
-    A function that gives one of its operands gives a half only of halves.
+    A function whose result is one of its operands passes that on.
     """
     if s.result.name in seen and is_exact(s.function):
         return True

@@ -1,0 +1,166 @@
+"""Constructors of rules, from the part in which they differ.
+
+A transformation applies a rule only where it is needed: a jvp rule if an operand has a
+tangent, a transpose rule if an operand is Linear and an output has a cotangent, a
+batching rule if an operand is mapped. Primitives with one operand to differentiate by,
+or to map, state an expression; the constructors here add the lists around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from arrayfn.ir import Atom
+from arrayfn.primitives import emitters
+from arrayfn.primitives.base import (
+    Atoms,
+    Batched,
+    BatchRule,
+    Dim,
+    Dims,
+    JvpRule,
+    Linear,
+    Operands,
+    Tangents,
+    TransposeRule,
+    value_of,
+)
+
+Axes = tuple[int, ...]
+
+
+def all_of(result: Any) -> list[Atom]:
+    """The result of a primitive as a list."""
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def values_of(operands: Operands) -> list[Atom]:
+    """The operands that are not Linear."""
+    return [x for x in operands if not isinstance(x, Linear)]
+
+
+def present(tangents: Tangents) -> list[Atom]:
+    """The tangents, or cotangents, that are not zero."""
+    return [t for t in tangents if t is not None]
+
+
+def placed(values: Iterable[Atom | None], there: Iterable[bool]) -> Tangents:
+    """The next of ``values`` where a flag of ``there`` is true, else None."""
+    each = iter(values)
+    return [next(each) if flag else None for flag in there]
+
+
+def shifted(axes: Iterable[int]) -> Axes:
+    """``axes`` after a new axis 0."""
+    return tuple(axis + 1 for axis in axes)
+
+
+def repeated(size: int, x: Atom, dim: Dim) -> Atom:
+    """``x`` mapped along axis 0; repeated if it is not mapped."""
+    if dim is not None:
+        return emitters.move_axis(x, dim, 0)
+    shape = (size, *x.type.shape)
+    return emitters.broadcast_in_dim(x, shape=shape, axes=tuple(range(1, len(shape))))
+
+
+def all_mapped(size: int, inputs: Atoms, dims: Dims) -> list[Atom]:
+    """``inputs`` mapped along axis 0; those that are not mapped are repeated."""
+    return [
+        x if dim == 0 else repeated(size, x, dim)
+        for x, dim in zip(inputs, dims, strict=True)
+    ]
+
+
+def in_front(inputs: Atoms, dims: Dims) -> list[Atom]:
+    """``inputs`` with the mapped axis of each, if it has one, moved to the front."""
+    return [
+        x if dim is None else emitters.move_axis(x, dim, 0)
+        for x, dim in zip(inputs, dims, strict=True)
+    ]
+
+
+# Forward mode.
+
+
+def jvp_alone(rule: Callable[..., Atom | list[Atom | None]]) -> JvpRule:
+    """The jvp rule of one operand, from ``rule(x, *outputs, t, **params)``.
+
+    ``rule`` returns the tangent of the output, or a list for several outputs.
+    """
+
+    def jvp(
+        primals: Atoms, outputs: Atoms, tangents: Tangents, **params: object
+    ) -> Tangents:
+        tangent = rule(*primals, *outputs, *tangents, **params)
+        return tangent if isinstance(tangent, list) else [tangent]
+
+    return jvp
+
+
+def jvp_of_first(row: Callable[..., Atom]) -> JvpRule:
+    """The jvp rule of a ``row(x, *others, **params)`` that is linear in ``x`` alone.
+
+    The others are indices, which have no tangents.
+    """
+
+    def jvp(
+        primals: Atoms, outputs: Atoms, tangents: Tangents, **params: object
+    ) -> Tangents:
+        if tangents[0] is None:
+            return [None]
+        return [row(tangents[0], *primals[1:], **params)]
+
+    return jvp
+
+
+def jvp_of_product(product: Callable[..., Atom]) -> JvpRule:
+    """The jvp rule of a ``product(x, y, **params)`` that is linear in each operand."""
+
+    def jvp(
+        primals: Atoms, outputs: Atoms, tangents: Tangents, **params: object
+    ) -> Tangents:
+        (x, y), (dx, dy) = primals, tangents
+        terms = [] if dx is None else [product(dx, y, **params)]
+        if dy is not None:
+            terms.append(product(x, dy, **params))
+        return [terms[0] if len(terms) == 1 else emitters.add(*terms)]
+
+    return jvp
+
+
+# Transposes.
+
+
+def transposed_first(rule: Callable[..., Atom], of: str = "") -> TransposeRule:
+    """The transpose rule of a function that is linear in its first operand alone.
+
+    ``rule(cotangent, type of the operand, *other operands, **params)``. To transpose
+    primitive ``of`` in another operand is an error; those of others are indices.
+    """
+
+    def transpose(cotangents: Tangents, inputs: Operands, **params: object) -> Tangents:
+        (cotangent,), (x, *others) = cotangents, inputs
+        known = [value_of(y, of) for y in others] if of else values_of(others)
+        if not isinstance(x, Linear):
+            return [None] * len(inputs)
+        made = rule(cotangent, x.type, *known, **params)
+        return [made, *[None] * len(others)]
+
+    return transpose
+
+
+# Batching.
+
+
+def batched_along(rule: Callable[..., Atom | tuple[Atom, ...]]) -> BatchRule:
+    """The batching rule of a function whose operands are all mapped along axis 0.
+
+    ``rule(*operands, **params)`` emits it; its outputs are mapped along axis 0, too.
+    """
+
+    def batch(size: int, inputs: Atoms, dims: Dims, **params: object) -> Batched:
+        made = rule(*all_mapped(size, inputs, dims), **params)
+        return (made, [0] * len(made)) if isinstance(made, tuple) else ([made], [0])
+
+    return batch
