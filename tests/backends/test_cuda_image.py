@@ -53,7 +53,8 @@ def encode(request, monkeypatch):
     )
     library = SimpleNamespace(product=lambda *_: PRODUCT, matmul=70, set_attribute=71)
     monkeypatch.setattr(images, "device", lambda: gpu)
-    monkeypatch.setattr(images, "functions", lambda kernels: {"k": 100, "t": 101})
+    loaded = {"k": SimpleNamespace(function=100), "t": SimpleNamespace(function=101)}
+    monkeypatch.setattr(images, "loaded_kernels", lambda kernels: loaded)
     monkeypatch.setattr(images.cublas, "library", lambda: library)
     monkeypatch.setattr(images.cublas, "small_work", lambda provider: 1)
     kinds = (("input", 0), ("input", 1), ("output", 0), ("temporary", 0))

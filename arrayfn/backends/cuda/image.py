@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cuda import cublas, libraries, runner
-from arrayfn.backends.cuda.code import OVERLAPS_FROM, functions
+from arrayfn.backends.cuda.code import OVERLAPS_FROM, loaded_kernels
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.plan_nodes import (
     Access,
@@ -55,7 +55,7 @@ class Image:
         self._buffers = plan.buffers
         self._arena = arena
         self._kernels = {k.name: k for k in compiled.kernels}
-        self._functions = functions(
+        self._loaded = loaded_kernels(
             [k for k in compiled.kernels if isinstance(k, Kernel)]
         )
         self._slots: dict[tuple[int, int], int] = {}
@@ -76,7 +76,7 @@ class Image:
         if self._has_products:
             given["multiply"] = cublas.library().matmul
             given["set_attribute"] = cublas.library().set_attribute
-        self.plan = Plan(given, slots, self._steps)
+        self.plan = Plan(given, slots, self._steps, code=self._loaded)
         if gpu.arch >= OVERLAPS_FROM:
             self.plan.overlap()
         self._part = self.plan.of(self._steps)
@@ -229,7 +229,7 @@ class Image:
                 pointers.append(self._slot(argument))
         parameters = np.array(pointers, np.int64)
         self._kept.append(parameters)
-        function = self._functions[kernel.name]
+        function = self._loaded[kernel.name].function
         return runner.Kernel(
             kind=StepKind.COOPERATIVE if kernel.cooperative else StepKind.KERNEL,
             function=function,

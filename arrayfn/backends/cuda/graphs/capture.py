@@ -197,10 +197,14 @@ class MemsetNodeParams(Struct):
 
 
 class CapturedGraph:
-    """A graph that was captured, and its executable graph, which ``launch`` makes."""
+    """A graph that was captured, and its executable graph, which ``launch`` makes.
 
-    def __init__(self, handle: int) -> None:
+    ``code`` are the kernels of its nodes, loaded until it is destroyed.
+    """
+
+    def __init__(self, handle: int, code: object) -> None:
         self._gpu = device()
+        self._code = code
         self.handle = handle
         self._executable = 0
 
@@ -234,7 +238,7 @@ def record(plan: Plan, enqueue: Callable[[int], None], most_launches: int) -> Pl
     stream it does not. So up to ``most_launches`` kernels and fills with zeros, each
     dependent on the one before, are launched one by one; all else as a graph.
     """
-    graph = CapturedGraph(device().record(enqueue))
+    graph = CapturedGraph(device().record(enqueue), plan.code)
     launches = _RecordedLaunches()
     nodes = _chain(graph.handle, most_launches)
     if nodes and all(map(launches.add, nodes)):

@@ -255,7 +255,7 @@ def updated_graph(image: Image, nodes: Sequence[Node], addresses: Any) -> Plan:
             graph_nodes.extend(capture_info(stream)[1])
         steps.join()
 
-    graph = CapturedGraph(device().record(enqueue))
+    graph = CapturedGraph(device().record(enqueue), image.plan.code)
     kernels = [KernelNodeParams.of(row) for row in rows]
     updates = list(zip(graph_nodes, kernels, strict=True))
     return image.plan.of(graph.launch(updates), kept=(graph, kernels))

@@ -18,7 +18,7 @@ import numpy as np
 from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.graphs.capture import CapturedGraph, KernelNodeParams
-from arrayfn.backends.cuda.modules import load
+from arrayfn.backends.cuda.modules import LoadedKernel, load
 from arrayfn.backends.cuda.runner import Plan, StepKind
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import BufferAllocation
@@ -163,7 +163,7 @@ class Staging:
             enqueue(staged, stream)
             nodes.append(copy_out.capture(stream))
 
-        graph = CapturedGraph(device().record(enqueue_all))
+        graph = CapturedGraph(device().record(enqueue_all), plan.code)
         self._kept += [graph, copy_in, copy_out]
         updates = list(zip(nodes, (copy_in, copy_out), strict=True))
         return plan.of(graph.launch(updates), slots, self)
@@ -204,11 +204,11 @@ class Staging:
         parameters = np.array([table.ctypes.data, each.ctypes.data], np.int64)
         self._kept += [table, each, parameters]
         blocks = len(table) * int(each[0])
-        kernel = _kernel(len(table))
+        kernel = _kernel(len(table)).function
         shape = blocks, _THREADS, parameters.ctypes.data
         return KernelNodeParams.of(runner.Kernel(StepKind.KERNEL, kernel, *shape))
 
 
 @cache
-def _kernel(buffers: int) -> int:
+def _kernel(buffers: int) -> LoadedKernel:
     return load(copy_parts_ptx(buffers).encode() + b"\0", "copy_parts")
