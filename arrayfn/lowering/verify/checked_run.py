@@ -1,7 +1,7 @@
-"""A plan's run on made-up inputs: what they are, and whether it is small enough.
+"""Runs of plans with checked memory, on made-up inputs, if they are small enough.
 
-Integers are chosen such that they are good indices, bad ones, and the least and the
-greatest of their dtype.
+Integers among the inputs are valid indices, indices out of bounds, and the minimum or
+the maximum of their dtype.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from arrayfn.lowering.plan import Kernel, KernelCall, Loop, Step, blocks_of
 
 Array = np.ndarray[Any, Any]
 
-_MOST_ELEMENTS: Final = 2048
+_MAX_ELEMENTS: Final = 2048
 _MAX_ITERATIONS: Final = 16
 _WITH_EFFECTS: Final = ("callback", "operator", "reference")
 """How the providers are named that call Python."""
 
 
-def is_small(compiled: CompiledProgram, most_threads: int) -> bool:
+def is_small(compiled: CompiledProgram, max_threads: int) -> bool:
     """Whether a run ends soon, and changes nothing outside."""
     kernels = {k.name: k for k in compiled.kernels}
     for kernel in kernels.values():
@@ -34,7 +34,7 @@ def is_small(compiled: CompiledProgram, most_threads: int) -> bool:
         elif kernel.provider.startswith(_WITH_EFFECTS):
             return False
     elements = sum(b.type.size for b in compiled.plan.buffers)
-    if elements > _MOST_ELEMENTS:
+    if elements > _MAX_ELEMENTS:
         return False
     threads = 0
     for call, iterations in _calls(compiled.plan.steps, 1):
@@ -45,7 +45,7 @@ def is_small(compiled: CompiledProgram, most_threads: int) -> bool:
             threads += (
                 call.items * max(1, kernel.threads) * iterations * call.iterations
             )
-    return threads <= most_threads
+    return threads <= max_threads
 
 
 def _calls(steps: Iterable[Step], iterations: int) -> Iterable[tuple[KernelCall, int]]:
@@ -60,7 +60,7 @@ def _calls(steps: Iterable[Step], iterations: int) -> Iterable[tuple[KernelCall,
             yield from _calls(block, inner)
 
 
-def run_trial(
+def run_checked(
     compiled: CompiledProgram,
     run: Callable[[CompiledProgram, Sequence[Array]], object],
     fault: type[Exception],

@@ -13,11 +13,11 @@ def try_plan(compiled: CompiledProgram) -> bool:
     """Run ``compiled`` if it is small; whether it was run."""
     from arrayfn.backends.cuda.emulator import memory
     from arrayfn.backends.cuda.emulator.plan import run_plan
-    from arrayfn.lowering.verify import trial
+    from arrayfn.lowering.verify import checked_run
 
-    if not trial.is_small(compiled, _MOST_THREADS):
+    if not checked_run.is_small(compiled, _MOST_THREADS):
         return False
     # Indices that were promised to differ may not.
     excused = (memory.WrittenTwiceError,)
     fault = memory.EmulationError
-    return trial.run_trial(compiled, run_plan, fault, excused)
+    return checked_run.run_checked(compiled, run_plan, fault, excused)
