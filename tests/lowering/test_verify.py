@@ -194,16 +194,33 @@ def test_a_barrier_stands_between_a_read_and_a_write_by_another_thread() -> None
     refused(some, "threads 0 and 63 both access element 0 of x and out, of one buffer")
 
 
-def test_a_turn_of_a_loop_meets_the_turn_before() -> None:
+def test_threads_that_store_do_not_read_what_another_writes() -> None:
+    source = """
+from arrayfn.lowering.scalars import min_i64
+def k(x):
+    thread = thread_index()
+    i = min_i64(thread, 31)
+    value = x[{read}]
+    if thread < 32:
+        x[i] = value
+"""
+    # Threads without an element of their own read another one, and store nothing.
+    right = of_kernel(source.format(read="i"), {"x": 32}, 1, 64)
+    assert verify(right).unproved == []
+    wrong = of_kernel(source.format(read="31 - i"), {"x": 32}, 1, 64)
+    refused(wrong, "threads 0 and 31 both access element 0 of x, and write it")
+
+
+def test_an_iteration_of_a_loop_is_compared_with_the_one_before() -> None:
     source = """
 def k(x, out):
-    for turn in range(2):
+    for step in range(2):
         {first}
         barrier()
         {second}
 """
-    one = "out[thread_index() + turn * 32] = 1.0"
-    other = "x[(63 - thread_index()) - turn * 32] = 2.0"
+    one = "out[thread_index() + step * 32] = 1.0"
+    other = "x[(63 - thread_index()) - step * 32] = 2.0"
     right = in_one_buffer(source.format(first=one, second="pass"), 1, threads=32)
     assert verify(right).unproved == []
     both = in_one_buffer(source.format(first=one, second=other), 1, threads=32)
@@ -490,3 +507,21 @@ def test_a_kernel_that_is_a_long_loop_is_not_run() -> None:
     assert not is_small(af.jit(long).lower(1.0).compiled_program, 4096)
     short = af.jit(lambda x: af.lax.fori_loop(0, 9, lambda k, x: anp.sin(x), x))
     assert is_small(short.lower(1.0).compiled_program, 4096)
+
+
+def test_indices_that_were_promised_to_differ_do_so_in_a_second_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "arrayfn.lowering.verify.proof_counts.COUNTS", counts := ProofCounts()
+    )
+
+    def put(x: Any, index: Any, values: Any) -> Any:
+        return x.at[index].set(values, unique_indices=True)
+
+    x, index = np.zeros(9, np.float32), np.arange(5)
+    compiled = lowered(put, x, index, np.ones(5, np.float32))
+    report = verify(compiled)
+    assert "threads 0 and 1 both access element 0" in report.unproved[0]
+    counts.add(compiled, report)
+    assert (counts.run, counts.unproved) == (1, 0)

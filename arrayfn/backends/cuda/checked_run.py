@@ -1,4 +1,4 @@
-"""Plans for a GPU that are not proved are run, by the emulator."""
+"""Runs GPU plans that are not proved, in the emulator."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Final
 
 from arrayfn.lowering.compiled import CompiledProgram
 
-_MOST_THREADS: Final = 512
+_MAX_THREADS: Final = 512
 
 
 def try_plan(compiled: CompiledProgram) -> bool:
-    """Run ``compiled`` if it is small; whether it was run."""
+    """Run ``compiled`` if it is small; return whether it was run."""
     from arrayfn.backends.cuda.emulator import memory
     from arrayfn.backends.cuda.emulator.plan import run_plan
     from arrayfn.lowering.verify import checked_run
 
-    if not checked_run.is_small(compiled, _MOST_THREADS):
+    if not checked_run.is_small(compiled, _MAX_THREADS):
         return False
-    # Indices that were promised to differ may not.
+    # Made-up indices may be equal where the user promised that they differ.
     excused = (memory.WrittenTwiceError,)
     fault = memory.EmulationError
     return checked_run.run_checked(compiled, run_plan, fault, excused)

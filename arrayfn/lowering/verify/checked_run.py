@@ -1,7 +1,7 @@
 """Runs of plans with checked memory, on made-up inputs, if they are small enough.
 
 Integers among the inputs are valid indices, indices out of bounds, and the minimum or
-the maximum of their dtype.
+the maximum of their dtype; or all different, where a plan was promised that.
 """
 
 from __future__ import annotations
@@ -69,27 +69,30 @@ def run_checked(
     """Run ``compiled``; whether that came to its end.
 
     Raises VerificationError if ``run`` raises ``fault``: an access outside, say. What
-    is ``excused`` follows from inputs that break what the function was promised.
+    is ``excused`` follows from inputs that break a promise, as that indices differ;
+    then it is run again, on inputs whose integers do.
     """
-    random = np.random.default_rng(0)
-    inputs = [_made_up(type, random) for type in compiled.input_types]
-    try:
-        with np.errstate(all="ignore"):
-            run(compiled, inputs)
-    except excused:
-        return False
-    except fault as error:
-        raise VerificationError(
-            f"arrayfn made a wrong plan of {compiled.name} for {compiled.target}: run "
-            f"with checked memory, {error}; this is a fault of arrayfn, please report "
-            "it with the function that is compiled"
-        ) from error
-    except (ArithmeticError, ValueError, RuntimeError, Warning):
-        return False  # such inputs have no result
-    return True
+    for made_up in (_arbitrary, _distinct):
+        random = np.random.default_rng(0)
+        inputs = [made_up(type, random) for type in compiled.input_types]
+        try:
+            with np.errstate(all="ignore"):
+                run(compiled, inputs)
+        except excused:
+            continue
+        except fault as error:
+            raise VerificationError(
+                f"arrayfn made a wrong plan of {compiled.name} for {compiled.target}: "
+                f"run with checked memory, {error}; this is a fault of arrayfn, please "
+                "report it with the function that is compiled"
+            ) from error
+        except (ArithmeticError, ValueError, RuntimeError, Warning):
+            return False  # such inputs have no result
+        return True
+    return False
 
 
-def _made_up(type: ArrayType, random: np.random.Generator) -> Array:
+def _arbitrary(type: ArrayType, random: np.random.Generator) -> Array:
     dtype = type.dtype
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
@@ -101,3 +104,10 @@ def _made_up(type: ArrayType, random: np.random.Generator) -> Array:
     if dtype.kind == "b":
         return random.random(type.shape) < 1 / 2
     return random.standard_normal(type.shape).astype(dtype)
+
+
+def _distinct(type: ArrayType, random: np.random.Generator) -> Array:
+    """As ``_arbitrary``, but integers are 0, 1, ... in any order."""
+    if type.dtype.kind not in "iu":
+        return _arbitrary(type, random)
+    return random.permutation(type.size).reshape(type.shape).astype(type.dtype)

@@ -11,6 +11,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -34,6 +35,7 @@ from arrayfn.lowering.verify.numbers import (
     BLOCK,
     ITEM,
     THREAD,
+    Array,
     Lanes,
     Memory,
     Number,
@@ -171,6 +173,7 @@ class _Footprints:
         self.integers = integers
         self.items = items
         self.found = Footprint()
+        self.accesses: list[Access] = []
 
     def made(self) -> Footprint:
         if not self.items:
@@ -260,6 +263,7 @@ class _Footprints:
             add_access(part, access, known=not sampled)
             if access.kind != "add":
                 accessed.setdefault(name, []).append(access)
+        self.accesses = [a for accesses in accessed.values() for a in accesses]
         for name, accesses in self.by_buffer(accessed).items():
             stores = [a for a in accesses if a.kind == "store"]
             if not stores or name in self.own_names:
@@ -346,25 +350,45 @@ class _Footprints:
     def within(self, name: str, accesses: Sequence[Access]) -> None:
         """Check accesses of a phase with each other, by threads of a block.
 
-        What is loaded and stored through one argument is left out: threads without a
-        row of their own load that of another, which writes over it, for nothing.
+        Threads without a row of their own load that of another, which may write over
+        it: what a thread loads through the argument of a store counts only if it stores
+        something itself.
         """
         stores = [a for a in accesses if a.kind == "store"]
         if stores:
             self.between(name, stores, by_thread=True)
         for argument in dict.fromkeys(a.memory.name for a in stores):
             own = [a for a in stores if a.memory.name == argument]
-            loads = [
-                a for a in accesses if a.kind == "load" and a.memory.name != argument
-            ]
-            self.between(name, [*own, *loads], by_thread=True)
+            loads = [a for a in accesses if a.kind == "load"]
+            others = [a for a in loads if a.memory.name != argument]
+            self.between(name, [*own, *others], by_thread=True)
+            same = [a for a in loads if a.memory.name == argument]
+            if same and self.storing is not None:
+                self.between(name, [*own, *same], by_thread=True, by=self.storing)
+
+    @cached_property
+    def storing(self) -> Array | None:
+        """The threads that store something; None if they are not known."""
+        found: list[Array] = []
+        for access in self.accesses:
+            if access.kind == "store":
+                pairs = None if access.item is None else pairs_of(access, access.item)
+                if pairs is None:
+                    return None
+                found.append(np.unique(pairs[1]))
+        return np.unique(np.concatenate(found))
 
     def between(
-        self, name: str, accesses: Sequence[Access], *, by_thread: bool
+        self,
+        name: str,
+        accesses: Sequence[Access],
+        *,
+        by_thread: bool,
+        by: Array | None = None,
     ) -> None:
         """Check accesses with each other, the first of which is a store.
 
-        Of items of a CPU, blocks of a GPU, or threads.
+        Of items of a CPU, blocks of a GPU, or threads: of all, or those in ``by``.
         """
         first = accesses[0]
         who = [a.item if by_thread else self.who(a) for a in accesses]
@@ -385,10 +409,10 @@ class _Footprints:
             for t in sets[:k]
         ):
             return
-        by = [(a, b) for a, b in zip(accesses, who, strict=True) if b is not None]
-        if len(by) == len(accesses) and are_disjoint(by):
+        known = [(a, b) for a, b in zip(accesses, who, strict=True) if b is not None]
+        if len(known) == len(accesses) and are_disjoint(known):
             return
-        self.one_by_one(name, accesses, by_thread=by_thread)
+        self.one_by_one(name, accesses, by_thread=by_thread, by=by)
 
     def may_be_ordered(self, accesses: Sequence[Access]) -> bool:
         """Whether a barrier may stand between threads of a block on one phase."""
@@ -401,7 +425,12 @@ class _Footprints:
         return access.block if self.kernel.threads else access.item
 
     def one_by_one(
-        self, name: str, accesses: Iterable[Access], *, by_thread: bool
+        self,
+        name: str,
+        accesses: Iterable[Access],
+        *,
+        by_thread: bool,
+        by: Array | None = None,
     ) -> None:
         """Look at each element that is accessed."""
         accesses = list(accesses)
@@ -413,6 +442,9 @@ class _Footprints:
             if pairs is None:
                 self.note(line, f"whether two write the same element of {name}")
                 return
+            if by is not None:
+                kept = np.isin(pairs[1], by)
+                pairs = pairs[0][kept], pairs[1][kept]
             found.append(pairs)
         stored = [p for p, a in zip(found, accesses, strict=True) if a.kind == "store"]
         clash = first_conflict(stored)
