@@ -58,7 +58,7 @@ _SOURCES: Final = (
 _LOCK: Final = threading.Lock()
 _loaded: Final[WeakValueDictionary[str, LoadedKernel]] = WeakValueDictionary()
 _recent: Final[deque[LoadedKernel]] = deque(maxlen=256)
-"""Kernels that stay loaded: a function made anew in each iteration has the same."""
+"""Kernels that stay loaded: a function made again in each iteration has the same."""
 _MAX_UNUSED: Final = 64  # modules from which the GPU is waited for, to unload them
 forgets(_recent.clear)
 

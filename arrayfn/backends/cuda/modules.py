@@ -81,14 +81,14 @@ def _shared_beside(function: ctypes.c_void_p) -> int:
     return arrays.value + gpu.attribute(_SHARED_OF_DRIVER)
 
 
-def unload_unused(at_least: int = 1) -> None:
-    """Unload the unused modules, if there are ``at_least`` so many.
+def unload_unused(minimum: int = 1) -> None:
+    """Unload the unused modules, if there are ``minimum`` so many.
 
     Waits until all that is enqueued has run: kernels of dropped functions may be part
     of it. Graphs hold their kernels, so none of them refers to an unused module. Does
     nothing while a graph is captured.
     """
-    if len(_unused) < at_least:
+    if len(_unused) < minimum:
         return
     gpu = device()
     if not gpu.capture_lock.acquire(blocking=False):
