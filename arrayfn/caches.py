@@ -11,6 +11,7 @@ from collections.abc import Callable
 Forget = Callable[[], object]
 
 _forgetting: list[Forget] = []
+_freeing: list[Forget] = []
 
 
 def forgets(forget: Forget) -> Forget:
@@ -19,13 +20,20 @@ def forgets(forget: Forget) -> Forget:
     return forget
 
 
+def frees(free: Forget) -> Forget:
+    """Have ``clear_caches`` call ``free`` at its end, when what was dropped is gone."""
+    _freeing.append(free)
+    return free
+
+
 def clear_caches() -> None:
     """Drop what was traced and compiled in this process, and free its memory.
 
     Functions can still be called. They are compiled again at their next call, with the
     kernels of the disk cache, which stays (see ``ARRAYFN_CACHE_DIR``). Arrays and the
     results of ``lower`` and ``compile`` stay while they are referred to. Deleting a
-    function frees its code without this. Kernels loaded on a GPU stay there.
+    function frees its code without this, except for the kernels used last. On a GPU
+    this waits for the work that is enqueued, then unloads the kernels.
 
     >>> import numpy as np
     >>> import arrayfn as af
@@ -39,3 +47,5 @@ def clear_caches() -> None:
     for forget in _forgetting:
         forget()
     gc.collect()
+    for free in _freeing:
+        free()

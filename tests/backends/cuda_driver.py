@@ -34,10 +34,10 @@ class Driver:
             "cuLaunchKernelEx": kind(I32, *[I64] * 4)(self._launch),
         }
 
-    def allocator(self, most_idle=1 << 30):
+    def allocator(self, max_idle=1 << 30):
         """A allocator of this driver's memory."""
         addresses = {name: self.address(name) for name in FUNCTIONS.values()}
-        return CachingAllocator(addresses, CONTEXT, STREAM, POOL, most_idle)
+        return CachingAllocator(addresses, CONTEXT, STREAM, POOL, max_idle)
 
     def address(self, name):
         """Where a function is."""

@@ -33,9 +33,9 @@ class Plan:
     is called with.
     """
 
-    def __init__(self, driver, results=2, most_idle=1 << 30):
+    def __init__(self, driver, results=2, max_idle=1 << 30):
         self.driver = driver
-        self.allocator = driver.allocator(most_idle)
+        self.allocator = driver.allocator(max_idle)
         self.given = []
         free_lists = [self.allocator.free_list(n) for n in (64, 16, ARENA_BYTES)]
         made = [Result(F32, 2, free_lists[0]), Result(I32, 3, free_lists[1])][:results]
@@ -119,11 +119,11 @@ def test_whatever_does_not_fit_goes_to_the_fallback(plan):
 
 def test_a_number_that_is_known_needs_no_python(plan):
     number, equal = float("2.5"), float("2.5")
-    plan.entry.know(1, number, 4096)
+    plan.entry.cache_address(1, number, 4096)
     assert len(plan.call(plan.x, number)) == 2
     assert plan.slots[1] == 4096
     assert plan.call(plan.x, equal) == 7
-    plan.entry.know(1, equal, 8192)
+    plan.entry.cache_address(1, equal, 8192)
     assert len(plan.call(plan.x, equal)) == 2
     assert plan.slots[1] == 8192
     assert plan.call(plan.x, number) == 7
@@ -204,7 +204,7 @@ def test_the_lowest_block_is_given_first():
 
 def test_dead_memory_goes_back_to_the_driver_from_a_limit_on():
     driver = Driver()
-    memory = driver.allocator(most_idle=2000)
+    memory = driver.allocator(max_idle=2000)
     for block in [memory.take(1000) for _ in range(5)]:
         memory.give(block)
     assert len(driver.live) == 2

@@ -19,17 +19,17 @@ class Card:
         self.done = []
         self.captured = 0
 
-    def record(self, plan, enqueue, most_launches):
+    def record(self, plan, enqueue, max_launches):
         self.captured += 1
-        launches = f" or {most_launches} launches" if most_launches else ""
+        launches = f" or {max_launches} launches" if max_launches else ""
         return f"graph {self.captured}{launches}"
 
-    def update(self, image, nodes, addresses):
+    def update(self, encoded, nodes, addresses):
         self.captured += 1
         return "updated"
 
 
-class Image:
+class EncodedPlan:
     """A plan, of ordinary kernels or of something else too."""
 
     plan = "plain"
@@ -82,7 +82,7 @@ def card(monkeypatch):
     monkeypatch.setattr(dispatch, "updated_graph", made.update)
 
     class Walk:
-        def __init__(self, image, addresses):
+        def __init__(self, encoded, addresses):
             self.addresses = addresses
 
         def run(self, nodes, stream):
@@ -97,8 +97,8 @@ def runs_of(card, count, patience, *, keys, kernels=None, small=99, staging=Fals
     nodes = (NativeRun(0, count),)
     staged = Staging(card) if staging else None
     addresses = (ctypes.c_int64 * 1)()
-    image = Image(card, kernels, small)
-    made = SegmentDispatch(image, addresses, Segment(nodes, True, patience), staged)
+    encoded = EncodedPlan(card, kernels, small)
+    made = SegmentDispatch(encoded, addresses, Segment(nodes, True, patience), staged)
     entry = Entry()
     made.attach(entry)
     for key in keys:

@@ -200,8 +200,8 @@ def test_large_attention_by_cudnn_is_no_graph(monkeypatch, causal):
     pytest.importorskip("cudnn")
     plans = []
 
-    def record(plan, enqueue, most_launches):
-        plans.append(capture.record(plan, enqueue, most_launches))
+    def record(plan, enqueue, max_launches):
+        plans.append(capture.record(plan, enqueue, max_launches))
         return plans[-1]
 
     monkeypatch.setattr(dispatch, "record", record)

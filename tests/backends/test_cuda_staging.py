@@ -3,6 +3,7 @@
 import ctypes
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ class Card:
 class Unlaunched(CapturedGraph):
     """A graph that nothing is launched of."""
 
-    def __init__(self, handle):
+    def __init__(self, handle, code):
         self._gpu, self.handle = Card(), handle
 
     def __del__(self):
@@ -57,7 +58,11 @@ class Unlaunched(CapturedGraph):
 def card(monkeypatch):
     made = Card()
     monkeypatch.setattr(staging, "device", lambda: made)
-    monkeypatch.setattr(staging, "_kernel", lambda parts: 500 + parts)
+
+    def kernel(parts):
+        return SimpleNamespace(function=500 + parts)
+
+    monkeypatch.setattr(staging, "_kernel", kernel)
     monkeypatch.setattr(staging, "CapturedGraph", Unlaunched)
     monkeypatch.setattr(KernelNodeParams, "capture", lambda k, stream: k.function)
     return made

@@ -114,14 +114,16 @@ def test_the_order_changes_and_all_memory_is_used(card: Card) -> None:
         launch(graph)
 
     card.launch = launched  # type: ignore[method-assign]
-    times = timing.in_turns(ways(card, [1e-3, 3e-3], [1e-3]), [0, 1], 8, 1e-3, sets=2)
+    times = timing.alternating(
+        ways(card, [1e-3, 3e-3], [1e-3]), [0, 1], 8, 1e-3, sets=2
+    )
     assert times == {0: pytest.approx(2e-3), 1: pytest.approx(1e-3)}
     assert {tuple(order[k : k + 2]) for k in range(0, 16, 2)} == {(0, 1), (1, 0)}
 
 
 def test_what_is_clearly_slower_is_left_out_after_some_rounds(card: Card) -> None:
     three = ways(card, [1e-3], [1.001e-3], [1.1e-3])
-    times = timing.in_turns(three, [0, 1, 2], 24, 1e-2, behind=timing.BEHIND)
+    times = timing.alternating(three, [0, 1, 2], 24, 1e-2, behind=timing.BEHIND)
     assert [*times] == [0, 1]
     assert card.seconds < 0.6
 
@@ -156,8 +158,8 @@ class Memory:
 @pytest.mark.parametrize(
     ("room", "sizes", "sets"),
     [
-        (1 << 30, (1 << 20, 1 << 20), cublas.MOST_SETS),
-        (1 << 40, (1 << 30, 1 << 29), cublas.LEAST_SETS),
+        (1 << 30, (1 << 20, 1 << 20), cublas.MAX_SETS),
+        (1 << 40, (1 << 30, 1 << 29), cublas.MIN_SETS),
         (5 << 28, (1 << 29, 1 << 29), 1),
     ],
 )

@@ -17,7 +17,7 @@ from arrayfn.backends.cuda.plan_nodes import (
     HostCall,
     LoopNode,
     NativeRun,
-    Touches,
+    StepAccesses,
     is_apart,
     window_length,
     writes_in,
@@ -58,7 +58,7 @@ class Graph:
         self.streams = {0: []}
         self.conditions = []
 
-    # What an image does.
+    # What an encoded plan does.
 
     def accesses(self, node, addresses):
         return ()
@@ -70,7 +70,7 @@ class Graph:
         at = list(addresses)
         self.streams[stream].append(partial(node.first, self.memory, at))
 
-    def place(self, buffer, addresses):
+    def address(self, buffer, addresses):
         return addresses[buffer]
 
     def copy(self, buffer, target, source, stream):
@@ -239,7 +239,7 @@ def test_a_long_loop_repeats_a_window_of_its_iterations(count, direction):
 
 
 def test_long_loops_have_windows_unless_a_library_enqueues():
-    run, host = NativeRun(0, 2), HostCall(print, (), True, Touches((), ()))
+    run, host = NativeRun(0, 2), HostCall(print, (), True, StepAccesses((), ()))
     assert window_length(1000, (run,)) == 64
     assert window_length(200, (run,)) == 0
     assert window_length(None, (run,)) == 0
@@ -271,7 +271,7 @@ def test_what_a_window_may_slice():
 
 
 def test_graphs_end_at_steps_that_need_the_host():
-    run, host = NativeRun(0, 1), HostCall(print, (), False, Touches((), ()))
+    run, host = NativeRun(0, 1), HostCall(print, (), False, StepAccesses((), ()))
     repeat = LoopNode(Loop((), None, 0), (run,))
     by_host = LoopNode(Loop((), None, 0), (run, host))
     made = segments((run, repeat, host, run, by_host, NativeRun(1, 9)))

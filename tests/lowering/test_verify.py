@@ -29,9 +29,9 @@ from arrayfn.lowering.plan import (
     Parameter,
     Step,
 )
-from arrayfn.lowering.verify import Report, Tally, verify
+from arrayfn.lowering.verify import ProofCounts, Report, verify
+from arrayfn.lowering.verify.checked_run import is_small
 from arrayfn.lowering.verify.interpreter import Interpreter
-from arrayfn.lowering.verify.trial import is_small
 from tests.backends.test_cuda_loops import CASES as LOOPS
 from tests.backends.test_cuda_runtime import GENERATED
 from tests.lowered_on_gpu import lowered
@@ -111,7 +111,7 @@ def test_too_many_items_write_past_the_end_of_the_output() -> None:
     refused(
         wrong,
         r"step 0, kernel elementwise_0, line \d+ \(test_verify.py:\d+\): elements 0 to "
-        r"12 of argument \w+ are touched, and input 0 has 0 to 11 there \(48 bytes\)",
+        r"12 of argument \w+ are accessed, and input 0 has 0 to 11 there \(48 bytes\)",
     )
 
 
@@ -133,7 +133,7 @@ def test_an_output_that_is_not_written_whole_is_refused() -> None:
 def test_an_element_that_two_items_write_is_refused() -> None:
     compiled = on_cpu(lambda x: anp.sum(x, axis=1), X)
     wrong = with_text(compiled, "_out[i0] =", "_out[i0 // 2] =")
-    refused(wrong, "items 0 and 1 both touch element 0 of .*, and write it")
+    refused(wrong, "items 0 and 1 both access element 0 of .*, and write it")
 
 
 def test_an_item_does_not_read_what_another_writes() -> None:
@@ -143,7 +143,7 @@ def k(x, begin, end):
         x[i] = x[7 - i]
 """
     compiled = of_kernel(source, {"x": 8}, 8)
-    refused(compiled, "items 0 and 7 both touch element 0 of x, and write it")
+    refused(compiled, "items 0 and 7 both access element 0 of x, and write it")
 
 
 def in_one_buffer(source: str, items: int, threads: int = 0, offset: int = 0) -> Any:
@@ -167,11 +167,11 @@ def test_items_read_through_one_argument_what_they_write_through_another() -> No
     refused(apart, "bytes 0 to 128 of output 0 are read as x, and no step before has")
     refused(
         in_one_buffer(moved_by_items("63 - i"), 64),
-        "items 0 and 63 both touch element 0 of x and out, of one buffer, and write it",
+        "items 0 and 63 both access element 0 of x and out, of one buffer, and write",
     )
     refused(
         in_one_buffer(moved_by_items("i"), 64, offset=4),
-        "items 0 and 1 both touch element 1 of x and out, of one buffer, and write it",
+        "items 0 and 1 both access element 1 of x and out, of one buffer, and write it",
     )
 
 
@@ -188,27 +188,44 @@ def test_a_barrier_stands_between_a_read_and_a_write_by_another_thread() -> None
     right = in_one_buffer(moved_by_threads("barrier()"), 1, threads=64)
     assert verify(right).unproved == []
     wrong = in_one_buffer(moved_by_threads("pass"), 1, threads=64)
-    refused(wrong, "threads 0 and 63 both touch element 0 of x and out, of one buffer")
+    refused(wrong, "threads 0 and 63 both access element 0 of x and out, of one buffer")
     guarded = "if block_index() > 0:\n        barrier()"
     some = in_one_buffer(moved_by_threads(guarded), 1, threads=64)
-    refused(some, "threads 0 and 63 both touch element 0 of x and out, of one buffer")
+    refused(some, "threads 0 and 63 both access element 0 of x and out, of one buffer")
 
 
-def test_a_turn_of_a_loop_meets_the_turn_before() -> None:
+def test_threads_that_store_do_not_read_what_another_writes() -> None:
+    source = """
+from arrayfn.lowering.scalars import min_i64
+def k(x):
+    thread = thread_index()
+    i = min_i64(thread, 31)
+    value = x[{read}]
+    if thread < 32:
+        x[i] = value
+"""
+    # Threads without an element of their own read another one, and store nothing.
+    right = of_kernel(source.format(read="i"), {"x": 32}, 1, 64)
+    assert verify(right).unproved == []
+    wrong = of_kernel(source.format(read="31 - i"), {"x": 32}, 1, 64)
+    refused(wrong, "threads 0 and 31 both access element 0 of x, and write it")
+
+
+def test_an_iteration_of_a_loop_is_compared_with_the_one_before() -> None:
     source = """
 def k(x, out):
-    for turn in range(2):
+    for step in range(2):
         {first}
         barrier()
         {second}
 """
-    one = "out[thread_index() + turn * 32] = 1.0"
-    other = "x[(63 - thread_index()) - turn * 32] = 2.0"
+    one = "out[thread_index() + step * 32] = 1.0"
+    other = "x[(63 - thread_index()) - step * 32] = 2.0"
     right = in_one_buffer(source.format(first=one, second="pass"), 1, threads=32)
     assert verify(right).unproved == []
     both = in_one_buffer(source.format(first=one, second=other), 1, threads=32)
     text, *_ = verify(both).unproved
-    assert "both touch element" in text
+    assert "both access element" in text
 
 
 def test_what_threads_read_by_index_through_another_argument_is_run() -> None:
@@ -226,9 +243,9 @@ def k(index, x, out):
         replace(compiled, target="cuda"), 0, arguments=arguments, writes=(2,)
     )
     report = verify(wrong)
-    assert "blocks 0 and 1 both touch element 0 of x and out" in report.unproved[0]
+    assert "blocks 0 and 1 both access element 0 of x and out" in report.unproved[0]
     with pytest.raises(VerificationError, match="written by another through another"):
-        Tally().add(wrong, report)
+        ProofCounts().add(wrong, report)
 
 
 def test_two_writers_of_an_element_in_one_kernel_are_refused(
@@ -245,7 +262,7 @@ def test_two_writers_of_an_element_in_one_kernel_are_refused(
     with pytest.raises(
         VerificationError,
         match=r"kernel rows_0, line \d+ \(test_verify.py:\d+\): threads 0 and 4 both "
-        "touch element 4 of a_out and c_out, of one buffer, and write it",
+        "access element 4 of a_out and c_out, of one buffer, and write it",
     ):
         lowered(replaced, x)
 
@@ -294,7 +311,7 @@ def k(index, x, out, begin, end):
     sizes = {"index": 5, "x": 8, "out": 5}
     assert verify(of_kernel(source(7), sizes, 5)).unproved == []
     text, *_ = verify(of_kernel(source(8), sizes, 5)).unproved
-    assert "elements 0 to 8 of argument x are touched, and input 1 has 0 to 7" in text
+    assert "elements 0 to 8 of argument x are accessed, and input 1 has 0 to 7" in text
 
 
 def test_a_barrier_that_only_some_threads_come_to_is_refused() -> None:
@@ -380,7 +397,7 @@ def k(x, out, begin, end):
     sizes = {"x": 8, "out": 8}
     assert verify(of_kernel(source(7), sizes, 8)).unproved == []
     text, *_ = verify(of_kernel(source(8), sizes, 8)).unproved
-    assert "elements 8 to 8 of argument x are touched" in text
+    assert "elements 8 to 8 of argument x are accessed" in text
 
 
 def test_what_the_analysis_cannot_handle_is_not_proved(
@@ -402,7 +419,7 @@ def test_an_element_that_two_blocks_write_is_refused() -> None:
     compiled = lowered(lambda x: anp.sum(x, axis=1), np.ones((300, 8), np.float32))
     assert verify(compiled).unproved == []
     wrong = with_text(compiled, "block_index() *", "quotient(block_index(), 2) *")
-    refused(wrong, "both touch element 0 of .*, and write it")
+    refused(wrong, "both access element 0 of .*, and write it")
 
 
 def test_a_vector_that_is_not_aligned_is_refused() -> None:
@@ -414,7 +431,7 @@ def test_a_vector_that_is_not_aligned_is_refused() -> None:
     read, *others = call.arguments
     assert isinstance(read, BufferArgument)
     moved = with_call(compiled, 0, arguments=(replace(read, offset=4), *others))
-    refused(moved, "a vector of 4 elements .* is not aligned|are touched")
+    refused(moved, "a vector of 4 elements .* is not aligned|are accessed")
 
 
 def test_a_loop_whose_windows_leave_the_array_is_refused() -> None:
@@ -442,7 +459,9 @@ def test_pivots_outside_swap_nothing_on_a_gpu_either() -> None:
 
 
 def test_what_is_not_proved_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arrayfn.lowering.verify.tally.TALLY", tally := Tally())
+    monkeypatch.setattr(
+        "arrayfn.lowering.verify.proof_counts.COUNTS", counts := ProofCounts()
+    )
 
     def source(guard: str) -> str:
         return f"""
@@ -459,14 +478,14 @@ def k(index, x, out, begin, end):
     sizes = {"index": 500, "x": 70, "out": 500}
     # Nothing is known of a product of data but its bounds, which are far.
     right = of_kernel(source("convert_i32_i64(index[i]) == 7"), sizes, 500)
-    tally.add(right, verify(right))
-    assert (tally.proved, tally.run, tally.unproved) == (0, 1, 0)
+    counts.add(right, verify(right))
+    assert (counts.proved, counts.run, counts.unproved) == (0, 1, 0)
     wrong = of_kernel(source("square < 82"), sizes, 500)
     with pytest.raises(VerificationError, match="run with checked memory, element "):
-        tally.add(wrong, verify(wrong))
+        counts.add(wrong, verify(wrong))
     large = of_kernel(source("square < 70"), sizes, 5000)
-    tally.add(large, Report("large", 1, ["whether it is so"]))
-    assert tally.unproved == 1
+    counts.add(large, Report("large", 1, ["whether it is so"]))
+    assert counts.unproved == 1
 
 
 def test_a_plan_is_verified_when_it_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,3 +507,21 @@ def test_a_kernel_that_is_a_long_loop_is_not_run() -> None:
     assert not is_small(af.jit(long).lower(1.0).compiled_program, 4096)
     short = af.jit(lambda x: af.lax.fori_loop(0, 9, lambda k, x: anp.sin(x), x))
     assert is_small(short.lower(1.0).compiled_program, 4096)
+
+
+def test_indices_that_were_promised_to_differ_do_so_in_a_second_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "arrayfn.lowering.verify.proof_counts.COUNTS", counts := ProofCounts()
+    )
+
+    def put(x: Any, index: Any, values: Any) -> Any:
+        return x.at[index].set(values, unique_indices=True)
+
+    x, index = np.zeros(9, np.float32), np.arange(5)
+    compiled = lowered(put, x, index, np.ones(5, np.float32))
+    report = verify(compiled)
+    assert "threads 0 and 1 both access element 0" in report.unproved[0]
+    counts.add(compiled, report)
+    assert (counts.run, counts.unproved) == (1, 0)

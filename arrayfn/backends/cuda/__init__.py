@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from arrayfn.backends.base import BackendInfo, Executable
 from arrayfn.backends.cuda import attention
+from arrayfn.backends.cuda.checked_run import try_plan
 from arrayfn.backends.cuda.device_array import DeviceArray, device_put, from_dlpack
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.memory import MemoryStats
 from arrayfn.backends.cuda.requirements import missing_here, missing_packages
-from arrayfn.backends.cuda.trial import try_plan
 from arrayfn.errors import BackendError
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram

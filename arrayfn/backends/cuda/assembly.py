@@ -1,8 +1,13 @@
-"""What emitters of the CUDA vocabulary share: intrinsics, inline PTX, addresses."""
+"""What emitters of the CUDA vocabulary share: calls, intrinsics, inline PTX, addresses.
+
+An emitter makes LLVM IR for NVVM of one call. ``emits`` registers it for some kinds of
+device functions; ``device_functions`` imports all of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from llvmlite import ir
@@ -15,10 +20,68 @@ I8, I32, I64 = (ir.IntType(bits) for bits in (8, 32, 64))
 F32: Final = ir.FloatType()
 VOID: Final = ir.VoidType()
 
-Emitter = Callable[[Any, DeviceFunction, Sequence[Any], Any, int], Any]
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a device function, and the builder ``b`` of the code around it.
+
+    ``args`` are LLVM values. ``element`` is the LLVM type of the function's dtype in
+    memory; ``count`` is the constant number of elements, where the last argument is
+    one.
+    """
+
+    b: Any
+    function: DeviceFunction
+    args: Sequence[Any]
+    element: Any
+    count: int
+
+    @property
+    def dtype(self) -> str:
+        """The dtype in the function's name."""
+        return self.function.dtype
 
 
-def intrinsic(b: Any, name: str, result: Any, arguments: Sequence[Any]) -> Any:
+Emitter = Callable[[Call], Any]
+"""Returns the value of a call; None if it has none."""
+
+EMITTERS: Final[dict[str, Emitter]] = {}
+"""By the kinds of device functions."""
+
+
+def emits(*kinds: str) -> Callable[[Emitter], Emitter]:
+    """Register a function as the emitter of ``kinds``."""
+
+    def registered(emitter: Emitter) -> Emitter:
+        EMITTERS.update(dict.fromkeys(kinds, emitter))
+        return emitter
+
+    return registered
+
+
+def emits_ptx(**texts: str) -> None:
+    """Register emitters of PTX without operands, by kind."""
+    for kind, text in texts.items():
+        emits(kind)(lambda c, text=text: assembly(c.b, text, "", ()))
+
+
+def emits_f32(**instructions: str) -> None:
+    """Register emitters of one instruction that makes float32 of float32, by kind."""
+
+    def emitter(instruction: str) -> Emitter:
+        def emit(c: Call) -> Any:
+            operands = "".join(f", ${k}" for k in range(1, len(c.args) + 1))
+            constraints = "=f" + ",f" * len(c.args)
+            text = f"{instruction} $0{operands};"
+            return pure_assembly(c.b, text, constraints, c.args, F32)
+
+        return emit
+
+    for kind, instruction in instructions.items():
+        emits(kind)(emitter(instruction))
+
+
+def intrinsic(b: Any, name: str, result: Any, arguments: Sequence[Any] = ()) -> Any:
     """A call of the LLVM intrinsic ``name``."""
     kind = ir.FunctionType(result, [a.type for a in arguments])
     known = b.module.globals.get(name)
@@ -28,7 +91,7 @@ def intrinsic(b: Any, name: str, result: Any, arguments: Sequence[Any]) -> Any:
 def assembly(
     b: Any, text: str, constraints: str, arguments: Sequence[Any], result: Any = VOID
 ) -> Any:
-    """One piece of PTX, which neither moves nor goes."""
+    """Inline PTX that is neither moved nor removed."""
     kind = ir.FunctionType(result, [a.type for a in arguments])
     clobbers = ",".join(filter(None, (constraints, "~{memory}")))
     return b.call(ir.InlineAsm(kind, text, clobbers, side_effect=True), arguments)
@@ -37,25 +100,25 @@ def assembly(
 def pure_assembly(
     b: Any, text: str, constraints: str, arguments: Sequence[Any], result: Any
 ) -> Any:
-    """One piece of PTX that is a function of its arguments alone."""
+    """Inline PTX that is a function of its arguments alone."""
     kind = ir.FunctionType(result, [a.type for a in arguments])
     return b.call(ir.InlineAsm(kind, text, constraints), arguments)
 
 
 def shared_address(b: Any, pointer: Any) -> Any:
-    """Where a generic pointer points to within shared memory, as 32 bits."""
+    """The address of a generic pointer within shared memory, as 32 bits."""
     kind = pointer.type.pointee.as_pointer(SHARED)
     return b.ptrtoint(b.addrspacecast(pointer, kind), I32)
 
 
 def global_address(b: Any, pointer: Any) -> Any:
-    """Where a generic pointer points to within the GPU's memory."""
+    """The address of a generic pointer within global memory."""
     kind = pointer.type.pointee.as_pointer(1)
     return b.ptrtoint(b.addrspacecast(pointer, kind), I64)
 
 
 def bytes_of(dtype: str) -> int:
-    """Bytes of an element of a dtype as it lies in memory."""
+    """The bytes of an element of a dtype in memory."""
     if dtype in COMPLEXES:
         return 2 * width(REAL_PART[dtype]) // 8
     return width(dtype) // 8

@@ -36,11 +36,11 @@ class CachingAllocator:
         context: int,
         stream: int,
         pool: int,
-        most_idle: int,
+        max_idle: int,
     ) -> None:
         self._memory = immortal(DeviceMemory)
         self._memory.set(
-            most_idle=most_idle,
+            max_idle=max_idle,
             context=context,
             stream=stream,
             pool=pool,

@@ -1,4 +1,4 @@
-"""The native entry of a plan, as two builtin functions. See ``entry``."""
+"""The native call entry of a plan, as two builtin functions. See ``entry``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALWAYS: Final = 1 << 62
 
 @dataclass(frozen=True)
 class Result:
-    """What a result is, the number of its buffer, and the free list for its memory."""
+    """A result's type, the number of its buffer, and the free list for its memory."""
 
     type: ArrayType
     buffer: int
@@ -39,9 +39,9 @@ class Result:
 
 
 class CallEntry:
-    """What the entry of one plan reads. Types are kept as they are: ``is`` counts.
+    """The tables that the entry of one plan reads; it compares types by identity.
 
-    ``plan`` is what the runner runs, if there is something.
+    ``plan`` serves calls at any addresses; None if calls at new addresses go to Python.
     """
 
     def __init__(
@@ -76,25 +76,25 @@ class CallEntry:
         )
 
     def run(self, plan: Plan, left: int = ALWAYS) -> None:
-        """Have the next ``left`` calls for which there is no other one run ``plan``."""
+        """Have the next ``left`` calls at addresses without a plan run ``plan``."""
         if plan is not self.plan:
             self._call.left = 0
             self._call.set(plan=plan.address)
             self.plan = plan
         self._call.left = left
 
-    def know(self, number: int, value: object, address: int) -> None:
-        """Have input ``number`` be at ``address`` where it is ``value`` itself.
+    def cache_address(self, number: int, value: object, address: int) -> None:
+        """Cache the address of the copy of ``value``, a number, as input ``number``.
 
-        The caller keeps ``value`` until it says another one.
+        The caller keeps both alive until it caches another value.
         """
         # Other threads may call between these lines.
-        self._inputs[number].set(known=0)
+        self._inputs[number].set(cached=0)
         self._inputs[number].set(address=address)
-        self._inputs[number].set(known=id(value))
+        self._inputs[number].set(cached=id(value))
 
     def publish(self, plans: Mapping[bytes, Plan]) -> None:
-        """Have calls run ``plans``, which are by the addresses of all buffers."""
+        """Have calls run ``plans``, by the addresses of all buffers."""
         records = np.empty((len(plans), 1 + len(self._buffers)), np.int64)
         for record, (key, plan) in zip(records, plans.items(), strict=True):
             record[0] = plan.address
@@ -108,9 +108,9 @@ class CallEntry:
     def functions(
         self, call: Callable[..., Any], call_single: Callable[..., Any]
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """The entries for tuples and for the only result, with their fallbacks.
+        """The entries that return a tuple and a single result; fallbacks for the rest.
 
-        These alone, where native code cannot read objects.
+        The fallbacks themselves, where native code cannot read Python's objects.
         """
         if not reads_objects():
             return call, call_single
@@ -128,7 +128,7 @@ def _address(words: Any) -> int:
 
 @cache
 def slot_numbers() -> dict[str, int]:
-    """Which words of a DeviceArray its slots are, by the fields that say so."""
+    """The offsets of a DeviceArray's slots, in words, by the fields of ``Call``."""
     return {
         f"{field}_slot": _offset(getattr(DeviceArray, name))
         // ctypes.sizeof(ctypes.c_int64)
@@ -137,7 +137,7 @@ def slot_numbers() -> dict[str, int]:
 
 
 def _offset(descriptor: Any) -> int:
-    """Where a slot is, from its object's address on."""
+    """The offset of a slot in bytes."""
     member = _MemberDescriptor.from_address(id(descriptor)).member
     return _Member.from_address(member).offset
 

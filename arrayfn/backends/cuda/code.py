@@ -9,18 +9,21 @@ import importlib
 import re
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib import metadata
 from typing import Final
+from weakref import WeakValueDictionary
 
 from arrayfn.backends.cuda.driver import device
-from arrayfn.backends.cuda.modules import load
+from arrayfn.backends.cuda.modules import LoadedKernel, load, unload_unused
 from arrayfn.backends.native.loading import Unit, codes, source_texts
 from arrayfn.backends.numba.dialect import UntypedKernelError
 from arrayfn.backends.numba.functions import no_garbage_collection
 from arrayfn.backends.object_cache import content_key
+from arrayfn.caches import forgets
 from arrayfn.errors import BackendError
 from arrayfn.lowering.plan import NEUTRAL_NAME, Kernel
 
@@ -53,7 +56,11 @@ _SOURCES: Final = (
     "backends/cuda/code.py",
 )
 _LOCK: Final = threading.Lock()
-_loaded: dict[str, int] = {}
+_loaded: Final[WeakValueDictionary[str, LoadedKernel]] = WeakValueDictionary()
+_recent: Final[deque[LoadedKernel]] = deque(maxlen=256)
+"""Kernels that stay loaded: a function made again in each iteration has the same."""
+_MAX_UNUSED: Final = 64  # modules from which the GPU is waited for, to unload them
+forgets(_recent.clear)
 
 
 @cache
@@ -165,8 +172,8 @@ def overlapping(ptx: str) -> str:
     return head + entry + body
 
 
-def functions(kernels: Sequence[Kernel]) -> dict[str, int]:
-    """The loaded function of each kernel, by its name. Equal kernels share one.
+def loaded_kernels(kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
+    """The loaded code of each kernel, by its name. Equal kernels share it.
 
     NVVM and the linker compile in as many threads as there are cores, while numba-cuda
     makes the LLVM IR of further kernels.
@@ -175,13 +182,21 @@ def functions(kernels: Sequence[Kernel]) -> dict[str, int]:
     keys = {kernel.name: kernel_key(kernel, gpu.arch) for kernel in kernels}
     by_key = {keys[kernel.name]: kernel for kernel in kernels}
     with _LOCK:
-        units = {
-            key: Unit(key, (ENTRY,), partial(_compilation, kernel, gpu.arch))
-            for key, kernel in by_key.items()
-            if key not in _loaded
-        }
+        held: dict[str, LoadedKernel] = {}
+        units: dict[str, Unit] = {}
+        for key, kernel in by_key.items():
+            known = _loaded.get(key)
+            if known is not None:
+                held[key] = known
+            else:
+                prepare = partial(_compilation, kernel, gpu.arch)
+                units[key] = Unit(key, (ENTRY,), prepare)
+        if units:
+            unload_unused(_MAX_UNUSED)
         for key, cubin in codes(units).items():
             kernel = by_key[key]
             blocks = kernel.together if kernel.cached else 0
-            _loaded[key] = load(cubin, ENTRY, kernel.shared, kernel.cluster, blocks)
-        return {name: _loaded[key] for name, key in keys.items()}
+            made = load(cubin, ENTRY, kernel.shared, kernel.cluster, blocks)
+            held[key] = _loaded[key] = made
+            _recent.append(made)
+        return {name: held[key] for name, key in keys.items()}

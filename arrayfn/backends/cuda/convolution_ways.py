@@ -1,9 +1,9 @@
-"""Which convolutions are cuDNN's as they are, and which are better written otherwise.
+"""Chooses how a convolution is computed: by cuDNN, or as a matrix product.
 
-Where windows are apart and numbers wide, cuDNN's engines that keep the order of their
-sums may take longer than to copy the windows and multiply; few channels become more of
-them in ``strided_blocks``. These ways are timed when such a convolution is first seen
-on a machine, and the choice is kept in the disk cache.
+With strides and wide dtypes, cuDNN's deterministic engines may take longer than copying
+the windows and multiplying does. Few channels become more of them in
+``strided_blocks``. The ways are timed when such a convolution is first seen on a
+machine, and the choice is kept in the disk cache.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from arrayfn.lowering.cuda.windows.convolutions import ON_TENSOR_CORES, program_
 from arrayfn.lowering.cuda.windows.strided_blocks import has_blocks
 from arrayfn.lowering.options import Options
 
-MOST_COPIED: Final = 1 << 30
-"""Bytes of windows that are worth being copied."""
+MAX_COPIED: Final = 1 << 30
+"""Bytes of windows up to which copying them is tried."""
 
 
 def way_of(provider: str, integers: Mapping[str, int]) -> Way:
@@ -61,7 +61,7 @@ def ways_of(provider: str, p: Mapping[str, int]) -> tuple[Way, ...]:
     size = BY_SHORT_NAME[provider.split("_")[2]].itemsize
     on_tensor_cores = provider.removesuffix("_any").endswith(ON_TENSOR_CORES)
     apart = max(p[f"stride{k}"] for k in axes) > 1
-    if apart and not on_tensor_cores and words * size <= MOST_COPIED:
+    if apart and not on_tensor_cores and words * size <= MAX_COPIED:
         ways.append("product")
         if has_blocks(p):
             ways.append("product of blocks")
@@ -76,9 +76,9 @@ def _fastest(provider: str, integers: Mapping[str, int]) -> bytes:
             seconds[way] = _seconds(provider, integers, way)
         except (OutOfMemoryError, BackendError):
             continue
-    least = min(seconds.values(), default=0.0)
-    taken = (way for way, time in seconds.items() if time <= timing.NOISE * least)
-    return next(taken, "library").encode()
+    bound = timing.NOISE * min(seconds.values(), default=0.0)
+    fast = (way for way, time in seconds.items() if time <= bound)
+    return next(fast, "library").encode()
 
 
 def _seconds(provider: str, p: Mapping[str, int], way: Way) -> float:

@@ -1,16 +1,16 @@
 """Matrix products through cuBLASLt: descriptors made once, when a plan is loaded.
 
-What a provider's name says is in ``product_forms``.
+``product_forms`` reads the names of providers.
 
 cuBLASLt proposes several algorithms. They are timed when a product is first seen on a
 machine, for 0.1 to 0.3 s, and the choice is kept in the disk cache: it is the same from
-then on, and so are the bits of results.
+then on, and so are the bits of results. A process that finds it there only fills in
+descriptors, by a dozen calls through ctypes (see ``libraries.shared``).
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +23,7 @@ import numpy as np
 
 from arrayfn.backends.cuda import timing
 from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.libraries.shared import open_library
 from arrayfn.backends.cuda.product_forms import (
     Form,
     alignment_of,
@@ -40,14 +41,13 @@ from arrayfn.errors import BackendError, OutOfMemoryError
 WORKSPACE: Final = 64 << 20
 _PART: Final = WORKSPACE // 8
 PROPOSALS: Final = 64  # asked for; there are some eight
-ROTATED_BYTES: Final = 192 << 20  # of memory on which algorithms are tried in turns
-LEAST_SETS: Final = 2  # an algorithm may be slow on one
-MOST_SETS: Final = 8
-_LIBRARIES: Final = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
+ROTATED_BYTES: Final = 192 << 20  # of memory that the tries of an algorithm rotate in
+MIN_SETS: Final = 2  # an algorithm may be slow on one
+MAX_SETS: Final = 8
 _POINTER_MODE, _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE = 2, 3, 4, 7
 _DEVICE_POINTERS: Final = 1
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6
-_MOST_WORKSPACE, _LEAST_ALIGNMENT = 1, (5, 6, 7, 8)
+_MAX_WORKSPACE, _MIN_ALIGNMENTS = 1, (5, 6, 7, 8)
 _STATUS: Final = {
     1: "not initialized",
     3: "allocation failed",
@@ -91,16 +91,16 @@ class _Described:
     alignment: int
 
     @property
-    def alpha_place(self) -> int:
+    def alpha_address(self) -> int:
         """The address of alpha, on the host or the GPU."""
         if isinstance(self.factors, _Copied):
             return self.factors.pointer
         return self.factors.ctypes.data
 
     @property
-    def beta_place(self) -> int:
+    def beta_address(self) -> int:
         """The address of beta, on the host or the GPU."""
-        return self.alpha_place + self.form.operand.factor.itemsize
+        return self.alpha_address + self.form.operand.factor.itemsize
 
 
 class _Copied:
@@ -116,17 +116,17 @@ class _Copied:
 
 
 class Library:
-    """cuBLASLt with its handle and workspace, which all products share in turn."""
+    """cuBLASLt with its handle, and the workspace that all products share."""
 
     def __init__(self) -> None:
-        self.library = _open()
+        self.library = open_library("cublasLt", "dot_general", "nvidia-cublas")
         self.library.cublasLtGetVersion.restype = ctypes.c_size_t
         handle = ctypes.c_void_p()
         device().enter()
         self.check(self.library.cublasLtCreate(ctypes.byref(handle)))
         self.handle = int(handle.value or 0)
         self.workspace = device().allocate(WORKSPACE)
-        self._turn = 0  # of the workspace's parts
+        self._part = 0  # of the workspace, that the last small product was given
         self.matmul = self._address("cublasLtMatmul")
         self.set_attribute = self._address("cublasLtMatmulDescSetAttribute")
         self._call = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 16)(
@@ -219,7 +219,7 @@ class Library:
             epilogue = ctypes.c_int32(form.epilogue)
             self._set(setter, operation, _EPILOGUE, epilogue)
         if "bias" in form.after:
-            # Set anew by each run; here for what judges the algorithms.
+            # Each run sets its own; this one is for the choice of an algorithm.
             self._set(setter, operation, BIAS_POINTER, ctypes.c_uint64(self.workspace))
         m, n, k, batch = p["m"], p["n"], p["k"], p["batch"]
         left = (k, n) if p["transpose_b"] else (n, k)
@@ -240,22 +240,22 @@ class Library:
         return _Described(form, operation, layouts, kept, alignment)
 
     def _workspace_for(self, nbytes: int) -> int:
-        """Where a product may write: small ones get parts in rotation.
+        """The workspace of a product: small ones get parts of it in rotation.
 
-        So they can run side by side, as far as what they need fits.
+        Products with different parts can run concurrently.
         """
         if nbytes > _PART:
             return self.workspace
-        self._turn = (self._turn + 1) % (WORKSPACE // _PART)
-        return self.workspace + self._turn * _PART
+        self._part = (self._part + 1) % (WORKSPACE // _PART)
+        return self.workspace + self._part * _PART
 
     def _made(self, asked: _Described, choice: Choice) -> Product:
         return Product(
             handle=self.handle,
             operation=int(asked.operation.value or 0),
-            alpha=asked.alpha_place,
+            alpha=asked.alpha_address,
             layouts=tuple(int(layout.value or 0) for layout in asked.layouts),
-            beta=asked.beta_place,
+            beta=asked.beta_address,
             algorithm=ctypes.addressof(choice),
             workspace=self._workspace_for(choice.workspace),
             workspace_bytes=choice.workspace,
@@ -264,14 +264,14 @@ class Library:
         )
 
     def _proposals(self, asked: _Described, p: Mapping[str, int]) -> list[Choice]:
-        """The algorithms that cuBLASLt proposes, what it thinks the best first.
+        """The algorithms that cuBLASLt proposes, in its ranking.
 
-        Then others of their tiles, where it does not know the best.
+        Then the same algorithms with other tiles, where the best are not proposed.
         """
         preference = self._new("cublasLtMatmulPreferenceCreate")
         setter = "cublasLtMatmulPreferenceSetAttribute"
-        self._set(setter, preference, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
-        for attribute in _LEAST_ALIGNMENT:
+        self._set(setter, preference, _MAX_WORKSPACE, ctypes.c_uint64(WORKSPACE))
+        for attribute in _MIN_ALIGNMENTS:
             self._set(setter, preference, attribute, ctypes.c_uint32(asked.alignment))
         choices, found = (Choice * PROPOSALS)(), ctypes.c_int()
         status = self.library.cublasLtMatmulAlgoGetHeuristic(
@@ -290,9 +290,9 @@ class Library:
         tiles, which = Tiles(self.library, *about), tried(asked.form, p)
         return [*proposed, *tiles.beyond(proposed, which, WORKSPACE)]
 
-    def call(self, product: Product, places: Sequence[int], stream: int) -> int:
+    def call(self, product: Product, addresses: Sequence[int], stream: int) -> int:
         """Enqueue ``product`` on b, a, what is added and c at these addresses."""
-        b, a, d, c = places
+        b, a, d, c = addresses
         second, first, added, result = product.layouts
         return self._call(
             product.handle,
@@ -317,9 +317,9 @@ class Library:
         products = [self._made(asked, choice) for choice in choices]
         sizes = sizes_of(asked.form, p)
         try:
-            with rotating(sizes, asked.form.operand.name) as (count, next_places):
+            with rotating(sizes, asked.form.operand.name) as (count, next_set):
                 ways = [
-                    lambda stream, q=q: self.call(q, next_places(), stream)
+                    lambda stream, q=q: self.call(q, next_set(), stream)
                     for q in products
                 ]
                 return timing.fastest(ways, count)
@@ -331,13 +331,14 @@ class Library:
 def rotating(
     sizes: Sequence[int], dtype: str
 ) -> Generator[tuple[int, Callable[[], list[int]]]]:
-    """Sets of memory of these sizes, which hold numbers of a ``dtype``: how many.
+    """Sets of arrays of these sizes, which hold numbers of a ``dtype``.
 
-    What is called gives the places of the next set: operands are not in the cache,
-    where they would be too large for it if others came between.
+    Yields the number of sets, and a function that returns the addresses of the next
+    one. Rotation keeps operands out of the L2 cache, as other work between two products
+    of a program does.
     """
     gpu = device()
-    count = min(MOST_SETS, max(LEAST_SETS, ROTATED_BYTES // sum(sizes)))
+    count = min(MAX_SETS, max(MIN_SETS, ROTATED_BYTES // sum(sizes)))
     block = random_block(dtype)
     held = [_memory(sizes)]
     try:
@@ -356,7 +357,7 @@ def rotating(
 
 
 def _memory(sizes: Sequence[int]) -> list[int]:
-    """Memory of these sizes, or none: OutOfMemoryError."""
+    """Allocate memory of these sizes, all or nothing; raises OutOfMemoryError."""
     made: list[int] = []
     try:
         for size in sizes:
@@ -374,9 +375,9 @@ def small_work(provider: str) -> int:
 
 
 def fill(pointer: int, nbytes: int, block: np.ndarray[Any, Any]) -> None:
-    """Put numbers into memory, a block of them again and again.
+    """Fill memory with copies of a block of numbers.
 
-    A GPU draws less power, and runs faster, where all of them are equal.
+    They differ: a GPU that multiplies equal numbers draws less power and runs faster.
     """
     gpu = device()
     done = min(nbytes, block.nbytes)
@@ -385,20 +386,6 @@ def fill(pointer: int, nbytes: int, block: np.ndarray[Any, Any]) -> None:
         more = min(done, nbytes - done)
         gpu.copy(pointer + done, pointer, more)
         done += more
-
-
-def _open() -> ctypes.CDLL:
-    try:
-        finder = importlib.import_module("cuda.pathfinder")
-        return ctypes.CDLL(str(finder.load_nvidia_dynamic_lib("cublasLt").abs_path))
-    except (ImportError, OSError, RuntimeError):
-        pass
-    for name in _LIBRARIES:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    raise BackendError("dot_general on a GPU needs cuBLASLt: pip install nvidia-cublas")
 
 
 @cache

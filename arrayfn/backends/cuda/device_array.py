@@ -1,7 +1,7 @@
 """DeviceArray: an immutable array in a GPU's memory.
 
-Its elements are shared with other libraries without a copy, by DLPack or by
-``__cuda_array_interface__``; ``numpy.asarray`` copies them to the host. Work on it is
+Other libraries share its memory without a copy, by DLPack or by
+``__cuda_array_interface__``; ``numpy.asarray`` copies it to the host. Computation is
 asynchronous: ``block_until_ready`` waits.
 """
 
@@ -29,15 +29,15 @@ _interned: dict[ArrayType, ArrayType] = {}
 
 
 def interned(type: ArrayType) -> ArrayType:
-    """The one object that stands for ``type``: arrays' types are compared by ``is``."""
+    """The one object that is equal to ``type``: the call entry compares by identity."""
     return _interned.setdefault(type, type)
 
 
 class DeviceArray(ArrayOnDevice):
     """An array on a GPU. Made by ``device_put``, ``from_dlpack`` and compiled calls.
 
-    It has NumPy's operators and methods, and NumPy's and arrayfn's functions take it:
-    they compute on the GPU, and give DeviceArrays.
+    It has NumPy's operators and methods. NumPy's and arrayfn's functions accept it,
+    compute on the GPU and return DeviceArrays.
     """
 
     __slots__ = (
@@ -51,14 +51,14 @@ class DeviceArray(ArrayOnDevice):
 
     __arrayfn_type__: ArrayType
     pointer: int
-    owner: object  # what the memory dies with
-    shared: bool  # whether another library has the memory, or has seen it
+    owner: object  # its destructor frees the memory
+    shared: bool  # whether another library owns the memory, or has seen it
     writable: bool  # only while a kernel of an operator computes it
 
     KIND = "on a GPU"
     CHANGED = "by what is computed on a GPU"
 
-    # The native entry of calls makes arrays too, without this: see ``entry``.
+    # The native call entry makes arrays without calling this: see ``entry``.
     def __init__(self, type: ArrayType, pointer: int, owner: object) -> None:
         self.__arrayfn_type__ = type
         self.pointer = pointer
@@ -66,7 +66,7 @@ class DeviceArray(ArrayOnDevice):
         self.shared = False
         self.writable = False
 
-    # What it is.
+    # Attributes.
 
     @property
     def type(self) -> ArrayType:
@@ -75,22 +75,22 @@ class DeviceArray(ArrayOnDevice):
 
     @property
     def layout(self) -> Layout:
-        """How the elements lie."""
+        """The layout of its elements in memory."""
         return self.__arrayfn_type__.layout
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """The bytes from one index to the next, for each axis."""
+        """The stride of each axis, in bytes."""
         steps = self.layout.strides(self.shape)
         return tuple(step * self.dtype.itemsize for step in steps)
 
     @property
     def device(self) -> str:
-        """Where it is."""
+        """The backend that it belongs to."""
         return "cuda"
 
     def copy(self) -> DeviceArray:
-        """The same elements in other memory, which may be donated."""
+        """A copy, which may be donated."""
         low, count = self.__arrayfn_type__.span()
         size = self.dtype.itemsize
         gpu = device()
@@ -110,11 +110,11 @@ class DeviceArray(ArrayOnDevice):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it was donated, and its memory is another array's now."""
+        """Whether it was donated: its memory now belongs to another array."""
         return not self.pointer
 
     def address(self) -> int:
-        """Where its first element is. Raises ArgumentError if it was donated."""
+        """The address of its first element. Raises ArgumentError if it was donated."""
         if not self.pointer:
             raise ArgumentError(
                 f"this array of {self.__arrayfn_type__} was donated to a call, whose "
@@ -124,7 +124,7 @@ class DeviceArray(ArrayOnDevice):
         return self.pointer
 
     def take(self) -> object:
-        """What its memory dies with, for another array; this one has none now."""
+        """Give up its memory, to another array; returns the memory's owner."""
         owner, self.owner, self.pointer = self.owner, None, 0
         return owner
 
@@ -134,10 +134,10 @@ class DeviceArray(ArrayOnDevice):
             self.shared = True
             device().share(self.owner)
 
-    # Its elements.
+    # Elements.
 
     def block_until_ready(self) -> DeviceArray:
-        """Wait until it is computed; itself. Errors of kernels are raised here."""
+        """Wait until it is computed; returns itself. Raises errors of kernels."""
         if not self.pointer:
             self.address()  # raises
         device().synchronize()
@@ -244,10 +244,9 @@ class DeviceArray(ArrayOnDevice):
 
 
 class Borrowed:
-    """What another library's memory lives by, until what is enqueued here has run.
+    """Keeps another library's memory until the work enqueued here has run.
 
-    That library gives the memory to its next array at once, and knows nothing of the
-    stream here.
+    That library reuses freed memory at once, without regard to the stream here.
     """
 
     __slots__ = ("_owner",)
@@ -261,11 +260,11 @@ class Borrowed:
 
 
 def device_put(x: Any) -> DeviceArray:
-    """``x`` on the GPU: a copy of NumPy arrays and numbers, in the same layout.
+    """``x`` on the GPU: a copy of a NumPy array or a number, in the same layout.
 
-    Arrays of other libraries that are on the GPU already are taken as they are. What
-    their library has enqueued on them is waited for: by DLPack it says on which stream
-    that is; else on its default stream, or the one that its array names.
+    Arrays of other libraries on the same GPU are not copied. Later work waits for what
+    their library has enqueued: on the stream that DLPack or the array names, else on
+    the default stream.
     """
     if isinstance(x, DeviceArray):
         return x
@@ -277,7 +276,7 @@ def device_put(x: Any) -> DeviceArray:
 
 
 def put(x: Any, type: ArrayType) -> DeviceArray:
-    """A copy on the GPU of a number, or of an array that has the type ``type``."""
+    """A copy on the GPU of a number or an array of type ``type``."""
     host = np.asarray(in_place(x), type.dtype)
     size = type.dtype.itemsize
     low, count = type.span()
@@ -290,7 +289,7 @@ def put(x: Any, type: ArrayType) -> DeviceArray:
 
 
 def from_cuda(x: Any) -> DeviceArray:
-    """The array behind ``__cuda_array_interface__``: its own memory, which is kept."""
+    """The array of ``__cuda_array_interface__``, in its own memory, which is kept."""
     given = x.__cuda_array_interface__
     if given.get("mask") is not None:
         raise ArgumentError(
@@ -309,7 +308,7 @@ def from_cuda(x: Any) -> DeviceArray:
 
 
 def from_dlpack(x: Any) -> DeviceArray:
-    """The array that an object with ``__dlpack__`` holds on the GPU: its own memory."""
+    """The array of an object with ``__dlpack__``, in its own memory on the GPU."""
     kind, number = x.__dlpack_device__()
     if kind != dlpack.CUDA:
         return device_put(np.from_dlpack(x))
@@ -333,7 +332,7 @@ def _layout(shape: tuple[int, ...], steps: Any) -> Layout:
 
 
 def _taken(type: ArrayType, pointer: int, owner: object) -> DeviceArray:
-    """An array in another library's memory, copied if vectors cannot be read there."""
+    """An array in another library's memory, copied if that is not aligned."""
     type = interned(type)
     low, count = type.span()
     size = type.dtype.itemsize

@@ -1,4 +1,4 @@
-"""The CUDA vocabulary as LLVM IR for NVVM: what each device function becomes.
+"""The CUDA vocabulary as LLVM IR for NVVM: the emitter of each device function.
 
 Pure llvmlite: whoever compiles kernels calls ``emit``. Pointers are generic ones;
 instructions that want an address within shared memory get it from them.
@@ -6,81 +6,79 @@ instructions that want an address within shared memory get it from them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from llvmlite import ir
 
+from arrayfn.backends.cuda import lookback, warp_functions
 from arrayfn.backends.cuda.assembly import (
+    EMITTERS,
     F32,
     I8,
     I32,
     I64,
     SHARED,
     VOID,
-    Emitter,
+    Call,
     assembly,
     bytes_of,
+    emits,
+    emits_ptx,
     global_address,
     intrinsic,
     pure_assembly,
     shared_address,
 )
-from arrayfn.backends.cuda.lookback import LOOKBACK_EMITTERS
-from arrayfn.backends.cuda.matrix_functions import MATRIX_EMITTERS, rounded_words
-from arrayfn.backends.cuda.warp_functions import WARP_EMITTERS
+from arrayfn.backends.cuda.matrix_functions import rounded_pairs
 from arrayfn.backends.llvm_arithmetic import is_float
 from arrayfn.lowering.cuda.vocabulary import (
-    LEAST_DIVIDEND,
-    LEAST_DIVISOR,
+    MIN_DIVIDEND,
+    MIN_DIVISOR,
     SHARED_LINE,
     DeviceFunction,
 )
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART, width
 
-
-def emit(
-    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-) -> Any:
-    """The value of a call of ``function``; None if it has none.
-
-    ``element`` is the LLVM type of its dtype in memory, ``count`` the constant that
-    says how many elements it is about, where it is one.
-    """
-    return _EMITTERS[function.kind](b, function, args, element, count)
+REGISTERED: Final = (lookback, warp_functions)
+"""Other modules that register emitters when they are imported."""
 
 
-def _special(register: str) -> Emitter:
-    def emitter(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
-        value = intrinsic(b, f"llvm.nvvm.read.ptx.sreg.{register}", I32, ())
-        return b.zext(value, I64)
-
-    return emitter
+def emit(call: Call) -> Any:
+    """The value of ``call``; None if it has none."""
+    return EMITTERS[call.function.kind](call)
 
 
-def _barrier(b: Any, function: Any, args: Any, element: Any, count: int) -> None:
-    intrinsic(b, "llvm.nvvm.barrier0", VOID, ())
+emits_ptx(
+    cluster_arrive="barrier.cluster.arrive.relaxed.aligned;",
+    cluster_wait="barrier.cluster.wait.aligned;",
+    griddepcontrol_wait="griddepcontrol.wait;",
+    griddepcontrol_launch_dependents="griddepcontrol.launch_dependents;",
+)
 
 
-def _cluster_barrier(instruction: str) -> Emitter:
-    def emitter(b: Any, function: Any, args: Any, element: Any, count: int) -> None:
-        assembly(b, f"barrier.cluster.{instruction}.aligned;", "", ())
+@emits("block_index", "thread_index")
+def _index(c: Call) -> Any:
+    register = "ctaid" if c.function.kind == "block_index" else "tid"
+    value = intrinsic(c.b, f"llvm.nvvm.read.ptx.sreg.{register}.x", I32)
+    return c.b.zext(value, I64)
 
-    return emitter
+
+@emits("barrier")
+def _barrier(c: Call) -> None:
+    intrinsic(c.b, "llvm.nvvm.barrier0", VOID)
 
 
-def _unsigned(instruction: str) -> Emitter:
+@emits("quotient", "remainder")
+def _division(c: Call) -> Any:
     """A division of indices below 2**31, in 32 bits: it takes a third of the time."""
-
-    def emitter(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
-        x, y = (b.trunc(a, I32) for a in args)
-        return b.zext(getattr(b, instruction)(x, y), I64)
-
-    return emitter
+    x, y = (c.b.trunc(a, I32) for a in c.args)
+    divide = c.b.udiv if c.function.kind == "quotient" else c.b.urem
+    return c.b.zext(divide(x, y), I64)
 
 
-def _byte(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
-    value, shift = args
+@emits("byte")
+def _byte(c: Call) -> Any:
+    b, (value, shift) = c.b, c.args
     shifted = b.lshr(value, shift if value.type == I64 else b.trunc(shift, I32))
     word = shifted if value.type == I32 else b.trunc(shifted, I32)
     return b.zext(b.and_(word, I32(255)), I64)
@@ -89,21 +87,20 @@ def _byte(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
 # Memory.
 
 
-def _atomic_add(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
-    array, at, value = args
-    place = b.gep(array, [at])
-    if not is_float(function.dtype):
-        b.atomic_rmw("add", place, value, "monotonic")
+@emits("atomic_add")
+def _atomic_add(c: Call) -> None:
+    b, (array, at, value) = c.b, c.args
+    element = b.gep(array, [at])
+    if not is_float(c.dtype):
+        b.atomic_rmw("add", element, value, "monotonic")
         return
-    kind = "f" if function.dtype == "f32" else "d"
-    text = f"red.add.{function.dtype} [$0], $1;"
-    assembly(b, text, f"l,{kind}", [b.ptrtoint(place, I64), value])
+    kind = "f" if c.dtype == "f32" else "d"
+    text = f"red.add.{c.dtype} [$0], $1;"
+    assembly(b, text, f"l,{kind}", [b.ptrtoint(element, I64), value])
 
 
 def _alignment(function: DeviceFunction, nbytes: int) -> int:
-    """How an array of a block lies: mbarriers, and what is a line, begin one.
+    """The alignment of a shared array: mbarriers, and arrays of a line, begin one.
 
     Smaller ones share a line: a layer norm of rows of 16384, whose warps exchange two
     sums, took 76 us where each of these arrays had its own, and 68 in one.
@@ -113,45 +110,48 @@ def _alignment(function: DeviceFunction, nbytes: int) -> int:
     return min(SHARED_LINE, max(16, 1 << max(0, nbytes - 1).bit_length()))
 
 
-def _shared(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> Any:
-    array = ir.ArrayType(element, count)
-    name = f"{function.name}.{len(b.module.globals)}"
+@emits("shared", "mbarriers")
+def _shared(c: Call) -> Any:
+    b = c.b
+    array = ir.ArrayType(c.element, c.count)
+    name = f"{c.function.name}.{len(b.module.globals)}"
     variable: Any = ir.GlobalVariable(b.module, array, name, addrspace=SHARED)
-    nbytes = count * max(1, bytes_of(function.dtype))
-    variable.linkage, variable.align = "internal", _alignment(function, nbytes)
+    nbytes = c.count * max(1, bytes_of(c.dtype))
+    variable.linkage, variable.align = "internal", _alignment(c.function, nbytes)
     variable.initializer = ir.Constant(array, ir.Undefined)
     pointer = b.gep(variable, [I32(0), I32(0)])
-    return b.addrspacecast(pointer, element.as_pointer())
+    return b.addrspacecast(pointer, c.element.as_pointer())
 
 
-def _dynamic_shared(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> Any:
-    name = "dynamic_shared"
+@emits("dynamic_shared")
+def _dynamic_shared(c: Call) -> Any:
+    b, name = c.b, "dynamic_shared"
     variable: Any = b.module.globals.get(name)
     if variable is None:
         array = ir.ArrayType(I8, 0)
         variable = ir.GlobalVariable(b.module, array, name, addrspace=SHARED)
         variable.linkage, variable.align = "external", SHARED_LINE
-    pointer = b.gep(variable, [I64(0), args[0]])
+    pointer = b.gep(variable, [I64(0), c.args[0]])
     generic = b.addrspacecast(pointer, I8.as_pointer())
-    return b.bitcast(generic, element.as_pointer())
+    return b.bitcast(generic, c.element.as_pointer())
 
 
-def _registers(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> Any:
-    array = ir.ArrayType(element, count)
-    with b.goto_entry_block():
-        memory = b.alloca(array, name=function.name)
+@emits("registers")
+def _registers(c: Call) -> Any:
+    with c.b.goto_entry_block():
+        memory = c.b.alloca(ir.ArrayType(c.element, c.count), name=c.function.name)
     memory.align = 16
-    return b.gep(memory, [I32(0), I32(0)])
+    return c.b.gep(memory, [I32(0), I32(0)])
+
+
+@emits("subarray")
+def _subarray(c: Call) -> Any:
+    array, at = c.args
+    return c.b.gep(array, [at])
 
 
 def _words(dtype: str, lanes: int) -> tuple[Any, int, int]:
-    """How a vector of elements is accessed: as words of a type, so many at a time."""
+    """A vector's words: their type, how many there are, and at most in one access."""
     if dtype in COMPLEXES:
         dtype, lanes = REAL_PART[dtype], 2 * lanes
     bits = width(dtype)
@@ -172,22 +172,21 @@ def _size(word: Any) -> int:
     return 4 if isinstance(word, ir.FloatType) else word.width // 8
 
 
-def _vector(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
+@emits("load", "store")
+def _vector(c: Call) -> None:
     """Copy between memory and registers in the widest accesses."""
-    array, at, tile, place = args
-    if function.dtype in HALVES:
-        tile, place = rounded_words(b, function, tile, place), I32(0)
-    word, count, most = _words(function.dtype, function.lanes)
+    b, (array, at, tile, tile_at) = c.b, c.args
+    if c.dtype in HALVES:
+        tile, tile_at = rounded_pairs(c, tile, tile_at), I32(0)
+    word, count, most = _words(c.dtype, c.function.lanes)
     outer = b.bitcast(b.gep(array, [at]), word.as_pointer())
-    inner = b.bitcast(b.gep(tile, [place]), word.as_pointer())
-    source, target = (outer, inner) if function.kind == "load" else (inner, outer)
+    inner = b.bitcast(b.gep(tile, [tile_at]), word.as_pointer())
+    source, target = (outer, inner) if c.function.kind == "load" else (inner, outer)
     wide = min(count, most)
     vector = ir.VectorType(word, wide) if wide > 1 else word
     size = _size(word)
     for start in range(0, count, wide):
-        if function.kind == "load":
+        if c.function.kind == "load":
             pointer = b.bitcast(b.gep(source, [I32(start)]), vector.as_pointer())
             value = b.load(pointer, align=size * wide)
             for k in range(wide):
@@ -202,44 +201,55 @@ def _vector(
             b.store(value, pointer, align=size * wide)
 
 
-# Copies that run beside.
+# Asynchronous copies.
 
 
-def _mbarrier_init(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
-    for k in range(count):
-        address = shared_address(b, b.gep(args[0], [I64(k)]))
-        assembly(b, "mbarrier.init.shared.b64 [$0], 1;", "r", [address])
+def _mbarrier(b: Any, mbarriers: Any, k: Any) -> Any:
+    """The address of an mbarrier in shared memory."""
+    return shared_address(b, b.gep(mbarriers, [k]))
 
 
-def _fence_mbarrier_init(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
-    """To other blocks, and to copies."""
-    assembly(b, "fence.mbarrier_init.release.cluster;", "", ())
-    assembly(b, "fence.proxy.async;", "", ())
+@emits("mbarrier_init")
+def _mbarrier_init(c: Call) -> None:
+    for k in range(c.count):
+        address = _mbarrier(c.b, c.args[0], I64(k))
+        assembly(c.b, "mbarrier.init.shared.b64 [$0], 1;", "r", [address])
 
 
-def _mbarrier_expect_tx(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
-    mbarriers, k, nbytes = args
-    address = shared_address(b, b.gep(mbarriers, [k]))
+@emits("fence_mbarrier_init")
+def _fence_mbarrier_init(c: Call) -> None:
+    """Make mbarriers visible to other blocks, and to copies."""
+    assembly(c.b, "fence.mbarrier_init.release.cluster;", "", ())
+    assembly(c.b, "fence.proxy.async;", "", ())
+
+
+@emits("mbarrier_expect_tx")
+def _mbarrier_expect_tx(c: Call) -> None:
+    mbarriers, k, nbytes = c.args
+    address = _mbarrier(c.b, mbarriers, k)
     text = "mbarrier.arrive.expect_tx.shared.b64 _, [$0], $1;"
-    assembly(b, text, "r,r", [address, b.trunc(nbytes, I32)])
+    assembly(c.b, text, "r,r", [address, c.b.trunc(nbytes, I32)])
 
 
-def _bulk_copy(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
-    array, at, shared, place, elements, mbarriers, k = args
-    source = b.gep(array, [at])
-    size = bytes_of(function.dtype)
-    source = global_address(b, source)
-    target = shared_address(b, b.gep(shared, [place]))
-    mbarrier = shared_address(b, b.gep(mbarriers, [k]))
-    nbytes = b.trunc(b.mul(elements, I64(size)), I32)
+@emits("mbarrier_wait")
+def _mbarrier_wait(c: Call) -> None:
+    mbarriers, k, parity = c.args
+    address = _mbarrier(c.b, mbarriers, k)
+    text = (
+        "{\n.reg .pred arrived;\nAGAIN:\n"
+        "mbarrier.try_wait.parity.shared.b64 arrived, [$0], $1;\n"
+        "@arrived bra DONE;\nbra AGAIN;\nDONE:\n}"
+    )
+    assembly(c.b, text, "r,r", [address, c.b.trunc(parity, I32)])
+
+
+@emits("bulk_copy")
+def _bulk_copy(c: Call) -> None:
+    b, (array, at, shared, shared_at, elements, mbarriers, k) = c.b, c.args
+    source = global_address(b, b.gep(array, [at]))
+    target = shared_address(b, b.gep(shared, [shared_at]))
+    mbarrier = _mbarrier(b, mbarriers, k)
+    nbytes = b.trunc(b.mul(elements, I64(bytes_of(c.dtype))), I32)
     text = (
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
         "[$0], [$1], $2, [$3];"
@@ -247,34 +257,21 @@ def _bulk_copy(
     assembly(b, text, "r,l,r,r", [target, source, nbytes, mbarrier])
 
 
-def _griddepcontrol_wait(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
-    assembly(b, "griddepcontrol.wait;", "", ())
-
-
-def _griddepcontrol_launch_dependents(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
-    assembly(b, "griddepcontrol.launch_dependents;", "", ())
-
-
-def _dsmem_store(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
-    """A store to the shared memory of a block of the cluster, which counts it."""
-    array, at, value, rank, mbarriers, k = args
+@emits("dsmem_store")
+def _dsmem_store(c: Call) -> None:
+    """A store to another block's shared memory, which an mbarrier there counts."""
+    b, (array, at, value, rank, mbarriers, k) = c.b, c.args
     rank = b.trunc(rank, I32)
 
     def of_peer(pointer: Any) -> Any:
         own = [shared_address(b, pointer), rank]
         return assembly(b, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", own, I32)
 
-    place, mbarrier = of_peer(b.gep(array, [at])), of_peer(b.gep(mbarriers, [k]))
+    address, mbarrier = of_peer(b.gep(array, [at])), of_peer(b.gep(mbarriers, [k]))
     parts = [value]
-    if function.dtype in COMPLEXES:
+    if c.dtype in COMPLEXES:
         parts = [b.extract_value(value, n) for n in range(2)]
-    size = bytes_of(function.dtype) // len(parts)
+    size = bytes_of(c.dtype) // len(parts)
     word, letter = (I32, "r") if size == 4 else (I64, "l")
     for n, part in enumerate(parts):
         bits = part if part.type == word else b.bitcast(part, word)
@@ -282,28 +279,15 @@ def _dsmem_store(
             "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes"
             f".b{8 * size} [$0], $1, [$2];"
         )
-        target = b.add(place, I32(n * size))
+        target = b.add(address, I32(n * size))
         assembly(b, text, f"r,{letter},r", [target, bits, mbarrier])
-
-
-def _await(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
-    mbarriers, k, parity = args
-    address = shared_address(b, b.gep(mbarriers, [k]))
-    text = (
-        "{\n.reg .pred arrived;\nAGAIN:\n"
-        "mbarrier.try_wait.parity.shared.b64 arrived, [$0], $1;\n"
-        "@arrived bra DONE;\nbra AGAIN;\nDONE:\n}"
-    )
-    assembly(b, text, "r,r", [address, b.trunc(parity, I32)])
 
 
 # All blocks of a grid.
 
-# Each block adds 1 to the word, but the first one what makes the sum 2**31: then the
-# highest bit changes, which all wait for, and the rest is 0 again for the next time.
-# To add releases what the block wrote; one fence, after all have met, acquires it.
+# Each block adds 1 to the word, but the first one adds what makes the sum 2**31: then
+# the highest bit changes, which all wait for, and the rest is 0 for the next time.
+# The addition releases what the block wrote; one fence after the wait acquires it.
 _GRID_BARRIER: Final = """{
 .reg .pred other, first, alone;
 .reg .u32 thread, block, step, was, now;
@@ -327,18 +311,11 @@ bar.sync 0;
 }"""
 
 
-def _grid_barrier(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
-    barrier_state, blocks = args
-    arguments = [global_address(b, barrier_state), b.trunc(blocks, I32)]
-    assembly(b, _GRID_BARRIER, "l,r", arguments)
-
-
-def _subarray(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> Any:
-    return b.gep(args[0], [args[1]])
+@emits("grid_barrier")
+def _grid_barrier(c: Call) -> None:
+    barrier_state, blocks = c.args
+    arguments = [global_address(c.b, barrier_state), c.b.trunc(blocks, I32)]
+    assembly(c.b, _GRID_BARRIER, "l,r", arguments)
 
 
 # Divisions of many numbers by one.
@@ -353,66 +330,38 @@ def _negated(b: Any, x: Any) -> Any:
     return b.fsub(F32(-0.0), x)
 
 
-def _inverse(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
-    """1 / y by the unit for inverses and one step of Newton's."""
-    (y,) = args
+@emits("fma_rn")
+def _fma_rn(c: Call) -> Any:
+    return _fma(c.b, *c.args)
+
+
+@emits("inverse")
+def _inverse(c: Call) -> Any:
+    """1 / y by the reciprocal unit and one Newton step."""
+    b, (y,) = c.b, c.args
     near = pure_assembly(b, "rcp.approx.ftz.f32 $0, $1;", "=f,f", (y,), F32)
     error = _fma(b, _negated(b, y), near, F32(1.0))
     return _fma(b, near, error, near)
 
 
-def _divide(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
-    """What a division does after its inverse (Markstein): a product, corrected."""
-    x, y, inverse = args
+@emits("divide")
+def _divide(c: Call) -> Any:
+    """x / y from x, y and 1 / y (Markstein): a product, corrected."""
+    b, (x, y, inverse) = c.b, c.args
     near = b.fmul(x, inverse)
     rest = _fma(b, _negated(b, y), near, x)
     return _fma(b, inverse, rest, near)
 
 
-def _divides(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
-    """Whether nothing in between is too small or too large for all of its bits."""
-    least, greatest, y = args
+@emits("divides")
+def _divides(c: Call) -> Any:
+    """Whether ``divide`` is exact: no intermediate result under- or overflows."""
+    b, (minimum, maximum, y) = c.b, c.args
     size = pure_assembly(b, "abs.f32 $0, $1;", "=f,f", (y,), F32)
     tests = (
-        b.fcmp_ordered(">=", least, F32(LEAST_DIVIDEND)),
-        b.fcmp_ordered("<=", greatest, F32(1 / LEAST_DIVIDEND)),
-        b.fcmp_ordered(">=", size, F32(LEAST_DIVISOR)),
-        b.fcmp_ordered("<=", size, F32(1 / LEAST_DIVISOR)),
+        b.fcmp_ordered(">=", minimum, F32(MIN_DIVIDEND)),
+        b.fcmp_ordered("<=", maximum, F32(1 / MIN_DIVIDEND)),
+        b.fcmp_ordered(">=", size, F32(MIN_DIVISOR)),
+        b.fcmp_ordered("<=", size, F32(1 / MIN_DIVISOR)),
     )
     return b.and_(b.and_(tests[0], tests[1]), b.and_(tests[2], tests[3]))
-
-
-_EMITTERS: Final[dict[str, Emitter]] = {
-    "block_index": _special("ctaid.x"),
-    "thread_index": _special("tid.x"),
-    "barrier": _barrier,
-    "byte": _byte,
-    "atomic_add": _atomic_add,
-    "cluster_arrive": _cluster_barrier("arrive.relaxed"),
-    "cluster_wait": _cluster_barrier("wait"),
-    "dsmem_store": _dsmem_store,
-    "quotient": _unsigned("udiv"),
-    "remainder": _unsigned("urem"),
-    "inverse": _inverse,
-    "divide": _divide,
-    "divides": _divides,
-    "fma_rn": lambda b, function, args, element, count: _fma(b, *args),
-    "shared": _shared,
-    "mbarriers": _shared,
-    "dynamic_shared": _dynamic_shared,
-    "registers": _registers,
-    "load": _vector,
-    "store": _vector,
-    "mbarrier_init": _mbarrier_init,
-    "fence_mbarrier_init": _fence_mbarrier_init,
-    "mbarrier_expect_tx": _mbarrier_expect_tx,
-    "bulk_copy": _bulk_copy,
-    "griddepcontrol_wait": _griddepcontrol_wait,
-    "griddepcontrol_launch_dependents": _griddepcontrol_launch_dependents,
-    "mbarrier_wait": _await,
-    **WARP_EMITTERS,
-    **MATRIX_EMITTERS,
-    "grid_barrier": _grid_barrier,
-    "subarray": _subarray,
-    **LOOKBACK_EMITTERS,
-}

@@ -1,8 +1,12 @@
 """The NVIDIA driver, as far as the runtime needs it: one context, stream and pool.
 
-Called through ctypes, so that a process that finds its kernels on disk imports nothing
-of CUDA's packages. ``device()`` opens the first GPU; all work goes to one stream, in
-order, and memory is allocated and freed in the order of that stream.
+``device()`` opens the first GPU. All work goes to one stream, in order, and memory is
+allocated and freed in the order of that stream.
+
+The driver is called through ctypes, so that a process that finds its kernels on disk
+imports nothing of CUDA's packages: ``cuda.bindings.driver`` takes 0.06 s of CPU time to
+import and ``cuda.core`` 0.17 s (2-core Xeon), where the rest of a first call takes
+0.03 s. What is called often is called by native code, by address.
 """
 
 from __future__ import annotations
@@ -44,15 +48,15 @@ _BROKEN: Final = (
     "; this process cannot use the GPU any more. compute-sanitizer names the kernel, "
     "if one that was edited or written by hand has a mistake"
 )
-_MOST_IDLE: Final = 1 << 30  # of all that are kept, or a 16th of the card's
+_MAX_IDLE: Final = 1 << 30  # of all that are kept, or a 16th of the card's
 _STAGED_BYTES: Final = 1 << 16  # of results, that come through page-locked memory
 
 
 class Device:
-    """The first GPU: its context, the stream that all work goes to, and its memory."""
+    """The first GPU: its context, its stream and its memory."""
 
     def __init__(self) -> None:
-        # One holds the GIL, for calls that only enqueue; the other waits without it.
+        # ``library`` holds the GIL, for calls that only enqueue; ``waiting`` does not.
         try:
             self.library = ctypes.PyDLL("libcuda.so.1")
         except OSError:
@@ -85,7 +89,7 @@ class Device:
             self.context,
             self.stream,
             self._pool.handle,
-            max(_MOST_IDLE, self._card_bytes()[1] // 16),
+            max(_MAX_IDLE, self._card_bytes()[1] // 16),
         )
         staged = ctypes.c_void_p()
         self.check(
@@ -106,7 +110,7 @@ class Device:
         return text.value.decode()
 
     def attribute(self, attribute: int) -> int:
-        """What the card says of itself, by a CUdevice_attribute."""
+        """The value of a CUdevice_attribute."""
         value = ctypes.c_int()
         self.check(
             self.library.cuDeviceGetAttribute(
@@ -116,7 +120,7 @@ class Device:
         return value.value
 
     def new_stream(self) -> ctypes.c_void_p:
-        """Another stream, that waits for none."""
+        """A new stream, which does not synchronize with others."""
         stream = ctypes.c_void_p()
         self.check(self.library.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING))
         return stream
@@ -168,10 +172,10 @@ class Device:
     def allocate(self, nbytes: int) -> int:
         """The address of new memory. Raises OutOfMemoryError if there is none.
 
-        Small blocks that died are given again, those at low addresses first: work is in
-        the order of one stream, so what was enqueued before has done with them. A step
-        whose results are what the next one is given so comes to have the same two sets
-        of addresses in rotation, and graphs are kept by addresses.
+        Freed blocks are reused, the lowest addresses first: all work is on one stream,
+        so what was enqueued before no longer uses them. A training step, whose results
+        are the next step's arguments, then alternates between two sets of addresses,
+        and graphs are cached by addresses.
         """
         pointer = self._allocator.take(nbytes)
         if not pointer:
@@ -180,7 +184,7 @@ class Device:
         return pointer
 
     def block(self, nbytes: int) -> tuple[int, object]:
-        """As ``allocate``, and an object that the memory is given back with."""
+        """As ``allocate``, with an object whose destructor frees the memory."""
         made = self._allocator.block(nbytes)
         while made is None:
             self._make_room(block_size(nbytes))
@@ -188,15 +192,15 @@ class Device:
         return made
 
     def free_list(self, nbytes: int) -> int:
-        """What the native entry takes memory of so many bytes from."""
+        """The free list from which the call entry allocates so many bytes."""
         return self._allocator.free_list(nbytes)
 
     def share(self, owner: object) -> None:
-        """Have memory of ``block`` wait for other libraries' work when it dies."""
+        """Have the memory of a ``block`` synchronize with other libraries when freed."""
         self._allocator.share(owner)
 
     def _make_room(self, size: int) -> None:
-        """Have the driver be able to give a block; raises its error if it is not."""
+        """Make the driver's pool large enough for a block, or raise the error."""
         self.enter()
         pointer = ctypes.c_uint64()
         arguments = (
@@ -216,11 +220,11 @@ class Device:
         self.check(self.library.cuMemFreeAsync(pointer, stream))
 
     def free(self, pointer: int) -> None:
-        """Give memory of ``allocate`` back, once what is enqueued before has run."""
+        """Free memory of ``allocate`` once the work enqueued before has run."""
         self._allocator.give(pointer)
 
     def trim(self) -> None:
-        """Give what is kept, and no array has, back to the card."""
+        """Return all idle memory to the card."""
         self._allocator.clear()
         self.synchronize()
         self._pool.trim()
@@ -237,11 +241,11 @@ class Device:
         )
 
     def memory_stats(self) -> MemoryStats:
-        """What memory is used for now."""
+        """The current use of memory."""
         return self._pool.stats(self._allocator.idle_bytes, *self._card_bytes())
 
     def _card_bytes(self) -> tuple[int, int]:
-        """How many bytes of the card's memory are free, and how many it has."""
+        """The free bytes of the card's memory, and all of them."""
         self.enter()
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.check(
@@ -264,7 +268,7 @@ class Device:
         )
 
     def copy_in(self, pointer: int, address: int, nbytes: int) -> None:
-        """From the host; the source may change once this returns."""
+        """Copy from the host; the source may change once this returns."""
         self.enter()
         self.check(
             self.waiting.cuMemcpyHtoDAsync_v2(
@@ -278,7 +282,7 @@ class Device:
             self.synchronize()  # it is read only now
 
     def _is_page_locked(self, address: int) -> bool:
-        """Whether the driver reads memory of the host where it is."""
+        """Whether memory of the host is page-locked: the driver reads it directly."""
         attribute, kind = ctypes.c_int(_POINTER_MEMORY_TYPE), ctypes.c_uint()
         value = ctypes.c_void_p(ctypes.addressof(kind))
         self.check(
@@ -292,7 +296,7 @@ class Device:
         return kind.value != 0
 
     def copy_out(self, address: int, pointer: int, nbytes: int) -> None:
-        """To the host, once what is enqueued has run. Ctrl-C leaves the wait."""
+        """Copy to the host once the enqueued work has run. Ctrl-C ends the wait."""
         # The driver copies to memory that may be paged out only once it has waited for
         # the stream itself, deaf to Ctrl-C.
         if nbytes > _STAGED_BYTES or not self._staged_lock.acquire(blocking=False):
@@ -319,7 +323,7 @@ class Device:
         )
 
     def copy(self, target: int, source: int, nbytes: int, stream: int = 0) -> None:
-        """Within the GPU's memory; on ``stream`` if one is given."""
+        """Copy within the GPU's memory; on ``stream`` if one is given."""
         self.enter()
         self.check(
             self.library.cuMemcpyDtoDAsync_v2(
@@ -331,9 +335,9 @@ class Device:
         )
 
     def synchronize(self) -> None:
-        """Wait for all that is enqueued; an error of a kernel is raised here.
+        """Wait for all enqueued work; errors of kernels are raised here.
 
-        Ctrl-C leaves the wait; what is enqueued goes on.
+        Ctrl-C ends the wait, and the work goes on.
         """
         status = self._wait()
         while status == NOT_READY:
@@ -345,11 +349,11 @@ class Device:
             self.check(status)
 
     def wait_for(self, stream: int) -> None:
-        """Let later work wait for what is on another stream now."""
+        """Have later work wait for the present work of another stream."""
         self._after(self.stream, stream)
 
     def let_wait(self, stream: int) -> None:
-        """Let later work on another stream wait for what is enqueued here now."""
+        """Have later work of another stream wait for the present work."""
         self._after(stream, self.stream)
 
     def _after(self, later: int, earlier: int) -> None:
@@ -363,7 +367,7 @@ class Device:
     # Graphs.
 
     def capture(self, enqueue: Callable[[int], None]) -> int:
-        """What can be launched of what ``enqueue`` puts into the stream it is given."""
+        """The executable graph of what ``enqueue`` enqueues on the stream it gets."""
         graph = self.record(enqueue)
         try:
             return self.instantiate(graph)
@@ -371,7 +375,7 @@ class Device:
             self.library.cuGraphDestroy(ctypes.c_void_p(graph))
 
     def record(self, enqueue: Callable[[int], None]) -> int:
-        """The graph of what ``enqueue`` puts into the stream that it is given."""
+        """The graph of what ``enqueue`` enqueues on the stream that it gets."""
         self.enter()
         stream, graph = ctypes.c_void_p(self.capturing), ctypes.c_void_p()
         with self.capture_lock:
@@ -384,7 +388,7 @@ class Device:
         return int(graph.value or 0)
 
     def instantiate(self, graph: int) -> int:
-        """What can be launched of a graph."""
+        """The executable graph of a graph."""
         made = ctypes.c_void_p()
         arguments = ctypes.byref(made), ctypes.c_void_p(graph), ctypes.c_uint64(0)
         status = self.library.cuGraphInstantiateWithFlags(*arguments)
@@ -395,21 +399,21 @@ class Device:
         return int(made.value or 0)
 
     def launch(self, graph: int) -> None:
-        """Enqueue a graph."""
+        """Enqueue an executable graph."""
         status = self._launch_graph(graph, self.stream)
         if status:
             self.check(status, "in a graph")
 
     def forget(self, graph: int) -> None:
-        """Destroy a graph; what is enqueued of it still runs."""
+        """Destroy an executable graph; launches that are enqueued still run."""
         self.enter()
         self.check(self.library.cuGraphExecDestroy(ctypes.c_void_p(graph)))
 
 
 def _import_compiler() -> None:
-    """Import numba-cuda, which takes as long as the driver takes to begin.
+    """Import numba-cuda while the driver starts, which takes as long.
 
-    It is needed where no kernel is kept on disk.
+    It is needed if the disk cache has no kernels.
     """
     with suppress(ImportError, BackendError):  # said again by who compiles
         importlib.import_module(_COMPILER)

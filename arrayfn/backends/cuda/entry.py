@@ -1,11 +1,11 @@
 """The call entry: native routines that CPython calls as METH_FASTCALL builtins.
 
-They take the addresses of arguments that are DeviceArrays of the right types, memory
-for the results, and have the native runner run the plan that was recorded for these
-addresses, or one that is for any. Whatever else comes (NumPy's arrays, numbers,
-addresses without a plan, memory that has run out, errors of the driver) goes to the
-fallback, a Python function that is called with the same arguments. Objects are made
-before anything is bound: a collection of garbage may call the entry again.
+An entry reads the addresses of arguments that are DeviceArrays of the right types,
+allocates the results, and has the native runner run the plan that was recorded for
+these addresses, or one for any addresses. Everything else (NumPy arrays, numbers,
+addresses without a plan, exhausted memory, errors of the driver) goes to the fallback,
+a Python function with the same arguments. Objects are made before any state is set: the
+garbage collector may call the entry again.
 
 ``self`` of a builtin is a tuple: the address of a *call*, the fallback, what both need.
 """
@@ -40,11 +40,11 @@ NOT_READY: Final = 600  # CUDA_ERROR_NOT_READY
 
 
 class Input(Struct):
-    """An input's type and buffer, and a number that is known with its address."""
+    """An input's type and buffer, and a Python number whose copy has an address."""
 
     type: PyObject
     buffer: int
-    known: PyObject | None
+    cached: PyObject | None
     address: int
 
 
@@ -57,7 +57,7 @@ class Output(Struct):
 
 
 class Call(Struct):
-    """A plan's call: what it takes and gives, and which launches it runs."""
+    """A plan's inputs and results, and the plans that calls may run."""
 
     array_type: PyObject  # DeviceArray
     type_slot: int  # the numbers of the words of a DeviceArray that are its slots
@@ -132,7 +132,7 @@ def call_with(
 
 @native
 def results_new(made: Call, single: bool) -> PyObject | None:
-    """Arrays that have nothing yet: one, or a tuple; None with an exception set."""
+    """Empty DeviceArrays: one, or a tuple; None with an exception set."""
     if single:
         return PyType_GenericAlloc(made.array_type, 0)
     result = PyTuple_New(made.output_count)
@@ -149,12 +149,12 @@ def results_new(made: Call, single: bool) -> PyObject | None:
 
 @native
 def inputs_bind(made: Call, arguments: Array[Ref[PyObject]]) -> bool:
-    """Set the inputs' addresses; False if one is neither of its type nor known."""
+    """Set the inputs' addresses; False if one is neither of its type nor cached."""
     for i in range(made.input_count):
         array = arguments[i]
         given = made.inputs[i]
         pointer = given.address
-        if array is not given.known:
+        if array is not given.cached:
             if array.ob_type is not made.array_type:
                 return False
             slots = cast(Array[Ref[PyObject]], array)
@@ -169,7 +169,7 @@ def inputs_bind(made: Call, arguments: Array[Ref[PyObject]]) -> bool:
 
 @native
 def start(made: Call) -> bool:
-    """Take memory and enqueue the plan; False, with all given back, if that fails."""
+    """Allocate memory and enqueue the plan; False, with all freed, if that fails."""
     count = made.output_count
     for i in range(count):
         output = made.outputs[i]
@@ -197,7 +197,7 @@ def start(made: Call) -> bool:
 
 @native
 def outputs_give(made: Call, count: int) -> None:
-    """Give the memory of the first ``count`` results back."""
+    """Free the memory of the first ``count`` results."""
     for i in range(count):
         output = made.outputs[i]
         free_list_give(output.free_list, made.buffers[output.buffer])
@@ -205,10 +205,10 @@ def outputs_give(made: Call, count: int) -> None:
 
 @native
 def launch(made: Call) -> int:
-    """Enqueue the plan on the buffers; not 0 if it can't be.
+    """Enqueue the plan on the buffers; not 0 if that fails.
 
-    Where nothing was recorded for these addresses, one call after ``left`` others is
-    for the fallback, which sees which addresses are worth it.
+    If no plan was recorded for these addresses, each call after ``left`` others goes to
+    the fallback, which decides whether to record one.
     """
     plan = recorded_find(made)
     if plan is None:
@@ -221,7 +221,7 @@ def launch(made: Call) -> int:
 
 @native
 def recorded_find(made: Call) -> LaunchPlan | None:
-    """The plan for the addresses of the buffers. They often come in turns."""
+    """The plan for the addresses of the buffers, which often alternate."""
     number = made.last_recorded
     nbytes = size_of(int) * made.buffer_count
     for _ in range(made.recorded_count):
@@ -237,7 +237,7 @@ def recorded_find(made: Call) -> LaunchPlan | None:
 
 @native
 def results_fill(made: Call, result: PyObject, single: bool) -> PyObject | None:
-    """Give arrays what they are and have; None with an exception set without memory."""
+    """Set the slots of the results; None with an exception set without memory."""
     is_filled = True
     if single:
         is_filled = result_fill(made, result, made.outputs[0])
@@ -253,7 +253,7 @@ def results_fill(made: Call, result: PyObject, single: bool) -> PyObject | None:
 
 @native
 def result_fill(made: Call, array: PyObject, output: Output) -> bool:
-    """Give one array its memory; False with an exception set if the host has none."""
+    """Set the slots of one result; False with an exception set without memory."""
     pointer = made.buffers[output.buffer]
     owner = block_object(output.free_list, pointer)
     number = PyLong_FromLongLong(pointer)
@@ -271,10 +271,10 @@ def result_fill(made: Call, array: PyObject, output: Output) -> bool:
 
 @native
 def wait(self: PyObject, _: None) -> PyObject | None:
-    """Wait for a stream: the driver's status, NOT_READY if it takes very long.
+    """Wait for a stream: the driver's status, NOT_READY after ``cycles``.
 
-    If it takes long other threads go on. The driver's own wait asks as often, and is
-    not left when a signal comes.
+    A longer wait releases the GIL. The driver's own wait polls as often, and a signal
+    does not end it.
     """
     made = cast(Wait, PyLong_AsLongLong(self))
     for _iteration in range(made.spins):

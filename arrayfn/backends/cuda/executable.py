@@ -1,4 +1,4 @@
-"""Plans on a GPU that can be called: prepared launches, one native call for all."""
+"""Callable plans on a GPU: prepared launches, one native call for all of them."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from arrayfn.lowering.plan import BufferAllocation
 
 
 class Executable:
-    """A plan, ready to run on the GPU. ``Dispatch`` decides how it is launched.
+    """A plan that is ready to run on the GPU. ``Dispatch`` decides how it is launched.
 
     ``call(*inputs)`` returns a tuple of new DeviceArrays, ``call_single(*inputs)`` the
-    only one; both are builtin functions where a native entry takes what calls it can.
-    Inputs are DeviceArrays, or NumPy arrays and numbers, which are copied to the GPU,
-    exactly as the plan's types say. If one does not fit nothing is run, and the result
-    is the ``int`` 1 + its number. Calls return before the work is done. They are safe
-    from several threads at once.
+    only one. Both are builtin functions if the plan has a native call entry. Inputs are
+    DeviceArrays, or NumPy arrays and Python numbers, which are copied to the GPU; their
+    types are exactly those of the plan. If one does not fit, nothing runs, and the
+    result is the ``int`` 1 + its number. Calls return before the work is done, and are
+    safe from several threads at once.
     """
 
     def __init__(self, compiled: CompiledProgram) -> None:
         plan = compiled.plan
         self.plan = plan
         self.input_types = tuple(interned(t) for t in compiled.input_types)
-        # Arrays are what they are: only numbers give way in promotion.
+        # Results are arrays: only Python numbers have weak types.
         self.output_types = tuple(
             interned(replace(t, weak=False)) for t in compiled.output_types
         )
@@ -87,7 +87,7 @@ class Executable:
         return result
 
     def mismatch(self, inputs: Sequence[Any], number: int) -> str:
-        """Why input ``number`` does not fit, in words."""
+        """An error text: why input ``number`` does not fit."""
         if len(inputs) != len(self.input_types):
             return f"expected {len(self.input_types)} arrays, not {len(inputs)}"
         given = inputs[number]
@@ -125,9 +125,9 @@ class Executable:
         return tuple(DeviceArray(*parts) for parts in made)
 
     def _enter(self, inputs: tuple[Any, ...]) -> dict[int, DeviceArray] | int:
-        """Set the inputs' addresses. The copies made of inputs, or what does not fit.
+        """Set the inputs' addresses. Returns the copies made, or 1 + the misfit's number.
 
-        Copies die with the call: their memory is freed after what was launched.
+        Copies live until the end of the call: their memory is freed in stream order.
         """
         types = self.input_types
         if len(inputs) != len(types):
@@ -146,7 +146,7 @@ class Executable:
         return held
 
     def _fitting(self, x: Any, number: int) -> DeviceArray | None:
-        """``x`` on the GPU, or None if it is not of the type of input ``number``."""
+        """``x`` on the GPU; None if its type is not that of input ``number``."""
         wanted = self.input_types[number]
         if isinstance(x, DeviceArray):
             return x if x.__arrayfn_type__ == wanted else None
@@ -159,7 +159,7 @@ class Executable:
             made = put(x, wanted)
             if self._donors is None or number not in self._donors:
                 if self._entry is not None:
-                    self._entry.know(number, x, made.pointer)
+                    self._entry.cache_address(number, x, made.pointer)
                 self._numbers[number] = (x, made)
             return made
         if isinstance(x, (np.ndarray, np.generic)):
@@ -172,7 +172,7 @@ class Executable:
         inputs: Sequence[Any],
         held: dict[int, DeviceArray],
     ) -> None:
-        """Let results over donated inputs have the inputs' addresses."""
+        """Give results that replace donated inputs the inputs' addresses."""
         used = [self._addresses[number] for number in self._inputs]
         for output, donor in zip(self._outputs, donors, strict=True):
             if donor is None:
@@ -194,7 +194,7 @@ class Executable:
             self._addresses[output] = address
 
     def _start(self) -> list[object]:
-        """Launch with new memory for the results: what it dies with, or their donor."""
+        """Launch with new memory for the results. Returns its owners; None for donors'."""
         gpu, addresses, buffers = device(), self._addresses, self.plan.buffers
         owners: list[object] = []
         for number in self._outputs:
@@ -206,11 +206,11 @@ class Executable:
         if self.plan.arena:
             addresses[self._arena], temporaries = gpu.block(self.plan.arena)
         self._dispatch.enqueue(bytes(addresses))
-        del temporaries  # what comes later on the stream may have their memory
+        del temporaries  # freed in stream order: later work may reuse the memory
         return owners
 
 
 def _numbered(buffers: Sequence[BufferAllocation], kind: str) -> list[int]:
-    """The buffers of a kind, by their index."""
+    """The numbers of the buffers of a kind, in the order of their index."""
     found = {b.index: number for number, b in enumerate(buffers) if b.kind == kind}
     return [found[index] for index in sorted(found)]

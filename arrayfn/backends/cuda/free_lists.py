@@ -32,7 +32,7 @@ class DeviceMemory(Struct):
     """A device's memory: what is on the free lists, and the driver's functions."""
 
     idle_bytes: int  # in all free lists
-    most_idle: int  # from here on, dead blocks go back to the driver
+    max_idle: int  # from here on, dead blocks go back to the driver
     context: int
     stream: int
     pool: int
@@ -97,7 +97,7 @@ def free_list_new_block(free_list: FreeList) -> int:
 def free_list_give(free_list: FreeList, block: int) -> None:
     """Put a block that died on its free list, or give it back to the driver."""
     memory = free_list.memory
-    if free_list.keeps == 0 or memory.idle_bytes >= memory.most_idle:
+    if free_list.keeps == 0 or memory.idle_bytes >= memory.max_idle:
         block_free(memory, block)
         return
     index = free_list.count

@@ -1,4 +1,4 @@
-"""Decoupled look-back and work queues as LLVM IR for NVVM.
+"""Emitters of decoupled look-back and of work queues.
 
 A flag buffer is words of 64 bits. The first counts dynamic block ids in its low half
 and launches in its high half. Every other word holds 32 bits of a value and, above
@@ -18,13 +18,14 @@ from arrayfn.backends.cuda.assembly import (
     I32,
     I64,
     SHARED,
-    Emitter,
+    Call,
     assembly,
     bytes_of,
+    emits,
+    emits_ptx,
     global_address,
 )
 from arrayfn.backends.llvm_arithmetic import is_float
-from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, REAL_PART, width
 
 # The last block to get an id resets the count of ids, and counts the launch.
@@ -76,7 +77,7 @@ mov.b64 {$0, launch}, word;
 setp.ne.u32 early, launch, $3;
 @early bra AGAIN;
 }"""
-_OPEN: Final = "ld.relaxed.gpu.global.u64 $0, [$1];"
+_BEGIN: Final = "ld.relaxed.gpu.global.u64 $0, [$1];"
 # One thread calls this, which ptxas cannot know. An addend that is the same for all
 # lanes it would aggregate over the warp, which then waits for the result at once. An
 # addend that may differ by lane it leaves alone, and the wait comes with the first use.
@@ -90,7 +91,7 @@ mul.lo.u64 numbers, one, $2;
 atom.add.relaxed.gpu.global.u64 $0, [$1], numbers;
 }"""
 # The last block to leave resets both counts, and counts the launch.
-_CLOSE: Final = """{
+_END: Final = """{
 .reg .pred more;
 .reg .u64 word, step;
 atom.add.acq_rel.gpu.global.u64 word, [$0], 1;
@@ -105,6 +106,8 @@ CLOSED:
 }"""
 _WORD: Final = "dynamic_block_id"
 
+emits_ptx(fence="fence.acq_rel.gpu;")
+
 
 def _word(b: Any) -> Any:
     """The block's copy, in shared memory, of the flag buffer's first word."""
@@ -116,37 +119,33 @@ def _word(b: Any) -> Any:
     return known
 
 
-def _dynamic_block_id(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> Any:
-    flag_buffer, blocks = args
+@emits("dynamic_block_id")
+def _dynamic_block_id(c: Call) -> Any:
+    b, (flag_buffer, blocks) = c.b, c.args
     variable = _word(b)
     arguments = [global_address(b, flag_buffer), b.ptrtoint(variable, I32), blocks]
     assembly(b, _DYNAMIC_BLOCK_ID, "l,r,l", arguments)
     return b.and_(b.load(variable), I64(0xFFFFFFFF))
 
 
-def _open(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
-    word = assembly(b, _OPEN, "=l,l", [global_address(b, args[0])], I64)
-    b.store(word, _word(b))
+@emits("begin_work_queue")
+def _begin_work_queue(c: Call) -> None:
+    word = assembly(c.b, _BEGIN, "=l,l", [global_address(c.b, c.args[0])], I64)
+    c.b.store(word, _word(c.b))
 
 
-def _next_work_item(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> Any:
-    flag_buffer, at, numbers = args
+@emits("next_work_item")
+def _next_work_item(c: Call) -> Any:
+    b, (flag_buffer, at, numbers) = c.b, c.args
     address = global_address(b, b.gep(flag_buffer, [at]))
     return assembly(b, _NEXT_WORK_ITEM, "=l,l,l", [address, numbers], I64)
 
 
-def _close(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
-    flag_buffer, at, blocks = args
+@emits("end_work_queue")
+def _end_work_queue(c: Call) -> None:
+    b, (flag_buffer, at, blocks) = c.b, c.args
     counted = global_address(b, b.gep(flag_buffer, [at]))
-    assembly(b, _CLOSE, "l,l,l", [global_address(b, flag_buffer), counted, blocks])
+    assembly(b, _END, "l,l,l", [global_address(b, flag_buffer), counted, blocks])
 
 
 def _launch(b: Any) -> Any:
@@ -155,48 +154,45 @@ def _launch(b: Any) -> Any:
     return b.add(b.trunc(b.lshr(word, I64(32)), I32), I32(1))
 
 
-def _flag_address(b: Any, function: DeviceFunction, flag_buffer: Any, at: Any) -> Any:
-    words = max(1, bytes_of(function.dtype) // 4)
-    place = b.add(b.mul(at, I64(words)), I64(1))
-    return global_address(b, b.gep(flag_buffer, [place]))
+def _flag_address(c: Call, flag_buffer: Any, at: Any) -> Any:
+    words = max(1, bytes_of(c.dtype) // 4)
+    offset = c.b.add(c.b.mul(at, I64(words)), I64(1))
+    return global_address(c.b, c.b.gep(flag_buffer, [offset]))
 
 
-def _publish(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
+@emits("publish")
+def _publish(c: Call) -> None:
     """Each word is one store: 32 bits of the value, and the launch."""
-    flag_buffer, at, value = args
+    b, (flag_buffer, at, value) = c.b, c.args
     launch = b.shl(b.zext(_launch(b), I64), I64(32))
-    address = _flag_address(b, function, flag_buffer, at)
+    address = _flag_address(c, flag_buffer, at)
     for k, part in enumerate(_words_of(b, value)):
         word = b.or_(launch, b.zext(part, I64))
         own = [b.add(address, I64(8 * k)), word]
         assembly(b, "st.relaxed.gpu.global.u64 [$0], $1;", "l,l", own)
 
 
-def _wait_for(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> Any:
-    flag_buffer, at = args
+@emits("wait_for")
+def _wait_for(c: Call) -> Any:
+    b, (flag_buffer, at) = c.b, c.args
     launch = _launch(b)
-    address = _flag_address(b, function, flag_buffer, at)
+    address = _flag_address(c, flag_buffer, at)
 
     def read(k: int) -> Any:
         own = [b.add(address, I64(8 * k)), launch]
         return assembly(b, _WAIT_FOR, "=r,l,r", own, I32)
 
-    return _value_of_words(b, function.dtype, read)
+    return _value_of_words(b, c.dtype, read)
 
 
-def _wait_for_many(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
+@emits("wait_for_many")
+def _wait_for_many(c: Call) -> None:
     """Issue all loads before the first wait."""
-    flag_buffer, at, step, end, tile = args
+    b, (flag_buffer, at, step, end, tile) = c.b, c.args
     launch = _launch(b)
     all_asked: list[tuple[Any, list[tuple[Any, Any]]]] = []
-    for n in range(function.lanes):
-        address = _flag_address(b, function, flag_buffer, at)
+    for n in range(c.function.lanes):
+        address = _flag_address(c, flag_buffer, at)
         register = b.gep(tile, [I64(n)])
         asked: list[tuple[Any, Any]] = []
         for k, part in enumerate(_words_of(b, b.load(register))):
@@ -210,7 +206,7 @@ def _wait_for_many(
         def read(k: int, asked: list[tuple[Any, Any]] = asked) -> Any:
             return assembly(b, _ASK_AGAIN, "=r,l,l,r", [*asked[k], launch], I32)
 
-        b.store(_value_of_words(b, function.dtype, read), register)
+        b.store(_value_of_words(b, c.dtype, read), register)
 
 
 def _value_of_words(b: Any, dtype: str, read: Callable[[int], Any]) -> Any:
@@ -248,21 +244,3 @@ def _of_words(b: Any, dtype: str, read: Callable[[int], Any], first: int) -> Any
     if is_float(dtype):
         return b.bitcast(bits, F32 if dtype == "f32" else ir.DoubleType())
     return b.trunc(bits, ir.IntType(width(dtype))) if width(dtype) < 32 else bits
-
-
-def _fence(
-    b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-) -> None:
-    assembly(b, "fence.acq_rel.gpu;", "", ())
-
-
-LOOKBACK_EMITTERS: Final[dict[str, Emitter]] = {
-    "dynamic_block_id": _dynamic_block_id,
-    "begin_work_queue": _open,
-    "next_work_item": _next_work_item,
-    "end_work_queue": _close,
-    "publish": _publish,
-    "wait_for": _wait_for,
-    "wait_for_many": _wait_for_many,
-    "fence": _fence,
-}

@@ -1,6 +1,7 @@
-"""Products of matrices by warps, halves, and copies that threads begin, for NVVM.
+"""Emitters of tensor-core products, float16 and bfloat16 pairs, and cp.async.
 
-Fragments lie in registers as pairs of halves, words of 32 bits.
+The fragments of a matrix lie in registers as words of 32 bits, each a pair of float16
+or bfloat16 numbers.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from arrayfn.backends.cuda.assembly import (
     F32,
     I32,
     I64,
-    Emitter,
+    Call,
     assembly,
+    emits,
+    emits_f32,
+    emits_ptx,
     global_address,
     intrinsic,
     pure_assembly,
     shared_address,
 )
-from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import width
 
 _WIDENING: Final = {
@@ -34,53 +37,56 @@ _WIDENING: Final = {
     ),
 }
 """What makes float32 of the lower and of the upper half of a word."""
-LOG2_E: Final = float(np.float32(1 / math.log(2)))
+_LOG2_E: Final = float(np.float32(1 / math.log(2)))
+
+emits_ptx(cp_async_commit="cp.async.commit_group;")
+emits_f32(
+    approximate_exp2="ex2.approx.ftz.f32",
+    approximate_rsqrt="rsqrt.approx.ftz.f32",
+    approximate_sqrt="sqrt.approx.f32",
+    approximate_divide="div.full.f32",
+)
 
 
-def _words(b: Any, tile: Any, place: Any) -> Any:
-    """Registers from ``tile[place]`` on as words of two halves."""
-    return b.bitcast(b.gep(tile, [place]), I32.as_pointer())
+def _pairs(b: Any, tile: Any, at: Any) -> Any:
+    """Registers from ``tile[at]`` on as words, each a pair."""
+    return b.bitcast(b.gep(tile, [at]), I32.as_pointer())
 
 
 def _at(b: Any, pointer: Any, k: int) -> Any:
     return b.gep(pointer, [I32(k)])
 
 
-def _shared_place(b: Any, shared: Any, at: Any, bits: int) -> Any:
-    """Where element ``at`` lies within shared memory, in arithmetic of 32 bits."""
+def _address_in_shared(b: Any, shared: Any, at: Any, bits: int) -> Any:
+    """The address of element ``at`` in shared memory, in arithmetic of 32 bits."""
     offset = b.mul(b.trunc(at, I32), I32(bits // 8))
     return b.add(shared_address(b, shared), offset)
 
 
-def _ldmatrix(transposed: str) -> Emitter:
+@emits("ldmatrix", "ldmatrix_trans")
+def _ldmatrix(c: Call) -> None:
+    b, (shared, at, tile, tile_at) = c.b, c.args
+    transposed = ".trans" if c.function.kind == "ldmatrix_trans" else ""
     text = f"ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 "
     text += "{$0, $1, $2, $3}, [$4];"
     result = ir.LiteralStructType([I32] * 4)
-
-    def emitter(
-        b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-    ) -> None:
-        shared, at, tile, place = args
-        address = _shared_place(b, shared, at, 16)
-        made = assembly(b, text, "=r,=r,=r,=r,r", [address], result)
-        words = _words(b, tile, place)
-        for k in range(4):
-            b.store(b.extract_value(made, k), _at(b, words, k))
-
-    return emitter
+    address = _address_in_shared(b, shared, at, 16)
+    made = assembly(b, text, "=r,=r,=r,=r,r", [address], result)
+    pairs = _pairs(b, tile, tile_at)
+    for k in range(4):
+        b.store(b.extract_value(made, k), _at(b, pairs, k))
 
 
-def _mma(
-    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-) -> None:
-    c, i, left, j, right, k = args
-    sums = b.gep(c, [i])
-    left, right = _words(b, left, j), _words(b, right, k)
+@emits("mma")
+def _mma(c: Call) -> None:
+    b, (sums, i, left, j, right, k) = c.b, c.args
+    sums = b.gep(sums, [i])
+    left, right = _pairs(b, left, j), _pairs(b, right, k)
     arguments = [b.load(_at(b, left, n)) for n in range(4)]
     arguments += [b.load(_at(b, right, n)) for n in range(2)]
     arguments += [b.load(_at(b, sums, n)) for n in range(4)]
     text = (
-        f"mma.sync.aligned.m16n8k16.row.col.f32.{function.dtype}.{function.dtype}.f32 "
+        f"mma.sync.aligned.m16n8k16.row.col.f32.{c.dtype}.{c.dtype}.f32 "
         "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
     )
     constraints = ",".join(["=f"] * 4 + ["r"] * 6 + ["0", "1", "2", "3"])
@@ -90,162 +96,110 @@ def _mma(
         b.store(b.extract_value(made, n), _at(b, sums, n))
 
 
-def _pack(
-    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-) -> None:
-    x, y, tile, place = args
-    text = f"cvt.rn.{function.dtype}x2.f32 $0, $1, $2;"
-    b.store(pure_assembly(b, text, "=r,f,f", [y, x], I32), _words(b, tile, place))
+@emits("pack")
+def _pack(c: Call) -> None:
+    x, y, tile, at = c.args
+    text = f"cvt.rn.{c.dtype}x2.f32 $0, $1, $2;"
+    pair = pure_assembly(c.b, text, "=r,f,f", [y, x], I32)
+    c.b.store(pair, _pairs(c.b, tile, at))
 
 
-def rounded_words(b: Any, function: DeviceFunction, tile: Any, place: Any) -> Any:
-    """Float32 registers as halves in others, two to a word."""
-    count = function.lanes // 2
-    text = f"cvt.rn.{function.dtype}x2.f32 $0, $1, $2;"
+def rounded_pairs(c: Call, tile: Any, at: Any) -> Any:
+    """Float32 registers rounded to the call's dtype, in others, as pairs."""
+    b, count = c.b, c.function.lanes // 2
+    text = f"cvt.rn.{c.dtype}x2.f32 $0, $1, $2;"
     with b.goto_entry_block():
-        words = b.alloca(ir.ArrayType(I32, count))
-    words = b.gep(words, [I32(0), I32(0)])
+        pairs = b.alloca(ir.ArrayType(I32, count))
+    pairs = b.gep(pairs, [I32(0), I32(0)])
     for k in range(count):
-        low, high = (b.load(_at(b, b.gep(tile, [place]), 2 * k + n)) for n in (0, 1))
+        low, high = (b.load(_at(b, b.gep(tile, [at]), 2 * k + n)) for n in (0, 1))
         pair = pure_assembly(b, text, "=r,f,f", (high, low), I32)
-        b.store(pair, _at(b, words, k))
-    return words
+        b.store(pair, _at(b, pairs, k))
+    return pairs
 
 
-def _widen(
-    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-) -> None:
-    """Each half by an instruction that the compiler does not see through.
+@emits("widen")
+def _widen(c: Call) -> None:
+    """Float32 of each half by an instruction that the compiler does not see through.
 
-    It would keep what it knows again, in twice the registers.
+    It would keep the result in registers, which takes twice as many.
     """
-    tile, place, wide, at = args
-    words, made = _words(b, tile, place), b.gep(wide, [at])
-    for k in range(function.lanes // 2):
-        word = b.load(_at(b, words, k))
-        for n, text in enumerate(_WIDENING[function.dtype]):
-            value = assembly(b, text, "=f,r", (word,), F32)
+    b, (tile, tile_at, wide, at) = c.b, c.args
+    pairs, made = _pairs(b, tile, tile_at), b.gep(wide, [at])
+    for k in range(c.function.lanes // 2):
+        pair = b.load(_at(b, pairs, k))
+        for n, text in enumerate(_WIDENING[c.dtype]):
+            value = assembly(b, text, "=f,r", (pair,), F32)
             b.store(value, _at(b, made, 2 * k + n))
 
 
-def _extreme(name: str) -> Emitter:
-    """Halves are compared in pairs, and what two are left as float32."""
-
-    def emitter(
-        b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-    ) -> Any:
-        tile, place, x = args
-        words = _words(b, tile, place)
-        found = b.load(words)
-        for k in range(1, function.lanes // 2):
-            pair = found, b.load(_at(b, words, k))
-            text = f"{name}.NaN.{function.dtype}x2 $0, $1, $2;"
-            found = pure_assembly(b, text, "=r,r,r", pair, I32)
-        for text in _WIDENING[function.dtype]:
-            value = pure_assembly(b, text, "=f,r", (found,), F32)
-            text = f"{name}.NaN.f32 $0, $1, $2;"
-            x = pure_assembly(b, text, "=f,f,f", (x, value), F32)
-        return x
-
-    return emitter
+@emits("max", "min")
+def _extreme(c: Call) -> Any:
+    """Pairs are compared with pairs, and the last one as two float32 numbers."""
+    b, name, (tile, at, x) = c.b, c.function.kind, c.args
+    pairs = _pairs(b, tile, at)
+    found = b.load(pairs)
+    for k in range(1, c.function.lanes // 2):
+        operands = found, b.load(_at(b, pairs, k))
+        text = f"{name}.NaN.{c.dtype}x2 $0, $1, $2;"
+        found = pure_assembly(b, text, "=r,r,r", operands, I32)
+    for text in _WIDENING[c.dtype]:
+        value = pure_assembly(b, text, "=f,r", (found,), F32)
+        text = f"{name}.NaN.f32 $0, $1, $2;"
+        x = pure_assembly(b, text, "=f,f,f", (x, value), F32)
+    return x
 
 
 # Each step takes two words, and chooses bytes of both (PTX ISA, prmt: byte k of the
 # result is the one that digit k names).
-_HALVES: Final = 0x5410, 0x7632
-_PAIRS: Final = 0x5140, 0x7362
+_OF_HALVES: Final = 0x5410, 0x7632
+_OF_BYTES: Final = 0x5140, 0x7362
 
 
-def _transpose(
-    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-) -> None:
-    tile, place = args
-    words = _words(b, tile, place)
-    rows = [b.load(_at(b, words, k)) for k in range(function.lanes)]
+@emits("transpose")
+def _transpose(c: Call) -> None:
+    b, (tile, at) = c.b, c.args
+    words = _pairs(b, tile, at)
+    rows = [b.load(_at(b, words, k)) for k in range(c.function.lanes)]
     pairs = [rows]
-    if function.lanes == 4:
-        halves = rows[:2], rows[2:]
-        pairs = [[_bytes(b, digits, half) for half in halves] for digits in _PAIRS]
-    made = [_bytes(b, digits, pair) for pair in pairs for digits in _HALVES]
+    if c.function.lanes == 4:
+        pairs = [
+            [_permuted(b, digits, part) for part in (rows[:2], rows[2:])]
+            for digits in _OF_BYTES
+        ]
+    made = [_permuted(b, digits, pair) for pair in pairs for digits in _OF_HALVES]
     for k, word in enumerate(made):
         b.store(word, _at(b, words, k))
 
 
-def _bytes(b: Any, digits: int, pair: Sequence[Any]) -> Any:
+def _permuted(b: Any, digits: int, pair: Sequence[Any]) -> Any:
     return intrinsic(b, "llvm.nvvm.prmt", I32, [*pair, I32(digits)])
 
 
-def _opaque(
-    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-) -> Any:
-    return assembly(b, "mov.b64 $0, $1;", "=l,l", args, I64)
+@emits("opaque")
+def _opaque(c: Call) -> Any:
+    return assembly(c.b, "mov.b64 $0, $1;", "=l,l", c.args, I64)
 
 
-def _copy(
-    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-) -> None:
-    array, at, shared, place, live = args
+@emits("cp_async")
+def _cp_async(c: Call) -> None:
+    b, (array, at, shared, shared_at, live) = c.b, c.args
     source = global_address(b, b.gep(array, [at]))
-    target = _shared_place(b, shared, place, width(function.dtype))
-    nbytes = function.lanes * width(function.dtype) // 8
-    # Those of 16 bytes need not go through the first cache.
+    target = _address_in_shared(b, shared, shared_at, width(c.dtype))
+    nbytes = c.function.lanes * width(c.dtype) // 8
+    # Copies of 16 bytes may bypass the L1 cache.
     cache = "cg" if nbytes == 16 else "ca"
     text = f"cp.async.{cache}.shared.global [$0], [$1], {nbytes}, $2;"
     read = b.mul(b.trunc(live, I32), I32(nbytes))
     assembly(b, text, "r,l,r", [target, source, read])
 
 
-def _cp_async_commit(
-    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-) -> None:
-    assembly(b, "cp.async.commit_group;", "", ())
+@emits("cp_async_wait")
+def _cp_async_wait(c: Call) -> None:
+    assembly(c.b, f"cp.async.wait_group {c.count};", "", ())
 
 
-def _cp_async_wait(
-    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-) -> None:
-    assembly(b, f"cp.async.wait_group {count};", "", ())
-
-
-def _approximate(instruction: str) -> Emitter:
-    """One instruction of float32 numbers."""
-
-    def emitter(
-        b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-    ) -> Any:
-        places = "".join(f", ${k}" for k in range(1, len(args) + 1))
-        text, kinds = f"{instruction} $0{places};", "=f" + ",f" * len(args)
-        return pure_assembly(b, text, kinds, args, F32)
-
-    return emitter
-
-
-_exp2 = _approximate("ex2.approx.ftz.f32")
-
-
-def _exp(
-    b: Any, function: DeviceFunction, args: Sequence[Any], element: Any, count: int
-) -> Any:
-    return _exp2(b, function, [b.fmul(args[0], F32(LOG2_E))], element, count)
-
-
-MATRIX_EMITTERS: Final[dict[str, Emitter]] = {
-    "ldmatrix": _ldmatrix(""),
-    "ldmatrix_trans": _ldmatrix(".trans"),
-    "mma": _mma,
-    "pack": _pack,
-    "widen": _widen,
-    "transpose": _transpose,
-    "opaque": _opaque,
-    "max": _extreme("max"),
-    "min": _extreme("min"),
-    "cp_async": _copy,
-    "cp_async_commit": _cp_async_commit,
-    "cp_async_wait": _cp_async_wait,
-    "approximate_exp2": _exp2,
-    "approximate_exp": _exp,
-    "approximate_rsqrt": _approximate("rsqrt.approx.ftz.f32"),
-    "approximate_sqrt": _approximate("sqrt.approx.f32"),
-    "approximate_divide": _approximate("div.full.f32"),
-}
-"""By the kinds of functions."""
+@emits("approximate_exp")
+def _approximate_exp(c: Call) -> Any:
+    exponent = c.b.fmul(c.args[0], F32(_LOG2_E))
+    return pure_assembly(c.b, "ex2.approx.ftz.f32 $0, $1;", "=f,f", [exponent], F32)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 LARGEST_IDLE: Final = 32 << 20  # bytes of a block that is kept for the next array
-_LEAST_BLOCK: Final = 512
+_MIN_BLOCK: Final = 512
 _NUMBER: Final = 16  # bytes of a single number, at most
 _NUMBERS_BLOCK: Final = 256
 
@@ -26,8 +26,8 @@ def block_size(nbytes: int) -> int:
     """
     if nbytes <= _NUMBER:
         return _NUMBERS_BLOCK
-    if nbytes <= _LEAST_BLOCK:
-        return _LEAST_BLOCK
+    if nbytes <= _MIN_BLOCK:
+        return _MIN_BLOCK
     if nbytes > LARGEST_IDLE:
         return nbytes
     step = 1 << max(9, (nbytes - 1).bit_length() - 4)

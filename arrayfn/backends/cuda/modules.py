@@ -1,11 +1,20 @@
-"""Machine code, loaded: kernels that the driver can launch."""
+"""Machine code that the driver loads, and unloads when nobody launches it any more.
+
+Plans and graphs hold the ``LoadedKernel`` of each kernel that they launch. When the
+last of them is dropped, the kernel's module is unused. It is not unloaded at once: it
+may still be running, and the interpreter may be in the middle of anything when an
+object dies. ``unload_unused`` waits for the GPU first.
+"""
 
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from typing import Final
+from weakref import finalize
 
 from arrayfn.backends.cuda.driver import device
+from arrayfn.caches import frees
 
 # CUdevice_attribute, and what cuFuncGetAttribute and cuFuncSetAttribute take.
 _SHARED_OF_MULTIPROCESSOR: Final = 81
@@ -17,15 +26,29 @@ _LARGE_CLUSTERS: Final = 14
 
 _PORTABLE_CLUSTER: Final = 8  # blocks
 
+_unused: Final[deque[int]] = deque()
+"""Modules whose kernels nobody launches any more."""
+
+
+class LoadedKernel:
+    """A kernel that the driver can launch; loaded as long as this object lives."""
+
+    __slots__ = ("__weakref__", "function")
+
+    def __init__(self, module: int, function: int) -> None:
+        self.function = function
+        # Not __del__, during which another thread could revive the object.
+        finalize(self, _unused.append, module).atexit = False
+
 
 def load(
     cubin: bytes, entry: str, shared: int = 0, cluster: int = 1, blocks: int = 0
-) -> int:
-    """The kernel ``entry`` of a cubin, or of PTX, for so much shared memory; it stays.
+) -> LoadedKernel:
+    """The kernel ``entry`` of a cubin, or of PTX, with ``shared`` bytes for a block.
 
-    ``cluster`` blocks of it run together. A multiprocessor's memory is all shared
-    memory, or as much as ``blocks`` need: the rest is its first cache, where loads
-    that are under way have their places.
+    ``cluster`` blocks of it run together. Shared memory takes all on-chip memory of a
+    multiprocessor, or as much as ``blocks`` of its blocks need: the rest is L1 cache,
+    which also holds the loads in flight.
     """
     gpu = device()
     gpu.enter()
@@ -45,14 +68,40 @@ def load(
     if cluster > _PORTABLE_CLUSTER:
         status = gpu.library.cuFuncSetAttribute(function, _LARGE_CLUSTERS, 1)
         gpu.check(status, f"for clusters of {cluster} blocks")
-    return int(function.value or 0)
+    return LoadedKernel(int(module.value or 0), int(function.value or 0))
 
 
 def _shared_beside(function: ctypes.c_void_p) -> int:
-    """Bytes of shared memory that the driver has of a block, and a kernel's arrays."""
+    """The shared memory of a block that the driver and static arrays take, in bytes."""
     gpu, arrays = device(), ctypes.c_int()
     status = gpu.library.cuFuncGetAttribute(
         ctypes.byref(arrays), _SHARED_OF_ARRAYS, function
     )
     gpu.check(status)
     return arrays.value + gpu.attribute(_SHARED_OF_DRIVER)
+
+
+def unload_unused(minimum: int = 1) -> None:
+    """Unload the unused modules, if there are ``minimum`` so many.
+
+    Waits until all that is enqueued has run: kernels of dropped functions may be part
+    of it. Graphs hold their kernels, so none of them refers to an unused module. Does
+    nothing while a graph is captured.
+    """
+    if len(_unused) < minimum:
+        return
+    gpu = device()
+    if not gpu.capture_lock.acquire(blocking=False):
+        return
+    try:
+        # What is dropped from here on may still be running after the wait.
+        modules = [_unused.popleft() for _ in range(len(_unused))]
+        gpu.synchronize()
+        gpu.enter()
+        for module in modules:
+            gpu.check(gpu.library.cuModuleUnload(ctypes.c_void_p(module)))
+    finally:
+        gpu.capture_lock.release()
+
+
+frees(unload_unused)

@@ -1,8 +1,8 @@
 """The nodes of an encoded plan: runs of native launches, host calls, loops, branches.
 
-Loops and branches hold nodes themselves. ``Image`` encodes a plan as nodes, and the
-modules of ``graphs`` launch them or capture them into CUDA graphs. The functions at the
-end decide which loops a graph unrolls in part.
+Loops and branches hold nodes themselves. ``EncodedPlan`` makes the nodes of a plan, and
+the modules of ``graphs`` launch them or capture them into CUDA graphs. The functions at
+the end decide which loops a graph unrolls in part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from arrayfn.lowering.plan import (
     Loop,
 )
 
-MOST_UNROLLED: Final = 1 << 9
+MAX_UNROLLED: Final = 1 << 9
 """Launches of the longest loop that a graph unrolls whole."""
 WINDOW_LAUNCHES: Final = 1 << 7
 """Launches that a graph unrolls of a longer loop; they are captured in some 3 ms."""
@@ -30,7 +30,7 @@ Access = tuple[int, int, bool]
 
 
 @dataclass(frozen=True)
-class Touches:
+class StepAccesses:
     """The buffers that a step reads and writes, by number, and how long it runs.
 
     ``own`` is a library's workspace (begin, end), which all of its steps write. A step
@@ -47,7 +47,7 @@ class Touches:
 
 @dataclass(frozen=True)
 class NativeRun:
-    """``count`` steps of the image from ``first`` on: one call of the native runner."""
+    """``count`` encoded steps from ``first`` on: one call of the native runner."""
 
     first: int
     count: int
@@ -63,7 +63,7 @@ class HostCall:
     enqueue: Callable[..., None]
     arguments: tuple[tuple[int, int], ...]
     capturable: bool
-    touches: Touches
+    accesses: StepAccesses
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def window_length(count: int | None, body: Sequence[Node]) -> int:
     0
     """
     each = max(1, launches(body))
-    if count is None or count * each <= MOST_UNROLLED or calls_host(body):
+    if count is None or count * each <= MAX_UNROLLED or calls_host(body):
         return 0
     length = max(2, WINDOW_LAUNCHES // each // 2 * 2)
     return length if count >= 2 * length else 0
@@ -222,10 +222,10 @@ def is_apart(
         return [number if donor is None else donor for number, donor in donors]
 
     changed = {*roots(written)}
-    touched = changed | {*roots(n for step in loop.body for n in step.reads)}
+    accessed = changed | {*roots(n for step in loop.body for n in step.reads)}
     sources = roots(s.source for s in loop.slices)
     return all(
-        source not in touched and sources.count(source) == 1
+        source not in accessed and sources.count(source) == 1
         if s.buffer in written
         else source not in changed
         for s, source in zip(loop.slices, sources, strict=True)

@@ -1,10 +1,10 @@
-"""What the names and parameters of a product say, in cuBLASLt's numbers.
+"""The names and parameters of matrix products, in cuBLASLt's numbers.
 
-A provider's name says what is multiplied: ``gemm_f32``, ``gemm_bf16`` (summed in
-float32, rounded once), ``gemm_bf16_f32`` (not rounded), ``gemm_f32_tf32``,
-``gemm_i8_i32``; and what follows in the same call: ``_scaled`` by alpha, or ``_times``
-a number in memory, an array ``_added`` times beta, then ``_bias``, ``_relu``. float32
-is computed in float32 and float64 in float64: TF32 is never taken unasked.
+A provider's name has the dtypes: ``gemm_f32``, ``gemm_bf16`` (summed in float32,
+rounded once), ``gemm_bf16_f32`` (not rounded), ``gemm_f32_tf32``, ``gemm_i8_i32``. Then
+comes what follows in the same call: ``_scaled`` by alpha, or ``_times`` a number in
+memory, an array ``_added`` times beta, then ``_bias``, ``_relu``. float32 is computed
+in float32 and float64 in float64: TF32 is used on request only.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _TF32: Final = 77
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a provider's name says."""
+    """The form of product that a provider's name stands for."""
 
     operand: Dtype
     result: Dtype
@@ -98,7 +98,7 @@ def form_of(provider: str) -> Form:
 
 
 def alignment_of(offsets: Sequence[int]) -> int:
-    """The greatest power of two, up to ``_ALIGNMENT``, that all operands begin at."""
+    """The largest power of two, up to ``_ALIGNMENT``, that divides all offsets."""
     alignment = _ALIGNMENT
     while any(offset % alignment for offset in offsets):
         alignment //= 2
@@ -112,7 +112,7 @@ def factor_of(bits: int | None, other: float, form: Form) -> np.ndarray[Any, Any
 
 
 def shape_of(p: Mapping[str, int]) -> list[tuple[str, int]]:
-    """What of a product's parameters its speed may depend on: not its factors."""
+    """The parameters that the speed of a product may depend on: not its factors."""
     single = p["batch"] == 1
     return sorted(
         (k, v)

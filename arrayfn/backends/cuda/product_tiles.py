@@ -1,9 +1,9 @@
-"""cuBLASLt's algorithms with other tiles, where it does not propose the best.
+"""cuBLASLt's algorithms with tiles that it does not propose, where these are faster.
 
-Its heuristics are made for large products: of batches of float32, as of attention's
-logits, a tile that it leaves out is 5 % faster than any that it proposes. And they are
-made for a card at its full clock, which one that has multiplied large halves for a
-while has not: there what draws less power is 1 to 3 % faster.
+For batches of float32 products, as of attention's logits, a tile that its heuristics
+leave out is 5 % faster than any that they propose. For large float16 and bfloat16
+products they assume the full clock, which a card does not hold for long: there the
+tiles that draw less power are 1 to 3 % faster (H200).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, Final, Literal
 from arrayfn.backends.cuda.product_forms import Form
 from arrayfn.lowering.scalars.arithmetic import HALVES
 
-WORK: Final = 1 << 30  # multiply-adds from where a tile of its own is worth being found
-HEATING: Final = 1 << 36  # and of one product of halves, from where the card is hot
-_TILE_IDS, _STAGE_IDS = 6, 13  # what an algorithm can do
-_NUMBER, _TILE, _PARTS, _OPTION, _STAGES, _CLUSTER = 0, 1, 2, 5, 6, 8  # what is set
+WORK: Final = 1 << 30  # multiply-adds from which all tiles are tried
+HEATING: Final = 1 << 36  # multiply-adds of a 16-bit product that slow the clock down
+_TILE_IDS, _STAGE_IDS = 6, 13  # capabilities of an algorithm
+_ID, _TILE, _PARTS, _OPTION, _STAGES, _CLUSTER = 0, 1, 2, 5, 6, 8  # its settings
 _SPARING: Final = (
     {_TILE: 20, _OPTION: 3, _CLUSTER: 2},
     {_TILE: 32, _OPTION: 7, _CLUSTER: 3},
 )
-"""What draws less power on an H200, in cuBLASLt's numbers: it says if it takes them."""
+"""Settings that draw less power on an H200, where cuBLASLt accepts them."""
 
 Tried = Literal["proposals", "all tiles", "sparing ones"]
 
@@ -43,9 +43,9 @@ class Choice(ctypes.Structure):
 
 
 def tried(form: Form, p: Mapping[str, int]) -> Tried:
-    """What is tried for a product: besides proposals all tiles, or sparing ones.
+    """What is tried for a product besides the proposals.
 
-    All tiles of a batch in float32; sparing ones of a large product of halves.
+    All tiles for a batch in float32; sparing ones for a large 16-bit product.
     """
     work = p["batch"] * p["m"] * p["n"] * p["k"]
     is_float = form.operand.name == "f32" and not form.by_tensor_cores
@@ -57,7 +57,7 @@ def tried(form: Form, p: Mapping[str, int]) -> Tried:
 
 @dataclass(frozen=True)
 class Tiles:
-    """The tiles for one product: cuBLASLt, and what it is told of the product."""
+    """Tries tiles for one product, by cuBLASLt's descriptors of it."""
 
     library: ctypes.CDLL
     handle: int
@@ -68,7 +68,7 @@ class Tiles:
     def beyond(
         self, proposals: Sequence[Choice], which: Tried, workspace: int
     ) -> Iterator[Choice]:
-        """What is tried besides ``proposals``: it needs up to ``workspace`` bytes."""
+        """The choices besides ``proposals``, with up to ``workspace`` bytes each."""
         made: Iterator[Choice | None] = iter(())
         if which == "all tiles":
             made = self._all(proposals)
@@ -78,9 +78,8 @@ class Tiles:
         return (c for c in made if c is not None and c.workspace <= workspace)
 
     def _all(self, proposals: Sequence[Choice]) -> Iterator[Choice | None]:
-        """The proposed algorithms with each tile, or None where it takes no product."""
-        numbers = {self._number(choice) for choice in proposals}
-        for number in sorted(numbers):
+        """The proposed algorithms with each tile; None where one is refused."""
+        for number in sorted({self._algorithm_id(choice) for choice in proposals}):
             made = (ctypes.c_uint64 * 8)()
             operand, result = self.form.operand, self.form.result
             types = (operand.data, operand.data, result.data, result.data)
@@ -93,12 +92,11 @@ class Tiles:
             ):
                 yield self._checked(made, {_TILE: tile, _STAGES: stages, _PARTS: 1})
 
-    def _number(self, choice: Choice) -> int:
-        """Of the algorithm."""
+    def _algorithm_id(self, choice: Choice) -> int:
         number, written = ctypes.c_int(), ctypes.c_size_t()
         self.library.cublasLtMatmulAlgoConfigGetAttribute(
             ctypes.byref(choice.algorithm),
-            _NUMBER,
+            _ID,
             ctypes.byref(number),
             ctypes.c_size_t(ctypes.sizeof(number)),
             ctypes.byref(written),
@@ -106,13 +104,13 @@ class Tiles:
         return number.value
 
     def _able(self, algorithm: Any, attribute: int) -> list[int]:
-        """The numbers of what ``algorithm`` has; 0, which is none, if it has none."""
+        """The values of a capability; 0, which stands for none, if it has none."""
         nbytes = ctypes.c_size_t()
         get = self.library.cublasLtMatmulAlgoCapGetAttribute
-        place, size = ctypes.byref(algorithm), ctypes.byref(nbytes)
-        get(place, attribute, None, ctypes.c_size_t(0), size)
+        given, size = ctypes.byref(algorithm), ctypes.byref(nbytes)
+        get(given, attribute, None, ctypes.c_size_t(0), size)
         found = (ctypes.c_int * (nbytes.value // ctypes.sizeof(ctypes.c_int)))()
-        get(place, attribute, found, nbytes, size)
+        get(given, attribute, found, nbytes, size)
         return list(found) or [0]
 
     def _checked(self, algorithm: Any, settings: Mapping[int, int]) -> Choice | None:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 _PACKAGES: Final = {"numba_cuda": "numba-cuda", "cuda.bindings": "cuda-bindings"}
 _INSTALL: Final = "pip install 'arrayfn[cuda]'"
-_LEAST_DRIVER: Final = 13000  # CUDA 13.0, as cuDriverGetVersion says it
-_LEAST_ARCH: Final = (8, 0)
+_MIN_DRIVER: Final = 13000  # CUDA 13.0, as cuDriverGetVersion says it
+_MIN_ARCH: Final = (8, 0)
 _ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76  # of cuDeviceGetAttribute
 _DRIVER: Final = "install one for CUDA 13, version 580 or later"
 
@@ -42,7 +42,7 @@ def missing_gpu() -> str:
         return f"there is no NVIDIA driver (libcuda.so.1 was not found): {_DRIVER}"
     version, count = ctypes.c_int(), ctypes.c_int()
     driver.cuDriverGetVersion(ctypes.byref(version))
-    if version.value < _LEAST_DRIVER:
+    if version.value < _MIN_DRIVER:
         cuda = f"{version.value // 1000}.{version.value % 1000 // 10}"
         return f"the NVIDIA driver is one for CUDA {cuda}: {_DRIVER}"
     if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count:
@@ -51,7 +51,7 @@ def missing_gpu() -> str:
             "CUDA_VISIBLE_DEVICES may hide it"
         )
     arch = tuple(_attribute(driver, k) for k in (_ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR))
-    if arch < _LEAST_ARCH:
+    if arch < _MIN_ARCH:
         return (
             f"the GPU has compute capability {arch[0]}.{arch[1]}: kernels are for 8.0 "
             "(Ampere) or more"

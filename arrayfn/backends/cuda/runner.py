@@ -292,7 +292,8 @@ class Plan:
     """What the runner reads, ``launches``, and all that it points to.
 
     ``given`` are fields of it by name, ``slots`` and ``steps`` its tables. ``kept``
-    lives as long: what these point to.
+    lives as long: what these point to. ``code`` are the loaded kernels, which variants
+    of the plan and their graphs hold, too.
     """
 
     def __init__(
@@ -301,8 +302,10 @@ class Plan:
         slots: Sequence[tuple[int, int, int]],
         steps: Sequence[Step],
         kept: object = None,
+        code: object = None,
     ) -> None:
         self.steps = tuple(steps)
+        self.code = code
         self._given = given
         self._kept = kept
         self._slots = slots
@@ -330,7 +333,8 @@ class Plan:
         kept: object = None,
     ) -> Plan:
         """Another one of these ``steps``, with the same ``slots`` if none are given."""
-        made = Plan(self._given, self._slots if slots is None else slots, steps, kept)
+        slots = self._slots if slots is None else slots
+        made = Plan(self._given, slots, steps, kept, self.code)
         if self.launches.attribute_count:
             made.overlap()
         return made

@@ -1,4 +1,4 @@
-"""Which of several ways to do the same is the fastest on this GPU, by its own clock."""
+"""Times several ways to compute the same on this GPU, by its own clock."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def measured(
 ) -> dict[int, float]:
     """The seconds that the fastest of ``ways`` take, by number.
 
-    Those about as fast as each other in first calls are tried in rounds of them, and
-    then the fastest in more. A card that is hot lowers its clock, for some ways more
-    than for others: what takes long is run until it is. Left out is what fails, what is
-    no match for the fastest in first calls, and what would have been tried after
-    ``budget`` seconds.
+    Ways that are about as fast in their first calls are timed in rounds, and then the
+    fastest of these in more rounds. A hot card lowers its clock, for some ways more
+    than for others: long ways run until it is hot. A way is left out if it fails, is
+    much slower than the fastest in its first calls, or would come after ``budget``
+    seconds.
     """
     first: dict[int, float] = {}
     spent = 0.0
@@ -70,25 +70,25 @@ def measured(
             break
     if not first:
         return {}
-    least = min(first.values())
-    near = [k for k, t in first.items() if t <= WITHIN * least + START]
+    best = min(first.values())
+    near = [k for k, t in first.items() if t <= WITHIN * best + START]
     near = sorted(sorted(near, key=first.__getitem__)[:CANDIDATES])
-    if least >= LONG_SECONDS:
-        again = in_turns(ways, near, 1, 0.0)
+    if best >= LONG_SECONDS:
+        again = alternating(ways, near, 1, 0.0)
         return {k: min(first[k], t) for k, t in again.items()}
-    found = in_turns(ways, near, ROUNDS, ROUND_SECONDS, sets)
-    least = min(found.values())
-    near = [k for k, t in found.items() if t <= NEAR * least]
+    found = alternating(ways, near, ROUNDS, ROUND_SECONDS, sets)
+    best = min(found.values())
+    near = [k for k, t in found.items() if t <= NEAR * best]
     near = sorted(sorted(near, key=found.__getitem__)[:FINALISTS])
     if len(near) == 1:
         return {k: found[k] for k in near}
-    seconds = ROUND_SECONDS if least < HEATS else HOT_SECONDS
-    rounds = int(FINAL_BUDGET / max(seconds, sets * least))
+    seconds = ROUND_SECONDS if best < HEATS else HOT_SECONDS
+    rounds = int(FINAL_BUDGET / max(seconds, sets * best))
     rounds = max(CLEAR_ROUNDS, min(FINAL_ROUNDS, rounds))
-    return in_turns(ways, near, rounds, seconds, sets, BEHIND)
+    return alternating(ways, near, rounds, seconds, sets, BEHIND)
 
 
-def in_turns(
+def alternating(
     ways: Sequence[Way],
     numbers: Sequence[int],
     rounds: int,
@@ -98,10 +98,10 @@ def in_turns(
 ) -> dict[int, float]:
     """The median seconds of the ways ``numbers``, over rounds of so many seconds.
 
-    Each round has another order: what a card does after something that draws more power
-    is slower. Each is run on all ``sets`` of memory: where it lies makes a difference.
-    Ways that after some rounds are slower than the fastest by a factor of ``behind``
-    are left out.
+    Each round has another order: a way is slower after one that draws more power. Each
+    way is run on all ``sets`` of memory, since addresses make a difference. Ways that
+    after some rounds are slower than the fastest by a factor of ``behind`` are left
+    out.
     """
     graphs: dict[int, tuple[int, int]] = {}
     times: dict[int, list[float]] = {k: [] for k in numbers}
@@ -110,7 +110,7 @@ def in_turns(
         count = max(1, int(seconds / (sets * once))) * sets
         graphs[k] = _graph(ways[k], count), count
     shuffle = random.Random(0).shuffle
-    for turn in range(rounds):
+    for number in range(rounds):
         order = list(times)
         shuffle(order)
         for k in order:
@@ -118,7 +118,7 @@ def in_turns(
             took = _seconds(lambda graph=graph: device().launch(graph))
             times[k].append(took / count)
         medians = {k: statistics.median(t) for k, t in times.items()}
-        if turn + 1 >= CLEAR_ROUNDS:
+        if number + 1 >= CLEAR_ROUNDS:
             most = behind * min(medians.values())
             times = {k: t for k, t in times.items() if medians[k] <= most}
         if len(times) == 1 < len(numbers):

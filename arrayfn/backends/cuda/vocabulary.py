@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any, Final
 
 from arrayfn.backends.cuda.arithmetic import CudaArithmetic
-from arrayfn.backends.cuda.device_functions import emit
+from arrayfn.backends.cuda.device_functions import Call, emit
 from arrayfn.backends.cuda.unrolling import mark
 from arrayfn.backends.numba import scalars
 from arrayfn.backends.numba.dialect import Dialect, numba_type
@@ -190,7 +190,7 @@ def lower_call(
         else value
         for kind, value in zip(sig.args, values, strict=True)
     ]
-    return emit(builder, function, values, element, count)
+    return emit(Call(builder, function, values, element, count))
 
 
 class DeviceFunctionType(types.Callable, types.Opaque):

@@ -1,4 +1,4 @@
-"""What the lanes of a warp do together, as LLVM IR for NVVM."""
+"""Emitters of what the lanes of a warp do together."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ from arrayfn.backends.cuda.assembly import (
     I32,
     I64,
     VOID,
-    Emitter,
+    Call,
     assembly,
+    emits,
     intrinsic,
 )
-from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES
 
 _ALL_LANES: Final = 0xFFFFFFFF
+_SHUFFLES: Final = {
+    "shuffle_xor": ("bfly", 31),
+    "shuffle_up": ("up", 0),
+    "shuffle_from": ("idx", 31),
+}
+"""The mode of a shuffle instruction, and its clamp."""
 
 
-def _shuffle(mode: str, clamp: int) -> Emitter:
-    def emitter(
-        b: Any, function: DeviceFunction, args: Any, element: Any, count: int
-    ) -> Any:
-        value, lanes = args
-        lanes = b.trunc(lanes, I32)
-        if function.dtype in COMPLEXES:
-            result = value
-            for k in range(2):
-                part = _exchange(b, b.extract_value(value, k), lanes, mode, clamp)
-                result = b.insert_value(result, part, k)
-            return result
-        return _exchange(b, value, lanes, mode, clamp)
-
-    return emitter
+@emits(*_SHUFFLES)
+def _shuffle(c: Call) -> Any:
+    b, (value, lanes) = c.b, c.args
+    lanes = b.trunc(lanes, I32)
+    mode, clamp = _SHUFFLES[c.function.kind]
+    if c.dtype in COMPLEXES:
+        result = value
+        for k in range(2):
+            part = _exchange(b, b.extract_value(value, k), lanes, mode, clamp)
+            result = b.insert_value(result, part, k)
+        return result
+    return _exchange(b, value, lanes, mode, clamp)
 
 
 def _exchange(b: Any, value: Any, lanes: Any, mode: str, clamp: int) -> Any:
@@ -58,11 +61,13 @@ def _exchange(b: Any, value: Any, lanes: Any, mode: str, clamp: int) -> Any:
     return intrinsic(b, f"llvm.nvvm.shfl.sync.{mode}.i32", I32, arguments)
 
 
-def _warp_barrier(b: Any, function: Any, args: Any, element: Any, count: int) -> None:
-    intrinsic(b, "llvm.nvvm.bar.warp.sync", VOID, [I32(_ALL_LANES)])
+@emits("warp_barrier")
+def _warp_barrier(c: Call) -> None:
+    intrinsic(c.b, "llvm.nvvm.bar.warp.sync", VOID, [I32(_ALL_LANES)])
 
 
-def _match_any_byte(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
+@emits("match_any_byte")
+def _match_any_byte(c: Call) -> Any:
     """A vote on each bit: faster than the instruction that compares whole words."""
     lines = ["{", ".reg .pred mine;", ".reg .b32 bit, votes;", "mov.b32 $0, -1;"]
     for bit in range(8):
@@ -74,24 +79,16 @@ def _match_any_byte(b: Any, function: Any, args: Any, element: Any, count: int) 
             "and.b32 $0, $0, votes;",
         ]
     text = "\n".join([*lines, "}"])
-    return assembly(b, text, "=&r,r", [b.trunc(args[0], I32)], I32)
+    return assembly(c.b, text, "=&r,r", [c.b.trunc(c.args[0], I32)], I32)
 
 
-def _match_any_u32(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
-    arguments = [I32(_ALL_LANES), b.trunc(args[0], I32)]
-    return intrinsic(b, "llvm.nvvm.match.any.sync.i32", I32, arguments)
+@emits("match_any_u32")
+def _match_any_u32(c: Call) -> Any:
+    arguments = [I32(_ALL_LANES), c.b.trunc(c.args[0], I32)]
+    return intrinsic(c.b, "llvm.nvvm.match.any.sync.i32", I32, arguments)
 
 
-def _ballot(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
-    return intrinsic(b, "llvm.nvvm.vote.ballot.sync", I32, [I32(_ALL_LANES), *args])
-
-
-WARP_EMITTERS: Final[dict[str, Emitter]] = {
-    "warp_barrier": _warp_barrier,
-    "match_any_byte": _match_any_byte,
-    "match_any_u32": _match_any_u32,
-    "ballot": _ballot,
-    "shuffle_xor": _shuffle("bfly", 31),
-    "shuffle_up": _shuffle("up", 0),
-    "shuffle_from": _shuffle("idx", 31),
-}
+@emits("ballot")
+def _ballot(c: Call) -> Any:
+    arguments = [I32(_ALL_LANES), *c.args]
+    return intrinsic(c.b, "llvm.nvvm.vote.ballot.sync", I32, arguments)

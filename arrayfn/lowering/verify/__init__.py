@@ -2,7 +2,7 @@
 
 With the environment variable ``ARRAYFN_VERIFY=1`` each plan is proved when it has been
 made (see ``plans`` for what). What could not be proved is run, on made-up inputs, by
-what backends give (``plan_runners.RUNNERS``), and counted in ``TALLY``.
+what backends provide (``plan_runners.RUNNERS``), and counted in ``COUNTS``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Collection
 
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.verify.plans import Report, verify
-from arrayfn.lowering.verify.tally import TALLY, Tally
+from arrayfn.lowering.verify.proof_counts import COUNTS, ProofCounts
 
-__all__ = ["TALLY", "Report", "Tally", "check", "verify"]
+__all__ = ["COUNTS", "ProofCounts", "Report", "check", "verify"]
 
 
 def check(compiled: CompiledProgram, donated: Collection[int]) -> None:
@@ -21,4 +21,4 @@ def check(compiled: CompiledProgram, donated: Collection[int]) -> None:
 
     Raises VerificationError where a step does what it must not.
     """
-    TALLY.add(compiled, verify(compiled, donated))
+    COUNTS.add(compiled, verify(compiled, donated))

@@ -42,6 +42,11 @@ class Coverage:
             if b.kind in ("input", "constant") or b.donor is not None:
                 self.write(number, Intervals.one(*span_of(b.type)))
 
+    def become(self, other: Coverage) -> None:
+        """Have what ``other`` has."""
+        self.surely, self.perhaps = other.surely, other.perhaps
+        self.owners = other.owners
+
     def copy(self) -> Coverage:
         """The same, to be changed."""
         return Coverage(
@@ -63,13 +68,13 @@ class Coverage:
         if b.kind != "temporary":
             return
         owners = self.owners
-        place = bisect_left(owners, (b.offset, number))
-        if place < len(owners) and owners[place] == (b.offset, number):
+        k = bisect_left(owners, (b.offset, number))
+        if k < len(owners) and owners[k] == (b.offset, number):
             return
-        first = place
+        first = k
         while first and self._end(owners[first - 1]) > b.offset:
             first -= 1
-        last = place
+        last = k
         while last < len(owners) and owners[last][0] < b.offset + b.nbytes:
             last += 1
         for _, other in owners[first:last]:

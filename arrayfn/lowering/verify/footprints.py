@@ -1,4 +1,4 @@
-"""What one call of a kernel touches: for each argument the elements, and what is wrong.
+"""The elements that one call of a kernel accesses, by argument, and what is wrong.
 
 In: a kernel, its integer arguments, and how many items it does. Out: a *footprint*,
 which says nothing of the buffers behind the arguments. Equal kernels called alike have
@@ -11,6 +11,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -21,19 +22,20 @@ from arrayfn.lowering.verify.interpreter import Access, Interpreted, Interpreter
 from arrayfn.lowering.verify.intervals import (
     NOTHING,
     Intervals,
-    are_told_apart,
+    are_disjoint,
     extremes,
+    first_conflict,
     intervals_of,
+    is_disjoint,
     is_exact,
-    is_told_apart,
-    meets,
     pairs_of,
-    same_places,
+    same_elements,
 )
 from arrayfn.lowering.verify.numbers import (
     BLOCK,
     ITEM,
     THREAD,
+    Array,
     Lanes,
     Memory,
     Number,
@@ -63,15 +65,15 @@ _BETWEEN_BLOCKS: Final = (
     "next_work_item(",
     "fence",
 )
-"""Words by which blocks hand on what they wrote."""
+"""Functions by which blocks hand on what they wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The first and the last element that a line touches.
+    """The first and the last element that a line accesses.
 
-    If it is not ``exact``, it may touch less: that depends on data. A vector's place,
-    in elements, is ``residue`` more than a multiple of ``lanes``; None: of nothing.
+    If it is not ``exact``, it may access less: that depends on data. The index of a
+    vector is ``residue`` more than a multiple of ``lanes``; None: of nothing.
     """
 
     line: int
@@ -102,7 +104,7 @@ class Finding:
 
 @dataclass
 class Footprint:
-    """All that a call touches, by the numbers of arguments."""
+    """All that a call accesses, by the numbers of arguments."""
 
     loads: dict[int, Part] = field(default_factory=dict[int, Part])
     stores: dict[int, Part] = field(default_factory=dict[int, Part])
@@ -110,13 +112,13 @@ class Footprint:
     findings: list[Finding] = field(default_factory=list[Finding])
     unproved: list[Finding] = field(default_factory=list[Finding])
     partly: bool = False
-    """Whether more may be touched: some of the text was not understood."""
+    """Whether there may be more: some of the text was not understood."""
     broken_off: bool = False
     """Whether the analysis failed, which need not be for the text's sake."""
 
 
 Shared = tuple[tuple[int, int], ...]
-"""Arguments in one buffer: their numbers, and the bytes from the first one's place."""
+"""Arguments in one buffer: their numbers, and their bytes from the first one on."""
 
 _KNOWN: Final[OrderedDict[object, Footprint]] = OrderedDict()
 
@@ -130,8 +132,8 @@ def footprint(
 ) -> Footprint:
     """What ``items`` items of ``kernel`` do with these integer arguments.
 
-    Each thread has the memory of the arguments ``own`` for itself. The arguments of
-    each of ``shared`` lie in one buffer.
+    Each thread has memory of its own for the arguments ``own``. The arguments of each
+    of ``shared`` lie in one buffer.
     """
     numbers = tuple(k for k, p in enumerate(kernel.parameters) if p.name in own)
     shared = tuple(shared)
@@ -171,6 +173,7 @@ class _Footprints:
         self.integers = integers
         self.items = items
         self.found = Footprint()
+        self.accesses: list[Access] = []
 
     def made(self) -> Footprint:
         if not self.items:
@@ -245,7 +248,7 @@ class _Footprints:
                     "perhaps not all threads come to this barrier",
                 )
         numbers = {p.name: k for k, p in enumerate(self.kernel.parameters)}
-        touched: dict[str, list[Access]] = {}
+        accessed: dict[str, list[Access]] = {}
         for access in interpreted.accesses:
             if access.memory.size is not None:
                 self.own(access)
@@ -257,10 +260,11 @@ class _Footprints:
                 "add": self.found.adds,
             }[access.kind]
             part = parts.setdefault(numbers[name], Part())
-            touch(part, access, known=not sampled)
+            add_access(part, access, known=not sampled)
             if access.kind != "add":
-                touched.setdefault(name, []).append(access)
-        for name, accesses in self.by_buffer(touched).items():
+                accessed.setdefault(name, []).append(access)
+        self.accesses = [a for accesses in accessed.values() for a in accesses]
+        for name, accesses in self.by_buffer(accessed).items():
             stores = [a for a in accesses if a.kind == "store"]
             if not stores or name in self.own_names:
                 continue
@@ -269,13 +273,13 @@ class _Footprints:
             else:
                 self.once(name, stores, [a for a in accesses if a.kind == "load"])
 
-    def by_buffer(self, touched: dict[str, list[Access]]) -> dict[str, list[Access]]:
+    def by_buffer(self, accessed: dict[str, list[Access]]) -> dict[str, list[Access]]:
         """The accesses of arguments in one buffer as those of one argument."""
-        alone = dict(touched)
+        alone = dict(accessed)
         for group in self.shared:
             members = [(self.kernel.parameters[k], offset) for k, offset in group]
-            members = [(p, offset) for p, offset in members if p.name in touched]
-            if not any(a.kind == "store" for p, _ in members for a in touched[p.name]):
+            members = [(p, offset) for p, offset in members if p.name in accessed]
+            if not any(a.kind == "store" for p, _ in members for a in accessed[p.name]):
                 continue
             if len(members) == 1:
                 continue
@@ -326,14 +330,14 @@ class _Footprints:
             if access.item is None:
                 self.note(access.line, f"which item writes {name}")
                 return
-            if not is_told_apart(access, access.item):
+            if not is_disjoint(access, access.item):
                 self.one_by_one(name, [access], by_thread=True)
         if kernel.threads and any(w in kernel.source for w in _BETWEEN_BLOCKS):
             self.note(stores[0].line, f"the order in which blocks write {name}")
             return
         accesses = [*stores, *loads]
         by = [(a, a.item) for a in accesses if a.item is not None]
-        if len(by) == len(accesses) and are_told_apart(by):
+        if len(by) == len(accesses) and are_disjoint(by):
             return
         if self.items > 1:
             self.between(name, accesses, by_thread=False)
@@ -346,25 +350,45 @@ class _Footprints:
     def within(self, name: str, accesses: Sequence[Access]) -> None:
         """Check accesses of a phase with each other, by threads of a block.
 
-        What is loaded and stored through one argument is left out: threads without a
-        row of their own load that of another, which writes over it, for nothing.
+        Threads without a row of their own load that of another, which may write over
+        it: what a thread loads through the argument of a store counts only if it stores
+        something itself.
         """
         stores = [a for a in accesses if a.kind == "store"]
         if stores:
             self.between(name, stores, by_thread=True)
         for argument in dict.fromkeys(a.memory.name for a in stores):
             own = [a for a in stores if a.memory.name == argument]
-            loads = [
-                a for a in accesses if a.kind == "load" and a.memory.name != argument
-            ]
-            self.between(name, [*own, *loads], by_thread=True)
+            loads = [a for a in accesses if a.kind == "load"]
+            others = [a for a in loads if a.memory.name != argument]
+            self.between(name, [*own, *others], by_thread=True)
+            same = [a for a in loads if a.memory.name == argument]
+            if same and self.storing is not None:
+                self.between(name, [*own, *same], by_thread=True, by=self.storing)
+
+    @cached_property
+    def storing(self) -> Array | None:
+        """The threads that store something; None if they are not known."""
+        found: list[Array] = []
+        for access in self.accesses:
+            if access.kind == "store":
+                pairs = None if access.item is None else pairs_of(access, access.item)
+                if pairs is None:
+                    return None
+                found.append(np.unique(pairs[1]))
+        return np.unique(np.concatenate(found))
 
     def between(
-        self, name: str, accesses: Sequence[Access], *, by_thread: bool
+        self,
+        name: str,
+        accesses: Sequence[Access],
+        *,
+        by_thread: bool,
+        by: Array | None = None,
     ) -> None:
         """Check accesses with each other, the first of which is a store.
 
-        Of items of a CPU, blocks of a GPU, or threads.
+        Of items of a CPU, blocks of a GPU, or threads: of all, or those in ``by``.
         """
         first = accesses[0]
         who = [a.item if by_thread else self.who(a) for a in accesses]
@@ -372,7 +396,9 @@ class _Footprints:
         rest = [
             x
             for x, theirs in zip(accesses[1:], who[1:], strict=True)
-            if theirs is None or mine is None or not same_places(first, x, mine, theirs)
+            if theirs is None
+            or mine is None
+            or not same_elements(first, x, mine, theirs)
         ]
         if mine is None or not rest:
             return
@@ -383,10 +409,10 @@ class _Footprints:
             for t in sets[:k]
         ):
             return
-        by = [(a, b) for a, b in zip(accesses, who, strict=True) if b is not None]
-        if len(by) == len(accesses) and are_told_apart(by):
+        known = [(a, b) for a, b in zip(accesses, who, strict=True) if b is not None]
+        if len(known) == len(accesses) and are_disjoint(known):
             return
-        self.one_by_one(name, accesses, by_thread=by_thread)
+        self.one_by_one(name, accesses, by_thread=by_thread, by=by)
 
     def may_be_ordered(self, accesses: Sequence[Access]) -> bool:
         """Whether a barrier may stand between threads of a block on one phase."""
@@ -399,9 +425,14 @@ class _Footprints:
         return access.block if self.kernel.threads else access.item
 
     def one_by_one(
-        self, name: str, accesses: Iterable[Access], *, by_thread: bool
+        self,
+        name: str,
+        accesses: Iterable[Access],
+        *,
+        by_thread: bool,
+        by: Array | None = None,
     ) -> None:
-        """Look at each element that is touched."""
+        """Look at each element that is accessed."""
         accesses = list(accesses)
         found = []
         line = accesses[0].line
@@ -411,9 +442,12 @@ class _Footprints:
             if pairs is None:
                 self.note(line, f"whether two write the same element of {name}")
                 return
+            if by is not None:
+                kept = np.isin(pairs[1], by)
+                pairs = pairs[0][kept], pairs[1][kept]
             found.append(pairs)
         stored = [p for p, a in zip(found, accesses, strict=True) if a.kind == "store"]
-        clash = meets(stored)
+        clash = first_conflict(stored)
         if clash is None and len(stored) < len(found):
             written = np.unique(np.concatenate([at for at, _ in stored]))
             kept = [
@@ -421,14 +455,14 @@ class _Footprints:
                 for at, who in found
                 if (m := np.isin(at, written)).any()
             ]
-            clash = meets(kept)
+            clash = first_conflict(kept)
         if clash is None:
             return
         at, one, other = clash
         threads = self.kernel.threads
         noun = "threads" if threads and by_thread else "blocks" if threads else "items"
         text = (
-            f"{noun} {one} and {other} both touch element {at} of {name}, and write it"
+            f"{noun} {one} and {other} both access element {at} of {name}, and write it"
         )
         exact = all(is_exact(a) for a in accesses)
         within = threads and by_thread and one // threads == other // threads
@@ -439,14 +473,14 @@ class _Footprints:
 
 
 def part_of(accesses: Iterable[Access]) -> Part:
-    """What ``accesses`` touch of one argument."""
+    """The elements of one argument in ``accesses``."""
     part = Part()
     for access in accesses:
-        touch(part, access)
+        add_access(part, access)
     return part
 
 
-def touch(part: Part, access: Access, *, known: bool = True) -> None:
+def add_access(part: Part, access: Access, *, known: bool = True) -> None:
     """Add ``access`` to ``part``: its elements one by one, if they are ``known``."""
     low, high = extremes(access)
     exact = is_exact(access)

@@ -9,12 +9,12 @@ import numpy as np
 
 from arrayfn.lowering.verify.numbers import (
     FAR,
-    AtLeast,
     Both,
     Data,
     Either,
     Lanes,
     Maybe,
+    NonNegative,
     Number,
     State,
     Truth,
@@ -28,7 +28,7 @@ _WIDE: Final = 64
 
 
 def limits(dtype: str) -> tuple[int, int]:
-    """The least and the greatest value of an integer dtype, or what is far enough."""
+    """The minimum and the maximum of an integer dtype, or what is far enough."""
     bits = int(dtype[1:])
     if bits == _WIDE:
         return (0 if dtype[0] == "u" else -FAR), FAR
@@ -42,16 +42,18 @@ def limits(dtype: str) -> tuple[int, int]:
 
 def is_truth(value: Value) -> bool:
     """Whether ``value`` is a condition."""
-    return isinstance(value, (AtLeast, Both, Either, Maybe))
+    return isinstance(value, (NonNegative, Both, Either, Maybe))
 
 
 def truth_of(value: Value) -> Truth:
     """``value`` as a condition."""
-    if isinstance(value, (AtLeast, Both, Either, Maybe)):
+    if isinstance(value, (NonNegative, Both, Either, Maybe)):
         return value
     if isinstance(value, Number):
         one = Number(1)
-        return Either(AtLeast(value.plus(one, -1)), AtLeast(value.plus(one).times(-1)))
+        return Either(
+            NonNegative(value.plus(one, -1)), NonNegative(value.plus(one).times(-1))
+        )
     return Maybe()
 
 
@@ -64,15 +66,15 @@ def joined(truths: Sequence[Truth], *, either: bool) -> Truth:
 
 
 def _less(x: Number, y: Number) -> Truth:
-    return AtLeast(y.plus(x, -1).plus(Number(-1)))
+    return NonNegative(y.plus(x, -1).plus(Number(-1)))
 
 
 _COMPARED: Final[dict[str, Callable[[Number, Number], Truth]]] = {
     "lt": _less,
-    "le": lambda x, y: AtLeast(y.plus(x, -1)),
+    "le": lambda x, y: NonNegative(y.plus(x, -1)),
     "gt": lambda x, y: _less(y, x),
-    "ge": lambda x, y: AtLeast(x.plus(y, -1)),
-    "eq": lambda x, y: Both(AtLeast(x.plus(y, -1)), AtLeast(y.plus(x, -1))),
+    "ge": lambda x, y: NonNegative(x.plus(y, -1)),
+    "eq": lambda x, y: Both(NonNegative(x.plus(y, -1)), NonNegative(y.plus(x, -1))),
     "ne": lambda x, y: Either(_less(x, y), _less(y, x)),
 }
 _OPERATORS: Final = {"Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"} | {
@@ -169,11 +171,11 @@ def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
             return state.unknown(-FAR, FAR)
         if not quotient:
             return state.unknown(0, high - 1)
-        least, most = state.extremes(x)
-        return state.unknown(min(least // low, least // high, 0), max(most // low, 0))
+        first, last = state.extremes(x)
+        return state.unknown(min(first // low, first // high, 0), max(last // low, 0))
     if size <= 0:
         return state.unknown(-FAR, FAR)
-    x = state.settled(x)
+    x = state.simplified(x)
     multiples = {s: c // size for s, c in x.terms.items() if not c % size}
     rest = Number(x.base, {s: c for s, c in x.terms.items() if c % size})
     low, high = state.range(rest)
@@ -186,14 +188,14 @@ def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
     counted = [s for s in rest.terms if s.counted]
     if len(counted) == len(rest.terms) == 1:
         ((symbol, c),) = rest.terms.items()
-        least, most = state.bounds[symbol]
+        begin, end = state.bounds[symbol]
         digit = size // c if c > 0 and not size % c else 0
         if (
             digit
-            and isinstance(least, int)
-            and isinstance(most, int)
-            and not least
-            and not (most + 1) % digit
+            and isinstance(begin, int)
+            and isinstance(end, int)
+            and not begin
+            and not (end + 1) % digit
             and np.all(np.asarray(rest.base) % size == 0)
         ):
             raise Wanted(lambda state: state.with_digits(symbol, digit))
@@ -215,17 +217,17 @@ def _plain(x: Any) -> Lanes:
     return x if isinstance(x, np.ndarray) else int(x)
 
 
-def least(x: Number, y: Number, state: State, *, greatest: bool = False) -> Number:
-    """The lesser of two, or the greater. Raises Wanted."""
+def extreme(x: Number, y: Number, state: State, *, larger: bool) -> Number:
+    """The smaller of two, or the ``larger``. Raises Wanted."""
     difference = y.plus(x, -1)
-    if greatest:
+    if larger:
         difference = difference.times(-1)
-    low, high = state.range(state.settled(difference))
+    low, high = state.range(state.simplified(difference))
     if np.all(np.asarray(low) >= 0):
         return x
     if np.all(np.asarray(high) <= 0):
         return y
-    function = np.maximum if greatest else np.minimum
+    function = np.maximum if larger else np.minimum
     found = _of_lanes(function, x, y, state)
     if found is not None:
         return Number(_plain(found.base))
@@ -267,11 +269,11 @@ def converted(
     if len(numbers) != len(values) or not numbers:
         return state.unknown(*limits(suffix))
     if kind == "clamp":
-        lower = least(numbers[0], numbers[1], state, greatest=True)
-        return least(lower, numbers[2], state)
+        lower = extreme(numbers[0], numbers[1], state, larger=True)
+        return extreme(lower, numbers[2], state, larger=False)
     if kind in _EXTREMES:
         x, y = numbers
-        return least(x, y, state, greatest=kind.endswith("max"))
+        return extreme(x, y, state, larger=kind.endswith("max"))
     operator = _ARITHMETIC.get(kind) or _BITWISE.get(kind)
     if operator is not None:
         x, y = numbers

@@ -1,9 +1,9 @@
 """What a kernel's text does with memory, for all of its items: its accesses.
 
 In: a kernel's source, its integer arguments, and how many items and threads there are.
-Out: each load and store with the elements that it touches, as numbers over symbols (see
-``numbers``). The text is interpreted, each loop's body once for all iterations; what it
-computes is left out, but for integers, from which indices come.
+Out: each load and store with its elements, as numbers over symbols (see ``numbers``).
+The text is interpreted, each loop's body once for all iterations. What it computes is
+left out, except for integers, from which indices come.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ from arrayfn.lowering.verify.numbers import (
     UnknownTextError,
     Value,
     Wanted,
+    maximum_of,
     negated,
 )
-from arrayfn.lowering.verify.vocabulary_effects import EFFECTS
+from arrayfn.lowering.verify.vocabulary_effects import EFFECTS, Call
 
 AccessKind = Literal["load", "store", "add"]
 _UNROLLED: Final = 64
-"""Turns of a loop that are interpreted one by one, where values are carried."""
-_MOST_ROUNDS: Final = 12
+"""Iterations of a loop that are interpreted one by one, where values are carried."""
+_MAX_ROUNDS: Final = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Access:
-    """Elements ``at`` to ``at + width - 1`` that are touched, in ``count`` lanes.
+    """An access of elements ``at`` to ``at + width - 1``, in ``count`` lanes.
 
-    ``bounds`` are those of the symbols. ``item`` is who does it, None if that is not
-    known: a work item, or a thread of all. ``surely`` says that no condition on data
-    stands before it; ``aligned``, that the first element's place is to be a multiple of
-    the width, as far as 16 bytes.
+    ``bounds`` are those of the symbols. ``item`` is the work item, or the thread of the
+    grid; None if it is not known. ``surely`` says that no condition on data guards it;
+    ``aligned``, that the index is to be a multiple of the width, as far as 16 bytes.
     """
 
     memory: Memory
@@ -115,7 +115,7 @@ class Interpreter:
             and isinstance(n.ctx, ast.Store)
             and isinstance(n.value, ast.Name)
         }
-        self.trials = 0
+        self.dry_runs = 0
         self.depth = 0
 
     def run(self) -> Interpreted:
@@ -138,9 +138,7 @@ class Interpreter:
                 self.pending.clear()
                 state = wanted.made(state)
                 continue
-            if not self.trials:
-                self.found.accesses += self.pending
-            self.pending.clear()
+            self.flush()
             return state
 
     def attempt(self, node: ast.stmt, state: State) -> State:
@@ -167,8 +165,8 @@ class Interpreter:
         return state
 
     def flush(self) -> None:
-        """Keep the accesses of a condition, or of a loop's bounds."""
-        if not self.trials:
+        """Keep the accesses recorded since the last flush."""
+        if not self.dry_runs:
             self.found.accesses += self.pending
         self.pending.clear()
 
@@ -234,10 +232,10 @@ class Interpreter:
         self.flush()
         if iterations is None:
             _, high = inner.range(span)
-            most = -(-_at_least(high, 0) // size)
+            most = -(-maximum_of(high, 0) // size)
             if not np.any(np.asarray(most) > 0):
                 return state
-            index = inner.unknown(0, _at_least(most - 1, 0))
+            index = inner.unknown(0, maximum_of(most - 1, 0))
             inner.surely = False
             certain = False
         else:
@@ -394,24 +392,24 @@ class Interpreter:
             else:
                 state.variables[name] = Maybe() if is_truth(value) else Data()
         steps = sorted({x for span in spans.values() for x in span} | {0, FAR, -FAR})
-        for number in range(_MOST_ROUNDS):
+        for number in range(_MAX_ROUNDS):
             for name, (low, high) in spans.items():
                 state.variables[name] = state.unknown(low, high)
-            self.trials += 1
+            self.dry_runs += 1
             end = self.block(body, state.copy())
-            self.trials -= 1
+            self.dry_runs -= 1
             grown = False
             for name, (low, high) in spans.items():
                 value = end.variables[name]
-                least, most = (
+                first, last = (
                     end.extremes(value) if isinstance(value, Number) else (-FAR, FAR)
                 )
                 if number >= 2:
-                    least = max((x for x in steps if x <= least), default=-FAR)
-                    most = min((x for x in steps if x >= most), default=FAR)
-                if least < low or most > high:
+                    first = max((x for x in steps if x <= first), default=-FAR)
+                    last = min((x for x in steps if x >= last), default=FAR)
+                if first < low or last > high:
                     grown = True
-                    spans[name] = min(low, least), max(high, most)
+                    spans[name] = min(low, first), max(high, last)
             if not grown:
                 return
         for name in spans:
@@ -503,12 +501,12 @@ class Interpreter:
     def access(
         self, node: ast.Subscript, kind: AccessKind, state: State, width: int = 1
     ) -> Value:
-        """Note the access, and say what a load gives."""
+        """Record an access ``array[index]``; the value that a load gives."""
         memory = self.evaluate(node.value, state)
         at = self.number(node.slice, state)
-        return self.touch(memory, at, kind, state, node.lineno, width)
+        return self.record(memory, at, kind, state, node.lineno, width)
 
-    def touch(
+    def record(
         self,
         memory: Value,
         at: Number,
@@ -528,7 +526,7 @@ class Interpreter:
             Access(
                 memory,
                 kind,
-                state.settled(memory.start.plus(at)),
+                state.simplified(memory.start.plus(at)),
                 width,
                 dict(state.bounds),
                 state.count,
@@ -546,10 +544,10 @@ class Interpreter:
         if memory.kind not in INTEGERS:
             return Data()
         low, high = limits(memory.kind)
-        place = state.constant(memory.start.plus(at))
-        if place is None or memory.size is not None or memory.name in self.stored:
+        index = state.constant(memory.start.plus(at))
+        if index is None or memory.size is not None or memory.name in self.stored:
             return state.unknown(low, high)
-        key = memory.name, place
+        key = memory.name, index
         if key not in self.elements:
             self.elements[key] = Symbol(counted=False, same=True)
         symbol = self.elements[key]
@@ -557,8 +555,8 @@ class Interpreter:
         return Number(0, {symbol: 1})
 
     def meet(self, line: int, state: State) -> None:
-        """Threads of a block meet: all of them are to come."""
-        if (state.apart or not state.surely) and not self.trials:
+        """Record a barrier, which all threads of a block are to reach."""
+        if (state.apart or not state.surely) and not self.dry_runs:
             surely = state.surely and state.apart is Apart.YES
             self.found.barriers.append(Barrier(line, surely))
 
@@ -567,15 +565,15 @@ class Interpreter:
     def call(self, name: str, node: ast.Call, state: State) -> Value:
         if name in self.functions:
             return self.part(self.functions[name], node, state)
-        word = FUNCTIONS.get(name)
-        if word is not None:
-            action = EFFECTS.get(word.kind)
-            if action is not None:
-                return action(self, word, node, state)
+        function = FUNCTIONS.get(name)
+        if function is not None:
+            effect = EFFECTS.get(function.kind)
+            if effect is not None:
+                return effect(Call(self, function, node, state))
             for argument in node.args:
                 self.evaluate(argument, state)
-            if word.dtype in INTEGERS:
-                return state.unknown(*limits(word.dtype))
+            if function.dtype in INTEGERS:
+                return state.unknown(*limits(function.dtype))
             return Data()
         kind, _, suffix = name.rpartition("_")
         values = [self.evaluate(x, state) for x in node.args]
@@ -610,7 +608,7 @@ class Interpreter:
         line: int,
         state: State,
     ) -> None:
-        """Note that ``count`` neighbours are copied from one place to another."""
+        """Record a copy of ``count`` neighbours from one array and index to another."""
         size = state.lanes_of(count)
         inner = state.copy()
         if size is None:
@@ -620,11 +618,11 @@ class Interpreter:
             alive = np.asarray(size) > 0
             if not alive.any():
                 return
-            index = inner.counted(0, _at_least(size - 1, 0))
+            index = inner.counted(0, maximum_of(size - 1, 0))
             if not alive.all():
                 inner.surely = False
-        self.touch(source[0], source[1].plus(index), "load", inner, line)
-        self.touch(target[0], target[1].plus(index), "store", inner, line)
+        self.record(source[0], source[1].plus(index), "load", inner, line)
+        self.record(target[0], target[1].plus(index), "store", inner, line)
 
     def part(self, function: ast.FunctionDef, node: ast.Call, state: State) -> Value:
         """A function of the text: its body, with variables of its own."""
@@ -641,7 +639,3 @@ class Interpreter:
 def _as_branch(node: ast.While) -> Sequence[ast.stmt]:
     made = ast.If(node.test, node.body, [])
     return [ast.copy_location(made, node)]
-
-
-def _at_least(x: Lanes, least: int) -> Lanes:
-    return max(x, least) if isinstance(x, int) else np.maximum(x, least)

@@ -11,8 +11,8 @@ import numpy as np
 from arrayfn.lowering.verify.interpreter import Access
 from arrayfn.lowering.verify.numbers import Array, Lanes, Number, Symbol
 
-MOST: Final = 1 << 18
-"""Intervals, or elements, that are told apart."""
+MAX_INTERVALS: Final = 1 << 18
+"""Intervals, or elements, that are looked at one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,9 +29,9 @@ class Intervals:
         starts, ends = starts[order], np.maximum.accumulate(stops[order])
         first = np.ones(starts.size, bool)
         first[1:] = starts[1:] > ends[:-1]
-        places = np.flatnonzero(first)
-        last = np.append(places[1:] - 1, starts.size - 1)
-        return Intervals(starts[places], ends[last]) if starts.size else NOTHING
+        begins = np.flatnonzero(first)
+        last = np.append(begins[1:] - 1, starts.size - 1)
+        return Intervals(starts[begins], ends[last]) if starts.size else NOTHING
 
     @staticmethod
     def one(start: int, stop: int) -> Intervals:
@@ -62,8 +62,8 @@ class Intervals:
             return None
         if not self:
             return int(other.starts[0]), int(other.stops[0])
-        place = np.searchsorted(self.starts, other.starts, side="right") - 1
-        inside = (place >= 0) & (self.stops[place] >= other.stops)
+        k = np.searchsorted(self.starts, other.starts, side="right") - 1
+        inside = (k >= 0) & (self.stops[k] >= other.stops)
         if inside.all():
             return None
         first = int(np.flatnonzero(~inside)[0])
@@ -102,7 +102,7 @@ NOTHING: Final = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def intervals_of(access: Access) -> Intervals | None:
-    """The elements that ``access`` touches; None if that is not known exactly."""
+    """The elements that ``access`` accesses; None if that is not known exactly."""
     low, dims = _dimensions(access)
     if any(not counted for *_, counted in dims):
         return None
@@ -118,7 +118,7 @@ def intervals_of(access: Access) -> Intervals | None:
         if sizes is not None:
             # Lanes of several sizes: as many as the longest, and then those that are.
             most = int(sizes.max())
-            if starts.size * most > MOST or starts.size != access.count:
+            if starts.size * most > MAX_INTERVALS or starts.size != access.count:
                 return None
             iteration = np.tile(np.arange(most), starts.size)
             kept = iteration < np.repeat(sizes, most)
@@ -126,7 +126,7 @@ def intervals_of(access: Access) -> Intervals | None:
             lengths = np.repeat(lengths, most)[kept]
             continue
         extent = int(np.max(n))
-        if starts.size * extent > MOST:
+        if starts.size * extent > MAX_INTERVALS:
             return None
         starts = (starts[:, None] + np.arange(extent) * c).reshape(-1)
         lengths = np.repeat(lengths, extent)
@@ -134,7 +134,7 @@ def intervals_of(access: Access) -> Intervals | None:
 
 
 def extremes(access: Access) -> tuple[int, int]:
-    """The first element that may be touched, and the last."""
+    """The first element that may be accessed, and the last."""
     low, high = access.at.range(access.bounds)
     return int(np.min(low)), int(np.max(high)) + access.width - 1
 
@@ -146,15 +146,15 @@ def is_exact(access: Access) -> bool:
 
 
 _Dimension = tuple[int, Lanes, bool]
-"""Elements between neighbours, how many there are, whether each of them is touched."""
+"""A stride in elements, an extent, and whether each of these elements is accessed."""
 
 
 def _dimensions(access: Access) -> tuple[Lanes, list[_Dimension]]:
     low, _ = access.at.range(access.bounds)
     dims: list[_Dimension] = []
     for symbol, c in access.at.terms.items():
-        least, greatest = access.bounds[symbol]
-        n = greatest - least + 1
+        low_index, high_index = access.bounds[symbol]
+        n = high_index - low_index + 1
         if np.any(np.asarray(n) > 1):
             dims.append((abs(c), n, symbol.counted))
     return low, dims
@@ -168,7 +168,7 @@ def _spread(x: Lanes, count: int) -> Array:
 
 
 def pairs_of(access: Access, who: Number) -> tuple[Array, Array] | None:
-    """Each element, and who touches it; None if they are too many, or not known."""
+    """Each element, and who accesses it; None if they are too many, or not known."""
     symbols = list(dict.fromkeys([*access.at.terms, *who.terms]))
     at, item = (_spread(x.base, access.count) for x in (access.at, who))
     lanes = np.arange(access.count)
@@ -178,7 +178,7 @@ def pairs_of(access: Access, who: Number) -> tuple[Array, Array] | None:
         low, high = (_spread(x, access.count)[lanes] for x in access.bounds[symbol])
         sizes = high - low + 1
         total = int(sizes.sum())
-        if total * access.width > MOST:
+        if total * access.width > MAX_INTERVALS:
             return None
         if total == lanes.size and not low.any():
             continue
@@ -194,14 +194,14 @@ def pairs_of(access: Access, who: Number) -> tuple[Array, Array] | None:
     return at, item
 
 
-def is_told_apart(access: Access, who: Number) -> bool:
-    """Whether an element surely says who touches it, by the strides alone."""
+def is_disjoint(access: Access, who: Number) -> bool:
+    """Whether no two of ``who`` access the same element, by the strides alone."""
     dims: list[tuple[int, int, int]] = []
     for symbol in dict.fromkeys([*access.at.terms, *who.terms]):
         if symbol.same:
             continue
-        least, greatest = access.bounds[symbol]
-        n = int(np.max(np.asarray(greatest) - np.asarray(least))) + 1
+        low, high = access.bounds[symbol]
+        n = int(np.max(np.asarray(high) - np.asarray(low))) + 1
         if n > 1:
             pair = access.at.terms.get(symbol, 0), who.terms.get(symbol, 0)
             dims.append((abs(pair[0]), n, pair[1]))
@@ -219,11 +219,11 @@ def is_told_apart(access: Access, who: Number) -> bool:
     return bool(apart.all())
 
 
-def are_told_apart(found: Sequence[tuple[Access, Number]]) -> bool:
-    """Whether an element surely says who touches it in any access, by the strides.
+def are_disjoint(found: Sequence[tuple[Access, Number]]) -> bool:
+    """Whether no element is accessed by two in any of the accesses, by the strides.
 
-    The strides of all accesses are then places of one number, whose digits an element
-    has: those that say who are the same in all.
+    The strides of all accesses are then the weights of one mixed-radix number, whose
+    digits an index has: the digits that say who are the same in all accesses.
     """
     who = dict(found[0][1].terms)
     lows: list[int] = []
@@ -240,15 +240,15 @@ def are_told_apart(found: Sequence[tuple[Access, Number]]) -> bool:
             if symbol in same:
                 continue
             c = access.at.terms.get(symbol, 0)
-            least, greatest = (int(np.min(x)) for x in access.bounds[symbol])
+            first, last = (int(np.min(x)) for x in access.bounds[symbol])
             if symbol not in who:
-                base += c * (least if c > 0 else greatest)
-                inner[abs(c)] = inner.get(abs(c), 0) + greatest - least
+                base += c * (first if c > 0 else last)
+                inner[abs(c)] = inner.get(abs(c), 0) + last - first
                 continue
-            stride, low, high = digits.get(symbol, (c, least, greatest))
+            stride, low, high = digits.get(symbol, (c, first, last))
             if stride != c:
                 return False
-            digits[symbol] = c, min(low, least), max(high, greatest)
+            digits[symbol] = c, min(low, first), max(high, last)
         for c, n in inner.items():
             digits[c] = c, 0, max(digits.get(c, (c, 0, 0))[2], n)
         lows.append(base)
@@ -265,8 +265,8 @@ def are_told_apart(found: Sequence[tuple[Access, Number]]) -> bool:
     return True
 
 
-def same_places(x: Access, y: Access, one: Number, other: Number) -> bool:
-    """Whether the same one touches an element in both, by the same numbers."""
+def same_elements(x: Access, y: Access, one: Number, other: Number) -> bool:
+    """Whether each one accesses the same elements in both, by the same numbers."""
     return (
         x.count == y.count
         and dict(x.at.terms) == dict(y.at.terms)
@@ -276,8 +276,8 @@ def same_places(x: Access, y: Access, one: Number, other: Number) -> bool:
     )
 
 
-def meets(found: Sequence[tuple[Array, Array]]) -> tuple[int, int, int] | None:
-    """An element that two touch, and who: of pairs (element, who)."""
+def first_conflict(found: Sequence[tuple[Array, Array]]) -> tuple[int, int, int] | None:
+    """An element that two access, and who: of pairs (element, who)."""
     at = np.concatenate([a for a, _ in found])
     who = np.concatenate([b for _, b in found])
     order = np.lexsort((who, at))

@@ -1,4 +1,4 @@
-"""What matrix products touch, by their parameters: a footprint as kernels have."""
+"""The footprints of matrix products, by their parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from arrayfn.lowering.verify.numbers import Memory, Number, Symbol
 
 
 def parts_of(kernel: LibraryKernel, call: KernelCall) -> Footprint | None:
-    """What the call of a product touches; None for other libraries' kernels."""
+    """What the call of a product accesses; None for other libraries' kernels."""
     names = [p.name for p in kernel.parameters]
     given = dict(zip(names, call.arguments, strict=True))
     numbers = {k: v for k, v in given.items() if isinstance(v, int)}

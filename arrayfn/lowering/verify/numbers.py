@@ -21,9 +21,9 @@ Array = np.ndarray[Any, Any]
 Lanes = int | Array
 """A number for each lane, or one that is the same in all."""
 
-MOST_LANES: Final = 1 << 17
-_MOST_BLOCKS: Final = 1 << 22
-"""Of lanes, looked at one by one."""
+MAX_LANES: Final = 1 << 17
+_MAX_BLOCKS: Final = 1 << 22
+"""Blocks of lanes that are looked at one by one."""
 ITEM: Final = "$item"
 BLOCK: Final = "$block"
 THREAD: Final = "$thread"
@@ -45,7 +45,7 @@ class Symbol:
 
 
 Bounds = Mapping[Symbol, tuple[Lanes, Lanes]]
-"""The least and the greatest value of each symbol."""
+"""The minimum and the maximum of each symbol."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,18 +80,18 @@ class Number:
         )
 
     def range(self, bounds: Bounds) -> tuple[Lanes, Lanes]:
-        """The least and the greatest value in each lane."""
+        """The minimum and the maximum in each lane."""
         low = high = self.base
         for symbol, c in self.terms.items():
-            least, greatest = bounds[symbol]
+            first, last = bounds[symbol]
             if c < 0:
-                least, greatest = greatest, least
-            low, high = low + least * c, high + greatest * c
+                first, last = last, first
+            low, high = low + first * c, high + last * c
         return low, high
 
 
 @dataclass(frozen=True, slots=True)
-class AtLeast:
+class NonNegative:
     """Whether ``number >= 0``."""
 
     number: Number
@@ -118,13 +118,13 @@ class Maybe:
     """A condition on data."""
 
 
-Truth = AtLeast | Both | Either | Maybe
+Truth = NonNegative | Both | Either | Maybe
 
 
 def negated(truth: Truth) -> Truth:
     """Whether ``truth`` does not hold."""
-    if isinstance(truth, AtLeast):
-        return AtLeast(Number(-1).plus(truth.number, -1))
+    if isinstance(truth, NonNegative):
+        return NonNegative(Number(-1).plus(truth.number, -1))
     if isinstance(truth, Both):
         return Either(negated(truth.first), negated(truth.second))
     if isinstance(truth, Either):
@@ -181,9 +181,9 @@ class Apart(IntEnum):
 class State:
     """What is known where the text is: its variables, in ``count`` lanes.
 
-    ``bounds`` are the least and the greatest value of symbols. What comes next happens
-    ``surely`` unless conditions on data stand before it, and for all threads of a block
-    alike unless these are ``apart``.
+    ``bounds`` are the minima and maxima of symbols. What comes next happens ``surely``
+    unless conditions on data guard it, and for all threads of a block alike unless
+    these are ``apart``.
     """
 
     count: int
@@ -205,15 +205,15 @@ class State:
     # Ranges.
 
     def range(self, x: Number) -> tuple[Lanes, Lanes]:
-        """The least and the greatest value of ``x`` in each lane."""
+        """The minimum and the maximum of ``x`` in each lane."""
         return x.range(self.bounds)
 
     def extremes(self, x: Number) -> tuple[int, int]:
-        """The least and the greatest value of ``x`` in all lanes."""
+        """The minimum and the maximum of ``x`` over all lanes."""
         low, high = self.range(x)
         return int(np.min(low)), int(np.max(high))
 
-    def settled(self, x: Number) -> Number:
+    def simplified(self, x: Number) -> Number:
         """``x`` without the symbols that have one value in each lane."""
         gone = [s for s in x.terms if not self.varies(s)]
         if not gone:
@@ -230,7 +230,7 @@ class State:
 
     def constant(self, x: Number) -> int | None:
         """The value of ``x`` if it is the same everywhere."""
-        x = self.settled(x)
+        x = self.simplified(x)
         if x.terms:
             return None
         if isinstance(x.base, int):
@@ -243,7 +243,7 @@ class State:
 
         Raises Wanted if it has several.
         """
-        x = self.settled(x)
+        x = self.simplified(x)
         self.want_values(x)
         return None if x.terms else x.base
 
@@ -258,7 +258,7 @@ class State:
         """A number of which the text says only its bounds, made of ``sources``."""
         low, high = _clipped(low), _clipped(high)
         same = bool(sources) and all(
-            s.same for x in sources for s in self.settled(x).terms
+            s.same for x in sources for s in self.simplified(x).terms
         )
         symbol = Symbol(counted=False, same=same)
         self.bounds[symbol] = low, high
@@ -285,7 +285,7 @@ class State:
         return made
 
     def change(self, function: Callable[[Number], Number]) -> None:
-        """Put ``function`` of each number in its place."""
+        """Replace each number by ``function`` of it."""
         for name, value in self.variables.items():
             self.variables[name] = changed(value, function)
 
@@ -294,7 +294,7 @@ class State:
         low, high = self.bounds[symbol]
         sizes = np.broadcast_to(np.asarray(high - low + 1, np.int64), (self.count,))
         total = int(sizes.sum())
-        if total > MOST_LANES:
+        if total > MAX_LANES:
             raise TooManyLanesError
         index = np.repeat(np.arange(self.count), sizes)
         ends = np.cumsum(sizes)
@@ -302,7 +302,7 @@ class State:
         made = self.take(index)
         values = values + made.bounds[symbol][0]
         made.bounds[symbol] = values, values
-        made.change(made.settled)
+        made.change(made.simplified)
         return made
 
     def with_digits(self, symbol: Symbol, size: int) -> State:
@@ -329,7 +329,7 @@ class State:
 
     def verdict(self, truth: Truth) -> bool | None:
         """Whether ``truth`` holds everywhere, or nowhere; None: it depends."""
-        if isinstance(truth, AtLeast):
+        if isinstance(truth, NonNegative):
             low, high = self.extremes(truth.number)
             return True if low >= 0 else False if high < 0 else None
         if isinstance(truth, (Both, Either)):
@@ -345,8 +345,8 @@ class State:
 
         Raises Wanted.
         """
-        if isinstance(truth, AtLeast):
-            x = self.settled(truth.number)
+        if isinstance(truth, NonNegative):
+            x = self.simplified(truth.number)
             low, high = self.range(x)
             holds, fails = np.asarray(low) >= 0, np.asarray(high) < 0
             if not (holds | fails).all():
@@ -365,7 +365,7 @@ class State:
 
         Where it depends on data there are both. Raises Wanted.
         """
-        if isinstance(truth, AtLeast):
+        if isinstance(truth, NonNegative):
             return self._parted(truth.number)
         if isinstance(truth, Both):
             # The second has fewer lanes where the first holds in some.
@@ -376,7 +376,7 @@ class State:
             first, no = whole.parted(truth.first)
             for state in first:
                 second = state.variables[name]
-                assert isinstance(second, (AtLeast, Both, Either, Maybe))
+                assert isinstance(second, (NonNegative, Both, Either, Maybe))
                 more, others = state.parted(second)
                 yes, no = yes + more, no + others
             for state in (*yes, *no):
@@ -391,7 +391,7 @@ class State:
 
     def _parted(self, x: Number) -> tuple[list[State], list[State]]:
         """As ``parted``, for ``x >= 0``."""
-        x = self.settled(x)
+        x = self.simplified(x)
         low, high = self.range(x)
         holds, fails = np.asarray(low) >= 0, np.asarray(high) < 0
         yes, no = self._of(holds), self._of(fails)
@@ -410,20 +410,16 @@ class State:
         if len(x.terms) > 1:
             self.want_values(x)
         ((symbol, c),) = x.terms.items()
-        least, greatest = some.bounds[symbol]
+        low, high = some.bounds[symbol]
         # The value from which on it holds, or up to which.
         border = -(x.base // c) if c > 0 else x.base // -c
         first, second = some.copy(), some.copy()
         if c > 0:
-            first.bounds[symbol], second.bounds[symbol] = (
-                (border, greatest),
-                (least, border - 1),
-            )
+            first.bounds[symbol] = border, high
+            second.bounds[symbol] = low, border - 1
         else:
-            first.bounds[symbol], second.bounds[symbol] = (
-                (least, border),
-                (border + 1, greatest),
-            )
+            first.bounds[symbol] = low, border
+            second.bounds[symbol] = border + 1, high
         return [*_present(yes), first], [*_present(no), second]
 
     def _of(self, mask: Array) -> State | None:
@@ -445,7 +441,7 @@ class State:
         spans = [self.bounds[s] for s in thread.terms]
         if all(isinstance(x, int) for x in (thread.base, *itertools.chain(*spans))):
             return Apart.NO  # all threads are in each lane
-        block = self.settled(block)
+        block = self.simplified(block)
         firsts = np.broadcast_to(np.asarray(block.base), (self.count,))
         values = np.broadcast_to(values, (self.count,))
         pairs = np.unique(np.stack([firsts, values.astype(np.int64)]), axis=1)
@@ -454,7 +450,7 @@ class State:
             low, high = self.bounds[symbol]
             if not isinstance(low, int) or not isinstance(high, int):
                 return Apart.PERHAPS
-            if pairs.shape[1] * (high - low + 1) > _MOST_BLOCKS:
+            if pairs.shape[1] * (high - low + 1) > _MAX_BLOCKS:
                 return Apart.PERHAPS
             steps = np.arange(low, high + 1) * coefficient
             blocks = (pairs[0, :, None] + steps).ravel()
@@ -472,9 +468,9 @@ class State:
             most = self.range(rest)[1]
             low, high = made.bounds[symbol]
             if c > 0:
-                low = _maximum(low, -(most // c))
+                low = maximum_of(low, -(most // c))
             else:
-                high = _minimum(high, most // -c)
+                high = _minimum_of(high, most // -c)
             if np.any(np.asarray(low) > np.asarray(high)):
                 return None
             made.bounds[symbol] = low, high
@@ -485,8 +481,8 @@ def changed(value: Value, function: Callable[[Number], Number]) -> Value:
     """``value`` with ``function`` of each number in it."""
     if isinstance(value, Number):
         return function(value)
-    if isinstance(value, AtLeast):
-        return AtLeast(function(value.number))
+    if isinstance(value, NonNegative):
+        return NonNegative(function(value.number))
     if isinstance(value, (Both, Either)):
         first, second = (changed(v, function) for v in (value.first, value.second))
         assert not isinstance(first, (Number, Memory, Data))
@@ -506,13 +502,14 @@ def _clipped(x: Lanes) -> Lanes:
     return min(max(x, -FAR), FAR) if isinstance(x, int) else x.clip(-FAR, FAR)
 
 
-def _minimum(x: Lanes, y: Lanes) -> Lanes:
+def _minimum_of(x: Lanes, y: Lanes) -> Lanes:
     if isinstance(x, int) and isinstance(y, int):
         return min(x, y)
     return np.minimum(x, y)
 
 
-def _maximum(x: Lanes, y: Lanes) -> Lanes:
+def maximum_of(x: Lanes, y: Lanes) -> Lanes:
+    """The larger one in each lane."""
     if isinstance(x, int) and isinstance(y, int):
         return max(x, y)
     return np.maximum(x, y)

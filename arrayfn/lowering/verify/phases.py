@@ -21,8 +21,8 @@ _BARRIERS: Final = ("barrier", "grid_barrier")
 class Phases:
     """The phase of each line of a kernel; lines of other functions have none.
 
-    Lines are ``repeated`` in a loop with a barrier: a turn of one thread may be in
-    order with another turn of another thread.
+    Lines are ``repeated`` in a loop with a barrier: an iteration of one thread may be
+    in order with another iteration of another thread.
     """
 
     of_line: dict[int, int]
@@ -68,7 +68,7 @@ class _Finder:
                 self.join(*ends)
                 now = ends[0]
             elif isinstance(node, (ast.For, ast.While)):
-                # A turn begins where the one before has ended.
+                # An iteration begins where the one before has ended.
                 known = len(self.parents)
                 self.join(self.block(node.body, now), now)
                 if len(self.parents) > known:
@@ -82,5 +82,5 @@ def _is_barrier(node: ast.stmt) -> bool:
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
         return False
     function = node.value.func
-    word = FUNCTIONS.get(function.id) if isinstance(function, ast.Name) else None
-    return word is not None and word.kind in _BARRIERS
+    called = FUNCTIONS.get(function.id) if isinstance(function, ast.Name) else None
+    return called is not None and called.kind in _BARRIERS

@@ -1,4 +1,4 @@
-"""Plans that are proved before they run: nothing is touched outside, or too early.
+"""Proves plans before they run: no access out of bounds, or before a write.
 
 In: a CompiledProgram. Out: a ``Report`` of what was not proved. Raises
 VerificationError where a step is wrong:
@@ -30,6 +30,7 @@ from arrayfn.lowering.plan import (
     KernelCall,
     LibraryKernel,
     Loop,
+    Parameter,
     ScratchArgument,
     Step,
 )
@@ -59,12 +60,46 @@ class Report:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Location:
     """Where a buffer lies now: in another one, from byte ``begin`` on."""
 
     buffer: int
     begin: int
     span: Span
+
+    @property
+    def bytes(self) -> Intervals:
+        """Its bytes, as those of the other buffer."""
+        low, high = self.span
+        return Intervals.one(low + self.begin, high + self.begin)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """An array argument: its name, its buffer's label, and where it lies.
+
+    An element has ``size`` bytes. The first one is ``offset`` bytes from that of the
+    buffer, of which the bytes ``span`` exist, and ``begin`` bytes from that of
+    ``buffer``.
+    """
+
+    name: str
+    label: str
+    size: int
+    span: Span
+    offset: int
+    buffer: int = -1
+    begin: int = 0
+
+    def known(self, part: Part) -> Intervals:
+        """The bytes that ``part`` surely accesses."""
+        return part.intervals.scaled(self.size, self.begin)
+
+    def possible(self, part: Part) -> Intervals:
+        """The bytes from the first to the last element that ``part`` may access."""
+        low = min(r.low for r in part.reaches)
+        high = max(r.high for r in part.reaches) + 1
+        return Intervals.one(low * self.size, high * self.size).scaled(1, self.begin)
 
 
 def verify(compiled: CompiledProgram, donated: Collection[int] = frozenset()) -> Report:
@@ -82,7 +117,7 @@ class _Verifier:
         self.buffers = compiled.plan.buffers
         self.kernels = {k.name: k for k in compiled.kernels}
         self.report = Report(compiled.name)
-        self.places: dict[int, _Place] = {}
+        self.locations: dict[int, _Location] = {}
         self.number = 0
 
     def run(self) -> Report:
@@ -144,7 +179,7 @@ class _Verifier:
         met = ends[0]
         for end in ends[1:]:
             met = met.met(end)
-        cover.surely, cover.perhaps, cover.owners = met.surely, met.perhaps, met.owners
+        cover.become(met)
 
     def loop(self, loop: Loop, cover: Coverage) -> None:
         before, first_number = cover.copy(), self.number
@@ -158,7 +193,7 @@ class _Verifier:
                     loop.predicate, cover, "it says whether a loop goes on"
                 )
             self.number = first_number
-            self.place_iteration(loop, iteration)
+            self.locate_iteration(loop, iteration)
             self.steps(loop.body, cover)
             for c in loop.carries:
                 self.check_written(
@@ -175,42 +210,40 @@ class _Verifier:
             results = [c.result for c in loop.carries]
             for number in results:
                 self.note_written(number, before)
-            met = cover.met(before)
-            cover.surely, cover.perhaps = met.surely, met.perhaps
-            cover.owners = met.owners
+            cover.become(cover.met(before))
 
-    def place_iteration(self, loop: Loop, iteration: int) -> None:
+    def locate_iteration(self, loop: Loop, iteration: int) -> None:
         """Say where the buffers that move are in an iteration."""
         for c in loop.carries:
             pair = (c.first, c.second)
             now = c.initial if not iteration else pair[(iteration - 1) % 2]
             for number, at in ((c.current, now), (c.next, pair[iteration % 2])):
-                place, nbytes = self.place(at), self.buffers[number].nbytes
-                if nbytes > place.span[1]:
+                lies, nbytes = self.location(at), self.buffers[number].nbytes
+                if nbytes > lies.span[1]:
                     self.fail(
                         f"{self.buffers[number].label}, of {nbytes} bytes, lies in "
-                        f"{self.buffers[at].label}, of {place.span[1]}"
+                        f"{self.buffers[at].label}, of {lies.span[1]}"
                     )
-                self.places[number] = _Place(place.buffer, place.begin, (0, nbytes))
+                self.locations[number] = _Location(lies.buffer, lies.begin, (0, nbytes))
         for s in loop.slices:
-            place, nbytes = self.place(s.source), self.buffers[s.buffer].nbytes
+            lies, nbytes = self.location(s.source), self.buffers[s.buffer].nbytes
             begin = s.offset + iteration * s.stride
-            if nbytes and not place.span[0] <= begin <= place.span[1] - nbytes:
+            if nbytes and not lies.span[0] <= begin <= lies.span[1] - nbytes:
                 self.fail(
                     f"{self.buffers[s.buffer].label} lies at bytes {begin} to "
                     f"{begin + nbytes} of {self.buffers[s.source].label} in iteration "
                     f"{iteration}"
-                    f", which has {place.span[1]}"
+                    f", which has {lies.span[1]}"
                 )
-            self.places[s.buffer] = _Place(
-                place.buffer, place.begin + begin, (0, nbytes)
+            self.locations[s.buffer] = _Location(
+                lies.buffer, lies.begin + begin, (0, nbytes)
             )
 
     def all_iterations(self, loop: Loop, number: int, cover: Coverage) -> None:
         """Take what the iterations looked at wrote of a moving buffer as of all."""
         (s,) = (s for s in loop.slices if s.buffer == number)
         count, nbytes = loop.count or 0, self.buffers[number].nbytes
-        source = self.place(s.source)
+        source = self.location(s.source)
         for iteration in range(min(count, _FIRST_ITERATIONS)):
             begin = source.begin + s.offset + iteration * s.stride
             run = Intervals.one(begin, begin + nbytes)
@@ -223,32 +256,28 @@ class _Verifier:
 
     # Buffers.
 
-    def place(self, number: int) -> _Place:
+    def location(self, number: int) -> _Location:
         """Where a buffer is, and which bytes of it there are."""
-        if number in self.places:
-            return self.places[number]
+        if number in self.locations:
+            return self.locations[number]
         b = self.buffers[number]
         if b.kind in ("slice", "carried"):
             self.fail(f"{b.label} is used outside of its loop")
-        return _Place(number, 0, span_of(b.type))
+        return _Location(number, 0, span_of(b.type))
 
     def check_written(self, number: int, cover: Coverage, why: str) -> None:
         """Fail unless each byte may have been written (``cover.perhaps``)."""
-        place = self.place(number)
-        b = self.buffers[number]
-        low, high = place.span
-        run = Intervals.one(
-            low + place.begin, min(high, b.nbytes or high) + place.begin
-        )
-        missing = cover.perhaps.get(place.buffer, NOTHING).missing(run)
+        lies, b = self.location(number), self.buffers[number]
+        low, high = lies.span
+        run = Intervals.one(low + lies.begin, min(high, b.nbytes or high) + lies.begin)
+        missing = cover.perhaps.get(lies.buffer, NOTHING).missing(run)
         if missing is not None:
-            a, z = (x - place.begin for x in missing)
+            a, z = (x - lies.begin for x in missing)
             self.fail(f"bytes {a} to {z} of {b.label} are not written, and {why}")
 
     def note_written(self, number: int, cover: Coverage) -> None:
-        place = self.place(number)
-        low, high = place.span
-        cover.write(place.buffer, Intervals.one(low + place.begin, high + place.begin))
+        lies = self.location(number)
+        cover.write(lies.buffer, lies.bytes)
 
     # Calls.
 
@@ -257,7 +286,12 @@ class _Verifier:
         kernel = self.kernels[call.kernel]
         if len(call.arguments) != len(kernel.parameters):
             self.fail("its arguments are not those of the kernel", call)
-        self.scratch(call)
+        if call.scratch > self.plan.scratch:
+            self.fail(
+                f"it needs {call.scratch} bytes of scratch memory, and a thread has "
+                f"{self.plan.scratch}",
+                call,
+            )
         self.apart(call, cover)
         if isinstance(kernel, LibraryKernel):
             made = parts_of(kernel, call)
@@ -283,9 +317,9 @@ class _Verifier:
         groups: dict[int, list[tuple[int, int]]] = {}
         for k, argument in enumerate(call.arguments):
             if isinstance(argument, BufferArgument):
-                place = self.place(argument.buffer)
-                begin = place.begin + argument.offset
-                groups.setdefault(place.buffer, []).append((k, begin))
+                lies = self.location(argument.buffer)
+                begin = lies.begin + argument.offset
+                groups.setdefault(lies.buffer, []).append((k, begin))
         return [
             tuple((k, begin - group[0][1]) for k, begin in group)
             for group in groups.values()
@@ -295,33 +329,41 @@ class _Verifier:
     def library(self, call: KernelCall, cover: Coverage) -> None:
         """A library's call, of which the plan says what it reads and writes."""
         for number in call.reads:
-            place = self.place(number)
-            low, high = place.span
-            if high > low and place.buffer not in cover.perhaps:
+            lies = self.location(number)
+            if lies.bytes and lies.buffer not in cover.perhaps:
                 self.fail(
                     f"{self.buffers[number].label} is read, and not written", call
                 )
         for number in call.writes:
             self.note_written(number, cover)
 
-    def scratch(self, call: KernelCall) -> None:
-        if call.scratch > self.plan.scratch:
-            self.fail(
-                f"it needs {call.scratch} bytes of scratch memory, and a thread has "
-                f"{self.plan.scratch}",
-                call,
-            )
-
     def apart(self, call: KernelCall, cover: Coverage) -> None:
         """Check that what a call writes lies apart from its other arguments."""
         given = [a.buffer for a in call.arguments if isinstance(a, BufferArgument)]
-        touched = {self.place(n).buffer for n in (*call.reads, *call.writes, *given)}
+        used = {self.location(n).buffer for n in (*call.reads, *call.writes, *given)}
         for number in call.writes:
-            written = self.place(number).buffer
-            for other in touched - {written}:
+            written = self.location(number).buffer
+            for other in used - {written}:
                 if cover.overlap(written, other):
                     x, y = self.buffers[written].label, self.buffers[other].label
                     self.fail(f"{x}, which it writes, and {y} share memory", call)
+
+    def operand(self, call: KernelCall, k: int, parameter: Parameter) -> _Operand:
+        """Argument ``k`` of a call, which is an array."""
+        argument = call.arguments[k]
+        name = parameter.name
+        size = BY_SHORT_NAME[parameter.kind.removesuffix("*")].itemsize
+        if isinstance(argument, BufferArgument):
+            lies = self.location(argument.buffer)
+            begin = lies.begin + argument.offset
+            label = self.buffers[argument.buffer].label
+            where = lies.span, argument.offset, lies.buffer, begin
+            return _Operand(name, label, size, *where)
+        assert isinstance(argument, ScratchArgument)
+        offsets = [a.offset for a in call.arguments if isinstance(a, ScratchArgument)]
+        ends = [x for x in (*offsets, call.scratch) if x > argument.offset]
+        span = 0, min(ends, default=argument.offset) - argument.offset
+        return _Operand(name, "scratch memory", size, span, 0)
 
     def check(
         self,
@@ -330,160 +372,121 @@ class _Verifier:
         made: Footprint,
         cover: Coverage,
     ) -> None:
-        offsets = sorted(
-            a.offset for a in call.arguments if isinstance(a, ScratchArgument)
-        )
         writes: list[tuple[int, Intervals, bool]] = []
         stored: dict[int, Intervals] = {}
-        loads: list[tuple[str, int, Part, int, int]] = []
+        loads: list[tuple[_Operand, Part]] = []
         for k, parameter in enumerate(kernel.parameters):
-            argument = call.arguments[k]
-            if isinstance(argument, int):
+            if isinstance(call.arguments[k], int):
                 continue
-            name, size = parameter.name, _size(parameter.kind)
+            operand = self.operand(call, k, parameter)
             parts = [p[k] for p in (made.loads, made.stores, made.adds) if k in p]
-            if isinstance(argument, ScratchArgument):
-                ends = [x for x in (*offsets, call.scratch) if x > argument.offset]
-                limit = min(ends, default=argument.offset) - argument.offset
-                for part in parts:
-                    self.inside(part, name, "scratch memory", (0, limit), size, 0, call)
-                continue
-            place = self.place(argument.buffer)
-            label = self.buffers[argument.buffer].label
             for part in parts:
-                offset = argument.offset
-                self.inside(part, name, label, place.span, size, offset, call)
-                # Memory is aligned where the lowest element of it lies.
-                first, _ = self.place(place.buffer).span
-                start = place.begin - first + argument.offset
-                self.aligned(part, name, size, start, call)
-            begin = place.begin + argument.offset
-            read = (p[k] for p in (made.loads, made.adds) if k in p)
-            loads += [(name, place.buffer, part, size, begin) for part in read]
+                self.inside(part, operand, call)
+            buffer = operand.buffer
+            if buffer < 0:
+                continue
+            for part in parts:
+                self.aligned(part, operand, call)
+            loads += [(operand, p[k]) for p in (made.loads, made.adds) if k in p]
             if k in made.stores:
                 part = made.stores[k]
-                intervals = part.intervals.scaled(size, begin)
-                known = stored.get(place.buffer, NOTHING)
-                stored[place.buffer] = known.joined(_reached(part, size, begin))
-                writes.append((place.buffer, intervals, True))
+                possible = operand.possible(part)
+                stored[buffer] = stored.get(buffer, NOTHING).joined(possible)
+                writes.append((buffer, operand.known(part), True))
                 if not part.whole:
-                    writes.append((place.buffer, _reached(part, size, begin), False))
-        for name, buffer, part, size, begin in loads:
-            own = stored.get(buffer, NOTHING)
+                    writes.append((buffer, possible, False))
+        for operand, part in loads:
+            own = stored.get(operand.buffer, NOTHING)
             if own and isinstance(kernel, LibraryKernel):
-                read = part.intervals.scaled(size, begin)
-                self.read_and_written(name, buffer, read, writes, call)
-            self.written(name, buffer, part, own, size, begin, call, cover)
+                self.read_and_written(operand, operand.known(part), writes, call)
+            self.written(operand, part, own, call, cover)
         if made.partly:
             for number in call.writes:
-                place = self.place(number)
-                low, high = (x + place.begin for x in place.span)
-                writes.append((place.buffer, Intervals.one(low, high), False))
+                lies = self.location(number)
+                writes.append((lies.buffer, lies.bytes, False))
         for buffer, intervals, surely in writes:
             b = self.buffers[buffer]
-            if (
-                surely
-                and intervals
-                and b.kind == "input"
-                and b.index not in self.donated
-            ):
-                self.fail(f"it writes {self.buffers[buffer].label}", call)
+            is_given = b.kind == "input" and b.index not in self.donated
+            if surely and intervals and is_given:
+                self.fail(f"it writes {b.label}", call)
             cover.write(buffer, intervals, surely=surely)
 
     def read_and_written(
         self,
-        name: str,
-        buffer: int,
+        operand: _Operand,
         read: Intervals,
         writes: Sequence[tuple[int, Intervals, bool]],
         call: KernelCall,
     ) -> None:
         """Check that a product does not write over what it reads, but an addend."""
         for other, runs, _ in writes:
-            common = runs.common(read) if other == buffer else NOTHING
+            common = runs.common(read) if other == operand.buffer else NOTHING
             alike = common and not (runs.missing(read) or read.missing(runs))
-            if common and not (name == "added" and alike):
+            if common and not (operand.name == "added" and alike):
                 a, z = int(common.starts[0]), int(common.stops[0])
-                label = self.buffers[buffer].label
+                label = self.buffers[operand.buffer].label
                 self.fail(
-                    f"bytes {a} to {z} of {label}, read as {name}, it writes", call
+                    f"bytes {a} to {z} of {label}, read as {operand.name}, it writes",
+                    call,
                 )
 
-    def inside(
-        self,
-        part: Part,
-        name: str,
-        label: str,
-        span: Span,
-        size: int,
-        offset: int,
-        call: KernelCall,
-    ) -> None:
-        """Check that all elements of ``part`` lie in a buffer's ``span`` of bytes."""
-        first, last = -((offset - span[0]) // size), (span[1] - offset) // size - 1
+    def inside(self, part: Part, operand: _Operand, call: KernelCall) -> None:
+        """Check that all elements of ``part`` lie in the operand's buffer."""
+        (low, high), offset, size = operand.span, operand.offset, operand.size
+        first, last = -((offset - low) // size), (high - offset) // size - 1
         for reach in part.reaches:
             if first <= reach.low and reach.high <= last:
                 continue
             have = f"has {first} to {last}" if last >= first else "is empty"
             text = (
-                f"elements {reach.low} to {reach.high} of argument {name} are touched, "
-                f"and {label} {have} there ({span[1] - span[0]} bytes)"
+                f"elements {reach.low} to {reach.high} of argument {operand.name} are "
+                f"accessed, and {operand.label} {have} there ({high - low} bytes)"
             )
             if reach.exact:
                 self.fail(text, call, reach.line)
             self.unproved(text, call, reach.line)
 
-    def aligned(
-        self, part: Part, name: str, size: int, start: int, call: KernelCall
-    ) -> None:
-        """Check the vectors of an argument, ``start`` bytes into aligned memory."""
+    def aligned(self, part: Part, operand: _Operand, call: KernelCall) -> None:
+        """Check the vectors of an operand."""
+        # Memory is aligned where the lowest element of it lies.
+        start = operand.begin - self.location(operand.buffer).span[0]
         for reach in part.reaches:
             if reach.lanes == 1:
                 continue
-            nbytes = min(_VECTOR, reach.lanes * size)
-            if reach.residue is None or (reach.residue * size + start) % nbytes:
-                text = f"a vector of {reach.lanes} elements of {name} is not aligned"
-                if reach.exact and reach.residue is not None:
+            nbytes = min(_VECTOR, reach.lanes * operand.size)
+            residue = reach.residue
+            if residue is None or (residue * operand.size + start) % nbytes:
+                text = (
+                    f"a vector of {reach.lanes} elements of {operand.name} is not "
+                    "aligned"
+                )
+                if reach.exact and residue is not None:
                     self.fail(text, call, reach.line)
                 self.unproved(text, call, reach.line)
 
     def written(
         self,
-        name: str,
-        buffer: int,
+        operand: _Operand,
         part: Part,
         own: Intervals,
-        size: int,
-        begin: int,
         call: KernelCall,
         cover: Coverage,
     ) -> None:
         """Check that what is loaded was written, by earlier steps or this one."""
-        b = self.buffers[buffer]
-        intervals = part.intervals.scaled(size, begin)
+        buffer, name = operand.buffer, operand.name
+        label = self.buffers[buffer].label
+        known = operand.known(part)
         perhaps = cover.perhaps.get(buffer, NOTHING)
-        missing = perhaps.joined(own).missing(intervals) if intervals else None
+        missing = perhaps.joined(own).missing(known) if known else None
         if missing is not None:
             # What the call writes itself it may read.
-            line = part.reaches[0].line
             self.fail(
-                f"bytes {missing[0]} to {missing[1]} of {b.label} are read as {name}, "
+                f"bytes {missing[0]} to {missing[1]} of {label} are read as {name}, "
                 "and no step before has written them",
                 call,
-                line,
+                part.reaches[0].line,
             )
         surely = cover.surely.get(buffer, NOTHING).joined(own)
-        wanted = intervals if part.whole else _reached(part, size, begin)
+        wanted = known if part.whole else operand.possible(part)
         if surely.missing(wanted) is not None:
-            self.unproved(f"whether {b.label}, read as {name}, is written", call)
-
-
-def _reached(part: Part, size: int, begin: int) -> Intervals:
-    """The bytes from the first to the last element that ``part`` may touch."""
-    low = min(r.low for r in part.reaches)
-    high = max(r.high for r in part.reaches) + 1
-    return Intervals.one(low * size + begin, high * size + begin)
-
-
-def _size(kind: str) -> int:
-    return BY_SHORT_NAME[kind.removesuffix("*")].itemsize
+            self.unproved(f"whether {label}, read as {name}, is written", call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
@@ -16,181 +17,133 @@ from arrayfn.lowering.verify.numbers import (
     Memory,
     Number,
     State,
+    Truth,
     Value,
 )
 
 if TYPE_CHECKING:
     from arrayfn.lowering.verify.interpreter import Interpreter
 
-Action = Callable[["Interpreter", DeviceFunction, ast.Call, State], Value]
 
+@dataclass(frozen=True)
+class Call:
+    """A call of a device function in the state before it."""
 
-def _variable(name: str) -> Action:
-    def action(
-        interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
-    ) -> Value:
-        return state.variables[name]
+    interpreter: Interpreter
+    function: DeviceFunction
+    node: ast.Call
+    state: State
 
-    return action
+    def value(self, k: int) -> Value:
+        """Argument ``k``."""
+        return self.interpreter.evaluate(self.node.args[k], self.state)
 
+    def number(self, k: int) -> Number:
+        """Argument ``k``, an integer."""
+        return self.interpreter.number(self.node.args[k], self.state)
 
-def _dynamic_block_id(
-    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
-) -> Value:
-    # A permutation of the block indices: which one does not matter.
-    return state.variables[BLOCK]
+    def truth(self, k: int) -> Truth:
+        """Argument ``k``, a condition."""
+        return self.interpreter.truth(self.node.args[k], self.state)
 
+    def record(self, text: str) -> None:
+        """Record an access, say ``"0 load 4 aligned"``.
 
-def _division(*, quotient: bool) -> Action:
-    def action(
-        interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
-    ) -> Value:
-        x, y = (interpreter.number(a, state) for a in node.args)
-        return divided(x, y, state, quotient=quotient)
-
-    return action
-
-
-def _own(
-    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
-) -> Value:
-    size = interpreter.number(node.args[-1], state)
-    return Memory(f"{word.name} of line {node.lineno}", word.dtype, Number(0), size)
-
-
-def _mbarriers(
-    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
-) -> Value:
-    return Data()
-
-
-def _touches(
-    interpreter: Interpreter, node: ast.Call, state: State, *where: str
-) -> None:
-    """Note accesses: each ``where`` says which argument, load or store, and how wide.
-
-    As in ``"0 load 4"``; with a fourth word the place is to be aligned.
-    """
-    for text in where:
-        number, kind, width, *aligned = text.split()
-        memory = interpreter.evaluate(node.args[int(number)], state)
-        at = interpreter.number(node.args[int(number) + 1], state)
+        It says which argument is the array (the next one is the index), the kind, how
+        many elements, and whether the first element is to be aligned to them.
+        """
+        k, kind, width, *aligned = text.split()
         assert kind in ("load", "store", "add")
-        interpreter.touch(
-            memory,
-            at,
+        self.interpreter.record(
+            self.value(int(k)),
+            self.number(int(k) + 1),
             kind,  # type: ignore[arg-type]
-            state,
-            node.lineno,
+            self.state,
+            self.node.lineno,
             int(width),
             aligned=bool(aligned),
         )
 
 
-def _vector(*where: str) -> Action:
-    def action(
-        interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
-    ) -> Value:
-        n = word.lanes
-        places = (w.replace("nn", str(n * n)).replace("n", str(n)) for w in where)
-        _touches(interpreter, node, state, *places)
+Effect = Callable[[Call], Value]
+
+
+def _accesses(*texts: str) -> Effect:
+    """Record accesses of as many elements as the function's name says: ``n``."""
+
+    def effect(c: Call) -> Value:
+        n = c.function.lanes
+        for text in texts:
+            c.record(text.replace("nn", str(n * n)).replace("n", str(n)))
         return Data()
 
-    return action
+    return effect
 
 
-def _copy(
-    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
-) -> Value:
+def _array_of_block_or_thread(c: Call) -> Value:
+    name = f"{c.function.name} of line {c.node.lineno}"
+    return Memory(name, c.function.dtype, Number(0), c.number(-1))
+
+
+def _cp_async(c: Call) -> Value:
     """A copy into shared memory, if its last argument holds."""
-    _touches(interpreter, node, state, f"2 store {word.lanes}")
-    yes, _ = state.parted(interpreter.truth(node.args[4], state))
+    c.record(f"2 store {c.function.lanes}")
+    yes, _ = c.state.parted(c.truth(4))
     for part in yes:
-        _touches(interpreter, node, part, f"0 load {word.lanes} aligned")
+        replace(c, state=part).record(f"0 load {c.function.lanes} aligned")
     return Data()
 
 
-def _bulk_copy(
-    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
-) -> Value:
-    """``bulk_copy(array, at, shared, place, count, mbarriers, k)``."""
-    source, target = (
-        (
-            interpreter.evaluate(node.args[k], state),
-            interpreter.number(node.args[k + 1], state),
-        )
-        for k in (0, 2)
-    )
-    count = interpreter.number(node.args[4], state)
-    interpreter.move(source, target, count, node.lineno, state)
+def _bulk_copy(c: Call) -> Value:
+    """``bulk_copy(array, at, shared, shared_at, count, mbarriers, k)``."""
+    source, target = ((c.value(k), c.number(k + 1)) for k in (0, 2))
+    c.interpreter.move(source, target, c.number(4), c.node.lineno, c.state)
     return Data()
 
 
-def _subarray(
-    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
-) -> Value:
-    memory = interpreter.evaluate(node.args[0], state)
-    at = interpreter.number(node.args[1], state)
+def _subarray(c: Call) -> Value:
+    memory = c.value(0)
     if not isinstance(memory, Memory):
         return Data()
-    return Memory(memory.name, memory.kind, memory.start.plus(at), memory.size)
+    return replace(memory, start=memory.start.plus(c.number(1)))
 
 
-def _barrier(
-    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
-) -> Value:
-    interpreter.meet(node.lineno, state)
+def _barrier(c: Call) -> Value:
+    c.interpreter.meet(c.node.lineno, c.state)
     return Data()
 
 
-def _next_work_item(
-    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
-) -> Value:
-    return state.unknown(0, FAR)
-
-
-def _opaque(
-    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
-) -> Value:
-    return interpreter.evaluate(node.args[0], state)
-
-
-def _same_range(
-    interpreter: Interpreter, word: DeviceFunction, node: ast.Call, state: State
-) -> Value:
-    """Another lane's value."""
-    value = interpreter.evaluate(node.args[0], state)
+def _shuffle(c: Call) -> Value:
+    """Another lane's value: within the same bounds."""
+    value = c.value(0)
     if isinstance(value, Number):
-        return state.unknown(*state.extremes(value))
+        return c.state.unknown(*c.state.extremes(value))
     return value
 
 
-EFFECTS: Final[dict[str, Action]] = {
-    "block_index": _variable(BLOCK),
-    "thread_index": _variable(THREAD),
-    "quotient": _division(quotient=True),
-    "remainder": _division(quotient=False),
-    "shared": _own,
-    "registers": _own,
-    "dynamic_shared": _own,
-    "mbarriers": _mbarriers,
-    "load": _vector("0 load n aligned", "2 store n"),
-    "store": _vector("0 store n aligned", "2 load n"),
-    "widen": _vector("0 load n", "2 store n"),
-    "transpose": _vector("0 load nn", "0 store nn"),
-    "max": _vector("0 load n"),
-    "min": _vector("0 load n"),
-    "atomic_add": _vector("0 add 1"),
-    "cp_async": _copy,
+EFFECTS: Final[dict[str, Effect]] = {
+    "block_index": lambda c: c.state.variables[BLOCK],
+    "thread_index": lambda c: c.state.variables[THREAD],
+    # A permutation of the block indices: which one does not matter.
+    "dynamic_block_id": lambda c: c.state.variables[BLOCK],
+    "quotient": lambda c: divided(c.number(0), c.number(1), c.state, quotient=True),
+    "remainder": lambda c: divided(c.number(0), c.number(1), c.state, quotient=False),
+    **dict.fromkeys(
+        ("shared", "registers", "dynamic_shared"), _array_of_block_or_thread
+    ),
+    "mbarriers": lambda c: Data(),
+    "load": _accesses("0 load n aligned", "2 store n"),
+    "store": _accesses("0 store n aligned", "2 load n"),
+    "widen": _accesses("0 load n", "2 store n"),
+    "transpose": _accesses("0 load nn", "0 store nn"),
+    **dict.fromkeys(("max", "min"), _accesses("0 load n")),
+    "atomic_add": _accesses("0 add 1"),
+    "cp_async": _cp_async,
     "bulk_copy": _bulk_copy,
     "subarray": _subarray,
-    "barrier": _barrier,
-    "grid_barrier": _barrier,
-    "dynamic_block_id": _dynamic_block_id,
-    "next_work_item": _next_work_item,
-    "opaque": _opaque,
-    "shuffle_xor": _same_range,
-    "shuffle_up": _same_range,
-    "shuffle_from": _same_range,
+    **dict.fromkeys(("barrier", "grid_barrier"), _barrier),
+    "next_work_item": lambda c: c.state.unknown(0, FAR),
+    "opaque": lambda c: c.value(0),
+    **dict.fromkeys(("shuffle_xor", "shuffle_up", "shuffle_from"), _shuffle),
 }
-"""What a device function does, by its kind. Others access no global memory."""
+"""The effect of a device function, by its kind. Others access no global memory."""

@@ -31,7 +31,7 @@ from arrayfn.backends.cuda.runner import (
 )
 from arrayfn.backends.native.structures import Array, Struct, u32
 
-MOST_STEPS: Final = 64  # that are compared with each other
+MAX_STEPS: Final = 64  # that are compared with each other
 SET_DEPENDENCIES: Final = 1  # CU_STREAM_SET_CAPTURE_DEPENDENCIES
 KERNEL_NODE: Final = 0  # CUgraphNodeType
 MEMSET_NODE: Final = 2
@@ -129,7 +129,7 @@ class ConcurrentCapture:
 
     def add(self, accesses: Sequence[Access], enqueue: Callable[[], None]) -> None:
         """Capture a step, which ``enqueue`` enqueues, with these memory accesses."""
-        if len(self._hazards) == MOST_STEPS:
+        if len(self._hazards) == MAX_STEPS:
             self.join()
             self.restart()
         found = self._hazards.add(accesses)
@@ -197,10 +197,14 @@ class MemsetNodeParams(Struct):
 
 
 class CapturedGraph:
-    """A graph that was captured, and its executable graph, which ``launch`` makes."""
+    """A graph that was captured, and its executable graph, which ``launch`` makes.
 
-    def __init__(self, handle: int) -> None:
+    ``code`` are the kernels of its nodes, loaded until it is destroyed.
+    """
+
+    def __init__(self, handle: int, code: object) -> None:
         self._gpu = device()
+        self._code = code
         self.handle = handle
         self._executable = 0
 
@@ -227,16 +231,16 @@ class CapturedGraph:
         return [*steps, runner.GraphLaunch(StepKind.GRAPH, graph)]
 
 
-def record(plan: Plan, enqueue: Callable[[int], None], most_launches: int) -> Plan:
+def record(plan: Plan, enqueue: Callable[[int], None], max_launches: int) -> Plan:
     """A variant of ``plan`` that launches what ``enqueue`` puts into a stream.
 
     Between two graphs the GPU idles for 1 to 2 us (H200), between two kernels of a
-    stream it does not. So up to ``most_launches`` kernels and fills with zeros, each
+    stream it does not. So up to ``max_launches`` kernels and fills with zeros, each
     dependent on the one before, are launched one by one; all else as a graph.
     """
-    graph = CapturedGraph(device().record(enqueue))
+    graph = CapturedGraph(device().record(enqueue), plan.code)
     launches = _RecordedLaunches()
-    nodes = _chain(graph.handle, most_launches)
+    nodes = _chain(graph.handle, max_launches)
     if nodes and all(map(launches.add, nodes)):
         return plan.of(launches.steps, (), (graph, launches))
     return plan.of(graph.launch(), (), graph)

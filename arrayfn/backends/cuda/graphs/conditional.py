@@ -22,7 +22,7 @@ from arrayfn.backends.cuda.graphs.capture import (
     capture_info,
     set_dependencies,
 )
-from arrayfn.backends.cuda.modules import load
+from arrayfn.backends.cuda.modules import LoadedKernel, load
 
 Enqueue = Callable[[int], None]
 """Enqueues work on the stream that it is given."""
@@ -187,7 +187,7 @@ class ConditionalNodes:
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
         self._library = gpu.library
-        self._kernels: dict[str, int] = {}
+        self._kernels: dict[str, LoadedKernel] = {}
         self._streams: list[ctypes.c_void_p] = []
         self._depth = 0
 
@@ -293,7 +293,7 @@ class ConditionalNodes:
         pointers = map(ctypes.addressof, arguments)
         parameters = (ctypes.c_void_p * len(arguments))(*pointers)
         status = self._library.cuLaunchKernel(
-            ctypes.c_void_p(self._kernels[text]),
+            ctypes.c_void_p(self._kernels[text].function),
             *(blocks, 1, 1, threads, 1, 1, 0),
             ctypes.c_void_p(stream),
             parameters,

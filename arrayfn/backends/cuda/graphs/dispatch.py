@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from arrayfn.backends.cuda.call_entry import ALWAYS, CallEntry
 from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.encoded_plan import EncodedPlan
 from arrayfn.backends.cuda.graphs.capture import (
     CapturedGraph,
     ConcurrentCapture,
@@ -34,7 +35,6 @@ from arrayfn.backends.cuda.graphs.capture import (
 from arrayfn.backends.cuda.graphs.conditional import conditional_nodes
 from arrayfn.backends.cuda.graphs.staging import Staging, staged_buffers
 from arrayfn.backends.cuda.graphs.walk import CapturingWalk, Walk
-from arrayfn.backends.cuda.image import Image
 from arrayfn.backends.cuda.plan_nodes import (
     Access,
     BranchNode,
@@ -53,17 +53,17 @@ from arrayfn.lowering.compiled import CompiledProgram
 
 # Of a segment, in launches.
 _GRAPH_LAUNCHES: Final = 4  # which Python enqueues in the time that a graph takes
-_MOST_LAUNCHES: Final = 1 << 14  # of a graph
+_MAX_LAUNCHES: Final = 1 << 14  # of a graph
 _LONG: Final = 64  # beside which the copies of staging cost nothing
 _SHORT: Final = 4  # fewer take no longer than the copies of staging and a graph
 _FEW: Final = 4  # long kernels that are launched one by one
-_MOST_UPDATED: Final = 32  # kernel nodes whose parameters are updated
+_MAX_UPDATED: Final = 32  # kernel nodes whose parameters are updated
 
-_MOST_GRAPHS: Final = 64  # of a segment
-_MOST_SEEN: Final = 256  # sets of addresses without a graph
+_MAX_GRAPHS: Final = 64  # of a segment
+_MAX_SEEN: Final = 256  # sets of addresses without a graph
 _BETWEEN_CAPTURES: Final = 16  # runs: a capture takes about as long as so many
 _LAUNCHES_A_RUN: Final = 64  # each so many delay the capture by a run
-_MOST_CALLS: Final = 1 << 10  # of the native entry before it asks again
+_MAX_CALLS: Final = 1 << 10  # of the native entry before it asks again
 
 _ALL_MEMORY: Final[Access] = (0, 1 << 63, True)
 
@@ -82,15 +82,15 @@ class Dispatch:
         addresses: Any,
     ) -> None:
         plan = compiled.plan
-        image = Image(compiled, len(plan.buffers))
-        cut = segments(image.nodes)
+        encoded = EncodedPlan(compiled, len(plan.buffers))
+        cut = segments(encoded.nodes)
         self.is_single = len(cut) == 1
         staging = None
         if self.is_single and cut[0].by_graph:
             given = compiled.input_types, inputs, outputs, plan.buffers, plan.arena
             staged = staged_buffers(*given)
             staging = Staging(*staged, plan.arena) if staged else None
-        self._segments = [SegmentDispatch(image, addresses, s, staging) for s in cut]
+        self._segments = [SegmentDispatch(encoded, addresses, s, staging) for s in cut]
 
     def attach(self, entry: CallEntry) -> None:
         """Keep ``entry``, of a plan that ``is_single``, informed of what it may run."""
@@ -129,7 +129,7 @@ def segments(nodes: Sequence[Node]) -> list[Segment]:
         count = launches(part)
         few = count < _GRAPH_LAUNCHES and not calls_host(part)
         worth = at_once or not few or len(groups) == 1
-        by_graph = capturable and worth and count <= _MOST_LAUNCHES
+        by_graph = capturable and worth and count <= _MAX_LAUNCHES
         if made and not by_graph and not made[-1].by_graph:
             made[-1] = Segment((*made[-1].nodes, *part), by_graph=False)
         else:
@@ -142,40 +142,46 @@ class SegmentDispatch:
     """Decides how a segment runs, and runs it."""
 
     def __init__(
-        self, image: Image, addresses: Any, segment: Segment, staging: Staging | None
+        self,
+        encoded: EncodedPlan,
+        addresses: Any,
+        segment: Segment,
+        staging: Staging | None,
     ) -> None:
         """``staging`` is given if the segment is the whole plan and small enough."""
-        self._image = image
+        self._encoded = encoded
         self._nodes = segment.nodes
         self._patience = segment.patience
-        self._walk = Walk(image, addresses)
+        self._walk = Walk(encoded, addresses)
         self._entry: CallEntry | None = None
         self._runs = 0
         self._calls = 0  # of the entry before it asks again
         # What serves all addresses: direct launches, until there is a graph.
-        self._plan = image.plan if image.is_native else None
+        self._plan = encoded.plan if encoded.is_native else None
         self._make_graph: Callable[[], Plan] | None = None
         self._cache: GraphCache | None = None
 
-        duration = _long_kernels(image, segment)
-        if not segment.by_graph or (image.is_native and duration):
+        duration = _long_kernels(encoded, segment)
+        if not segment.by_graph or (encoded.is_native and duration):
             return  # direct launches
 
-        kernels = image.kernels(segment.nodes)
-        if kernels is not None and len(kernels) <= _MOST_UPDATED:
-            self._make_graph = partial(updated_graph, image, segment.nodes, addresses)
+        kernels = encoded.kernels(segment.nodes)
+        if kernels is not None and len(kernels) <= _MAX_UPDATED:
+            self._make_graph = partial(updated_graph, encoded, segment.nodes, addresses)
             return
 
-        capture = partial(_capture, image, segment.nodes)
+        capture = partial(_capture, encoded, segment.nodes)
         count = launches(segment.nodes)
         is_long = not segment.patience or count >= _LONG
         if staging is not None and (is_long or count >= _SHORT):
-            self._make_graph = partial(staging.capture, addresses, image.plan, capture)
+            self._make_graph = partial(
+                staging.capture, addresses, encoded.plan, capture
+            )
             if is_long:
                 return
 
         enqueue = partial(capture, addresses)
-        make = partial(record, image.plan, enqueue, most_launches=duration)
+        make = partial(record, encoded.plan, enqueue, max_launches=duration)
         self._cache = GraphCache(make, segment.patience)
 
     def attach(self, entry: CallEntry) -> None:
@@ -193,7 +199,7 @@ class SegmentDispatch:
                 self._plan, self._make_graph = self._make_graph(), None
             plan = self._plan
         if plan is not None:
-            self._image.run(plan, self._walk.addresses)
+            self._encoded.run(plan, self._walk.addresses)
         else:
             self._walk.run(self._nodes, device().stream)
         if self._entry is not None and self._plan is not None:
@@ -206,7 +212,7 @@ class SegmentDispatch:
         none repeat, looking for them costs little.
         """
         stays = self._make_graph is None and self._cache is None
-        self._calls = min(self._calls + 1, _MOST_CALLS)
+        self._calls = min(self._calls + 1, _MAX_CALLS)
         entry.run(plan, ALWAYS if stays else self._calls)
 
     def _publish(self, plans: dict[bytes, Plan]) -> None:
@@ -215,12 +221,14 @@ class SegmentDispatch:
         self._entry.publish(plans)
 
 
-def _capture(image: Image, nodes: Sequence[Node], addresses: Any, stream: int) -> None:
+def _capture(
+    encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any, stream: int
+) -> None:
     """Enqueue ``nodes`` on a stream that is being captured."""
-    CapturingWalk(image, addresses, conditional_nodes()).run(nodes, stream)
+    CapturingWalk(encoded, addresses, conditional_nodes()).run(nodes, stream)
 
 
-def _long_kernels(image: Image, segment: Segment) -> int:
+def _long_kernels(encoded: EncodedPlan, segment: Segment) -> int:
     """The duration of a segment of a few long kernels, in launches; 0 for all others.
 
     As many launches as that take no longer than the kernels, which hide them.
@@ -228,19 +236,19 @@ def _long_kernels(image: Image, segment: Segment) -> int:
     if launches(segment.nodes) > _FEW:
         return 0
     times = [
-        0 if isinstance(step, (LoopNode, BranchNode)) else image.lasts(step)
+        0 if isinstance(step, (LoopNode, BranchNode)) else encoded.lasts(step)
         for step in one_by_one(segment.nodes)
     ]
     return sum(times) if all(times) else 0
 
 
-def updated_graph(image: Image, nodes: Sequence[Node], addresses: Any) -> Plan:
+def updated_graph(encoded: EncodedPlan, nodes: Sequence[Node], addresses: Any) -> Plan:
     """A plan that updates the kernel nodes of a graph of ``nodes``, and launches it.
 
     ``nodes`` are ordinary kernels. Which buffers overlap each other is taken from
     ``addresses``.
     """
-    rows = image.kernels(nodes)
+    rows = encoded.kernels(nodes)
     assert rows is not None
     graph_nodes: list[int] = []
 
@@ -249,16 +257,16 @@ def updated_graph(image: Image, nodes: Sequence[Node], addresses: Any) -> Plan:
         for step in one_by_one(nodes):
             assert isinstance(step, NativeRun)
             accesses: Sequence[Access] = (_ALL_MEMORY,)
-            if image.is_small(step):
-                accesses = image.accesses(step, addresses)
-            steps.add(accesses, partial(image.launch, step, addresses, stream))
+            if encoded.is_small(step):
+                accesses = encoded.accesses(step, addresses)
+            steps.add(accesses, partial(encoded.launch, step, addresses, stream))
             graph_nodes.extend(capture_info(stream)[1])
         steps.join()
 
-    graph = CapturedGraph(device().record(enqueue))
+    graph = CapturedGraph(device().record(enqueue), encoded.plan.code)
     kernels = [KernelNodeParams.of(row) for row in rows]
     updates = list(zip(graph_nodes, kernels, strict=True))
-    return image.plan.of(graph.launch(updates), kept=(graph, kernels))
+    return encoded.plan.of(graph.launch(updates), kept=(graph, kernels))
 
 
 class GraphCache:
@@ -286,11 +294,11 @@ class GraphCache:
             return plan
         seen = self._seen.get(addresses, 0)
         if seen < self._patience:
-            if len(self._seen) >= _MOST_SEEN:
+            if len(self._seen) >= _MAX_SEEN:
                 self._seen.clear()
             self._seen[addresses] = seen + 1
             return None
-        if len(self._plans) >= _MOST_GRAPHS:
+        if len(self._plans) >= _MAX_GRAPHS:
             if self._patience and self._runs < _BETWEEN_CAPTURES:
                 return None
             # Its memory is freed before more is asked for.

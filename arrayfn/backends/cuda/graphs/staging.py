@@ -18,18 +18,18 @@ import numpy as np
 from arrayfn.backends.cuda import runner
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.graphs.capture import CapturedGraph, KernelNodeParams
-from arrayfn.backends.cuda.modules import load
+from arrayfn.backends.cuda.modules import LoadedKernel, load
 from arrayfn.backends.cuda.runner import Plan, StepKind
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.plan import BufferAllocation
 
-_MOST_BYTES: Final = 16 << 20  # of arguments and results
-_MOST_TEMPORARY: Final = 32 << 20
-_MOST_BUFFERS: Final = 64
+_MAX_BYTES: Final = 16 << 20  # of arguments and results
+_MAX_TEMPORARY: Final = 32 << 20
+_MAX_BUFFERS: Final = 64
 _THREADS: Final = 256
 _UNIT: Final = 16  # bytes that a thread copies per iteration
 _BLOCK_BYTES: Final = 4 * _UNIT * _THREADS
-_MOST_BLOCKS: Final = 264  # per buffer
+_MAX_BLOCKS: Final = 264  # per buffer
 
 # `parts` is a table of target, source and number of bytes; `each` blocks copy one row.
 _COPY: Final = """
@@ -121,9 +121,9 @@ def staged_buffers(
         results.append(StagedBuffer(number, buffers[number].nbytes, root))
     nbytes = sum(staged.nbytes for staged in (*arguments, *results))
     fits = (
-        nbytes <= _MOST_BYTES
-        and arena <= _MOST_TEMPORARY
-        and max(len(arguments), len(results)) <= _MOST_BUFFERS
+        nbytes <= _MAX_BYTES
+        and arena <= _MAX_TEMPORARY
+        and max(len(arguments), len(results)) <= _MAX_BUFFERS
         and all(type.span()[0] == 0 for type in types)
     )
     return (arguments, results) if fits else None
@@ -163,7 +163,7 @@ class Staging:
             enqueue(staged, stream)
             nodes.append(copy_out.capture(stream))
 
-        graph = CapturedGraph(device().record(enqueue_all))
+        graph = CapturedGraph(device().record(enqueue_all), plan.code)
         self._kept += [graph, copy_in, copy_out]
         updates = list(zip(nodes, (copy_in, copy_out), strict=True))
         return plan.of(graph.launch(updates), slots, self)
@@ -200,15 +200,15 @@ class Staging:
             row[here] = staged[b.buffer]
             slots.append((row[there:].ctypes.data, b.buffer, 0))
         most = max((b.nbytes for b in buffers), default=0)
-        each = np.array([min(_MOST_BLOCKS, max(1, most // _BLOCK_BYTES))], np.int32)
+        each = np.array([min(_MAX_BLOCKS, max(1, most // _BLOCK_BYTES))], np.int32)
         parameters = np.array([table.ctypes.data, each.ctypes.data], np.int64)
         self._kept += [table, each, parameters]
         blocks = len(table) * int(each[0])
-        kernel = _kernel(len(table))
+        kernel = _kernel(len(table)).function
         shape = blocks, _THREADS, parameters.ctypes.data
         return KernelNodeParams.of(runner.Kernel(StepKind.KERNEL, kernel, *shape))
 
 
 @cache
-def _kernel(buffers: int) -> int:
+def _kernel(buffers: int) -> LoadedKernel:
     return load(copy_parts_ptx(buffers).encode() + b"\0", "copy_parts")

@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any, Final
 
 from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.encoded_plan import EncodedPlan
 from arrayfn.backends.cuda.graphs.capture import ConcurrentCapture
 from arrayfn.backends.cuda.graphs.conditional import (
     ConditionalNodes,
     Scalar,
     StridedAddress,
 )
-from arrayfn.backends.cuda.image import Image
 from arrayfn.backends.cuda.plan_nodes import (
     BranchNode,
     HostCall,
@@ -37,10 +37,10 @@ _SCALAR_BYTES: Final = {"u8": 1, "i32": 4}
 
 
 class Walk:
-    """Enqueues nodes of ``image`` on the buffers at ``addresses``."""
+    """Enqueues nodes of ``encoded`` on the buffers at ``addresses``."""
 
-    def __init__(self, image: Image, addresses: Any) -> None:
-        self.image = image
+    def __init__(self, encoded: EncodedPlan, addresses: Any) -> None:
+        self.encoded = encoded
         self.addresses = addresses
 
     def run(self, nodes: Sequence[Node], stream: int) -> None:
@@ -48,7 +48,7 @@ class Walk:
         addresses = self.addresses
         for node in nodes:
             if isinstance(node, NativeRun):
-                self.image.launch(node, addresses, stream)
+                self.encoded.launch(node, addresses, stream)
             elif isinstance(node, HostCall):
                 pointers = (addresses[b] + offset for b, offset in node.arguments)
                 node.enqueue(stream, *pointers)
@@ -61,13 +61,13 @@ class Walk:
 
     def address(self, buffer: int) -> int:
         """The address of a buffer."""
-        return self.image.place(buffer, self.addresses)
+        return self.encoded.address(buffer, self.addresses)
 
     def copy(self, target: int, source: int, stream: int) -> None:
         """Copy the value at the address ``source`` to the buffer ``target``."""
         address = self.address(target)
         if address != source:
-            self.image.copy(target, address, source, stream)
+            self.encoded.copy(target, address, source, stream)
 
     def counted_loop(self, node: LoopNode, stream: int) -> None:
         """A loop with a trip count."""
@@ -154,8 +154,10 @@ class _Condition:
 class CapturingWalk(Walk):
     """Enqueues nodes on a stream that is being captured."""
 
-    def __init__(self, image: Image, addresses: Any, graph: ConditionalNodes) -> None:
-        super().__init__(image, addresses)
+    def __init__(
+        self, encoded: EncodedPlan, addresses: Any, graph: ConditionalNodes
+    ) -> None:
+        super().__init__(encoded, addresses)
         self.graph = graph
 
     def run(
@@ -168,8 +170,8 @@ class CapturingWalk(Walk):
         steps = self.graph.concurrent(stream)
         for node in one_by_one(nodes):
             is_step = isinstance(node, (NativeRun, HostCall))
-            if is_step and self.image.is_small(node):
-                accesses = self.image.accesses(node, self.addresses)
+            if is_step and self.encoded.is_small(node):
+                accesses = self.encoded.accesses(node, self.addresses)
                 steps.add(accesses, partial(super().run, (node,), stream))
             elif isinstance(node, BranchNode):
                 self._switch(node, stream, steps)
@@ -215,11 +217,11 @@ class CapturingWalk(Walk):
         seconds = [self.address(c.second) for c in loop.carries]
         for c in loop.carries:
             self.copy(c.second, self.address(c.initial), stream)
-        counter = self.image.own(node, 0, _COUNTER_BYTES)
+        counter = self.encoded.own(node, 0, _COUNTER_BYTES)
         windows = [
-            _Window(self.image.own(node, 1 + k, size), origin, s.stride, length, size)
+            _Window(self.encoded.own(node, 1 + k, size), origin, s.stride, length, size)
             for k, (s, origin) in enumerate(zip(loop.slices, origins, strict=True))
-            for size in [(length - 1) * abs(s.stride) + self.image.nbytes(s.buffer)]
+            for size in [(length - 1) * abs(s.stride) + self.encoded.nbytes(s.buffer)]
         ]
 
         def body(inner: int) -> None:

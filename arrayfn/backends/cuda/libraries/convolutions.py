@@ -23,7 +23,7 @@ from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.errors import BackendError, OutOfMemoryError
 
-MOST_WORKSPACE: Final = 512 << 20
+MAX_WORKSPACE: Final = 512 << 20
 PROPOSALS: Final = 24
 _NAMES: Final = {"f16": "HALF", "bf16": "BFLOAT16", "f32": "FLOAT", "f64": "DOUBLE"}
 _INACCURATE: Final = (
@@ -107,7 +107,7 @@ class _Convolution:
         graph.create_execution_plans([modes.A, modes.FALLBACK])
         graph.deselect_numeric_notes(left_out)
         graph.deselect_behavior_notes([library.behavior_note.RUNTIME_COMPILATION])
-        graph.deselect_workspace_greater_than(MOST_WORKSPACE)
+        graph.deselect_workspace_greater_than(MAX_WORKSPACE)
         graph.check_support()
 
     def _chosen(self, provider: str, p: Mapping[str, int]) -> tuple[int, Workspace]:
@@ -115,7 +115,7 @@ class _Convolution:
         gpu, version = device(), cudnn.library().backend_version()
         key = content_key(
             f"cuDNN {version} {gpu.name} {provider}",
-            f"{sorted(p.items())} {MOST_WORKSPACE} {PROPOSALS}",
+            f"{sorted(p.items())} {MAX_WORKSPACE} {PROPOSALS}",
         )
         name = object_cache().get_or_compile(key, self._fastest).decode()
         for index in range(self.graph.get_execution_plan_count()):
@@ -147,11 +147,11 @@ class _Convolution:
         name: str = self.graph.get_plan_name_at_index(found[best])
         return name.encode()
 
-    def _way(self, index: int, places: Sequence[int]) -> timing.Way:
+    def _way(self, index: int, addresses: Sequence[int]) -> timing.Way:
         space = self._space(index)
 
         def way(stream: int) -> int:
-            self._run(stream, places, index, space)
+            self._run(stream, addresses, index, space)
             return 0
 
         return way
@@ -178,17 +178,17 @@ class _Convolution:
         return workspace(nbytes)
 
     def _run(
-        self, stream: int, places: Sequence[int], index: int, space: Workspace
+        self, stream: int, addresses: Sequence[int], index: int, space: Workspace
     ) -> None:
         handle = cudnn.on_stream(stream)
-        given: dict[Any, int] = dict(zip(self.tensors, places, strict=True))
+        given: dict[Any, int] = dict(zip(self.tensors, addresses, strict=True))
         self.graph.execute_plan_at_index(given, space.pointer, index, handle=handle)
 
     def enqueue(self) -> Callable[..., None]:
         """What enqueues it, given the arrays in the order of ``names``."""
 
-        def enqueue(stream: int, *places: int) -> None:
-            self._run(stream, places, self.index, self.workspace)
+        def enqueue(stream: int, *addresses: int) -> None:
+            self._run(stream, addresses, self.index, self.workspace)
 
         return enqueue
 

@@ -4,162 +4,152 @@ from __future__ import annotations
 
 import ctypes
 from collections import OrderedDict
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
 
 from arrayfn.backends.cuda.driver import device
-from arrayfn.backends.cuda.libraries.shared import open_library
-from arrayfn.dtypes import BY_SHORT_NAME, real_of
+from arrayfn.backends.cuda.libraries.shared import Library
+from arrayfn.backends.cuda.libraries.workspaces import Workspace
+from arrayfn.dtypes import BY_SHORT_NAME, complex_of, real_of
 from arrayfn.errors import BackendError
 from arrayfn.lowering.cuda.solvers.factorizations import BATCHED
 
 LETTERS: Final = {"f32": "S", "f64": "D", "c64": "C", "c128": "Z"}
-TYPES: Final = {"f32": 0, "f64": 1, "c64": 4, "c128": 5}
+TYPES: Final = {
+    np.dtype(t): k for t, k in (("f4", 0), ("f8", 1), ("c8", 4), ("c16", 5))
+}
 """cudaDataType of a dtype."""
 NONE: Final = ctypes.c_void_p()
 _TABLES: Final = 8
 
-
-@cache
-def cusolver() -> Any:
-    """cuSOLVER, opened once."""
-    return open_library("cusolver", "a factorization", "nvidia-cusolver")
-
-
-@cache
-def cublas() -> Any:
-    """cuBLAS, opened once."""
-    return open_library("cublas", "a triangular system", "nvidia-cublas")
+SOLVER: Final = Library(
+    *("cuSOLVER", "cusolver", "a factorization"),
+    *("cusolverDnCreate", "cusolverDnSetStream"),
+)
+BLAS: Final = Library(
+    *("cuBLAS", "cublas", "a triangular system"),
+    *("cublasCreate_v2", "cublasSetStream_v2"),
+)
 
 
-def check(library: str, status: int) -> None:
-    """Raise BackendError unless ``status`` is success."""
-    if status:
-        raise BackendError(f"{library} says: error {status}")
-
-
-def _made(library: Any, name: str, create: str) -> ctypes.c_void_p:
-    device().enter()
-    handle = ctypes.c_void_p()
-    check(name, getattr(library, create)(ctypes.byref(handle)))
-    return handle
-
-
-@cache
-def solver_handle() -> ctypes.c_void_p:
-    """cuSOLVER's handle."""
-    return _made(cusolver(), "cuSOLVER", "cusolverDnCreate")
-
-
-@cache
 def solver_params() -> ctypes.c_void_p:
-    """The parameters of cuSOLVER's functions of all dtypes: as they are."""
-    return _made(cusolver(), "cuSOLVER", "cusolverDnCreateParams")
+    """The parameters of cuSOLVER's functions for all dtypes: the defaults."""
+    return SOLVER.made("cusolverDnCreateParams")
 
 
-@cache
 def jacobi_params(name: str) -> ctypes.c_void_p:
-    """The parameters of Jacobi's method, Gesvdj or Syevj: as they are."""
-    return _made(cusolver(), "cuSOLVER", f"cusolverDnCreate{name}Info")
-
-
-@cache
-def blas_handle() -> ctypes.c_void_p:
-    """cuBLAS's handle."""
-    return _made(cublas(), "cuBLAS", "cublasCreate_v2")
-
-
-def solver(stream: int) -> ctypes.c_void_p:
-    """cuSOLVER's handle, which enqueues on ``stream``."""
-    device().enter()
-    handle = solver_handle()
-    check("cuSOLVER", cusolver().cusolverDnSetStream(handle, ctypes.c_void_p(stream)))
-    return handle
-
-
-def blas(stream: int) -> ctypes.c_void_p:
-    """cuBLAS's handle, which enqueues on ``stream``."""
-    device().enter()
-    handle = blas_handle()
-    check("cuBLAS", cublas().cublasSetStream_v2(handle, ctypes.c_void_p(stream)))
-    return handle
-
-
-@contextmanager
-def scratch(nbytes: int) -> Generator[ctypes.c_void_p]:
-    """Memory for what is enqueued meanwhile."""
-    pointer = device().allocate(max(1, nbytes))
-    try:
-        yield ctypes.c_void_p(pointer)
-    finally:
-        device().free(pointer)
-
-
-def words_of(function: str, *arguments: Any) -> int:
-    """The elements of workspace that a function of cuSOLVER asks for."""
-    count = ctypes.c_int()
-    query = getattr(cusolver(), f"{function}_bufferSize")
-    check("cuSOLVER", query(solver_handle(), *arguments, ctypes.byref(count)))
-    return count.value
-
-
-def bytes_of(function: str, *arguments: Any, more: tuple[Any, ...] = ()) -> Spaces:
-    """The workspaces that a function of cuSOLVER of all dtypes asks for."""
-    sizes = ctypes.c_size_t(), ctypes.c_size_t()
-    query = getattr(cusolver(), f"{function}_bufferSize", None)
-    if query is None:
-        raise BackendError(
-            f"this cuSOLVER has no {function}: pip install --upgrade nvidia-cusolver"
-        )
-    places = (ctypes.byref(size) for size in sizes)
-    handle, params = solver_handle(), solver_params()
-    check("cuSOLVER", query(handle, params, *arguments, *places, *more))
-    return Spaces(sizes[0].value, sizes[1].value)
+    """The parameters of Jacobi's method, Gesvdj or Syevj: the defaults."""
+    return SOLVER.made(f"cusolverDnCreate{name}Info")
 
 
 class Spaces:
-    """Bytes on the GPU, for each run anew; memory on the host, for all runs."""
+    """The workspaces of a call: on the GPU, and on the host if it needs one.
 
-    def __init__(self, nbytes: int, host: int) -> None:
+    The memory on the GPU is allocated for each run, unless ``shared`` is used by all.
+    """
+
+    def __init__(
+        self, nbytes: int, host: int = 0, shared: Workspace | None = None
+    ) -> None:
         self.nbytes = nbytes
+        self.shared = shared
         self._host_bytes = host
         self._host = ctypes.create_string_buffer(host) if host else None
 
+    @contextmanager
+    def allocated(self) -> Generator[ctypes.c_void_p]:
+        """Memory on the GPU for what is enqueued meanwhile."""
+        if self.shared is not None:
+            yield ctypes.c_void_p(self.shared.pointer)
+            return
+        pointer = device().allocate(max(1, self.nbytes))
+        try:
+            yield ctypes.c_void_p(pointer)
+        finally:
+            device().free(pointer)
+
     def arguments(self, pointer: ctypes.c_void_p) -> tuple[Any, ...]:
-        """Both, as arguments, with those on the GPU at ``pointer``."""
+        """Both workspaces as arguments, the one on the GPU at ``pointer``."""
         host = ctypes.cast(self._host, ctypes.c_void_p) if self._host else NONE
         sizes = ctypes.c_size_t(self.nbytes), ctypes.c_size_t(self._host_bytes)
         return pointer, sizes[0], host, sizes[1]
 
     @property
-    def waits(self) -> bool:
-        """Whether a run is waited for: it has memory on the host."""
+    def synchronizes(self) -> bool:
+        """Whether each run is waited for, since it uses memory on the host."""
         return bool(self._host_bytes)
 
     def release(self) -> None:
-        """Wait until the run has done with the memory on the host, if it has any."""
-        if self.waits:
+        """Wait until a run no longer uses the memory on the host."""
+        if self.synchronizes:
             device().synchronize()
 
 
-class Batch:
-    """The matrices of arrays: one after the other, or all by a table on the GPU."""
+def words_of(function: str, *arguments: Any, last: tuple[Any, ...] = ()) -> int:
+    """The elements of workspace that a function of cuSOLVER asks for."""
+    count = ctypes.c_int()
+    given = SOLVER.handle, *arguments, ctypes.byref(count), *last
+    SOLVER.call(f"{function}_bufferSize", *given)
+    return count.value
+
+
+def spaces_of(function: str, *arguments: Any, last: tuple[Any, ...] = ()) -> Spaces:
+    """The workspaces that a function of cuSOLVER for all dtypes asks for."""
+    query = f"{function}_bufferSize"
+    if not SOLVER.has(query):
+        raise BackendError(
+            f"this cuSOLVER has no {function}: pip install --upgrade nvidia-cusolver"
+        )
+    sizes = ctypes.c_size_t(), ctypes.c_size_t()
+    given = SOLVER.handle, solver_params(), *arguments
+    SOLVER.call(query, *given, *map(ctypes.byref, sizes), *last)
+    return Spaces(sizes[0].value, sizes[1].value)
+
+
+def each_matrix(
+    library: Library,
+    function: str,
+    matrices: int,
+    steps: Sequence[int],
+    arguments: Callable[..., tuple[Any, ...]],
+    spaces: Spaces | None = None,
+) -> Callable[..., None]:
+    """What enqueues ``function`` for each of ``matrices``.
+
+    A matrix has ``steps`` bytes in each array. A call takes ``arguments(*arrays)``, or
+    ``arguments(work, *arrays)`` with ``spaces`` of workspace at ``work``.
+    """
+
+    def enqueue(stream: int, *addresses: int) -> None:
+        run = library.routine(function, stream)
+        arrays = [
+            [ctypes.c_void_p(at + number * step) for number in range(matrices)]
+            for at, step in zip(addresses, steps, strict=True)
+        ]
+        if spaces is None:
+            for matrix in zip(*arrays, strict=True):
+                run(*arguments(*matrix))
+            return
+        with spaces.allocated() as work:
+            for matrix in zip(*arrays, strict=True):
+                run(*arguments(work, *matrix))
+                spaces.release()
+
+    return enqueue
+
+
+class Tables:
+    """Tables on the GPU, of the addresses of all ``matrices`` of an array."""
 
     def __init__(self, matrices: int) -> None:
         self.matrices = matrices
         self._tables: OrderedDict[tuple[int, int], int] = OrderedDict()
 
-    def each(self, *arrays: tuple[int, int]) -> Iterator[list[ctypes.c_void_p]]:
-        """The addresses of each matrix: of arrays with the bytes of one matrix."""
-        for number in range(self.matrices):
-            yield [ctypes.c_void_p(at + number * step) for at, step in arrays]
-
     def table(self, address: int, step: int) -> ctypes.c_void_p:
-        """A table of the addresses of all matrices, on the GPU.
+        """The table of an array at ``address``, with matrices of ``step`` bytes.
 
         Arrays lie at a few addresses in rotation, whose tables are kept.
         """
@@ -182,21 +172,21 @@ class Batch:
 
 
 def is_batched(integers: Mapping[str, int], *extents: int) -> bool:
-    """Whether a call of all matrices is faster than a call for each."""
+    """Whether one call for all matrices is faster than a call for each."""
     matrices = integers["matrices"]
     return matrices > 1 and max(extents) <= BATCHED * matrices
 
 
-def size_of(dtype: str) -> int:
-    """The bytes of an element."""
-    return BY_SHORT_NAME[dtype].itemsize
+class Element:
+    """The dtype of a call's matrices: sizes in bytes, and numbers for cuSOLVER."""
 
-
-def real_size_of(dtype: str) -> int:
-    """The bytes of the real part of an element."""
-    return real_of(BY_SHORT_NAME[dtype]).itemsize
-
-
-def is_complex(dtype: str) -> bool:
-    """Whether it is a complex dtype."""
-    return BY_SHORT_NAME[dtype].kind == "c"
+    def __init__(self, name: str) -> None:
+        dtype = BY_SHORT_NAME[name]
+        real, whole = real_of(dtype), complex_of(dtype)
+        self.letter = LETTERS[name]
+        self.dtype = dtype
+        self.is_complex = dtype.kind == "c"
+        self.size, self.real_size = dtype.itemsize, real.itemsize
+        self.complex_size = whole.itemsize
+        self.type, self.real_type = TYPES[dtype], TYPES[real]
+        self.complex_type = TYPES[whole]

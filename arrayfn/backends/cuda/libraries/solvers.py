@@ -9,166 +9,139 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.backends.cuda.libraries.dense import (
-    LETTERS,
+    BLAS,
     NONE,
-    Batch,
-    blas,
-    check,
-    cublas,
-    cusolver,
+    SOLVER,
+    Element,
+    Spaces,
+    Tables,
+    each_matrix,
     is_batched,
-    scratch,
-    size_of,
-    solver,
     words_of,
 )
-from arrayfn.dtypes import BY_SHORT_NAME
 
 _LEFT: Final = 0
 _LOWER: Final = 0
 _UPPER: Final = 1
-_MOST_REFLECTED: Final = 128
+_MAX_REFLECTED: Final = 128
 """cuBLAS's batched reflections are fast up to this many rows and columns."""
 
 
 def cholesky(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     """potrf of each matrix, in place, and a status for each."""
     n, matrices, fill = (integers[name] for name in ("n", "matrices", "upper"))
-    size = size_of(dtype)
-    step = n * n * size
-    function = f"cusolverDn{LETTERS[dtype]}potrf"
-    batch = Batch(matrices)
-
-    def all_at_once(stream: int, a: int, status: int) -> None:
-        run = getattr(cusolver(), f"{function}Batched")
-        table, info = batch.table(a, step), ctypes.c_void_p(status)
-        check("cuSOLVER", run(solver(stream), fill, n, table, n, info, matrices))
-
-    def one_by_one(stream: int, a: int, status: int) -> None:
-        run, handle = getattr(cusolver(), function), solver(stream)
-        with scratch(words * size) as work:
-            for x, info in batch.each((a, step), (status, 4)):
-                check("cuSOLVER", run(handle, fill, n, x, n, work, words, info))
-
+    element, names = Element(dtype), ("a", "status")
+    step = n * n * element.size
+    function = f"cusolverDn{element.letter}potrf"
     if is_batched(integers, n):
-        return Call(all_at_once, ("a", "status"), capturable=False)
+        tables = Tables(matrices)
+
+        def all_at_once(stream: int, a: int, status: int) -> None:
+            arguments = fill, n, tables.table(a, step), n, ctypes.c_void_p(status)
+            run = SOLVER.routine(f"{function}Batched", stream)
+            run(*arguments, matrices)
+
+        return Call(all_at_once, names, capturable=False)
     words = words_of(function, fill, n, NONE, n)
-    return Call(one_by_one, ("a", "status"), capturable=False)
+
+    def arguments(work: Any, a: Any, status: Any) -> tuple[Any, ...]:
+        return fill, n, a, n, work, words, status
+
+    given = function, matrices, (step, 4), arguments, Spaces(words * element.size)
+    return Call(each_matrix(SOLVER, *given), names, capturable=False)
 
 
 def lu(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     """getrf of each matrix, in place: pivots that count from 1, and a status."""
     rows, columns = integers["rows"], integers["columns"]
-    matrices, size = integers["matrices"], size_of(dtype)
-    step = rows * columns * size
-    batch = Batch(matrices)
-    function = f"cusolverDn{LETTERS[dtype]}getrf"
-
-    def all_at_once(stream: int, a: int, pivots: int, status: int) -> None:
-        run = getattr(cublas(), f"cublas{LETTERS[dtype]}getrfBatched")
-        table, swaps, info = (
-            batch.table(a, step),
-            *map(ctypes.c_void_p, (pivots, status)),
-        )
-        handle = blas(stream)
-        check("cuBLAS", run(handle, rows, table, rows, swaps, info, matrices))
-
-    def one_by_one(stream: int, a: int, pivots: int, status: int) -> None:
-        run, handle = getattr(cusolver(), function), solver(stream)
-        arrays = (a, step), (pivots, 4 * min(rows, columns)), (status, 4)
-        with scratch(words * size) as work:
-            for x, swaps, info in batch.each(*arrays):
-                check(
-                    "cuSOLVER", run(handle, rows, columns, x, rows, work, swaps, info)
-                )
-
+    matrices, element = integers["matrices"], Element(dtype)
     names = ("a", "pivots", "status")
+    step = rows * columns * element.size
     if rows == columns and is_batched(integers, rows):
+        tables = Tables(matrices)
+
+        def all_at_once(stream: int, a: int, pivots: int, status: int) -> None:
+            swaps, info = map(ctypes.c_void_p, (pivots, status))
+            table = tables.table(a, step)
+            run = BLAS.routine(f"cublas{element.letter}getrfBatched", stream)
+            run(rows, table, rows, swaps, info, matrices)
+
         return Call(all_at_once, names, capturable=False)
+    function = f"cusolverDn{element.letter}getrf"
     words = words_of(function, rows, columns, NONE, rows)
-    return Call(one_by_one, names, capturable=False)
+
+    def arguments(work: Any, a: Any, pivots: Any, status: Any) -> tuple[Any, ...]:
+        return rows, columns, a, rows, work, pivots, status
+
+    steps = step, 4 * min(rows, columns), 4
+    given = function, matrices, steps, arguments, Spaces(words * element.size)
+    return Call(each_matrix(SOLVER, *given), names, capturable=False)
 
 
 def reflections(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     """geqrf of each matrix, in place, and the scales of its reflections."""
     rows, columns = integers["rows"], integers["columns"]
-    matrices, size = integers["matrices"], size_of(dtype)
-    steps = rows * columns * size, min(rows, columns) * size
-    batch = Batch(matrices)
-    function = f"cusolverDn{LETTERS[dtype]}geqrf"
-
-    def all_at_once(stream: int, a: int, tau: int, status: int) -> None:
-        run = getattr(cublas(), f"cublas{LETTERS[dtype]}geqrfBatched")
-        tables = batch.table(a, steps[0]), batch.table(tau, steps[1])
-        info = ctypes.c_int()  # of the arguments, and on the host
-        check(
-            "cuBLAS",
-            run(
-                *(blas(stream), rows, columns, tables[0], rows, tables[1]),
-                *(ctypes.byref(info), matrices),
-            ),
-        )
-
-    def one_by_one(stream: int, a: int, tau: int, status: int) -> None:
-        run, handle = getattr(cusolver(), function), solver(stream)
-        arrays = (a, steps[0]), (tau, steps[1]), (status, 4)
-        with scratch(words * size) as work:
-            for x, scales, info in batch.each(*arrays):
-                check(
-                    "cuSOLVER",
-                    run(handle, rows, columns, x, rows, scales, work, words, info),
-                )
-
+    matrices, element = integers["matrices"], Element(dtype)
     names = ("a", "tau", "status")
-    if max(rows, columns) <= min(_MOST_REFLECTED, 4 * matrices):
+    steps = rows * columns * element.size, min(rows, columns) * element.size, 4
+    if max(rows, columns) <= min(_MAX_REFLECTED, 4 * matrices):
+        tables = Tables(matrices)
+
+        def all_at_once(stream: int, a: int, tau: int, status: int) -> None:
+            pair = tables.table(a, steps[0]), tables.table(tau, steps[1])
+            info = ctypes.byref(ctypes.c_int())  # of the arguments, and on the host
+            run = BLAS.routine(f"cublas{element.letter}geqrfBatched", stream)
+            run(rows, columns, pair[0], rows, pair[1], info, matrices)
+
         return Call(all_at_once, names, capturable=False)
+    function = f"cusolverDn{element.letter}geqrf"
     words = words_of(function, rows, columns, NONE, rows)
-    return Call(one_by_one, names, capturable=False)
+
+    def arguments(work: Any, a: Any, tau: Any, status: Any) -> tuple[Any, ...]:
+        return rows, columns, a, rows, tau, work, words, status
+
+    given = function, matrices, steps, arguments, Spaces(words * element.size)
+    return Call(each_matrix(SOLVER, *given), names, capturable=False)
 
 
 def triangular(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     """trsm of each matrix by columns, a lower triangle, over sides by columns."""
-    n, sides = integers["n"], integers["sides"]
-    size = size_of(dtype)
-    function = f"cublas{LETTERS[dtype]}trsm_v2"
-    one = np.ones((), BY_SHORT_NAME[dtype])
-    batch = Batch(integers["matrices"])
+    n, sides, element = integers["n"], integers["sides"], Element(dtype)
+    one = np.ones((), element.dtype)
+    options = _LEFT, _LOWER, 0, integers["unit"], n, sides
 
-    def one_by_one(stream: int, a: int, b: int) -> None:
-        run, handle = getattr(cublas(), function), blas(stream)
-        alpha = ctypes.c_void_p(one.ctypes.data)
-        for matrix, columns in batch.each((a, n * n * size), (b, n * sides * size)):
-            options = _LEFT, _LOWER, 0, integers["unit"]
-            arguments = (n, sides, alpha, matrix, n, columns, n)
-            check("cuBLAS", run(handle, *options, *arguments))
+    def arguments(a: Any, b: Any) -> tuple[Any, ...]:
+        return *options, ctypes.c_void_p(one.ctypes.data), a, n, b, n
 
-    return Call(one_by_one, ("a", "b"), capturable=False)
+    steps = n * n * element.size, n * sides * element.size
+    function = f"cublas{element.letter}trsm_v2"
+    given = function, integers["matrices"], steps, arguments
+    return Call(each_matrix(BLAS, *given), ("a", "b"), capturable=False)
 
 
 def small_triangular(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     """trsm of all matrices at once, over sides that are transposes here."""
-    p = integers
+    p, element = integers, Element(dtype)
     rows, columns, matrices = p["rows"], p["columns"], p["matrices"]
     n = rows if p["left"] else columns
-    size = size_of(dtype)
-    function = f"cublas{LETTERS[dtype]}trsmBatched"
-    one = np.ones((), BY_SHORT_NAME[dtype])
+    function = f"cublas{element.letter}trsmBatched"
+    one = np.ones((), element.dtype)
     # Its lower triangle is the transpose's upper one: side, triangle, operation, unit.
     triangle = _UPPER if p["lower"] else _LOWER
-    options = (p["left"], triangle, p["transpose"], p["unit"])
-    steps = n * n * size, rows * columns * size
-    batch = Batch(matrices)
+    options = p["left"], triangle, p["transpose"], p["unit"], columns, rows
+    steps = n * n * element.size, rows * columns * element.size
+    tables = Tables(matrices)
 
     def all_at_once(stream: int, a: int, b: int) -> None:
-        handle, alpha = blas(stream), ctypes.c_void_p(one.ctypes.data)
-        tables = batch.table(a, steps[0]), batch.table(b, steps[1])
-        arguments = (columns, rows, alpha, tables[0], n, tables[1], columns, matrices)
-        check("cuBLAS", getattr(cublas(), function)(handle, *options, *arguments))
+        run, alpha = BLAS.routine(function, stream), one.ctypes.data
+        pair = tables.table(a, steps[0]), tables.table(b, steps[1])
+        sizes = (ctypes.c_void_p(alpha), pair[0], n, pair[1], columns, matrices)
+        run(*options, *sizes)
 
     return Call(all_at_once, ("a", "b"), capturable=False)

@@ -7,115 +7,104 @@ partly on the host: the general eigenvalue problem and the polar decomposition.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.backends.cuda.libraries.dense import (
-    LETTERS,
     NONE,
-    TYPES,
-    Batch,
-    bytes_of,
-    check,
-    cusolver,
-    is_complex,
+    SOLVER,
+    Element,
+    Spaces,
+    each_matrix,
     jacobi_params,
-    real_size_of,
-    scratch,
-    size_of,
-    solver,
-    solver_handle,
     solver_params,
+    spaces_of,
     words_of,
 )
 from arrayfn.backends.cuda.libraries.workspaces import workspace
-from arrayfn.dtypes import BY_SHORT_NAME, complex_of, real_of, short_name
 
 _UPPER: Final = 1
 _BATCH: Final = "cusolverDnXsyevBatched"
 _CAPTURED: Final = 512  # rows up to which the batched routine does not wait
-_MOST_SHARED: Final = 64 << 20  # bytes of a workspace, that graphs keep
+_MAX_SHARED: Final = 64 << 20  # bytes of a workspace, that graphs keep
 _ALONE: Final = 512
 """Up to so many rows it is the faster routine for one matrix in float32, too."""
+
+
+def _call(
+    names: Sequence[str],
+    function: str,
+    matrices: int,
+    steps: Sequence[int],
+    arguments: Callable[..., tuple[Any, ...]],
+    spaces: Spaces,
+    *,
+    capturable: bool = False,
+) -> Call:
+    """A call of ``function`` for each matrix, see ``each_matrix``."""
+    given = function, matrices, steps, arguments, spaces
+    return Call(each_matrix(SOLVER, *given), tuple(names), capturable)
 
 
 def eigh(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     """syevd or heevd of each matrix, in place, its eigenvalues and a status."""
     n, matrices, vectors = (integers[k] for k in ("n", "matrices", "vectors"))
+    element = Element(dtype)
     is_batch = matrices > 1 or (dtype == "f32" and n <= _ALONE)
-    if is_batch and hasattr(cusolver(), _BATCH):
-        return _eigh_batched(dtype, n, matrices, vectors)
-    size = size_of(dtype)
-    stem = "heevd" if is_complex(dtype) else "syevd"
-    function = f"cusolverDn{LETTERS[dtype]}{stem}"
+    if is_batch and SOLVER.has(_BATCH):
+        return _eigh_batched(element, n, matrices, vectors)
+    stem = "heevd" if element.is_complex else "syevd"
+    function = f"cusolverDn{element.letter}{stem}"
     words = words_of(function, vectors, _UPPER, n, NONE, n, NONE)
-    steps = n * n * size, n * real_size_of(dtype), 4
-    batch = Batch(matrices)
 
-    def enqueue(stream: int, *arrays: int) -> None:
-        run, handle = getattr(cusolver(), function), solver(stream)
-        with scratch(words * size) as work:
-            for a, w, info in batch.each(*zip(arrays, steps, strict=True)):
-                arguments = (vectors, _UPPER, n, a, n, w, work, words, info)
-                check("cuSOLVER", run(handle, *arguments))
+    def arguments(work: Any, a: Any, w: Any, info: Any) -> tuple[Any, ...]:
+        return vectors, _UPPER, n, a, n, w, work, words, info
 
-    return Call(enqueue, ("a", "w", "status"), capturable=False)
+    steps = n * n * element.size, n * element.real_size, 4
+    spaces = Spaces(words * element.size)
+    return _call(("a", "w", "status"), function, matrices, steps, arguments, spaces)
 
 
-def _eigh_batched(dtype: str, n: int, matrices: int, vectors: int) -> Call:
+def _eigh_batched(element: Element, n: int, matrices: int, vectors: int) -> Call:
     """All matrices by one call: of matrices that are not large, a part of a graph.
 
     It is some hundreds of kernels, which take the host up to three times as long to
     enqueue as they take the GPU.
     """
-    kind = TYPES[dtype]
-    real = TYPES[short_name(real_of(BY_SHORT_NAME[dtype]))]
     extent, count = ctypes.c_int64(n), ctypes.c_int64(matrices)
-    shape = (vectors, _UPPER, extent, kind, NONE, extent, real, NONE, kind)
-    spaces = bytes_of(_BATCH, *shape, more=(count,))
-    names = ("a", "w", "status")
+    kind, real = element.type, element.real_type
 
-    def run(stream: int, work: ctypes.c_void_p, places: tuple[int, ...]) -> None:
-        matrix, values, info = map(ctypes.c_void_p, places)
-        arrays = (vectors, _UPPER, extent, kind, matrix, extent, real, values, kind)
-        more = (*spaces.arguments(work), info, count)
-        called = getattr(cusolver(), _BATCH)
-        check("cuSOLVER", called(solver(stream), solver_params(), *arrays, *more))
+    def arrays(a: Any, w: Any) -> tuple[Any, ...]:
+        return vectors, _UPPER, extent, kind, a, extent, real, w, kind
 
-    def enqueue(stream: int, *places: int) -> None:
-        with scratch(spaces.nbytes) as work:
-            run(stream, work, places)
-            spaces.release()
+    def arguments(work: Any, a: Any, w: Any, info: Any) -> tuple[Any, ...]:
+        given = solver_params(), *arrays(a, w), *spaces.arguments(work)
+        return *given, info, count
 
-    if n > _CAPTURED or spaces.waits or spaces.nbytes > _MOST_SHARED:
-        return Call(enqueue, names, capturable=False)
-    space = workspace(spaces.nbytes)
-
-    def enqueue_shared(stream: int, *places: int) -> None:
-        run(stream, ctypes.c_void_p(space.pointer), places)
-
-    return Call(enqueue_shared, names)
+    spaces = spaces_of(_BATCH, *arrays(NONE, NONE), last=(count,))
+    waits = n > _CAPTURED or spaces.synchronizes or spaces.nbytes > _MAX_SHARED
+    if not waits:
+        spaces.shared = workspace(spaces.nbytes)
+    given = _BATCH, 1, (0, 0, 0), arguments, spaces
+    return _call(("a", "w", "status"), *given, capturable=not waits)
 
 
 def eigh_jacobi(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     """syevjBatched or heevjBatched: as ``eigh``, of small matrices."""
     n, matrices, vectors = (integers[k] for k in ("n", "matrices", "vectors"))
-    stem = "heevjBatched" if is_complex(dtype) else "syevjBatched"
-    function = f"cusolverDn{LETTERS[dtype]}{stem}"
-    last = (jacobi_params("Syevj"), matrices)
-    words = _words(function, (vectors, _UPPER, n, NONE, n, NONE), last)
-    size = size_of(dtype)
+    element = Element(dtype)
+    stem = "heevjBatched" if element.is_complex else "syevjBatched"
+    function = f"cusolverDn{element.letter}{stem}"
+    last = jacobi_params("Syevj"), matrices
+    words = words_of(function, vectors, _UPPER, n, NONE, n, NONE, last=last)
 
-    def enqueue(stream: int, *places: int) -> None:
-        run, handle = getattr(cusolver(), function), solver(stream)
-        a, w, info = map(ctypes.c_void_p, places)
-        with scratch(words * size) as work:
-            more = (work, words, info, *last)
-            check("cuSOLVER", run(handle, vectors, _UPPER, n, a, n, w, *more))
+    def arguments(work: Any, a: Any, w: Any, info: Any) -> tuple[Any, ...]:
+        return vectors, _UPPER, n, a, n, w, work, words, info, *last
 
-    return Call(enqueue, ("a", "w", "status"), capturable=False)
+    given = function, 1, (0, 0, 0), arguments, Spaces(words * element.size)
+    return _call(("a", "w", "status"), *given)
 
 
 def eig(
@@ -126,112 +115,80 @@ def eig(
     Those of real matrices are real: of a conjugate pair, real and imaginary part.
     """
     n, matrices, function = integers["n"], integers["matrices"], "cusolverDnXgeev"
-    kind = TYPES[dtype]
-    whole = short_name(complex_of(BY_SHORT_NAME[dtype]))
-    extent = ctypes.c_int64(n)
+    element, extent = Element(dtype), ctypes.c_int64(n)
+    kind, whole = element.type, element.complex_type
 
-    def shape(a: Any, w: Any, v: Any) -> tuple[Any, ...]:
-        return (
-            *(0, int(with_vectors), extent, kind, a, extent, TYPES[whole], w),
-            *(kind, NONE, extent, kind, v, extent, kind),
-        )
+    def arrays(a: Any, w: Any, v: Any) -> tuple[Any, ...]:
+        values = 0, int(with_vectors), extent, kind, a, extent, whole, w
+        return *values, kind, NONE, extent, kind, v, extent, kind
 
-    spaces = bytes_of(function, *shape(NONE, NONE, NONE))
-    size = size_of(dtype)
-    steps = (n * n * size, n * size_of(whole), 4)
-    batch = Batch(matrices)
+    def arguments(
+        work: Any, a: Any, w: Any, info: Any, v: Any = NONE
+    ) -> tuple[Any, ...]:
+        return solver_params(), *arrays(a, w, v), *spaces.arguments(work), info
 
-    def enqueue(stream: int, *arrays: int) -> None:
-        run, handle = getattr(cusolver(), function), solver(stream)
-        places = [*zip(arrays, (*steps, steps[0]), strict=False)]
-        with scratch(spaces.nbytes) as work:
-            for a, w, info, *v in batch.each(*places):
-                vectors = v[0] if v else NONE
-                arguments = (*shape(a, w, vectors), *spaces.arguments(work), info)
-                check("cuSOLVER", run(handle, solver_params(), *arguments))
-                spaces.release()
-
-    names = ("a", "w", "status", *(("v",) if with_vectors else ()))
-    return Call(enqueue, names, capturable=False)
+    spaces = spaces_of(function, *arrays(NONE, NONE, NONE))
+    matrix = n * n * element.size
+    names, steps = ["a", "w", "status"], [matrix, n * element.complex_size, 4]
+    if with_vectors:
+        names, steps = [*names, "v"], [*steps, matrix]
+    return _call(names, function, matrices, steps, arguments, spaces)
 
 
 class _Svd:
     """The numbers of a call, and the bytes of each matrix of its arrays."""
 
+    names = ("a", "s", "status", "u", "v")
+
     def __init__(self, dtype: str, integers: Mapping[str, int]) -> None:
-        self.rows, self.columns = integers["rows"], integers["columns"]
+        self.element = element = Element(dtype)
+        self.rows, self.columns = m, n = integers["rows"], integers["columns"]
         self.matrices = integers["matrices"]
         self.full, self.vectors = integers["full"], integers["vectors"]
-        small = min(self.rows, self.columns)
-        self.size = size_of(dtype)
-        left, right = (n if self.full else small for n in (self.rows, self.columns))
-        self.steps = (
-            self.rows * self.columns * self.size,
-            small * real_size_of(dtype),
-            4,
-            self.rows * left * self.size,
-            self.columns * right * self.size,
-        )
-        self.names = ("a", "s", "status", "u", "v")
+        small = min(m, n)
+        left, right = (k if self.full else small for k in (m, n))
+        numbers = m * n, m * left, n * right
+        a, u, v = (k * element.size for k in numbers)
+        self.steps = a, small * element.real_size, 4, u, v
 
-    def each(
-        self, batch: Batch, arrays: tuple[int, ...]
-    ) -> Iterator[list[ctypes.c_void_p]]:
-        """[a, s, status, u, v] of each matrix."""
-        return batch.each(*zip(arrays, self.steps, strict=True))
+    def call(
+        self,
+        function: str,
+        head: Sequence[int],
+        matrices: int,
+        last: tuple[Any, ...] = (),
+    ) -> Call:
+        """A call of a function of Jacobi's method, whose arguments begin with ``head``.
+
+        ``last`` follows its parameters.
+        """
+        function = f"cusolverDn{self.element.letter}{function}"
+        m, n = self.rows, self.columns
+        last = jacobi_params("Gesvdj"), *last
+
+        def arrays(a: Any, s: Any, u: Any, v: Any) -> tuple[Any, ...]:
+            return *head, m, n, a, m, s, u, m, v, n
+
+        def arguments(
+            work: Any, a: Any, s: Any, info: Any, u: Any, v: Any
+        ) -> tuple[Any, ...]:
+            return *arrays(a, s, u, v), work, words, info, *last
+
+        words = words_of(function, *arrays(NONE, NONE, NONE, NONE), last=last)
+        spaces = Spaces(words * self.element.size)
+        return _call(self.names, function, matrices, self.steps, arguments, spaces)
 
 
 def svd_jacobi(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     """gesvdj of each matrix, which is lost: U, singular values, and V."""
     p = _Svd(dtype, integers)
-    m, n = p.rows, p.columns
-    function = f"cusolverDn{LETTERS[dtype]}gesvdj"
-    head = (p.vectors, 1 - p.full, m, n)
-    batch = Batch(p.matrices)
-
-    def arrays(a: Any, s: Any, u: Any, v: Any) -> tuple[Any, ...]:
-        return (*head, a, m, s, u, m, v, n)
-
-    words = _words(function, arrays(NONE, NONE, NONE, NONE), (jacobi_params("Gesvdj"),))
-
-    def enqueue(stream: int, *places: int) -> None:
-        run, handle = getattr(cusolver(), function), solver(stream)
-        with scratch(words * p.size) as work:
-            for a, s, info, u, v in p.each(batch, places):
-                more = (work, words, info, jacobi_params("Gesvdj"))
-                check("cuSOLVER", run(handle, *arrays(a, s, u, v), *more))
-
-    return Call(enqueue, p.names, capturable=False)
+    return p.call("gesvdj", (p.vectors, 1 - p.full), p.matrices)
 
 
 def svd_batched(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     """gesvdjBatched of matrices of up to 32 rows and columns: square U and V."""
     p = _Svd(dtype, integers)
-    m, n = p.rows, p.columns
-    function = f"cusolverDn{LETTERS[dtype]}gesvdjBatched"
-
-    def arrays(a: Any, s: Any, u: Any, v: Any) -> tuple[Any, ...]:
-        return (p.vectors, m, n, a, m, s, u, m, v, n)
-
-    last = (jacobi_params("Gesvdj"), p.matrices)
-    words = _words(function, arrays(NONE, NONE, NONE, NONE), last)
-
-    def enqueue(stream: int, *places: int) -> None:
-        run, handle = getattr(cusolver(), function), solver(stream)
-        a, s, info, u, v = map(ctypes.c_void_p, places)
-        with scratch(words * p.size) as work:
-            more = (work, words, info, *last)
-            check("cuSOLVER", run(handle, *arrays(a, s, u, v), *more))
-
-    return Call(enqueue, p.names, capturable=False)
-
-
-def _words(function: str, arrays: tuple[Any, ...], last: tuple[Any, ...]) -> int:
-    """As ``words_of``, of a function whose count is not its query's last argument."""
-    count = ctypes.c_int()
-    query = getattr(cusolver(), f"{function}_bufferSize")
-    check("cuSOLVER", query(solver_handle(), *arrays, ctypes.byref(count), *last))
-    return count.value
+    return p.call("gesvdjBatched", (p.vectors,), 1, last=(p.matrices,))
 
 
 def svd_polar(dtype: str, integers: Mapping[str, int], items: int) -> Call:
@@ -240,30 +197,23 @@ def svd_polar(dtype: str, integers: Mapping[str, int], items: int) -> Call:
     Nakatsukasa and Higham, Stable and efficient spectral divide and conquer algorithms
     for the symmetric eigenvalue decomposition and the SVD, 2013.
     """
-    p = _Svd(dtype, integers)
-    function = "cusolverDnXgesvdp"
+    p, function = _Svd(dtype, integers), "cusolverDnXgesvdp"
     m, n = ctypes.c_int64(p.rows), ctypes.c_int64(p.columns)
-    kind = TYPES[dtype]
-    real = TYPES[short_name(real_of(BY_SHORT_NAME[dtype]))]
-    batch = Batch(p.matrices)
+    kind, real = p.element.type, p.element.real_type
 
     def arrays(a: Any, s: Any, u: Any, v: Any) -> tuple[Any, ...]:
         shape = (p.vectors, 1 - p.full, m, n)
         return (*shape, kind, a, m, real, s, kind, u, m, kind, v, n, kind)
 
-    spaces = bytes_of(function, *arrays(NONE, NONE, NONE, NONE))
+    def arguments(
+        work: Any, a: Any, s: Any, info: Any, u: Any, v: Any
+    ) -> tuple[Any, ...]:
+        given = solver_params(), *arrays(a, s, u, v), *spaces.arguments(work)
+        return *given, info, ctypes.byref(perturbation)
 
-    def enqueue(stream: int, *places: int) -> None:
-        run, handle = getattr(cusolver(), function), solver(stream)
-        perturbed = ctypes.c_double()
-        with scratch(spaces.nbytes) as work:
-            for a, s, info, u, v in p.each(batch, places):
-                more = (*spaces.arguments(work), info, ctypes.byref(perturbed))
-                values = arrays(a, s, u, v)
-                check("cuSOLVER", run(handle, solver_params(), *values, *more))
-                spaces.release()
-
-    return Call(enqueue, p.names, capturable=False)
+    perturbation = ctypes.c_double()
+    spaces = spaces_of(function, *arrays(NONE, NONE, NONE, NONE))
+    return _call(p.names, function, p.matrices, p.steps, arguments, spaces)
 
 
 SPECTRA: Final[dict[str, Callable[[str, Mapping[str, int], int], Call]]] = {

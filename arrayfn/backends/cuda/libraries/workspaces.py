@@ -11,11 +11,11 @@ from typing import Final
 
 from arrayfn.backends.cuda.driver import device
 
-_LEAST: Final = 4 << 20  # bytes
+_MIN_BYTES: Final = 4 << 20  # bytes
 
 
 class Workspace:
-    """Memory that runs share in turn: they are in the order of one stream."""
+    """Memory that runs share, one after the other: all are on one stream."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -33,7 +33,7 @@ class _Shared:
 
     def of(self, nbytes: int) -> Workspace:
         if self.largest is None or self.largest.nbytes < nbytes:
-            self.largest = Workspace(max(nbytes, _LEAST))
+            self.largest = Workspace(max(nbytes, _MIN_BYTES))
         return self.largest
 
 

@@ -1,7 +1,7 @@
-"""A plan's run on made-up inputs: what they are, and whether it is small enough.
+"""Runs of plans with checked memory, on made-up inputs, if they are small enough.
 
-Integers are chosen such that they are good indices, bad ones, and the least and the
-greatest of their dtype.
+Integers among the inputs are valid indices, indices out of bounds, and the minimum or
+the maximum of their dtype; or all different, where a plan was promised that.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from arrayfn.lowering.plan import Kernel, KernelCall, Loop, Step, blocks_of
 
 Array = np.ndarray[Any, Any]
 
-_MOST_ELEMENTS: Final = 2048
+_MAX_ELEMENTS: Final = 2048
 _MAX_ITERATIONS: Final = 16
 _WITH_EFFECTS: Final = ("callback", "operator", "reference")
 """How the providers are named that call Python."""
 
 
-def is_small(compiled: CompiledProgram, most_threads: int) -> bool:
+def is_small(compiled: CompiledProgram, max_threads: int) -> bool:
     """Whether a run ends soon, and changes nothing outside."""
     kernels = {k.name: k for k in compiled.kernels}
     for kernel in kernels.values():
@@ -34,7 +34,7 @@ def is_small(compiled: CompiledProgram, most_threads: int) -> bool:
         elif kernel.provider.startswith(_WITH_EFFECTS):
             return False
     elements = sum(b.type.size for b in compiled.plan.buffers)
-    if elements > _MOST_ELEMENTS:
+    if elements > _MAX_ELEMENTS:
         return False
     threads = 0
     for call, iterations in _calls(compiled.plan.steps, 1):
@@ -45,7 +45,7 @@ def is_small(compiled: CompiledProgram, most_threads: int) -> bool:
             threads += (
                 call.items * max(1, kernel.threads) * iterations * call.iterations
             )
-    return threads <= most_threads
+    return threads <= max_threads
 
 
 def _calls(steps: Iterable[Step], iterations: int) -> Iterable[tuple[KernelCall, int]]:
@@ -60,7 +60,7 @@ def _calls(steps: Iterable[Step], iterations: int) -> Iterable[tuple[KernelCall,
             yield from _calls(block, inner)
 
 
-def run_trial(
+def run_checked(
     compiled: CompiledProgram,
     run: Callable[[CompiledProgram, Sequence[Array]], object],
     fault: type[Exception],
@@ -69,27 +69,30 @@ def run_trial(
     """Run ``compiled``; whether that came to its end.
 
     Raises VerificationError if ``run`` raises ``fault``: an access outside, say. What
-    is ``excused`` follows from inputs that break what the function was promised.
+    is ``excused`` follows from inputs that break a promise, as that indices differ;
+    then it is run again, on inputs whose integers do.
     """
-    random = np.random.default_rng(0)
-    inputs = [_made_up(type, random) for type in compiled.input_types]
-    try:
-        with np.errstate(all="ignore"):
-            run(compiled, inputs)
-    except excused:
-        return False
-    except fault as error:
-        raise VerificationError(
-            f"arrayfn made a wrong plan of {compiled.name} for {compiled.target}: run "
-            f"with checked memory, {error}; this is a fault of arrayfn, please report "
-            "it with the function that is compiled"
-        ) from error
-    except (ArithmeticError, ValueError, RuntimeError, Warning):
-        return False  # such inputs have no result
-    return True
+    for made_up in (_arbitrary, _distinct):
+        random = np.random.default_rng(0)
+        inputs = [made_up(type, random) for type in compiled.input_types]
+        try:
+            with np.errstate(all="ignore"):
+                run(compiled, inputs)
+        except excused:
+            continue
+        except fault as error:
+            raise VerificationError(
+                f"arrayfn made a wrong plan of {compiled.name} for {compiled.target}: "
+                f"run with checked memory, {error}; this is a fault of arrayfn, please "
+                "report it with the function that is compiled"
+            ) from error
+        except (ArithmeticError, ValueError, RuntimeError, Warning):
+            return False  # such inputs have no result
+        return True
+    return False
 
 
-def _made_up(type: ArrayType, random: np.random.Generator) -> Array:
+def _arbitrary(type: ArrayType, random: np.random.Generator) -> Array:
     dtype = type.dtype
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
@@ -101,3 +104,10 @@ def _made_up(type: ArrayType, random: np.random.Generator) -> Array:
     if dtype.kind == "b":
         return random.random(type.shape) < 1 / 2
     return random.standard_normal(type.shape).astype(dtype)
+
+
+def _distinct(type: ArrayType, random: np.random.Generator) -> Array:
+    """As ``_arbitrary``, but integers are 0, 1, ... in any order."""
+    if type.dtype.kind not in "iu":
+        return _arbitrary(type, random)
+    return random.permutation(type.size).reshape(type.shape).astype(type.dtype)

@@ -12,8 +12,8 @@ from arrayfn.lowering.verify.plans import Report
 
 
 @dataclass
-class Tally:
-    """Plans looked at: ``proved`` wholly, ``run`` with checked memory, or neither.
+class ProofCounts:
+    """Plans that were ``proved``, ``run`` with checked memory, or neither.
 
     ``reasons`` counts what was not proved of those that were not run.
     """
@@ -39,4 +39,4 @@ class Tally:
         return f"{self.proved} proved, {self.run} run, {self.unproved} unproved"
 
 
-TALLY: Final = Tally()
+COUNTS: Final = ProofCounts()

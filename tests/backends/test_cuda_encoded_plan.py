@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from arrayfn.backends.cuda import image as images
-from arrayfn.backends.cuda import runner
+from arrayfn.backends.cuda import encoded_plan, runner
 from arrayfn.backends.cuda.code import OVERLAPS_FROM
 from arrayfn.backends.cuda.plan_nodes import NativeRun
 from arrayfn.backends.cuda.runner import StepKind
@@ -47,22 +46,23 @@ PRODUCT = SimpleNamespace(
 
 @pytest.fixture(params=[OVERLAPS_FROM, (8, 0)], ids=["overlaps", "does not"])
 def encode(request, monkeypatch):
-    """The image of steps on four buffers: two inputs, an output, a temporary."""
+    """The encoded of steps on four buffers: two inputs, an output, a temporary."""
     gpu = SimpleNamespace(
         context=5, stream=6, arch=request.param, address=address, multiprocessors=2
     )
     library = SimpleNamespace(product=lambda *_: PRODUCT, matmul=70, set_attribute=71)
-    monkeypatch.setattr(images, "device", lambda: gpu)
-    monkeypatch.setattr(images, "functions", lambda kernels: {"k": 100, "t": 101})
-    monkeypatch.setattr(images.cublas, "library", lambda: library)
-    monkeypatch.setattr(images.cublas, "small_work", lambda provider: 1)
+    monkeypatch.setattr(encoded_plan, "device", lambda: gpu)
+    loaded = {"k": SimpleNamespace(function=100), "t": SimpleNamespace(function=101)}
+    monkeypatch.setattr(encoded_plan, "loaded_kernels", lambda kernels: loaded)
+    monkeypatch.setattr(encoded_plan.cublas, "library", lambda: library)
+    monkeypatch.setattr(encoded_plan.cublas, "small_work", lambda provider: 1)
     kinds = (("input", 0), ("input", 1), ("output", 0), ("temporary", 0))
     buffers = tuple(BufferAllocation(*kind, F32, F32.nbytes, 256) for kind in kinds)
 
     def make(*steps):
         plan = ExecutionPlan(buffers, steps)
         compiled = SimpleNamespace(plan=plan, kernels=[KERNEL, TOGETHER, GEMM])
-        return gpu, images.Image(compiled, arena=4)
+        return gpu, encoded_plan.EncodedPlan(compiled, arena=4)
 
     return make
 
@@ -81,14 +81,14 @@ def words_at(address, count):
 
 def test_steps_of_a_plan_are_the_runners(encode):
     rest = {"reads": (0,), "writes": (2,)}
-    gpu, image = encode(
+    gpu, encoded = encode(
         KernelCall("k", (*at(0), 77, *at(3)), 10, **rest),
         KernelCall("t", at(2), 3, **rest),
         KernelCall("gemm", (*at(0, 1, 2, 3), 4, 4, 4, 1), 1, **rest),
         KernelCall("gemm", (*at(0, 1, 2, 3), 4, 4, 0, 1), 1, **rest),
     )
-    kernel, together, product, zeros = image.plan.steps
-    launches = image.plan.launches
+    kernel, together, product, zeros = encoded.plan.steps
+    launches = encoded.plan.launches
     assert (launches.context, launches.stream) == (5, 6)
     assert launches.launch_graph == address("cuGraphLaunch")
     assert (launches.multiply, launches.set_attribute) == (70, 71)
@@ -116,25 +116,25 @@ def test_steps_of_a_plan_are_the_runners(encode):
     assert (product.workspace, product.workspace_bytes) == (1000, 24)
     assert (zeros.kind, zeros.nbytes) == (StepKind.ZEROS, F32.nbytes)
     assert places[zeros.target] == (2, 0)
-    assert image.nodes == (NativeRun(0, 4),)
+    assert encoded.nodes == (NativeRun(0, 4),)
 
 
 def test_only_ordinary_kernels_are_told_addresses(encode):
     call = KernelCall("k", at(0), 10)
-    _, image = encode(call, call, KernelCall("t", at(2), 3))
-    first, second, _ = image.plan.steps
-    assert image.kernels([NativeRun(0, 2)]) == [first, second]
-    assert image.kernels([NativeRun(0, 3)]) is None
-    assert image.kernels([NativeRun(0, 1), NativeRun(1, 1)]) is None
+    _, encoded = encode(call, call, KernelCall("t", at(2), 3))
+    first, second, _ = encoded.plan.steps
+    assert encoded.kernels([NativeRun(0, 2)]) == [first, second]
+    assert encoded.kernels([NativeRun(0, 3)]) is None
+    assert encoded.kernels([NativeRun(0, 1), NativeRun(1, 1)]) is None
 
 
 def test_a_part_of_a_plan_runs_on_another_stream(encode):
     call = KernelCall("k", at(0), 10)
-    _, image = encode(*[call] * 3)
-    plan = image.plan.of(image.plan.steps)
+    _, encoded = encode(*[call] * 3)
+    plan = encoded.plan.of(encoded.plan.steps)
     plan.part(1, 2, 9)
     launches = plan.launches
     assert (launches.stream, launches.step_count) == (9, 2)
     steps = [ctypes.addressof(step) for step in plan.steps[1:]]
     assert words_at(launches.steps, 2) == steps
-    assert launches.attribute_count == image.plan.launches.attribute_count
+    assert launches.attribute_count == encoded.plan.launches.attribute_count

@@ -1,6 +1,7 @@
-"""A plan encoded for the native runner, and the nodes that are not its own.
+"""A plan encoded for the native runner, and the nodes that the runner cannot run.
 
-``Image.nodes`` are the plan's steps in order (see ``nodes``); ``walk`` runs them.
+``EncodedPlan.nodes`` are the plan's steps in order (see ``plan_nodes``); the walks of
+``graphs.walk`` run them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.cuda import cublas, libraries, runner
-from arrayfn.backends.cuda.code import OVERLAPS_FROM, functions
+from arrayfn.backends.cuda.code import OVERLAPS_FROM, loaded_kernels
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.plan_nodes import (
     Access,
@@ -22,7 +23,7 @@ from arrayfn.backends.cuda.plan_nodes import (
     LoopNode,
     NativeRun,
     Node,
-    Touches,
+    StepAccesses,
     is_apart,
     window_length,
     writes_in,
@@ -41,12 +42,12 @@ from arrayfn.lowering.plan import (
     Step,
 )
 
-_MOST_BLOCKS: Final = 2**31
+_MAX_BLOCKS: Final = 2**31
 _SMALL_BYTES: Final = 1 << 23  # of a step: two microseconds of traffic, or a launch
 _HANDLES: Final = (-1, 0)  # no memory: what the libraries' handles hold
 
 
-class Image:
+class EncodedPlan:
     """The words that the native runner reads, and all that they point to."""
 
     def __init__(self, compiled: CompiledProgram, arena: int) -> None:
@@ -55,12 +56,12 @@ class Image:
         self._buffers = plan.buffers
         self._arena = arena
         self._kernels = {k.name: k for k in compiled.kernels}
-        self._functions = functions(
+        self._loaded = loaded_kernels(
             [k for k in compiled.kernels if isinstance(k, Kernel)]
         )
         self._slots: dict[tuple[int, int], int] = {}
         self._steps: list[runner.Step] = []
-        self._touches: list[Touches] = []  # by the steps
+        self._accesses: list[StepAccesses] = []  # by the steps
         self._kept: list[object] = []
         self._has_products = False
         self._moves = dict(_moves(plan.steps))
@@ -76,7 +77,7 @@ class Image:
         if self._has_products:
             given["multiply"] = cublas.library().matmul
             given["set_attribute"] = cublas.library().set_attribute
-        self.plan = Plan(given, slots, self._steps)
+        self.plan = Plan(given, slots, self._steps, code=self._loaded)
         if gpu.arch >= OVERLAPS_FROM:
             self.plan.overlap()
         self._part = self.plan.of(self._steps)
@@ -111,29 +112,29 @@ class Image:
     def accesses(
         self, node: NativeRun | HostCall, addresses: Any
     ) -> tuple[Access, ...]:
-        """The memory that one step touches, on the buffers at ``addresses``."""
-        touches = self._touched_by(node)
+        """The memory that one step accesses, on the buffers at ``addresses``."""
+        step = self._step(node)
         found: list[Access] = []
-        for numbers, written in ((touches.reads, False), (touches.writes, True)):
+        for numbers, written in ((step.reads, False), (step.writes, True)):
             for number in numbers:
-                begin = self.place(number, addresses)
+                begin = self.address(number, addresses)
                 found.append((begin, begin + self._buffers[number].nbytes, written))
-        return (*found, (*touches.own, True))
+        return (*found, (*step.own, True))
 
     def is_small(self, node: NativeRun | HostCall) -> bool:
         """Whether one step leaves room on the GPU for others beside it."""
-        return self._touched_by(node).small
+        return self._step(node).small
 
     def lasts(self, node: NativeRun | HostCall) -> int:
         """How many launches one step takes as long as, at least."""
-        return self._touched_by(node).lasts
+        return self._step(node).lasts
 
-    def _touched_by(self, node: NativeRun | HostCall) -> Touches:
+    def _step(self, node: NativeRun | HostCall) -> StepAccesses:
         is_run = isinstance(node, NativeRun)
-        return self._touches[node.first] if is_run else node.touches
+        return self._accesses[node.first] if is_run else node.accesses
 
-    def place(self, buffer: int, addresses: Any) -> int:
-        """Where a buffer is now."""
+    def address(self, buffer: int, addresses: Any) -> int:
+        """The address of a buffer."""
         allocation = self._buffers[buffer]
         if allocation.kind == "temporary":
             return int(addresses[self._arena]) + allocation.offset
@@ -175,7 +176,7 @@ class Image:
                     nodes.append(made)
                     continue
                 self._steps.append(made)
-                self._touches.append(self._touched(step, made))
+                self._accesses.append(self._step_accesses(step, made))
                 last = nodes[-1] if nodes else None
                 number = len(self._steps) - 1
                 if isinstance(last, NativeRun) and last.first + last.count == number:
@@ -194,7 +195,7 @@ class Image:
     def _address(self, slot: int) -> int:
         return self._values.ctypes.data + 8 * slot
 
-    def _place(self, argument: object) -> tuple[int, int]:
+    def _location(self, argument: object) -> tuple[int, int]:
         """The buffer of a pointer argument, or the arena, and the bytes into it."""
         assert isinstance(argument, BufferArgument)
         buffer = self._buffers[argument.buffer]
@@ -204,8 +205,8 @@ class Image:
 
     def _slot(self, argument: object) -> int:
         """The address of the slot of a pointer argument."""
-        place = self._place(argument)
-        return self._address(self._slots.setdefault(place, len(self._slots)))
+        location = self._location(argument)
+        return self._address(self._slots.setdefault(location, len(self._slots)))
 
     def _call(self, step: KernelCall) -> runner.Step | HostCall:
         kernel = self._kernels[step.kernel]
@@ -213,7 +214,7 @@ class Image:
             if kernel.provider.startswith("gemm_"):
                 return self._product(step, kernel)
             return self._library(step, kernel)
-        if step.items >= _MOST_BLOCKS:
+        if step.items >= _MAX_BLOCKS:
             raise BackendError(
                 f"{step.items:,} blocks are more than a grid has; compute it in parts"
             )
@@ -229,7 +230,7 @@ class Image:
                 pointers.append(self._slot(argument))
         parameters = np.array(pointers, np.int64)
         self._kept.append(parameters)
-        function = self._functions[kernel.name]
+        function = self._loaded[kernel.name].function
         return runner.Kernel(
             kind=StepKind.COOPERATIVE if kernel.cooperative else StepKind.KERNEL,
             function=function,
@@ -239,7 +240,7 @@ class Image:
             shared=kernel.shared,
         )
 
-    def _touched(self, step: KernelCall, made: runner.Step) -> Touches:
+    def _step_accesses(self, step: KernelCall, made: runner.Step) -> StepAccesses:
         own, nbytes = (0, 0), self._bytes(step)
         lasts = _launches(nbytes)
         small = not lasts
@@ -255,12 +256,11 @@ class Image:
             work = p["batch"] * p["m"] * p["n"] * p["k"]
             small = small and work <= cublas.small_work(kernel.provider)
             lasts = 0 if small else max(1, lasts)
-        return Touches(step.reads, writes_of(step), own, small, lasts)
+        return StepAccesses(step.reads, writes_of(step), own, small, lasts)
 
     def _bytes(self, step: KernelCall) -> int:
-        """The bytes of all that a step touches."""
-        touched = {*step.reads, *step.writes}
-        return sum(self._buffers[k].nbytes for k in touched)
+        """The bytes of all buffers that a step accesses."""
+        return sum(self._buffers[k].nbytes for k in {*step.reads, *step.writes})
 
     def _named(
         self, step: KernelCall, kernel: LibraryKernel
@@ -289,7 +289,7 @@ class Image:
             # Memory is aligned where the lowest element of an array lies.
             type = self._buffers[x.buffer].type
             lowest = type.span()[0] * type.dtype.itemsize
-            offsets.append(self._place(x)[1] - lowest)
+            offsets.append(self._location(x)[1] - lowest)
             # A slice begins at every multiple of its stride.
             offsets += self._moves.get(x.buffer, ())
         made = cublas.library().product(kernel.provider, values, offsets)
@@ -320,10 +320,11 @@ class Image:
     def _library(self, step: KernelCall, kernel: LibraryKernel) -> HostCall:
         arrays, integers = self._named(step, kernel)
         call = libraries.call(kernel.provider, integers, step.items)
-        places = tuple(self._place(arrays[name]) for name in call.arrays)
+        arguments = tuple(self._location(arrays[name]) for name in call.arrays)
         lasts = _launches(self._bytes(step))
-        touches = Touches(step.reads, writes_of(step), _HANDLES, not lasts, lasts)
-        return HostCall(call.enqueue, places, call.capturable, touches)
+        accesses = step.reads, writes_of(step), _HANDLES, not lasts, lasts
+        made = StepAccesses(*accesses)
+        return HostCall(call.enqueue, arguments, call.capturable, made)
 
 
 def _launches(nbytes: int) -> int:

@@ -12,8 +12,8 @@ _MOST_ITEMS: Final = 4096
 def try_plan(compiled: CompiledProgram) -> bool:
     """Run ``compiled`` if it is small; return whether it was run."""
     from arrayfn.backends.cpu.unjitted import run_unjitted
-    from arrayfn.lowering.verify import trial
+    from arrayfn.lowering.verify import checked_run
 
-    if not trial.is_small(compiled, _MOST_ITEMS):
+    if not checked_run.is_small(compiled, _MOST_ITEMS):
         return False
-    return trial.run_trial(compiled, run_unjitted, IndexError)
+    return checked_run.run_checked(compiled, run_unjitted, IndexError)
