@@ -170,13 +170,13 @@ class MergedRowsPrinter(StagedPrinter[R]):
             # Of a part of -inf alone, or of nothing, there is no difference.
             name = self.name_of(s.result)
             self.line(f"{name}_{suffix} = {name}")
-            function, lowest = self.use(s.function), self.lowest(s.result)
+            function, lowest = s.function, self.lowest(s.result)
             self.line(f"{name} = {function}({name}, {lowest})")
         self.provisional_statements(merge, plan, variables, suffix)
 
     def lowest(self, value: Value) -> str:
         dtype = short_name(value.dtype)
-        return f"{self.use(dtype)}({float(np.finfo(value.dtype).min)!r})"
+        return f"{dtype}({float(np.finfo(value.dtype).min)!r})"
 
     def provisional_statements(
         self, merge: Merge, plan: StagePlan, variables: dict[int, str], suffix: str
@@ -206,7 +206,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
     def mean(self, m: Squares, total: str, elements: int) -> str:
         """The mean of a part of so many elements, of their ``total``."""
         dtype = short_name(m.about.dtype)
-        return f"{self.use(f'div_{dtype}')}({total}, {self.use(dtype)}({elements}))"
+        return f"div_{dtype}({total}, {dtype}({elements}))"
 
     # What the row has.
 
@@ -228,16 +228,16 @@ class MergedRowsPrinter(StagedPrinter[R]):
         for m in merge.moved:
             name = self.name_of(m.reduce.result)
             term = self.moved_term(m, parts)
-            self.line(f"{name} = {self.use(m.reduce.function)}({name}, {term})")
+            self.line(f"{name} = {m.reduce.function}({name}, {term})")
         self.shuffles([m.reduce for m in merge.moved], parts.count)
 
     def growth(self, element: Compute, moved: str) -> str:
         """The factor of exponentials that are ``moved`` to another number."""
         dtype = short_name(element.result.dtype)
-        least = f"{self.use(f'accumulate_min_{dtype}')}({moved}, {self.use(dtype)}(0))"
+        least = f"accumulate_min_{dtype}({moved}, {dtype}(0))"
         if is_half_exp(element):
-            return f"{self.use_device('approximate_exp_f32')}({least})"
-        return f"{self.use(element.function)}({least})"
+            return f"approximate_exp_f32({least})"
+        return f"{element.function}({least})"
 
     def moved_term(self, m: Moved, parts: Parts) -> str:
         """What a part has, about the common number."""
@@ -248,7 +248,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
         if isinstance(m, Squares):
             total = parts.of(self.name_of(m.total.result), parts.own)
             self.line(f"moved = {self.mean(m, total, parts.elements)} - {about}")
-            elements = f"{self.use(short_name(m.about.dtype))}({parts.elements})"
+            elements = f"{short_name(m.about.dtype)}({parts.elements})"
             return f"{part} + moved * moved * {elements}"
         greatest = parts.of(self.name_of(m.greatest.result), parts.own)
         self.line(f"moved = {greatest} - {about}")
@@ -269,7 +269,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
                 share = f"{self.name_of(m.element.result)}_share"
                 dtype = short_name(m.element.result.dtype)
                 factor, is_half = self.factors.pop(name), m.element.result.half
-                divide = self.divide_half() if is_half else self.use(f"div_{dtype}")
+                divide = self.divide_half() if is_half else f"div_{dtype}"
                 self.line(f"{share} = {divide}({factor}, {total})")
                 self.shares[name] = share
 

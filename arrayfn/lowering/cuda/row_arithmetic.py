@@ -70,7 +70,7 @@ class RowArithmetic(CudaPrinter[T]):
         """The inverses that take the places of what halves are divided by."""
         divisors = [self.divisor(s) for s in body if self.is_half(s)]
         for name in dict.fromkeys(filter(None, divisors)):
-            inverse = f"{self.use('f32')}(1), {name}"
+            inverse = f"f32(1), {name}"
             self.line(f"{name}_reciprocal = {self.divide_half()}({inverse})")
 
     def divisor(self, s: Statement) -> str:
@@ -96,11 +96,10 @@ class RowArithmetic(CudaPrinter[T]):
             return
         if is_half_exp(s):
             (x,) = (self.scalar(a) for a in s.arguments)
-            exp = self.use_device("approximate_exp_f32")
-            self.line(f"{self.name_of(s.result)} = {exp}({x})", s.source)
+            self.line(f"{self.name_of(s.result)} = approximate_exp_f32({x})", s.source)
             return
         if s.function in _ROUGH and self.is_rough(s):
-            rough = self.use_device(f"approximate_{_ROUGH[s.function]}_f32")
+            rough = f"approximate_{_ROUGH[s.function]}_f32"
             arguments = ", ".join(map(self.scalar, s.arguments))
             self.line(f"{self.name_of(s.result)} = {rough}({arguments})", s.source)
             return
@@ -114,11 +113,12 @@ class RowArithmetic(CudaPrinter[T]):
             self.line(f"{self.name_of(s.result)} = {x} * {y}_reciprocal", s.source)
             return
         for name, function in (("least", "min"), ("greatest", "max")):
-            size = f"{self.use('abs_f32')}({x})"
-            bound = self.use(f"accumulate_{function}_f32")
+            size = f"abs_f32({x})"
+            bound = f"accumulate_{function}_f32"
             self.line(f"{name} = {bound}({name}, {size})")
-        divide = self.use_device("divide_f32")
-        self.line(f"{self.name_of(s.result)} = {divide}({x}, {y}, {inverse})", s.source)
+        self.line(
+            f"{self.name_of(s.result)} = divide_f32({x}, {y}, {inverse})", s.source
+        )
 
     # Halves.
 
@@ -145,8 +145,8 @@ class RowArithmetic(CudaPrinter[T]):
     def divide_half(self) -> str:
         """What divides once a row, where halves are what becomes of it."""
         if isinstance(self.schedule, Pipeline):
-            return self.use_device("approximate_divide_f32")
-        return self.use("div_f32")
+            return "approximate_divide_f32"
+        return "div_f32"
 
     def fusing(self, s: Statement) -> Compute | Reduce | None:
         """The sum that alone needs ``s``, a product of halves or its other name.
@@ -198,8 +198,7 @@ class RowArithmetic(CudaPrinter[T]):
             if product is not None and self.fusing(product) is s:
                 factors = product.arguments[0], product.arguments[-1]  # or its square
                 given = ", ".join(map(self.scalar, (*factors, terms[1 - k])))
-                fused = self.use_device("fma_rn_f32")
-                self.line(f"{self.name_of(s.result)} = {fused}({given})", s.source)
+                self.line(f"{self.name_of(s.result)} = fma_rn_f32({given})", s.source)
                 return True
         return False
 
@@ -224,7 +223,7 @@ class RowArithmetic(CudaPrinter[T]):
                 return False
             dtype = short_name(self.nest.operands[load.operand].dtype)
             kind, lanes = _EXTREMES[s.function], self.schedule.lanes
-            extreme = self.use_device(f"{kind}_{dtype}x{lanes}")
+            extreme = f"{kind}_{dtype}x{lanes}"
             tile, place = self.staged_vector(load.operand)
             name = self.name_of(s.result)
             found.append(f"{name} = {extreme}({tile}, {place}, {name})")
@@ -258,7 +257,7 @@ class RowArithmetic(CudaPrinter[T]):
             dtype = self.nest.operands[operand].dtype
             if dtype not in dtypes.HALVES or lanes == 1:
                 continue
-            widen = self.use_device(f"widen_{short_name(dtype)}x{lanes}")
+            widen = f"widen_{short_name(dtype)}x{lanes}"
             tile, place = self.staged_vector(operand)
             wide = f"{tile.rsplit('_', 1)[0]}_wide"
             self.registers(wide, "f32", lanes)

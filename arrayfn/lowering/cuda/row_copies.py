@@ -62,19 +62,17 @@ class RowCopiesPrinter(RowArithmetic[T]):
 
     def copy_vector(self, operand: int, at: dict[int, str], place: str) -> None:
         """Begin to copy a vector to ``place`` of the operand's shared array."""
-        copy = self.use_device(
-            f"cp_async_{self.vector_name(operand, self.schedule.lanes)}"
-        )
+        copy = f"cp_async_{self.vector_name(operand, self.schedule.lanes)}"
         source = f"{self.pointer(operand)}, {self.index(operand, at)}"
         self.line(f"{copy}({source}, {self.shared_name(operand)}, {place}, 1)")
 
     def cp_async_commit(self) -> None:
         """End a group of copies."""
-        self.line(f"{self.use_device('cp_async_commit')}()")
+        self.line("cp_async_commit()")
 
     def cp_async_wait(self, under_way: int) -> None:
         """Wait until only so many groups are still under way."""
-        self.line(f"{self.use_device('cp_async_wait')}({under_way})")
+        self.line(f"cp_async_wait({under_way})")
 
     # The last vectors of a row.
 
@@ -138,7 +136,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
     def move_aside(self, way: str, registers: str) -> None:
         """Load or store the current vector that lies aside."""
         name = self.vector_name(self.row, self.schedule.lanes)
-        function = self.use_device(f"{way}_{name}")
+        function = f"{way}_{name}"
         self.line(f"{function}({self.shared_name(self.row)}, aside, {registers}, 0)")
 
     # What all rows share.
@@ -173,11 +171,11 @@ class RowCopiesPrinter(RowArithmetic[T]):
         self.cp_async_wait(schedule.early - 1)
         own = member
         if schedule.early > 1:
-            iteration = f"{self.use_device('remainder')}(vector, {schedule.early})"
+            iteration = f"remainder(vector, {schedule.early})"
             own = f"({iteration} * {schedule.threads_per_row} + {member})"
         self.line(f"place = {own} * {schedule.lanes}")
         for operand in operands:
-            load = self.use_device(f"load_{self.vector_name(operand, schedule.lanes)}")
+            load = f"load_{self.vector_name(operand, schedule.lanes)}"
             tile = f"{self.tile_name(operand)}, 0"
             self.line(f"{load}({self.shared_name(operand)}, place, {tile})")
 

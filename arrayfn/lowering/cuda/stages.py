@@ -115,8 +115,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.identities(stage)
         divided = self.divided(body, stores, loads)
         for name in divided:
-            inverse = self.use_device("inverse_f32")
-            self.line(f"{divided[name]} = {inverse}({name})")
+            self.line(f"{divided[name]} = inverse_f32({name})")
         self.invert_halves(body)
         loop = self.open_loop()
         if fresh:
@@ -134,19 +133,18 @@ class StagedPrinter(PartialResultsPrinter[T]):
             self.await_beside()
         vectors = _Vectors(loads, beside, late, copied, stores)
         if divided:
-            self.line(f"least = {self.use('F32_INF')}")
-            self.line(f"greatest = {self.use('f32')}(0)")
+            self.line("least = F32_INF")
+            self.line("greatest = f32(0)")
         self.inverses = divided
         self.all_vectors(plan, stage, variables, member, vectors, fresh=bool(fresh))
         self.inverses = {}
         if divided:
-            divides = self.use_device("divides_f32")
-            tests = [f"{divides}(least, greatest, {name})" for name in divided]
+            tests = [f"divides_f32(least, greatest, {name})" for name in divided]
             self.open(f"if not ({' and '.join(tests)}):")
             if schedule.threads_per_row > 1:
                 # What is loaded again is not kept in registers until then.
                 own = self.thread_of(member)
-                self.line(f"again = {self.use_device('opaque_i64')}({own})")
+                self.line(f"again = opaque_i64({own})")
                 self.again = "again"
             vectors = replace(vectors, copied=())
             self.all_vectors(plan, stage, variables, member, vectors)
@@ -252,7 +250,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         if stores and vectors.beside and schedule.tiles > 1 and not self.again:
             # Or all vectors would be stored at the end, and the memory wait for them.
             self.close_all(depth - 1)
-            self.line(f"{self.use_device('warp_barrier')}()")
+            self.line("warp_barrier()")
             depth = 1
         self.close_all(depth)
 

@@ -24,10 +24,9 @@ class TransposePrinter(CudaPrinter[Transpose]):
         n_across, n_inner = self.extent(across), self.extent(inner)
         blocks = [-(-nest.axes[k].extent // side) for k in (across, inner)]
         self.items = math.prod(blocks) * math.prod(nest.axes[k].extent for k in outer)
-        thread = self.use_device("thread_index")
-        self.line(f"lane = {self.use_device('remainder')}({thread}(), {WARP})")
-        self.line(f"warp = {self.use_device('quotient')}({thread}(), {WARP})")
-        self.line(f"rest = {self.use_device('block_index')}()")
+        self.line(f"lane = remainder(thread_index(), {WARP})")
+        self.line(f"warp = quotient(thread_index(), {WARP})")
+        self.line("rest = block_index()")
         tiles: list[str] = []
         for axis, n in ((inner, n_inner), (across, n_across)):
             name = f"tile{axis}"
@@ -59,7 +58,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
         count = side * side // schedule.threads
         for k in turned:
             dtype = self.stored_name(nest.operands[k].dtype)
-            shared = self.use_device(f"shared_{dtype}")
+            shared = f"shared_{dtype}"
             self.line(f"{names[k]} = {shared}({side * (side + 1)})")
             self.registers(lines[k], dtype, count)
         self.declare_tiles(steady, count)
@@ -88,7 +87,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
         for k in turned:
             self.line(f"{names[k]}[line * {side + 1} + lane] = {lines[k]}[part]")
         self.close()
-        self.line(f"{self.use_device('barrier')}()")
+        self.line("barrier()")
         depth = open_lines("line", "lane")
         self.staged = {k: f"{names[k]}[lane * {side + 1} + line]" for k in turned}
         self.staged |= {k: f"{names[k]}[part]" for k in steady}
@@ -122,12 +121,9 @@ class TransposePrinter(CudaPrinter[Transpose]):
         side, warps = schedule.side, schedule.threads // WARP
         pitch, size = side + pack, side * (side + pack) + pack * pack
         words = side * WARP // schedule.threads
-        unrolled, quotient = self.use_device("unrolled"), self.use_device("quotient")
         for k in turned:
             dtype = self.stored_name(nest.operands[k].dtype)
-            self.line(
-                f"{self.tile_name(k)} = {self.use_device(f'shared_{dtype}')}({size})"
-            )
+            self.line(f"{self.tile_name(k)} = shared_{dtype}({size})")
             self.registers(self.lines_name(k), dtype, words * pack)
             self.registers(self.turned_name(k), dtype, pack)
         vectors = [
@@ -143,13 +139,13 @@ class TransposePrinter(CudaPrinter[Transpose]):
         self.declare_tiles(written, pack)
         # All loads are on their way before the first word is waited for.
         self.line(f"i{across} = tile{across} + lane * {pack}")
-        self.open(f"for part in {unrolled}({words // pack}):")
-        self.open(f"for slot in {unrolled}({pack}):")
+        self.open(f"for part in unrolled({words // pack}):")
+        self.open(f"for slot in unrolled({pack}):")
         self.line(f"i{inner} = tile{inner} + (warp + part * {warps}) * {pack} + slot")
         if not whole:
             self.open(self.inside(everywhere))
         for k in turned:
-            load = self.use_device(f"load_{self.vector_name(k, pack)}")
+            load = f"load_{self.vector_name(k, pack)}"
             at, lines = self.index(k, everywhere), self.lines_name(k)
             place = f"(part * {pack} + slot) * {pack}"
             self.line(f"{load}({self.pointer(k)}, {at}, {lines}, {place})")
@@ -162,27 +158,27 @@ class TransposePrinter(CudaPrinter[Transpose]):
                 self.load_vector(k, pack, at_first, f"part * {pack}")
             self.close_all(2 - whole)
         self.line(
-            f"begin = lane * {pack * pitch} + {quotient}(lane, {WARP // pack}) * {pack}"
+            f"begin = lane * {pack * pitch} + quotient(lane, {WARP // pack}) * {pack}"
         )
-        self.open(f"for part in {unrolled}({words // pack}):")
+        self.open(f"for part in unrolled({words // pack}):")
         for k in turned:
             word = self.vector_name(k, pack)
             lines = self.lines_name(k)
-            transpose = self.use_device(f"transpose_{word}")
+            transpose = f"transpose_{word}"
             self.line(f"{transpose}({lines}, part * {pack * pack})")
-        self.open(f"for slot in {unrolled}({pack}):")
+        self.open(f"for slot in unrolled({pack}):")
         self.line(f"column = (warp + part * {warps}) * {pack}")
         for k in turned:
-            store = self.use_device(f"store_{self.vector_name(k, pack)}")
+            store = f"store_{self.vector_name(k, pack)}"
             at, lines = f"begin + slot * {pitch} + column", self.lines_name(k)
             place = f"(part * {pack} + slot) * {pack}"
             self.line(f"{store}({self.tile_name(k)}, {at}, {lines}, {place})")
         self.close_all(2)
-        self.line(f"{self.use_device('barrier')}()")
+        self.line("barrier()")
         self.open_words(words, at_first, whole)
         for k in turned:
-            load = self.use_device(f"load_{self.vector_name(k, pack)}")
-            at = f"line * {pitch} + ({quotient}(line, {WARP}) + lane) * {pack}"
+            load = f"load_{self.vector_name(k, pack)}"
+            at = f"line * {pitch} + (quotient(line, {WARP}) + lane) * {pack}"
             self.line(f"{load}({self.tile_name(k)}, {at}, {self.turned_name(k)}, 0)")
         self.open(f"for slot in range({pack}):")
         self.staged = {k: f"{self.turned_name(k)}[slot]" for k in turned}
@@ -201,7 +197,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
     def open_words(self, words: int, variables: dict[int, str], whole: bool) -> None:
         """Open the loop over the words along the last axis that a thread has."""
         across, warps = self.schedule.axis, self.schedule.threads // WARP
-        self.open(f"for part in {self.use_device('unrolled')}({words}):")
+        self.open(f"for part in unrolled({words}):")
         self.line(f"line = warp + part * {warps}")
         self.line(f"i{across} = tile{across} + line")
         if not whole:

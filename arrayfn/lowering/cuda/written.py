@@ -6,32 +6,18 @@ the functions that it calls.
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Var
-from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
+from arrayfn.lowering.cuda.imports import imports
 from arrayfn.lowering.kernel_text import wrapped
 from arrayfn.lowering.libraries.calls import Place
 from arrayfn.lowering.plan import Kernel, Parameter
-from arrayfn.lowering.scalars import SCALARS
 from arrayfn.lowering.steps import CallStep
-
-_CONSTRUCTORS: Final = frozenset(
-    ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64", "c64", "c128")
-)
-_LIMITS: Final = frozenset(
-    f"{kind}_{limit}" for kind in ("F32", "F64") for limit in ("INF", "NEG_INF", "NAN")
-)
-_ROOMS: Final = (
-    ("cuda.vocabulary", frozenset(FUNCTIONS)),
-    ("scalars", frozenset(SCALARS) | _CONSTRUCTORS | _LIMITS),
-)
 
 
 @dataclass(frozen=True)
@@ -81,7 +67,8 @@ class Written:
         parameters = ", ".join((*self.arrays, *self.integers))
         head = "\n".join(wrapped(f"def {name}(", parameters, "):"))
         body = indented(f"{doc}{self.body.strip()}", 1)
-        return f"{imports(self.body)}\n\n{head}\n{body}\n"
+        lines = imports(self.body.splitlines())
+        return "\n".join([*lines, "", "", head, body, ""])
 
 
 @dataclass(frozen=True)
@@ -138,14 +125,3 @@ def indented(text: str, levels: int) -> str:
     """``text`` with each line that is not empty further to the right."""
     margin = "    " * levels
     return "\n".join(margin + line if line else "" for line in text.splitlines())
-
-
-def imports(text: str) -> str:
-    """The imports of the vocabularies' words in ``text``."""
-    words = set(re.findall(r"\w+", text))
-    lines: list[str] = []
-    for room, known in _ROOMS:
-        if words & known:
-            before = f"from arrayfn.lowering.{room} import "
-            lines += wrapped(before, ", ".join(sorted(words & known)), "")
-    return "\n".join([*lines, ""])

@@ -9,14 +9,12 @@ has two neighbouring columns, 8 apart, of ``2 * strips`` rows, which are 8 apart
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from arrayfn.lowering import scalars
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
-from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
+from arrayfn.lowering.cuda.imports import imports
 from arrayfn.lowering.kernel_text import WIDTH, wrapped
 from arrayfn.lowering.plan import Parameter
 from arrayfn.lowering.scalars.arithmetic import HALVES
@@ -38,14 +36,8 @@ def kernel_text(
 
     Without a docstring it has no comments either.
     """
-    names = set(re.findall(r"\b[A-Za-z_]\w*\b", body))
-    head: list[str] = []
-    for room, known in (("cuda.vocabulary", FUNCTIONS), ("scalars", vars(scalars))):
-        used = sorted(name for name in names if name in known)
-        if used:
-            before = f"from arrayfn.lowering.{room} import "
-            head += wrapped(before, ", ".join(used), "")
     lines = [line for line in body.splitlines() if line.strip()]
+    head = imports(lines)
     if not doc:
         lines = [line for line in lines if not line.lstrip().startswith("#")]
     head += [
