@@ -9,53 +9,27 @@ has two neighbouring columns, 8 apart, of ``2 * strips`` rows, which are 8 apart
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
-from arrayfn.lowering.cuda.imports import imports
-from arrayfn.lowering.kernel_text import WIDTH, wrapped
-from arrayfn.lowering.plan import Parameter
+from arrayfn.lowering.cuda.handwritten import filled, indented
 from arrayfn.lowering.scalars.arithmetic import HALVES
 
 COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
 """Which column of a tile a lane's i-th is."""
 
 
-def indented(lines: Iterable[str] | str, depth: int) -> str:
-    """Lines, or a text, ``depth`` steps to the right."""
-    text = lines if isinstance(lines, str) else "\n".join(lines)
-    return textwrap.indent(textwrap.dedent(text).strip("\n"), "    " * depth)
-
-
-def kernel_text(
-    name: str, parameters: Sequence[Parameter], body: str, doc: str = ""
-) -> str:
-    """The source of a kernel: what it imports, and its function.
-
-    Without a docstring it has no comments either.
-    """
-    lines = [line for line in body.splitlines() if line.strip()]
-    head = imports(lines)
-    if not doc:
-        lines = [line for line in lines if not line.lstrip().startswith("#")]
-    head += [
-        "",
-        "",
-        *wrapped(f"def {name}(", ", ".join(p.name for p in parameters), "):"),
-    ]
-    if doc:
-        head.append(indented(textwrap.fill(f'"""{doc}"""', WIDTH - 4), 1))
-    return "\n".join([*head, *lines, ""])
-
-
-def signature(parameters: Sequence[Parameter]) -> str:
-    """What kinds parameters have, as a docstring says it."""
-    kinds: dict[str, list[str]] = {}
-    for p in parameters:
-        kinds.setdefault(p.kind, []).append(p.name)
-    return " ".join(f"{', '.join(names)}: {kind}." for kind, names in kinds.items())
+_TERMS: Final = """
+{before}
+for half in range({halves}):
+    {of_row}
+    for i in range({pairs}):
+        {of_pair}
+        for side in range(2):
+            {of_each}
+"""
 
 
 def _memory(dtype: str) -> str:
@@ -272,16 +246,14 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
                 f"logit = select_f32({shown} == 0, F32_NEG_INF, logits[at + side])",
                 "logits[at + side] = logit",
             ]
-        return "\n".join(
-            [
-                *before,
-                f"for half in range({self.halves}):",
-                indented(of_row, 1),
-                f"    for i in range({self.tiles.columns // 8}):",
-                indented(of_pair, 2),
-                "        for side in range(2):",
-                indented(of_each, 3),
-            ]
+        return filled(
+            _TERMS,
+            before=before,
+            halves=self.halves,
+            of_row=of_row,
+            pairs=self.tiles.columns // 8,
+            of_pair=of_pair,
+            of_each=of_each,
         )
 
     def limits(self, before: str, after: str, row_end: str, column_end: str) -> str:

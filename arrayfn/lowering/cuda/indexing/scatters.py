@@ -16,6 +16,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype, short_name
 from arrayfn.ir import ArrayType, Equation, Literal, Var
 from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.indexing.additions import Ranges, in_ranges, ranges_of
 from arrayfn.lowering.cuda.indexing.scatter_form import Scatter, scatter_of
 from arrayfn.lowering.cuda.indexing.scatter_tiles import LEAST as TARGETS
@@ -33,7 +34,6 @@ from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.sorting.sorts import Rows, sort_rows
 from arrayfn.lowering.cuda.sorting.tiles import Moved
-from arrayfn.lowering.cuda.written import Written, WrittenCall
 from arrayfn.lowering.kernel_ir import (
     Argument,
     Constant,
@@ -95,7 +95,7 @@ def scatter(
     *,
     deterministic: bool,
     vectors: bool,
-) -> Iterator[Nest | WrittenCall]:
+) -> Iterator[Nest | HandwrittenCall]:
     """The steps of a scatter; ``vectors`` if arrays begin at multiples of 16 bytes."""
     s = scatter_of(equation)
     n, limit = s.count, s.limit
@@ -188,7 +188,7 @@ def by_way(
     names: Names,
     gpu: GpuConfig,
     operand: Var,
-) -> Iterator[Nest | WrittenCall]:
+) -> Iterator[Nest | HandwrittenCall]:
     """The steps of a scatter into ``operand``, which need not be its own."""
     if isinstance(way, Ranges):
         yield from in_ranges(way, equation, reads, names, operand)
@@ -208,20 +208,20 @@ def _is_carried(source: Place) -> bool:
 
 def _in_bins(
     s: Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
-) -> WrittenCall:
+) -> HandwrittenCall:
     """Updates added in any order, first in each block: targets are few."""
     plain = replace(updates, ordered=False, lanes=1)
     blocks = min(2 * gpu.multiprocessors, -(-s.count // _BINS))
     share = -(-s.count // blocks)
-    integers = [s.count, share, s.limit, *plain.integers]
-    return WrittenCall(
-        add_in_bins(plain, power_of_two(s.limit)), read, [out], integers, blocks
-    )
+    integers = {"n": s.count, "share": share, "limit": s.limit, **plain.integers}
+    reads = dict(zip(plain.arrays_in, read, strict=True))
+    text = add_in_bins(plain, power_of_two(s.limit))
+    return HandwrittenCall(text, reads, {"target_out": out}, integers, blocks)
 
 
 def _combined(
     s: Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
-) -> Iterator[WrittenCall]:
+) -> Iterator[HandwrittenCall]:
     """Chunks of updates, chunks of what these have come to, and so on."""
     n = s.count
     lines = s.width // updates.lanes
@@ -250,18 +250,24 @@ def _combined(
 
 
 def _call(
-    text: Written,
+    text: Handwritten,
     updates: Updates,
     read: list[Pointer],
     written: list[Pointer],
     s: Scatter,
     n: int,
     chunks: int | None = None,
-) -> WrittenCall:
+) -> HandwrittenCall:
     lines = s.width // updates.lanes
     items = (n if chunks is None else chunks) * lines
-    integers = [n, lines, s.limit, *updates.integers]
-    return WrittenCall(text, read, written, integers, -(-items // THREADS))
+    names = ("target_out", "carried_out", "partial_out")
+    return HandwrittenCall(
+        text,
+        dict(zip(updates.arrays_in, read, strict=True)),
+        dict(zip(names, written, strict=False)),
+        {"n": n, "lines": lines, "limit": s.limit, **updates.integers},
+        -(-items // THREADS),
+    )
 
 
 def _updates_place(equation: Equation, reads: Reads) -> Place:

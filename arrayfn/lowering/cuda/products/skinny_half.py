@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from arrayfn.lowering.cuda.handwritten import Handwritten
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, all_lanes
-from arrayfn.lowering.cuda.written import Written
 
 PIECE: Final = 8  # halves: 128 bits
 _ROWS: Final = 16  # of a fragment of a, and so many of what is summed over
@@ -53,7 +53,7 @@ class HalfTile(SkinnyTile):
         return 4 * self.warps * self.accumulators
 
 
-def half_text(tile: HalfTile) -> Written:
+def half_text(tile: HalfTile) -> Handwritten:
     """The kernel."""
     lines, line = (tile.strip, tile.deep) if tile.turned else (tile.deep, tile.strip)
     # Which line of a lane's matrix, and which piece of it, as fragments want them.

@@ -13,11 +13,11 @@ from typing import Final
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.handwritten import HandwrittenCall
 from arrayfn.lowering.cuda.products.skinny_half import PIECE, HalfTile, half_text
 from arrayfn.lowering.cuda.products.skinny_single import LANES, SingleTile, single_text
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile
 from arrayfn.lowering.cuda.schedule import power_of_two
-from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
 from arrayfn.lowering.scalars.arithmetic import HALVES
 
@@ -84,7 +84,7 @@ class SkinnyProduct:
         """Whether halves are multiplied."""
         return short_name(self.b.array.type.dtype) in HALVES
 
-    def call(self, gpu: GpuConfig) -> WrittenCall:
+    def call(self, gpu: GpuConfig) -> HandwrittenCall:
         """Its launch."""
         tile: SkinnyTile
         if self.is_half:
@@ -93,13 +93,22 @@ class SkinnyProduct:
         else:
             tile = single_tile(self, gpu)
             made = single_text(tile)
-        integers = (self.m, self.n, self.k, self.a_row, self.a_step, self.ldb)
-        lies = (self.c_row, self.c_column, tile.part(self.k))
-        blocks = tile.blocks(self.n)
-        return WrittenCall(made, [self.a, self.b], [self.c], integers + lies, blocks)
+        integers = {
+            "rows": self.m,
+            "n": self.n,
+            "k": self.k,
+            "a_row": self.a_row,
+            "a_step": self.a_step,
+            "ldb": self.ldb,
+            "c_row": self.c_row,
+            "c_column": self.c_column,
+            "part": tile.part(self.k),
+        }
+        reads, writes = {"a_in": self.a, "b_in": self.b}, {"c_out": self.c}
+        return HandwrittenCall(made, reads, writes, integers, tile.blocks(self.n))
 
 
-def skinny_product(call: LibraryCall, gpu: GpuConfig) -> WrittenCall | None:
+def skinny_product(call: LibraryCall, gpu: GpuConfig) -> HandwrittenCall | None:
     """The launch for the product ``call``; None where the library is to compute it."""
     p = call.integers
     if call.provider not in _PROVIDERS or p["batch"] != 1 or not gpu.most_cluster:

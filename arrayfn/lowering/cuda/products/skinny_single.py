@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from arrayfn.lowering.cuda.handwritten import Handwritten, indented
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, all_lanes
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.cuda.written import Written, indented
 
 LANES: Final = 4  # floats of a lane's access: 128 bits
 
@@ -78,7 +78,7 @@ class SingleTile(SkinnyTile):
         return max(self.ring, self.warps * self.accumulators)
 
 
-def single_text(tile: SingleTile) -> Written:
+def single_text(tile: SingleTile) -> Handwritten:
     """The kernel."""
     rows, lanes = tile.rows, tile.lanes
     group, within = f"quotient(lane, {tile.across})", f"remainder(lane, {tile.across})"

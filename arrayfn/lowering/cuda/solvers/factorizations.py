@@ -18,17 +18,15 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.ir.layout import Shape
+from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers import cholesky as factors
 from arrayfn.lowering.cuda.solvers import cholesky_tiles, jacobi, small_svd
 from arrayfn.lowering.cuda.solvers.matrix_nests import Names, Nests, matrices_of, turned
-from arrayfn.lowering.cuda.solvers.permutation import Permutation
+from arrayfn.lowering.cuda.solvers.permutation import permuted
 from arrayfn.lowering.cuda.solvers.triangular import System, solved
-from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.passes.reads import Reads
-
-Made = LibraryCall | Nest | Permutation | WrittenCall
 
 BATCHED: Final = 128
 """Matrices of up to this many rows for each of a batch are one call."""
@@ -143,15 +141,14 @@ def lu(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
         library="cuSOLVER, cuBLAS",
     )
     yield Nests(equation, names).from_one(raw, pivots)
-    yield Permutation(pivots, 0, permutation)
+    yield permuted(Place(pivots), permutation)
 
 
 def pivots_to_permutation(
     equation: Equation, reads: Reads, names: Names
 ) -> Iterable[Made]:
     """A kernel that swaps."""
-    place = place_of(equation.inputs[0], reads)
-    yield Permutation(place.array, place.offset, equation.outputs[0])
+    yield permuted(place_of(equation.inputs[0], reads), equation.outputs[0])
 
 
 def eigh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:

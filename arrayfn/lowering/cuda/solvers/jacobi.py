@@ -14,13 +14,13 @@ import math
 
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, indented
 from arrayfn.lowering.cuda.solvers.orthogonal_columns import (
     MOST_ROWS,
     REAL,
     Columns,
     rows_of,
 )
-from arrayfn.lowering.cuda.written import Written, WrittenCall, indented
 from arrayfn.lowering.libraries.calls import Place
 
 
@@ -29,40 +29,38 @@ def is_small(dtype: DType, n: int) -> bool:
     return dtype in REAL and 0 < n <= MOST_ROWS
 
 
-def eigenvectors(vectors: Var, values: Var) -> WrittenCall:
+def eigenvectors(vectors: Var, values: Var) -> HandwrittenCall:
     """Matrices at ``vectors`` become their eigenvectors, as rows, in place."""
-    writes = (Place(vectors), Place(values))
-    return _call(vectors, (), writes, with_vectors=True)
+    writes = {"vectors": Place(vectors), "values": Place(values)}
+    return _call(vectors, {}, writes, with_vectors=True)
 
 
-def eigenvalues(matrices: Var, place: Place, values: Var) -> WrittenCall:
+def eigenvalues(matrices: Var, place: Place, values: Var) -> HandwrittenCall:
     """Of ``matrices`` at ``place`` the eigenvalues alone."""
-    return _call(matrices, (place,), (Place(values),), with_vectors=False)
+    return _call(matrices, {"a": place}, {"values": Place(values)}, with_vectors=False)
 
 
 def _call(
     matrices: Var,
-    reads: tuple[Place, ...],
-    writes: tuple[Place, ...],
+    reads: dict[str, Place],
+    writes: dict[str, Place],
     *,
     with_vectors: bool,
-) -> WrittenCall:
+) -> HandwrittenCall:
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
     text = _text(Columns(dtype, rows_of(n)), with_vectors)
     count = math.prod(matrices.type.shape[:-2])
-    return WrittenCall(text, reads, writes, (n,), count)
+    return HandwrittenCall(text, reads, writes, {"n": n}, count)
 
 
-def _text(c: Columns, with_vectors: bool) -> Written:
+def _text(c: Columns, with_vectors: bool) -> Handwritten:
     """The kernel."""
-    arrays = ("vectors", "values") if with_vectors else ("a", "values")
-    parts = (_begin(c, arrays[0]), c.sweeps(), _values(c, arrays[0]))
+    a = "vectors" if with_vectors else "a"
+    parts = (_begin(c, a), c.sweeps(), _values(c, a))
     what = "eigenvectors, as rows, and eigenvalues" if with_vectors else "eigenvalues"
-    return Written(
+    return Handwritten(
         "jacobi",
         "\n".join((*parts, _vectors(c)) if with_vectors else parts),
-        arrays,
-        ("n",),
         c.threads,
         f"The {what} of a symmetric matrix of up to {c.rows} rows.",
         "eigenvalues of small symmetric matrices, a block for each",

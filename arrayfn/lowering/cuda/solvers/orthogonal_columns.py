@@ -19,8 +19,8 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
+from arrayfn.lowering.cuda.handwritten import indented
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.cuda.written import indented
 
 REAL: Final = (dtypes.float32, dtypes.float64)
 MOST_ROWS: Final = 64

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers.matrix_nests import (
     Names,
     Nests,
@@ -23,14 +24,11 @@ from arrayfn.lowering.cuda.solvers.matrix_nests import (
     turned,
 )
 from arrayfn.lowering.cuda.solvers.triangular import System, solved
-from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.kernel_ir import Constant, Nest, Scalar, Value
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.lowering.templates.nest_builder import NestBuilder
 from arrayfn.lowering.templates.nest_builder import Place as Strided
 from arrayfn.passes.reads import Read
-
-Made = LibraryCall | Nest | WrittenCall
 
 
 def qr(equation: Equation, reads: Mapping[Var, Read], names: Names) -> Iterable[Made]:

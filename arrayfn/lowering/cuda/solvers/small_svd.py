@@ -17,13 +17,13 @@ import numpy as np
 
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, indented
 from arrayfn.lowering.cuda.solvers.orthogonal_columns import (
     MOST_ROWS,
     REAL,
     Columns,
     rows_of,
 )
-from arrayfn.lowering.cuda.written import Written, WrittenCall, indented
 from arrayfn.lowering.libraries.calls import Place
 
 _INTEGERS = (
@@ -59,16 +59,17 @@ class Operand:
         return self.columns, self.rows, self.rows, 1
 
 
-def values(operand: Operand, s: Var) -> WrittenCall:
+def values(operand: Operand, s: Var) -> HandwrittenCall:
     """``s`` [..., count]: the singular values, in descending order."""
     length, count, down, across = operand.integers
     dtype = operand.place.array.type.dtype
     text = _text(Columns(dtype, rows_of(length)), with_vectors=False)
-    integers = (length, count, count, down, across)
-    return WrittenCall(text, (operand.place,), (Place(s),), integers, operand.matrices)
+    integers = dict(zip(_INTEGERS, (length, count, count, down, across), strict=False))
+    reads, writes = {"a": operand.place}, {"s": Place(s)}
+    return HandwrittenCall(text, reads, writes, integers, operand.matrices)
 
 
-def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> WrittenCall:
+def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> HandwrittenCall:
     """And left vectors ``u`` as rows, right ones ``v`` as columns; all if ``full``."""
     length, count, down, across = operand.integers
     rows = rows_of(length)
@@ -78,12 +79,15 @@ def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> WrittenC
     of_u, of_v = (1, operand.rows), (v.type.shape[-1], 1)
     far, near = (of_u, of_v) if operand.is_tall else (of_v, of_u)
     ends = (u, v) if operand.is_tall else (v, u)
-    integers = (length, count, total, down, across, *far, *near)
-    writes = tuple(Place(array) for array in (s, *ends))
-    return WrittenCall(text, (operand.place,), writes, integers, operand.matrices)
+    numbers = (length, count, total, down, across, *far, *near)
+    names = ("s", "far", "near_side")
+    writes = {n: Place(x) for n, x in zip(names, (s, *ends), strict=True)}
+    integers = dict(zip(_INTEGERS, numbers, strict=True))
+    reads = {"a": operand.place}
+    return HandwrittenCall(text, reads, writes, integers, operand.matrices)
 
 
-def _text(c: Columns, *, with_vectors: bool) -> Written:
+def _text(c: Columns, *, with_vectors: bool) -> Handwritten:
     """The kernel."""
     # What is shorter, of columns whose greatest element is 1, is rounding errors.
     least = float(np.finfo(c.dtype).eps) / 4
@@ -91,11 +95,9 @@ def _text(c: Columns, *, with_vectors: bool) -> Written:
     if with_vectors:
         parts += [_basis(c), _stored(c)]
     what = "singular values and vectors" if with_vectors else "singular values"
-    return Written(
+    return Handwritten(
         "svd",
         "\n".join(parts),
-        ("a", "s", "far", "near_side") if with_vectors else ("a", "s"),
-        _INTEGERS if with_vectors else _INTEGERS[:5],
         c.threads,
         f"The {what} of a matrix of up to {c.rows} rows and columns.",
         "singular values of small matrices, a block for each",

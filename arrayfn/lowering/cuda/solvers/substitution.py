@@ -19,8 +19,13 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
+from arrayfn.lowering.cuda.handwritten import (
+    Handwritten,
+    HandwrittenCall,
+    flag_buffer_of,
+    indented,
+)
 from arrayfn.lowering.cuda.solvers.matrix_nests import Strided
-from arrayfn.lowering.cuda.written import Written, WrittenCall, flag_buffer_of, indented
 from arrayfn.lowering.libraries.calls import Place
 
 MOST_SIDES: Final = 32
@@ -40,7 +45,7 @@ def is_substituted(dtype: DType, n: int, sides: int) -> bool:
 
 def substituted(
     matrix: Strided, answers: Strided, b: Var, n: int, sides: int, *, unit: bool
-) -> Iterable[WrittenCall]:
+) -> Iterable[HandwrittenCall]:
     """``b``, which ``answers`` are the places [matrix, row, side] of, becomes x.
 
     The ``matrix`` is a lower triangle. Strides of both may be negative.
@@ -64,21 +69,19 @@ def substituted(
         "down_sides": row,
         "across_sides": side,
     }
-    text = Written(
+    text = Handwritten(
         "triangles",
         _text(dtype, size, unit),
-        ("a", "b", "flag_buffer"),
-        tuple(integers),
         size * _SIDES,
         f"Solves systems, {size} rows and {_SIDES} sides a block.",
         "a triangular system, block by block",
     )
     flag_buffer = flag_buffer_of(matrices * parts * blocks * size * _SIDES, dtype)
-    yield WrittenCall(
+    yield HandwrittenCall(
         text,
-        (Place(matrix.array),),
-        (Place(b),),
-        list(integers.values()),
+        {"a": Place(matrix.array)},
+        {"b": Place(b)},
+        integers,
         matrices * blocks * parts,
         flag_buffer=flag_buffer,
     )

@@ -16,6 +16,7 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers.matrix_nests import (
     Nests,
     Strided,
@@ -24,8 +25,6 @@ from arrayfn.lowering.cuda.solvers.matrix_nests import (
     turned,
 )
 from arrayfn.lowering.cuda.solvers.substitution import is_substituted, substituted
-from arrayfn.lowering.cuda.written import WrittenCall
-from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
 
 BATCHED: Final = 256
@@ -46,9 +45,7 @@ class System:
     unit: bool = False
 
 
-def solved(
-    nests: Nests, a: Place, b: Var, system: System
-) -> Iterable[LibraryCall | Nest | WrittenCall]:
+def solved(nests: Nests, a: Place, b: Var, system: System) -> Iterable[Made]:
     """``b`` [..., rows, columns] becomes x."""
     rows, columns = b.type.shape[-2:]
     matrices = math.prod(b.type.shape[:-2])
@@ -64,9 +61,7 @@ def solved(
     return _by_columns(nests, a, b, system)
 
 
-def _by_columns(
-    nests: Nests, a: Place, b: Var, system: System
-) -> Iterable[LibraryCall | Nest | WrittenCall]:
+def _by_columns(nests: Nests, a: Place, b: Var, system: System) -> Iterable[Made]:
     left, dtype = system.left, b.type.dtype
     matrices = math.prod(b.type.shape[:-2])
     n, sides = b.type.shape[-2:] if left else b.type.shape[:-3:-1]

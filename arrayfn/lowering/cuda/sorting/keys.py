@@ -55,6 +55,11 @@ class Keys:
         return "u32" if size <= 4 else "i64"
 
     @property
+    def word_dtype(self) -> DType:
+        """The same as a NumPy dtype."""
+        return dtypes.uint32 if self.word == "u32" else dtypes.int64
+
+    @property
     def greatest(self) -> int:
         """The greatest key; all bits of an i64 are -1."""
         return (1 << self.bits) - 1 if self.bits < 64 else -1

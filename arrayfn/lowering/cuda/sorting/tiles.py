@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from arrayfn.lowering.cuda.handwritten import indented
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.cuda.written import indented
 
 DIGIT: Final = 8
 DIGITS: Final = 1 << DIGIT

@@ -20,9 +20,9 @@ from arrayfn.dtypes import BY_SHORT_NAME, DType, short_name
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.lowering.cuda.config import Convolves, Way
+from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.windows.depthwise import depthwise, is_depthwise
 from arrayfn.lowering.cuda.windows.strided_blocks import of_blocks
-from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.passes.reads import Read
 from arrayfn.primitives import conversion, slicing, views
@@ -387,7 +387,7 @@ def _chosen(
 
 def convolution(
     equation: Equation, reads: Mapping[Var, Read], deterministic: bool = True
-) -> Iterable[LibraryCall | WrittenCall]:
+) -> Iterable[Made]:
     """The call, or kernels, for an equation that is arranged."""
     found = _Arrangement.of(equation)
     assert found is not None

@@ -12,6 +12,7 @@ from typing import Final
 
 from arrayfn.dtypes import BY_SHORT_NAME, DType
 from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.windows.stencils import (
     COLUMNS,
     THREADS,
@@ -19,7 +20,6 @@ from arrayfn.lowering.cuda.windows.stencils import (
     Lanes,
     inside,
 )
-from arrayfn.lowering.cuda.written import Written, WrittenCall
 from arrayfn.lowering.libraries.calls import Place
 
 _WORK: Final = 1 << 16
@@ -45,7 +45,7 @@ def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
 
 def kernel_sums(
     given: Place, cotangent: Place, result: Var, p: Mapping[str, int]
-) -> Iterable[WrittenCall]:
+) -> Iterable[HandwrittenCall]:
     """The kernel's cotangent ``result`` [size, size, channel], by two calls."""
     dtype = result.type.dtype
     lanes = Lanes(dtype)
@@ -68,34 +68,30 @@ def kernel_sums(
         Along(p[f"size{k}"], p[f"stride{k}"], p[f"dilation{k}"], p[f"low{k}"])
         for k in range(2)
     )
-    yield WrittenCall(
-        Written(
+    yield HandwrittenCall(
+        Handwritten(
             "depthwise",
             "\n".join(_sums(lanes, down, right)),
-            ("x", "cotangent", "sums"),
-            tuple(integers),
             THREADS,
             "Sums for a row of each channel's window, over some lines.",
             "channels by themselves, whose windows are read where they lie",
         ),
-        (given, cotangent),
-        (Place(partial),),
-        list(integers.values()),
+        {"x": given, "cotangent": cotangent},
+        {"sums": Place(partial)},
+        integers,
         -(-integers["items"] // THREADS),
     )
-    yield WrittenCall(
-        Written(
+    yield HandwrittenCall(
+        Handwritten(
             "depthwise",
             "\n".join(_totals(lanes)),
-            ("sums", "totals"),
-            ("slots", "count"),
             _SIDE * _SIDE,
             "The sums of all lines.",
             "what threads have come to, in a fixed order",
         ),
-        (Place(partial),),
-        (Place(result),),
-        [slots, result.type.size],
+        {"sums": Place(partial)},
+        {"totals": Place(result)},
+        {"slots": slots, "count": result.type.size},
         -(-result.type.size // _SIDE),
     )
 

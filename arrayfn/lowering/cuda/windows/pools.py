@@ -17,6 +17,7 @@ from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.ir.layout import Shape
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.windows.pool_text import (
     CELLS,
     MOST_CELLS,
@@ -31,7 +32,6 @@ from arrayfn.lowering.cuda.windows.stencils import (
     Lanes,
     blocks_of,
 )
-from arrayfn.lowering.cuda.written import Written, WrittenCall
 from arrayfn.lowering.libraries.calls import Place, place_of
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives import slicing
@@ -241,7 +241,7 @@ def pairs_of(program: Program) -> dict[Equation, Equation]:
     return pairs
 
 
-def pool(equation: Equation, other: Equation | None, reads: Reads) -> WrittenCall:
+def pool(equation: Equation, other: Equation | None, reads: Reads) -> HandwrittenCall:
     """The kernel of ``equation``, and of the ``other`` of its pair."""
     geometry = _geometry(equation)
     assert geometry is not None
@@ -252,51 +252,47 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> WrittenCal
     lanes, axes = Lanes(x.type.dtype), (geometry.along(0), geometry.along(1))
     integers = geometry.forward().integers(lanes.count)
     if reduce_window_sum in results:
-        names, body = ["sums"], sum_body(lanes, axes)
-        places = [Place(results[reduce_window_sum])]
+        body = sum_body(lanes, axes)
+        writes = {"sums": Place(results[reduce_window_sum])}
     else:
         position = next((row for row in _POSITIONS if row in results), None)
         least = reduce_window_min in results or position is window_argmin
         value = next((row for row in _POSITIONS.values() if row in results), None)
         given = {"best": value, "position": position}
-        names = [name for name, row in given.items() if row is not None]
-        places = [Place(results[row]) for row in given.values() if row is not None]
-        body = extremum_body(lanes, axes, names, least=least)
-    text = Written(
+        writes = {
+            name: Place(results[row]) for name, row in given.items() if row is not None
+        }
+        body = extremum_body(lanes, axes, tuple(writes), least=least)
+    text = Handwritten(
         "windows",
         "\n".join(body),
-        ("x", *names),
-        tuple(integers),
         THREADS,
         "Windows of channels, reduced.",
         "windows that are read where they lie",
     )
-    place = place_of(x, reads)
-    return WrittenCall(
-        text, (place,), places, list(integers.values()), blocks_of(integers)
+    return HandwrittenCall(
+        text, {"x": place_of(x, reads)}, writes, integers, blocks_of(integers)
     )
 
 
-def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> WrittenCall:
+def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> HandwrittenCall:
     values, positions = (place_of(atom, reads) for atom in equation.inputs)
     (output,) = equation.outputs
     lanes = Lanes(output.type.dtype)
     integers = geometry.back().integers(lanes.count)
     integers["whole_rows"], integers["whole_columns"] = geometry.extents
     axes = geometry.along(0), geometry.along(1)
-    text = Written(
+    text = Handwritten(
         "windows",
         "\n".join(put_body(lanes, axes)),
-        ("values", "positions", "sums"),
-        tuple(integers),
         THREADS,
         "What windows have put where they peak: elements ask the windows they are in.",
         "windows that are read where they lie",
     )
-    return WrittenCall(
+    return HandwrittenCall(
         text,
-        (values, positions),
-        (Place(output),),
-        list(integers.values()),
+        {"values": values, "positions": positions},
+        {"sums": Place(output)},
+        integers,
         blocks_of(integers),
     )
