@@ -15,6 +15,7 @@ from arrayfn.backends.cuda.code import compile_ptx
 from arrayfn.backends.cuda.emulator import Pointer, launch
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
+from arrayfn.lowering.cuda.handwritten import Handwritten
 from arrayfn.lowering.cuda.products.skinny_half import HalfTile, half_text
 from arrayfn.lowering.cuda.products.skinny_single import SingleTile, single_text
 from arrayfn.lowering.plan import Kernel, KernelCall
@@ -30,6 +31,15 @@ needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 EAGER = replace(GPU, skinny_bytes=0, skinny_rows=6, most_cluster=2)
 
 
+INTEGERS = (*("rows", "n", "k", "a_row", "a_step", "ldb", "c_row", "c_column", "part"),)
+
+
+def kernel_of(text: Handwritten, dtype: str = "f32") -> Kernel:
+    """The kernel of three arrays of ``dtype``."""
+    arrays = dict.fromkeys(("a_in", "b_in", "c_out"), dtype)
+    return text.kernel("skinny_0", arrays, INTEGERS)
+
+
 def kernels_of(
     *shape: int, gpu: GpuConfig = GPU, dtype: Any = np.float32, turned: bool = False
 ) -> list[str]:
@@ -43,7 +53,7 @@ def multiplied(tile: SingleTile, m: int, k: int, n: int) -> None:
     """The product by a kernel of this tile, into a part of a larger array."""
     a, b = random(m, k), random(k, n, seed=1)
     c = np.full((m, n + 4), np.nan, np.float32)
-    kernel = single_text(tile).kernel("skinny_0", ["f32"] * 3)
+    kernel = kernel_of(single_text(tile))
     given = a if tile.along else a.T.copy(), b.T.copy() if tile.turned else b, c
     strides = (k, 1) if tile.along else (1, m)
     arrays = [Pointer(x.reshape(-1), 0) for x in given]
@@ -124,7 +134,7 @@ def test_halves_are_multiplied_by_tensor_cores(case: str) -> None:
     dtype = np.dtype(np.float16 if tile.dtype == "f16" else ml_dtypes.bfloat16)
     a, b = (random(*s, seed=s[0]).astype(dtype) for s in ((m, k), (k, n)))
     c = np.full((m, n + 4), np.nan, dtype)
-    kernel = half_text(tile).kernel("skinny_0", [tile.dtype] * 3)
+    kernel = kernel_of(half_text(tile), tile.dtype)
     given = a, b.T.copy() if tile.turned else b, c
     arrays = [Pointer(x.view(np.uint16).reshape(-1), 0) for x in given]
     integers = [m, n, k, k, 1, k if tile.turned else n, n + 4, 1, tile.part(k)]
@@ -217,7 +227,7 @@ def test_parts_of_lines_that_are_read_together_are_128_bytes() -> None:
 @needs_compiler
 def test_the_kernels_compile_to_copies_vectors_and_fused_multiply_adds() -> None:
     columns, lines = (
-        compile_ptx(text.kernel("skinny_0", ["f32"] * 3), (9, 0))
+        compile_ptx(kernel_of(text), (9, 0))
         for text in (
             single_text(SingleTile(4)),
             single_text(SingleTile(4, turned=True)),

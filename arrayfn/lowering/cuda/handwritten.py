@@ -44,6 +44,27 @@ class Handwritten:
     together: int = 0
     cluster: int = 1
 
+    def kernel(
+        self, name: str, arrays: Mapping[str, str], integers: Iterable[str]
+    ) -> Kernel:
+        """The kernel over ``arrays`` of these dtypes, and ``integers``."""
+        parameters = [Parameter(n, f"{dtype}*") for n, dtype in arrays.items()]
+        parameters += [Parameter(n, "i64") for n in integers]
+        signature = ", ".join(f"{p.name}: {p.kind}" for p in parameters)
+        lines = textwrap.wrap(f"{signature}. {self.threads} threads a block.", 80)
+        kinds = ", ".join(p.kind for p in parameters)
+        return Kernel(
+            name=name,
+            source=_function(name, parameters, self.body, [self.doc, "", *lines]),
+            key=f"{_function('kernel', parameters, self.body)}# {kinds}\n",
+            parameters=tuple(parameters),
+            reason=self.reason,
+            threads=self.threads,
+            shared=self.shared,
+            together=self.together,
+            cluster=self.cluster,
+        )
+
 
 @dataclass(frozen=True)
 class HandwrittenCall:
@@ -69,26 +90,9 @@ class HandwrittenCall:
 
     def kernel(self, name: str) -> Kernel:
         """The kernel."""
-        text, arrays = self.text, {**self.reads, **self._written}
-        parameters = [
-            Parameter(n, f"{short_name(place.array.type.dtype)}*")
-            for n, place in arrays.items()
-        ]
-        parameters += [Parameter(n, "i64") for n in self.integers]
-        signature = ", ".join(f"{p.name}: {p.kind}" for p in parameters)
-        lines = textwrap.wrap(f"{signature}. {text.threads} threads a block.", 80)
-        kinds = ", ".join(p.kind for p in parameters)
-        return Kernel(
-            name=name,
-            source=_function(name, parameters, text.body, [text.doc, "", *lines]),
-            key=f"{_function('kernel', parameters, text.body)}# {kinds}\n",
-            parameters=tuple(parameters),
-            reason=text.reason,
-            threads=text.threads,
-            shared=text.shared,
-            together=text.together,
-            cluster=text.cluster,
-        )
+        arrays = {**self.reads, **self._written}
+        types = {n: short_name(p.array.type.dtype) for n, p in arrays.items()}
+        return self.text.kernel(name, types, self.integers)
 
     def step(self, kernel: str) -> CallStep:
         """The step that calls ``kernel``."""
