@@ -16,7 +16,7 @@ from arrayfn.ir import ArrayType, Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
-from arrayfn.lowering.cuda import persistent, vocabulary
+from arrayfn.lowering.cuda import persistent
 from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.composed import CannotStayError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
@@ -126,7 +126,7 @@ def lower(
 class _CudaLowering(Lowering):
     target = "cuda"
     loop_printer = OneThreadLoopPrinter
-    reserved = RESERVED | vocabulary.FUNCTIONS.keys()
+    reserved = RESERVED
 
     def __init__(
         self,

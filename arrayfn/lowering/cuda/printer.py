@@ -17,6 +17,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.lowering.cuda.imports import imports
 from arrayfn.lowering.cuda.schedule import Schedule, is_vector
+from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from arrayfn.lowering.kernel_ir import Count, Load, Statement, Store, Value
 from arrayfn.lowering.kernel_printer import KernelPrinter
 from arrayfn.lowering.kernel_text import WIDTH, wrapped
@@ -32,10 +33,13 @@ RESERVED: Final = frozenset(
         *("numbers", "numbered", "following", "peer", "later", "aside"),
         *("ahead", "whole", "least", "greatest", "again", "moved"),
         *("flag_buffer", "parts", "number", "within", "before", "upto"),
-        *("newest", "second", "oldest", "taken", "takes", "ring", "numbers"),
+        *("newest", "second", "oldest", "taken", "takes", "ring"),
+        *("clusters", "counter", "groups", "half_lag", "lag", "rows", "at"),
+        *("count", "exchanged"),
+        *FUNCTIONS,
     )
 )
-"""Names of a kernel's own variables."""
+"""Names of a kernel's own variables, and of functions that it may call."""
 
 S = TypeVar("S", bound=Schedule)
 
@@ -44,6 +48,7 @@ S = TypeVar("S", bound=Schedule)
 class CudaPrinter(KernelPrinter, Generic[S]):
     """Prints one kernel by a ``schedule``; ``live`` names what says who stores."""
 
+    own_names = RESERVED
     schedule: S = field(kw_only=True)
     live: str = ""
     dynamic_shared: int = 0  # bytes of shared memory that have names
@@ -52,10 +57,6 @@ class CudaPrinter(KernelPrinter, Generic[S]):
     """Operands whose tiles have their compute dtype."""
 
     # Text.
-
-    def name_of(self, value: object) -> str:
-        name = super().name_of(value)  # type: ignore[arg-type]
-        return f"{name}_" if name in RESERVED else name
 
     def extent_of(self, axes: Sequence[int], name: str) -> str:
         """The number of indices of ``axes`` together."""
