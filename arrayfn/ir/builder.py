@@ -7,7 +7,7 @@ primitive, ``mul(x, y)``, appends an equation to ``builder`` and returns its out
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -74,11 +74,15 @@ class ProgramBuilder:
 
     def replay(self, equation: Equation, environment: dict[Var, Atom]) -> None:
         """Append ``equation`` with its inputs renamed, and record its new outputs."""
-        inputs = tuple([rename(a, environment) for a in equation.inputs])
         self.source = equation.source
-        made = equation.renamed(inputs)
+        outputs = self.keep(equation, [rename(a, environment) for a in equation.inputs])
+        environment.update(zip(equation.outputs, outputs, strict=True))
+
+    def keep(self, equation: Equation, operands: Iterable[Atom]) -> tuple[Var, ...]:
+        """Append ``equation`` of other ``operands``; return its new outputs."""
+        made = equation.renamed(tuple(operands))
         self.equations.append(made)
-        environment.update(zip(equation.outputs, made.outputs, strict=True))
+        return made.outputs
 
     def take(self, equation: Equation, environment: dict[Var, Atom]) -> None:
         """Like ``replay``, but keep the Equation object and its outputs where possible.
@@ -127,6 +131,30 @@ class ProgramBuilder:
 
     def __exit__(self, *exc: object) -> None:
         _stack().pop()
+
+
+Rewrite = Callable[[Equation, list[Atom]], Sequence[Atom | None] | None]
+
+
+def rewritten(program: Program, rewrite: Rewrite) -> Program:
+    """``program`` with some of its equations replaced.
+
+    ``rewrite(equation, operands)`` is called for each equation with its operands in the
+    new Program. It emits what replaces the equation and returns an atom for each output
+    (None for one that nothing uses), or it returns None to keep the equation.
+    """
+    builder = ProgramBuilder(program.name)
+    with builder:
+        environment = builder.bind_inputs(program, builder.inputs_of(program))
+        for equation in program.equations:
+            builder.source = equation.source
+            operands = [rename(a, environment) for a in equation.inputs]
+            results = rewrite(equation, operands)
+            if results is None:
+                results = builder.keep(equation, operands)
+            pairs = zip(equation.outputs, results, strict=True)
+            environment.update((var, atom) for var, atom in pairs if atom is not None)
+    return builder.build([rename(a, environment) for a in program.outputs])
 
 
 def rename(atom: Atom, environment: dict[Var, Atom]) -> Atom:

@@ -12,8 +12,8 @@ from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.ir import Atom, Program
-from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir import Atom, Equation, Program
+from arrayfn.ir.builder import rewritten
 from arrayfn.primitives import conversion, discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.reductions import argmax, argmin, reduce_min
@@ -25,23 +25,16 @@ _MOST: Final = 2**31 - 1
 
 def one_reduction(program: Program) -> Program:
     """``program`` with positions of extrema as reductions of words."""
+
+    def packed(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        row, params = equation.primitive, equation.params
+        if row not in (argmax, argmin) or not _is_packed(operands[0], **params):
+            return None
+        return [_position(operands[0], row is argmax, **params)]
+
     if not any(e.primitive in (argmax, argmin) for e in program.equations):
         return program
-    builder = ProgramBuilder(program.name)
-    with builder:
-        inputs = builder.inputs_of(program)
-        environment = builder.bind_inputs(program, inputs)
-        for equation in program.equations:
-            builder.source = equation.source
-            row = equation.primitive
-            is_position = row in (argmax, argmin)
-            if not is_position or not _is_packed(equation.inputs[0], **equation.params):
-                builder.replay(equation, environment)
-                continue
-            x = rename(equation.inputs[0], environment)
-            made = _position(x, row is argmax, **equation.params)
-            environment[equation.outputs[0]] = made
-    return builder.build([rename(a, environment) for a in program.outputs])
+    return rewritten(program, packed)
 
 
 def _is_packed(x: Atom, axis: int, dtype: DType) -> bool:

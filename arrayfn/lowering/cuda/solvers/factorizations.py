@@ -10,7 +10,7 @@ A call is of all matrices of a batch; how it does them is the provider's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,8 +48,16 @@ def _count(type: ArrayType) -> int:
     return math.prod(type.shape[:-2])
 
 
-def _provider(name: str, type: ArrayType) -> str:
-    return f"{name}_{short_name(type.dtype)}"
+def _call(
+    form: str,
+    type: ArrayType,
+    writes: Mapping[str, Place],
+    library: str = "cuSOLVER",
+    **integers: int,
+) -> LibraryCall:
+    """A call of the library's ``form`` for the dtype of ``type``, in place."""
+    provider = f"{form}_{short_name(type.dtype)}"
+    return LibraryCall(provider, {}, writes, integers, items=1, library=library)
 
 
 def _status(matrices: int) -> Var:
@@ -70,39 +78,19 @@ def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     status, nests = _status(matrices), Nests(equation, names)
     whole = matrices_of(output.type, output)
     extents = (matrices, n, n)
+    place, factor = Place(output), whole
     if cholesky_tiles.is_tiled(output.type.dtype, n, matrices):
         yield cholesky_tiles.tiled_factors(output, status)
-        yield nests.moved(
-            whole,
-            whole,
-            extents,
-            "the lower triangle, or NaN",
-            status=status,
-            triangle="lower",
-        )
-        return
-    place, factor = Place(output), whole
-    is_turned = n > BATCHED * matrices or (matrices == 1 and n >= TURNED)
-    if is_turned:
-        copy = Var(ArrayType(extents, output.type.dtype))
-        place, factor = Place(copy), turned(matrices_of(copy.type, copy))
-        yield nests.moved(whole, factor, extents, "a matrix by columns")
-    yield LibraryCall(
-        provider=_provider("potrf", output.type),
-        reads={},
-        writes={"a": place, "status": Place(status)},
-        integers={"n": n, "matrices": matrices, "upper": int(not is_turned)},
-        items=1,
-        library="cuSOLVER",
-    )
-    yield nests.moved(
-        factor,
-        whole,
-        extents,
-        "the lower triangle, or NaN",
-        status=status,
-        triangle="lower",
-    )
+    else:
+        is_turned = n > BATCHED * matrices or (matrices == 1 and n >= TURNED)
+        if is_turned:
+            copy = Var(ArrayType(extents, output.type.dtype))
+            place, factor = Place(copy), turned(matrices_of(copy.type, copy))
+            yield nests.moved(whole, factor, extents, "a matrix by columns")
+        writes, upper = {"a": place, "status": Place(status)}, int(not is_turned)
+        yield _call("potrf", output.type, writes, n=n, matrices=matrices, upper=upper)
+    reason = "the lower triangle, or NaN"
+    yield nests.moved(factor, whole, extents, reason, status=status, triangle="lower")
 
 
 def triangular_solve(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
@@ -128,18 +116,10 @@ def lu(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     columns, rows = factors.type.shape[-2:]
     matrices = _count(factors.type)
     raw = Var(ArrayType(pivots.type.shape, dtypes.int32))
-    yield LibraryCall(
-        provider=_provider("getrf", factors.type),
-        reads={},
-        writes={
-            "a": Place(factors),
-            "pivots": Place(raw),
-            "status": Place(_status(matrices)),
-        },
-        integers={"rows": rows, "columns": columns, "matrices": matrices},
-        items=1,
-        library="cuSOLVER, cuBLAS",
-    )
+    status = Place(_status(matrices))
+    writes = {"a": Place(factors), "pivots": Place(raw), "status": status}
+    sizes = {"rows": rows, "columns": columns, "matrices": matrices}
+    yield _call("getrf", factors.type, writes, "cuSOLVER, cuBLAS", **sizes)
     yield Nests(equation, names).from_one(raw, pivots)
     yield permuted(Place(pivots), permutation)
 
@@ -167,11 +147,11 @@ def eigh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 def eigvalsh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """syevd or heevd without vectors, over a copy of the operand."""
     (values,) = equation.outputs
-    copy = Var(ArrayType(*_of_matrices(equation)))
+    copy, nest = _copied(equation, reads, names)
     if jacobi.is_small(copy.type.dtype, copy.type.shape[-1]):
         yield jacobi.eigenvalues(copy, place_of(equation.inputs[0], reads), values)
         return
-    yield _copied(equation, reads, names, copy)
+    yield nest
     status = _status(copy.type.shape[0])
     yield _syevd(copy, values, status, vectors=False)
     yield Nests(equation, names).or_nan(values, status, "values, or NaN")
@@ -183,37 +163,28 @@ def _of_matrices(equation: Equation) -> tuple[Shape, DType]:
     return (_count(x), *x.shape[-2:]), x.dtype
 
 
-def _copied(equation: Equation, reads: Reads, names: Names, copy: Var) -> Nest:
-    """The operand in memory that may be written over."""
+def _copied(equation: Equation, reads: Reads, names: Names) -> tuple[Var, Nest]:
+    """A copy of the operand, which may be written over, and the nest that makes it."""
+    copy = Var(ArrayType(*_of_matrices(equation)))
     place = place_of(equation.inputs[0], reads)
     source = matrices_of(copy.type, place.array, place.offset)
     target = matrices_of(copy.type, copy)
     reason = "a copy that may be written over"
-    return Nests(equation, names).moved(source, target, copy.type.shape, reason)
+    return copy, Nests(equation, names).moved(source, target, copy.type.shape, reason)
 
 
 def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
-    many = status.type.size > 1
-    small = many and a.type.shape[-1] <= SMALL_EIGH
-    return LibraryCall(
-        provider=_provider("syevjbatched" if small else "syevd", a.type),
-        reads={},
-        writes={"a": Place(a), "w": Place(values), "status": Place(status)},
-        integers={
-            "n": a.type.shape[-1],
-            "matrices": status.type.size,
-            "vectors": int(vectors),
-        },
-        items=1,
-        library="cuSOLVER",
-    )
+    n, matrices = a.type.shape[-1], status.type.size
+    form = "syevjbatched" if matrices > 1 and n <= SMALL_EIGH else "syevd"
+    writes = {"a": Place(a), "w": Place(values), "status": Place(status)}
+    return _call(form, a.type, writes, n=n, matrices=matrices, vectors=int(vectors))
 
 
 def eig(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """geev of a copy. Real matrices have vectors in pairs of real and imaginary."""
     vectors, values = equation.outputs
-    copy = Var(ArrayType(*_of_matrices(equation)))
-    yield _copied(equation, reads, names, copy)
+    copy, nest = _copied(equation, reads, names)
+    yield nest
     matrices, n, _ = copy.type.shape
     status = _status(matrices)
     nests = Nests(equation, names)
@@ -231,8 +202,8 @@ def eig(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 def eigvals(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """geev of a copy, without vectors."""
     (values,) = equation.outputs
-    copy = Var(ArrayType(*_of_matrices(equation)))
-    yield _copied(equation, reads, names, copy)
+    copy, nest = _copied(equation, reads, names)
+    yield nest
     status = _status(copy.type.shape[0])
     yield _geev(copy, values, status, None)
     yield Nests(equation, names).or_nan(values, status, "values, or NaN")
@@ -242,14 +213,8 @@ def _geev(a: Var, values: Var, status: Var, vectors: Place | None) -> LibraryCal
     writes = {"a": Place(a), "w": Place(values), "status": Place(status)}
     if vectors is not None:
         writes["v"] = vectors
-    return LibraryCall(
-        provider=_provider("geev" if vectors else "geevvalues", a.type),
-        reads={},
-        writes=writes,
-        integers={"n": a.type.shape[-1], "matrices": status.type.size},
-        items=1,
-        library="cuSOLVER",
-    )
+    form, matrices = "geev" if vectors else "geevvalues", status.type.size
+    return _call(form, a.type, writes, n=a.type.shape[-1], matrices=matrices)
 
 
 @dataclass(frozen=True)
@@ -273,25 +238,16 @@ def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
     kept = columns if full else small
     right = Var(ArrayType((matrices, kept, columns), copy.type.dtype))
     status = _status(matrices)
-    call = LibraryCall(
-        provider=_provider(form, copy.type),
-        reads={},
-        writes={
-            "a": Place(copy),
-            "s": Place(s),
-            "status": Place(status),
-            "u": Place(left),
-            "v": Place(right),
-        },
-        integers={
-            "rows": rows,
-            "columns": columns,
-            "matrices": matrices,
-            "full": int(full),
-            "vectors": int(vectors),
-        },
-        items=1,
-        library="cuSOLVER",
+    arrays = {"a": copy, "s": s, "status": status, "u": left, "v": right}
+    call = _call(
+        form,
+        copy.type,
+        {name: Place(array) for name, array in arrays.items()},
+        rows=rows,
+        columns=columns,
+        matrices=matrices,
+        full=int(full),
+        vectors=int(vectors),
     )
     return _Svd(call, left, right, status)
 
@@ -314,8 +270,8 @@ def svd(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
         full = bool(equation.params["full"])
         yield small_svd.vectors(operand, s, u, vh, full=full)
         return
-    copy = Var(ArrayType(*_of_matrices(equation)))
-    yield _copied(equation, reads, names, copy)
+    copy, nest = _copied(equation, reads, names)
+    yield nest
     made = _gesvd(copy, s, full=bool(equation.params["full"]), vectors=True)
     yield made.call
     nests, status = Nests(equation, names), made.status
@@ -340,8 +296,8 @@ def svdvals(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     if operand is not None:
         yield small_svd.values(operand, s)
         return
-    copy = Var(ArrayType(*_of_matrices(equation)))
-    yield _copied(equation, reads, names, copy)
+    copy, nest = _copied(equation, reads, names)
+    yield nest
     made = _gesvd(copy, s, full=False, vectors=False)
     yield made.call
     yield Nests(equation, names).or_nan(s, made.status, "values, or NaN")

@@ -18,7 +18,7 @@ from typing import Any, Final
 from arrayfn import dtypes
 from arrayfn.dtypes import BY_SHORT_NAME, DType, short_name
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
-from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir.builder import ProgramBuilder, rewritten
 from arrayfn.lowering.cuda.config import Convolves, Way
 from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.windows.depthwise import depthwise, is_depthwise
@@ -351,20 +351,14 @@ def arranged(
     """
     if all(eq.primitive is not padded_convolution for eq in program.equations):
         return program
-    builder = ProgramBuilder(program.name)
-    with builder:
-        inputs = builder.inputs_of(program)
-        environment = builder.bind_inputs(program, inputs)
-        for equation in program.equations:
-            builder.source = equation.source
-            found = _chosen(equation, convolves, deterministic)
-            if found is None:
-                builder.replay(equation, environment)
-                continue
-            operands = [rename(a, environment) for a in equation.inputs]
-            (output,) = equation.outputs
-            environment[output] = found.emit(operands, output.type)
-    return builder.build([rename(a, environment) for a in program.outputs])
+
+    def arrange(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        found = _chosen(equation, convolves, deterministic)
+        if found is None:
+            return None
+        return [found.emit(operands, equation.outputs[0].type)]
+
+    return rewritten(program, arrange)
 
 
 def _chosen(
