@@ -33,6 +33,7 @@ class PipelinePrinter(DynamicRowScheduler):
         self.begin_rows_ahead()
         self.line("iteration = i64(0)")
         self.line("item = start")
+        self.member = self.thread
         before = len(self.lines)
         self.open(f"while item < {self.rows}:")
         self.take_row()
@@ -221,7 +222,7 @@ class PipelinePrinter(DynamicRowScheduler):
             self.declare_tiles([operand], lanes if is_wide else count)
             if is_wide:
                 self.registers(self.wide_name(operand), "f32", count)
-        _, depth = self.open_row({}, self.thread)
+        _, depth = self.open_row()
         if schedule.tiles == 1:
             self.line("vector = 0")
         place = f"{self.place_in(mbarrier)} + member * {lanes}"
@@ -254,7 +255,7 @@ class PipelinePrinter(DynamicRowScheduler):
             return frozenset()
         read = [
             {s.operand for s in body if isinstance(s, Load)}
-            for body in self.plan().bodies
+            for body in self.plan.bodies
             if not self.has_extremes_alone(body)
         ]
         return frozenset(
@@ -279,12 +280,10 @@ class PipelinePrinter(DynamicRowScheduler):
 
     # What the stages ask.
 
+    @cached_property
     def plan(self) -> StagePlan:
         """A multiprocessor's one block waits for its arithmetic: none is done again."""
         return plan_stages(self.nest, keep=True, merges=self.merges, halves=True)
-
-    def thread_of(self, member: str) -> str:
-        return self.thread
 
     # Exchanges.
 

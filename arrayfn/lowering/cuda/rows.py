@@ -97,7 +97,7 @@ class RowsPrinter(MergedRowsPrinter[R]):
 
     def exchange_warps(self, texts: Mapping[Value, str]) -> Parts:
         of_cluster = self.schedule.cluster > 1
-        thread = "member" if of_cluster else self.thread_of("thread")
+        thread = "member" if of_cluster else self.member
         warps = (
             self.schedule.threads if of_cluster else self.schedule.threads_per_row
         ) // WARP
