@@ -31,8 +31,8 @@ from arrayfn.backends.cuda.matrix_functions import MATRIX_EMITTERS, rounded_word
 from arrayfn.backends.cuda.warp_functions import WARP_EMITTERS
 from arrayfn.backends.llvm_arithmetic import is_float
 from arrayfn.lowering.cuda.vocabulary import (
-    LEAST_DIVIDEND,
-    LEAST_DIVISOR,
+    MIN_DIVIDEND,
+    MIN_DIVISOR,
     SHARED_LINE,
     DeviceFunction,
 )
@@ -374,10 +374,10 @@ def _divides(b: Any, function: Any, args: Any, element: Any, count: int) -> Any:
     least, greatest, y = args
     size = pure_assembly(b, "abs.f32 $0, $1;", "=f,f", (y,), F32)
     tests = (
-        b.fcmp_ordered(">=", least, F32(LEAST_DIVIDEND)),
-        b.fcmp_ordered("<=", greatest, F32(1 / LEAST_DIVIDEND)),
-        b.fcmp_ordered(">=", size, F32(LEAST_DIVISOR)),
-        b.fcmp_ordered("<=", size, F32(1 / LEAST_DIVISOR)),
+        b.fcmp_ordered(">=", least, F32(MIN_DIVIDEND)),
+        b.fcmp_ordered("<=", greatest, F32(1 / MIN_DIVIDEND)),
+        b.fcmp_ordered(">=", size, F32(MIN_DIVISOR)),
+        b.fcmp_ordered("<=", size, F32(1 / MIN_DIVISOR)),
     )
     return b.and_(b.and_(tests[0], tests[1]), b.and_(tests[2], tests[3]))
 

@@ -33,7 +33,7 @@ from arrayfn.lowering.cuda.indexing.places import with_indices
 from arrayfn.lowering.cuda.indexing.scatters import FUNCTIONS as SCATTERS
 from arrayfn.lowering.cuda.indexing.scatters import (
     by_way,
-    meets_in_parallel,
+    combines_in_parallel,
     scatter,
     way_of,
 )
@@ -85,7 +85,7 @@ from arrayfn.passes.pipeline import run_passes
 from arrayfn.passes.small import is_small
 from arrayfn.primitives.base import Contraction, Library, Primitive, Template
 
-MOST_OF_A_THREAD: Final = 1 << 8
+MAX_SERIAL_WORK: Final = 1 << 8
 # What is computed again rather than stored: a GPU does some fifty operations in the
 # time in which it writes and reads a float32.
 CLONE_COST: Final = 16
@@ -333,7 +333,11 @@ class _CudaLowering(Lowering):
             # Blocks have parts of a long row: it need not be cut before.
             self.add_all(scan(equation, self.reads, self.names, cut=self.serial))
             return
-        if self.serial or form.name not in SCATTERS or not meets_in_parallel(equation):
+        if (
+            self.serial
+            or form.name not in SCATTERS
+            or not combines_in_parallel(equation)
+        ):
             super().template(form, equation)
             return
         fixed, vectors = self.options.deterministic, not self.inside
@@ -416,7 +420,7 @@ class _CudaLowering(Lowering):
         """If it is tiny: one thread of a GPU is slow, but a launch takes longer."""
         programs = equation.subprograms()
         return super().is_serial(equation) and all(
-            is_small(p, MOST_OF_A_THREAD) for p in programs
+            is_small(p, MAX_SERIAL_WORK) for p in programs
         )
 
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:

@@ -138,7 +138,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
         In a cluster the first warp combines what the warps have, and sends it.
         """
         if self.warps_meet:
-            for s in merge.greatest:
+            for s in merge.maxima:
                 name = self.name_of(s.result)
                 self.line(f"{name}_{_BLOCK} = {name}_{_WARP}")
             warps = self.exchange_warps(self.texts(merge, _WARP))
@@ -155,12 +155,12 @@ class MergedRowsPrinter(StagedPrinter[R]):
     def texts(self, merge: Merge, suffix: str) -> dict[Value, str]:
         """What a part has of each value that is exchanged."""
         texts = {v: self.name_of(v) for v in merge.sent}
-        own = (s.result for s in merge.greatest)
+        own = (s.result for s in merge.maxima)
         return texts | {v: f"{self.name_of(v)}_{suffix}" for v in own}
 
     def take_own(self, merge: Merge, suffix: str) -> None:
         """What the elements of the next stage need of the row, as the part knows it."""
-        for s in merge.greatest:
+        for s in merge.maxima:
             # Of a part of -inf alone, or of nothing, there is no difference.
             name = self.name_of(s.result)
             self.line(f"{name}_{suffix} = {name}")
@@ -207,7 +207,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
         for name, m in merge.scaled.items():
             if name in self.plan.kept:
                 factor = f"{self.name_of(m.element.result)}_factor"
-                own = f"{self.name_of(m.greatest.result)}_{_WARP}"
+                own = f"{self.name_of(m.maximum.result)}_{_WARP}"
                 moved = f"{own} - {self.name_of(m.about)}"
                 self.line(f"{factor} = {self.growth(m.element, moved)}")
                 self.factors[name] = factor
@@ -226,10 +226,10 @@ class MergedRowsPrinter(StagedPrinter[R]):
     def growth(self, element: Compute, moved: str) -> str:
         """The factor of exponentials that are ``moved`` to another number."""
         dtype = short_name(element.result.dtype)
-        least = f"accumulate_min_{dtype}({moved}, {dtype}(0))"
+        clamped = f"accumulate_min_{dtype}({moved}, {dtype}(0))"
         if is_half_exp(element):
-            return f"approximate_exp_f32({least})"
-        return f"{element.function}({least})"
+            return f"approximate_exp_f32({clamped})"
+        return f"{element.function}({clamped})"
 
     def moved_term(self, m: Moved, parts: Parts) -> str:
         """What a part has, about the common number."""
@@ -242,8 +242,8 @@ class MergedRowsPrinter(StagedPrinter[R]):
             self.line(f"moved = {self.mean(m, total, parts.elements)} - {about}")
             elements = f"{short_name(m.about.dtype)}({parts.elements})"
             return f"{part} + moved * moved * {elements}"
-        greatest = parts.of(self.name_of(m.greatest.result), parts.own)
-        self.line(f"moved = {greatest} - {about}")
+        maximum = parts.of(self.name_of(m.maximum.result), parts.own)
+        self.line(f"moved = {maximum} - {about}")
         return f"{part} * {self.growth(m.element, 'moved')}"
 
     # Exponentials over their sum.

@@ -245,10 +245,10 @@ class PipelinePrinter(DynamicRowScheduler):
 
     @cached_property
     def wide_rows(self) -> frozenset[int]:
-        """The rows of halves that a thread has in float32: they are read again.
+        """The fp16 and bf16 rows that a thread keeps in float32: they are read again.
 
-        A result that takes the place of the row has its registers, too. Extremes are
-        taken of halves.
+        A result that takes the place of the row has its registers, too. Maxima and
+        minima are taken of 16-bit values.
         """
         schedule, operands = self.schedule, self.nest.operands
         if not schedule.widened or schedule.lanes == 1:
@@ -283,7 +283,7 @@ class PipelinePrinter(DynamicRowScheduler):
     @cached_property
     def plan(self) -> StagePlan:
         """A multiprocessor's one block waits for its arithmetic: none is done again."""
-        return plan_stages(self.nest, keep=True, merges=self.merges, halves=True)
+        return plan_stages(self.nest, keep=True, merges=self.merges, keep_half_exp=True)
 
     # Exchanges.
 

@@ -20,7 +20,7 @@ from arrayfn.primitives.reductions import argmax, argmin, reduce_min
 
 KEPT: Final = 1 << 14  # elements of a row that are kept, and not read twice
 _POSITION_BITS: Final = 32
-_MOST: Final = 2**31 - 1
+_MAX: Final = 2**31 - 1
 
 
 def one_reduction(program: Program) -> Program:
@@ -39,16 +39,16 @@ def one_reduction(program: Program) -> Program:
 
 def _is_packed(x: Atom, axis: int, dtype: DType) -> bool:
     kept = axis == x.type.ndim - 1 and x.type.shape[axis] <= KEPT
-    return x.type.dtype.itemsize <= 4 and x.type.shape[axis] <= _MOST and not kept
+    return x.type.dtype.itemsize <= 4 and x.type.shape[axis] <= _MAX and not kept
 
 
-def _position(x: Atom, greatest: bool, axis: int, dtype: DType) -> Atom:
-    """The first position along ``axis`` of the greatest, or least, or of a NaN."""
+def _position(x: Atom, maximum: bool, axis: int, dtype: DType) -> Atom:
+    """The first position along ``axis`` of the maximum or minimum, or of a NaN."""
 
     def word(value: int) -> Atom:
         return conversion.literal(value, dtypes.int64)
 
-    order = _order(x, greatest)
+    order = _order(x, maximum)
     high = discrete.shift_left(
         conversion.convert(order, dtypes.int64), word(_POSITION_BITS)
     )
@@ -60,7 +60,7 @@ def _position(x: Atom, greatest: bool, axis: int, dtype: DType) -> Atom:
 
 
 def _order(x: Atom, backwards: bool) -> Atom:
-    """Integers in the order of ``x``, or ``backwards``; a NaN has the least."""
+    """Integers in the order of ``x``, or ``backwards``; a NaN has the smallest."""
 
     def i32(value: int) -> Atom:
         return conversion.literal(value, dtypes.int32)
@@ -68,8 +68,8 @@ def _order(x: Atom, backwards: bool) -> Atom:
     dtype = x.type.dtype
     if dtype not in dtypes.FLOATS:
         if dtype == dtypes.uint32:
-            turned = discrete.bitwise_xor(x, conversion.literal(2**31, dtypes.uint32))
-            order = conversion.bitcast(turned, dtype=dtypes.int32)
+            flipped = discrete.bitwise_xor(x, conversion.literal(2**31, dtypes.uint32))
+            order = conversion.bitcast(flipped, dtype=dtypes.int32)
         else:
             order = conversion.convert(x, dtypes.int32)
         return discrete.bitwise_not(order) if backwards else order
@@ -78,7 +78,7 @@ def _order(x: Atom, backwards: bool) -> Atom:
     single = e.add(single, conversion.literal(0.0, dtypes.float32))
     bits = conversion.bitcast(single, dtype=dtypes.int32)
     sign = discrete.shift_right_arithmetic(bits, i32(31))
-    order = discrete.bitwise_xor(bits, discrete.bitwise_and(sign, i32(_MOST)))
+    order = discrete.bitwise_xor(bits, discrete.bitwise_and(sign, i32(_MAX)))
     if backwards:
         order = discrete.bitwise_not(order)
     return e.select(discrete.isnan(single), i32(-(2**31)), order)

@@ -31,7 +31,7 @@ RESERVED: Final = frozenset(
         *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
         *("slot", "iteration", "begin", "mbarriers", "size", "place", "member"),
         *("numbers", "numbered", "following", "peer", "later", "aside"),
-        *("ahead", "whole", "least", "greatest", "again", "moved"),
+        *("ahead", "whole", "smallest", "largest", "again", "moved"),
         *("flag_buffer", "parts", "number", "within", "before", "upto"),
         *("newest", "second", "oldest", "taken", "takes", "ring"),
         *("clusters", "counter", "groups", "half_lag", "lag", "rows", "at"),
@@ -46,7 +46,11 @@ S = TypeVar("S", bound=Schedule)
 
 @dataclass
 class CudaPrinter(KernelPrinter, Generic[S]):
-    """Prints one kernel by a ``schedule``; ``live`` names what says who stores."""
+    """Prints one kernel by a ``schedule``.
+
+    ``live`` is the variable that says whether this thread has a row or column to store;
+    it is empty where every thread has one.
+    """
 
     own_names = RESERVED
     schedule: S = field(kw_only=True)
@@ -96,7 +100,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         return variables
 
     def stored_name(self, dtype: DType) -> str:
-        """The vocabulary's name of a dtype as it lies in memory."""
+        """The vocabulary's name of a dtype in memory."""
         if dtype == dtypes.bool_:
             return "u8"
         return "u16" if dtype in dtypes.HALVES else short_name(dtype)
@@ -211,7 +215,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         shared = f"shared_{short_name(value.dtype)}"
         self.line(f"{self.name_of(value)}_{suffix} = {shared}({count})")
 
-    # Rows of teams.
+    # Rows of row groups.
 
     def begin_rows(self, threads: int, threads_per_row: int) -> dict[int, str]:
         """Give each row group of a block a row: the indices along kept axes.

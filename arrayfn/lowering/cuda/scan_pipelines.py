@@ -1,13 +1,13 @@
-"""Scans along long rows whose parts are prefetched: persistent blocks, look-back.
+"""Scans along long rows by persistent blocks, with prefetching and look-back.
 
-Blocks claim parts of rows from a work queue, and copy them to shared memory while they
-compute others. In one iteration a block reduces a part and publishes its total; two
-iterations later it reads the totals before that part, which are published by then, and
-scans it. So blocks hardly wait for each other, and memory is read once.
+A block claims parts of rows from a work queue and copies them to shared memory while it
+computes others. It reduces a part in one iteration and publishes its total. Two
+iterations later it reads the totals of earlier parts, which are published by then, and
+scans the part. So blocks hardly wait for each other, and memory is read once.
 
-There is no deadlock, however many blocks run at once: a block publishes its total
-before it waits for others, and claims the next part after that. It waits only for parts
-that were claimed before all that it has not reduced yet.
+There is no deadlock, however many blocks run at once. A block publishes its total
+before it waits for others, and claims the next part after that; and it waits only for
+parts that were claimed before all that it has not reduced yet.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _BEHIND: Final = len(_OLDER)
 class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     """A block has three parts at a time: ``newest``, ``second``, ``oldest``.
 
-    The first is summed up, the last scanned. Their numbers, what is before the warp in
-    the part (``ahead``) and before its vectors (``sums``) move on from iteration to
-    iteration.
+    The newest is reduced, the oldest is scanned. Each has a number, a prefix of the
+    warp within the part (``ahead``) and prefixes of a thread's vectors within the warp
+    (``sums``), which are handed from iteration to iteration.
     """
 
-    counter: str = ""  # where parts are counted that were taken
+    counter: str = ""  # index of the work queue in the flag buffer
 
     def body(self) -> None:
         store, slots = self.read_nest(), self.schedule.slots
@@ -114,7 +114,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.dynamic_shared_arrays(schedule.fetched, slots * self.at_a_time)
         return loads, stores, moved
 
-    # Turns.
+    # Iterations.
 
     def begin_parts(self, count: str) -> None:
         """Begin to copy the first parts; none is reduced yet."""
@@ -139,7 +139,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.line("iteration = i64(0)")
 
     def sum_newest(self, loads: Sequence[int], moved: Sequence[int]) -> None:
-        """What is before each vector in its warp, and what the warp has."""
+        """Reduce the newest part: the warp's total, and prefixes of its vectors."""
         slots = self.schedule.slots
         self.line(f"ring = remainder(iteration, {slots})")
         parity = f"remainder(quotient(iteration, {slots}), 2)"
@@ -183,7 +183,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.close_all(depth)
 
     def take_part(self) -> None:
-        """The number of the next part."""
+        """Claim the next part."""
         self.line(f"taken = next_work_item(flag_buffer, {self.counter}, 1)")
 
     def move_on(self) -> None:

@@ -1,8 +1,8 @@
 """Kernels of scans: a group of threads shares a row, or loops along it.
 
 The warps of a row group have neighbouring parts of the row, as vectors: each thread
-scans its own, the lanes of a warp what these come to, then the warps of a block and the
-blocks of a cluster. Longer rows are in parts: see ``scan_parts``.
+scans its own, the lanes of a warp the totals of these, then the warps of a block and
+the blocks of a cluster. Longer rows are in parts: see ``scan_parts``.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class ScanPrinter(CudaPrinter[S]):
         return f"vector * {lanes}" if lanes > 1 else "vector"
 
     def scan_threads(self, moved: Sequence[int], variables: dict[int, str]) -> None:
-        """Scan each vector; ``sums`` is what they come to."""
+        """Scan each vector; ``sums`` are their totals."""
         total, identity = self.total, self.constant(self.reduce.identity)
         self.open(f"for vector in range({self.schedule.tiles}):")
         self.line(f"{total}_sums[vector] = {identity}")

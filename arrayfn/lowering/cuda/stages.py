@@ -129,13 +129,13 @@ class StagedPrinter(PartialResultsPrinter[T]):
             self.await_beside()
         vectors = _Vectors(loads, beside, late, copied, stores)
         if divided:
-            self.line("least = F32_INF")
-            self.line("greatest = f32(0)")
+            self.line("smallest = F32_INF")
+            self.line("largest = f32(0)")
         self.inverses = divided
         self.all_vectors(stage, vectors, fresh=bool(fresh))
         self.inverses = {}
         if divided:
-            tests = [f"divides_f32(least, greatest, {name})" for name in divided]
+            tests = [f"divides_f32(smallest, largest, {name})" for name in divided]
             self.open(f"if not ({' and '.join(tests)}):")
             if schedule.threads_per_row > 1:
                 # What is loaded again is not kept in registers until then.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arrayfn.lowering.cuda.printer import CudaPrinter
-from arrayfn.lowering.cuda.schedule import Transpose, is_vector, turned_operands
+from arrayfn.lowering.cuda.schedule import Transpose, is_vector, transposed_operands
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Store
 
@@ -37,11 +37,11 @@ class TransposePrinter(CudaPrinter[Transpose]):
             tiles.append(name)
         variables = self.decompose("rest", outer)
         self.hoist_offsets(variables)
-        turned = turned_operands(nest, across)
+        transposed = transposed_operands(nest, across)
         whole = not any(nest.axes[k].extent % side for k in (across, inner))
         everywhere = {**variables, across: f"i{across}", inner: f"i{inner}"}
         if schedule.pack > 1:
-            self.packed(turned, everywhere, whole)
+            self.packed(transposed, everywhere, whole)
             return
         inside = "" if whole else self.inside(everywhere)
         steady = [
@@ -50,13 +50,13 @@ class TransposePrinter(CudaPrinter[Transpose]):
             if isinstance(s, Load)
             and not s.at
             and not nest.operands[s.operand].written
-            and s.operand not in turned
+            and s.operand not in transposed
         ]
         steady = list(dict.fromkeys(steady))
-        names = {k: self.tile_name(k) for k in (*turned, *steady)}
-        lines = {k: self.lines_name(k) for k in turned}
+        names = {k: self.tile_name(k) for k in (*transposed, *steady)}
+        lines = {k: self.lines_name(k) for k in transposed}
         count = side * side // schedule.threads
-        for k in turned:
+        for k in transposed:
             dtype = self.stored_name(nest.operands[k].dtype)
             shared = f"shared_{dtype}"
             self.line(f"{names[k]} = {shared}({side * (side + 1)})")
@@ -74,7 +74,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
 
         # All loads are on their way before the first value is waited for.
         depth = open_lines("lane", "line")
-        for k in turned:
+        for k in transposed:
             self.line(f"{lines[k]}[part] = {self.element_at(k, everywhere)}")
         self.close_all(depth)
         if steady:
@@ -84,12 +84,12 @@ class TransposePrinter(CudaPrinter[Transpose]):
             self.close_all(depth)
         self.open(f"for part in range({count}):")
         self.line(f"line = warp + part * {schedule.threads // WARP}")
-        for k in turned:
+        for k in transposed:
             self.line(f"{names[k]}[line * {side + 1} + lane] = {lines[k]}[part]")
         self.close()
         self.line("barrier()")
         depth = open_lines("line", "lane")
-        self.staged = {k: f"{names[k]}[lane * {side + 1} + line]" for k in turned}
+        self.staged = {k: f"{names[k]}[lane * {side + 1} + line]" for k in transposed}
         self.staged |= {k: f"{names[k]}[part]" for k in steady}
         for s in body:
             self.emit(s, everywhere)
@@ -107,7 +107,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
         return f"if {' and '.join(tests)}:"
 
     def packed(
-        self, turned: Sequence[int], everywhere: dict[int, str], whole: bool
+        self, transposed: Sequence[int], everywhere: dict[int, str], whole: bool
     ) -> None:
         """Words of ``pack`` elements along one axis become such along the other.
 
@@ -121,17 +121,17 @@ class TransposePrinter(CudaPrinter[Transpose]):
         side, warps = schedule.side, schedule.threads // WARP
         pitch, size = side + pack, side * (side + pack) + pack * pack
         words = side * WARP // schedule.threads
-        for k in turned:
+        for k in transposed:
             dtype = self.stored_name(nest.operands[k].dtype)
             self.line(f"{self.tile_name(k)} = shared_{dtype}({size})")
             self.registers(self.lines_name(k), dtype, words * pack)
-            self.registers(self.turned_name(k), dtype, pack)
+            self.registers(self.transposed_name(k), dtype, pack)
         vectors = [
             k
             for k in dict.fromkeys(
                 s.operand for s in body if isinstance(s, (Load, Store))
             )
-            if k not in turned and is_vector(nest.operands[k], pack)
+            if k not in transposed and is_vector(nest.operands[k], pack)
         ]
         read = [k for k in vectors if not nest.operands[k].written]
         written = [k for k in vectors if nest.operands[k].written]
@@ -144,7 +144,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
         self.line(f"i{inner} = tile{inner} + (warp + part * {warps}) * {pack} + slot")
         if not whole:
             self.open(self.inside(everywhere))
-        for k in turned:
+        for k in transposed:
             load = f"load_{self.vector_name(k, pack)}"
             at, lines = self.index(k, everywhere), self.lines_name(k)
             place = f"(part * {pack} + slot) * {pack}"
@@ -161,14 +161,14 @@ class TransposePrinter(CudaPrinter[Transpose]):
             f"begin = lane * {pack * pitch} + quotient(lane, {WARP // pack}) * {pack}"
         )
         self.open(f"for part in unrolled({words // pack}):")
-        for k in turned:
+        for k in transposed:
             word = self.vector_name(k, pack)
             lines = self.lines_name(k)
             transpose = f"transpose_{word}"
             self.line(f"{transpose}({lines}, part * {pack * pack})")
         self.open(f"for slot in unrolled({pack}):")
         self.line(f"column = (warp + part * {warps}) * {pack}")
-        for k in turned:
+        for k in transposed:
             store = f"store_{self.vector_name(k, pack)}"
             at, lines = f"begin + slot * {pitch} + column", self.lines_name(k)
             place = f"(part * {pack} + slot) * {pack}"
@@ -176,12 +176,14 @@ class TransposePrinter(CudaPrinter[Transpose]):
         self.close_all(2)
         self.line("barrier()")
         self.open_words(words, at_first, whole)
-        for k in turned:
+        for k in transposed:
             load = f"load_{self.vector_name(k, pack)}"
             at = f"line * {pitch} + (quotient(line, {WARP}) + lane) * {pack}"
-            self.line(f"{load}({self.tile_name(k)}, {at}, {self.turned_name(k)}, 0)")
+            self.line(
+                f"{load}({self.tile_name(k)}, {at}, {self.transposed_name(k)}, 0)"
+            )
         self.open(f"for slot in range({pack}):")
-        self.staged = {k: f"{self.turned_name(k)}[slot]" for k in turned}
+        self.staged = {k: f"{self.transposed_name(k)}[slot]" for k in transposed}
         self.staged |= {k: f"{self.tile_name(k)}[part * {pack} + slot]" for k in read}
         self.staged |= {k: f"{self.tile_name(k)}[slot]" for k in written}
         if self.moves_along(body, inner):
@@ -203,6 +205,6 @@ class TransposePrinter(CudaPrinter[Transpose]):
         if not whole:
             self.open(self.inside(variables))
 
-    def turned_name(self, operand: int) -> str:
+    def transposed_name(self, operand: int) -> str:
         """The registers for a word of an operand from its tile."""
         return self.tile_name(operand).removesuffix("_tile") + "_turned"

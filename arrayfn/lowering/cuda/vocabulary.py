@@ -128,8 +128,8 @@ SENT: Final = ("i32", "i64", "u32", "u64", *FLOATS, *COMPLEXES)
 """The dtypes that blocks of a cluster store in each other's shared memory."""
 SENT_BYTES: Final = (4, 8, 16)
 """Their sizes in bytes."""
-LEAST_DIVIDEND: Final = 2.0**-90
-LEAST_DIVISOR: Final = 2.0**-30
+MIN_DIVIDEND: Final = 2.0**-90
+MIN_DIVISOR: Final = 2.0**-30
 """``divide_f32`` is exact for magnitudes from these up to their inverses."""
 LANES: Final = (2, 4, 8, 16)
 WORDS: Final = ("u32", "i64")

@@ -25,8 +25,8 @@ from arrayfn.backends.cuda.emulator.memory import (
 )
 from arrayfn.lowering.cuda import vocabulary
 from arrayfn.lowering.cuda.vocabulary import (
-    LEAST_DIVIDEND,
-    LEAST_DIVISOR,
+    MIN_DIVIDEND,
+    MIN_DIVISOR,
     DeviceFunction,
 )
 
@@ -197,8 +197,8 @@ def _bulk_copy(thread: Thread, function: DeviceFunction, arguments: Any) -> None
 
 def _divides(thread: Thread, function: DeviceFunction, arguments: Any) -> bool:
     least, greatest, y = arguments
-    small, large = LEAST_DIVIDEND, 1 / LEAST_DIVIDEND
-    divisors = LEAST_DIVISOR <= abs(y) <= 1 / LEAST_DIVISOR
+    small, large = MIN_DIVIDEND, 1 / MIN_DIVIDEND
+    divisors = MIN_DIVISOR <= abs(y) <= 1 / MIN_DIVISOR
     return bool(least >= small and greatest <= large and divisors)
 
 

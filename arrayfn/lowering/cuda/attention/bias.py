@@ -81,19 +81,19 @@ for iteration in range(batches_each * heads_each * rows_each):
         {slopes}
         {terms}
         {limits}
-        for half in range({halves}):
+        for lane_row in range({lane_rows}):
             for i in range({row_logits}):
                 at = {logit_at}
-                weight = approximate_exp2_f32(logits[at] - bounds_of[half])
-                slope = weight * (slopes[at] - means_of[half])
+                weight = approximate_exp2_f32(logits[at] - bounds_of[lane_row])
+                slope = weight * (slopes[at] - means_of[lane_row])
                 sums[at] = sums[at] + slope
 {give}
 """
 
 _GIVE: Final = """
 out_base = (tile_batch * bias_heads + tile_head) * bias_rows
-for half in range({halves}):
-    row = tile_row + warp * {warp_rows} + half * 8 + quotient(lane, 4)
+for lane_row in range({lane_rows}):
+    row = tile_row + warp * {warp_rows} + lane_row * 8 + quotient(lane, 4)
     for i in range({row_logits}):
         at = {logit_at}
         column = start + {COLUMN}
@@ -107,7 +107,7 @@ rows_tile = dynamic_shared_f32(0, {all_columns})
 barrier()
 for i in range({row_logits}):
     part = f32(0)
-    for half in range({halves}):
+    for lane_row in range({lane_rows}):
         at = {logit_at}
         part = part + sums[at]
     for step in range(3):
@@ -140,7 +140,7 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
         (f"{x}_tile", tiles.rows if of == "queries" else columns) for x, of in arrays
     ]
     names = {
-        "halves": text.halves,
+        "lane_rows": text.lane_rows,
         "warp_rows": 16 * tiles.strips,
         "row_logits": columns // 4,
         "logit_at": text.place(columns),

@@ -35,7 +35,7 @@ def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
 
 
 def lies_in_pieces(type: ArrayType, offset: int) -> bool:
-    """Whether the kernels read an array of four axes as it lies."""
+    """Whether the kernels read an array of four axes in its own layout."""
     if type.ndim != 4:
         return False
     *strides, last = type.layout.strides(type.shape)
@@ -71,7 +71,8 @@ def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
 def attention_gradient(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
     """The kernels of an ``attention_gradient``.
 
-    With the sums of a head of more than 128 elements, keys and values take turns.
+    Of heads of more than 128 elements, keys and values have a kernel each: the
+    accumulators of both would not fit into registers.
     """
     call = _Call.of(equation, reads)
     form = call.form

@@ -1,7 +1,7 @@
 """Attention as one kernel: a block has a tile of queries, and goes along the keys.
 
 The softmax is taken online (Milakov and Gimelshein, Online normalizer calculation for
-softmax, 2018), with the results of earlier keys scaled as a greater logit is met, and
+softmax, 2018), with the results of earlier keys rescaled as a larger logit is met, and
 the products are of fragments (Dao, FlashAttention-2, 2023). While a block multiplies by
 keys, their values are copied; while by these, the next keys.
 """
@@ -62,12 +62,12 @@ v_tile = dynamic_shared_u16({v_offset}, {k_size})
 if start < end:
     {copy_k_first}
 cp_async_commit()
-# Of each of a lane's rows: the greatest logit, and the sum of the weights, so far.
-peak = registers_f32({halves})
-total = registers_f32({halves})
-for half in range({halves}):
-    peak[half] = F32_NEG_INF
-    total[half] = f32(0)
+# Of each of a lane's rows: the largest logit, and the sum of the weights, so far.
+peak = registers_f32({lane_rows})
+total = registers_f32({lane_rows})
+for lane_row in range({lane_rows}):
+    peak[lane_row] = F32_NEG_INF
+    total[lane_row] = f32(0)
 mixed = registers_f32({mixed_size})
 {zero_mixed}
 {places}
@@ -93,8 +93,8 @@ while start < end:
     if start < end:
         {copy_k}
     cp_async_commit()
-    for half in range({halves}):
-        most = peak[half]
+    for lane_row in range({lane_rows}):
+        most = peak[lane_row]
         for i in range({row_logits}):
             at = {logit_at}
             most = accumulate_max_f32(most, logits[at])
@@ -102,13 +102,13 @@ while start < end:
         most = accumulate_max_f32(most, shuffle_xor_f32(most, 2))
         base = select_f32(most != F32_NEG_INF, {base}, f32(0))
         shrunk = approximate_exp2_f32({shrunk})
-        peak[half] = most
-        part = total[half] * shrunk
+        peak[lane_row] = most
+        part = total[lane_row] * shrunk
         for i in range({row_logits}):
             at = {logit_at}
             logits[at] = approximate_exp2_f32({weight})
             part = part + logits[at]
-        total[half] = part
+        total[lane_row] = part
         for i in range({row_mixed}):
             at = {mixed_at}
             mixed[at] = mixed[at] * shrunk
@@ -116,14 +116,14 @@ while start < end:
     {over_values}
 cp_async_wait(0)
 barrier()
-for half in range({halves}):
-    part = total[half]
+for lane_row in range({lane_rows}):
+    part = total[lane_row]
     part = part + shuffle_xor_f32(part, 1)
     part = part + shuffle_xor_f32(part, 2)
-    total[half] = select_f32(part > f32(0), f32(1) / part, part)
-    row = first_row + warp * {warp_rows} + half * 8 + quotient(lane, 4)
+    total[lane_row] = select_f32(part > f32(0), f32(1) / part, part)
+    row = first_row + warp * {warp_rows} + lane_row * 8 + quotient(lane, 4)
     if remainder(lane, 4) == 0 and row < queries:
-        most = select_f32(part != f32(0), peak[half], f32(0))
+        most = select_f32(part != f32(0), peak[lane_row], f32(0))
         part = {in_logarithm} * most + log_f32(part)
         logarithms_out[head * queries + row] = part
 {round_mixed}
@@ -143,11 +143,11 @@ def forward(form: Form, tiles: Tiles) -> str:
     copies = {x: text.copied(x, f"{x}_base", "end", columns) for x in ("k", "v")}
     copy_q = text.copied("q", "q_base", "queries", tiles.rows, "first_row")
     if form.ready:
-        base, shrunk, weight = "most", "peak[half] - base", "logits[at] - base"
+        base, shrunk, weight = "most", "peak[lane_row] - base", "logits[at] - base"
         in_logarithm = 1 / LOG2_E
     else:
         base = "most * factor"
-        shrunk = "fma_f32(peak[half], factor, -base)"
+        shrunk = "fma_f32(peak[lane_row], factor, -base)"
         weight = "fma_f32(logits[at], factor, -base)"
         in_logarithm = form.scale
     cleared = (("q_tile", tiles.rows), ("k_tile", columns), ("v_tile", columns))
@@ -158,7 +158,7 @@ def forward(form: Form, tiles: Tiles) -> str:
         last_row=tiles.rows - 1,
         warp_rows=16 * strips,
         columns=columns,
-        halves=text.halves,
+        lane_rows=text.lane_rows,
         ends=text.ends(),
         terms_of_head=text.terms_of_head(),
         q_size=tiles.rows * line,
@@ -189,6 +189,6 @@ def forward(form: Form, tiles: Tiles) -> str:
         over_values=text.over_columns("mixed", "logits", "v_tile"),
         factor=form.factor,
         in_logarithm=f"f32({in_logarithm!r})",
-        round_mixed=text.rounded("mixed", "total[half]", "q_tile"),
+        round_mixed=text.rounded("mixed", "total[lane_row]", "q_tile"),
         give=text.given("out", "q_tile", "out_base", "out_step"),
     )

@@ -104,8 +104,8 @@ def _tiles_of_long_heads(form: Form, rows: int, columns: int) -> Tiles:
 def shared_bytes(form: Form, tiles: Tiles, with_slopes: bool = True) -> int:
     """Bytes of the tiles, of which those of columns are there twice."""
     arrays = 2 if with_slopes else 1
-    halves = form.line * (arrays * tiles.rows + 4 * tiles.columns)
-    return 2 * halves + 4 * 4 * tiles.columns
+    lane_rows = form.line * (arrays * tiles.rows + 4 * tiles.columns)
+    return 2 * lane_rows + 4 * 4 * tiles.columns
 
 
 _TEXT: Final = """
@@ -160,7 +160,7 @@ for visit in range(count + 1):
         {terms}
         {limits}
         # Weights, and the cotangents of logits.
-        for half in range({halves}):
+        for lane_row in range({lane_rows}):
             for i in range({row_logits}):
                 at = {logit_at}
                 column = {column_term}
@@ -217,8 +217,8 @@ _OF_QUERIES: Final = _Side(
     member="row_head",
     column_head="quotient(member, group)",
     column_term="0",
-    bound="bounds_of[half]",
-    mean="means_of[half]",
+    bound="bounds_of[lane_row]",
+    mean="means_of[lane_row]",
 )
 _OF_KEYS: Final = _Side(
     rows="keys",
@@ -265,7 +265,7 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         last_row=tiles.rows - 1,
         columns=columns,
         last_column=columns - 1,
-        halves=text.halves,
+        lane_rows=text.lane_rows,
         rows_are=side.rows,
         row_bases=_bases(row_arrays, "row_head"),
         row_heads=side.row_heads,
@@ -381,13 +381,13 @@ def _bases(arrays: Sequence[str], head: str) -> list[str]:
 def of_rows(text: Text) -> str:
     """Bounds and means of a lane's queries."""
     return f"""
-bounds_of = registers_f32({text.halves})
-means_of = registers_f32({text.halves})
-for half in range({text.halves}):
-    row = first_row + warp * {16 * text.tiles.strips} + half * 8 + quotient(lane, 4)
+bounds_of = registers_f32({text.lane_rows})
+means_of = registers_f32({text.lane_rows})
+for lane_row in range({text.lane_rows}):
+    row = first_row + warp * {16 * text.tiles.strips} + lane_row * 8 + quotient(lane, 4)
     at = (batch * heads + row_head) * queries + min_i64(row, queries - 1)
-    bounds_of[half] = bounds[at]
-    means_of[half] = means[at]
+    bounds_of[lane_row] = bounds[at]
+    means_of[lane_row] = means[at]
 """
 
 

@@ -1,9 +1,9 @@
 """Pieces of text that the kernels of attention share.
 
-Tiles of halves lie in shared memory, ``Form.line`` elements from row to row. A warp has
-``strips`` fragments of 16 rows of a block's rows. In the sums of a product each lane
-has two neighbouring columns, 8 apart, of ``2 * strips`` rows, which are 8 apart too:
-``half`` counts these rows, ``i`` a lane's columns.
+Tiles of fp16 or bf16 are in shared memory, ``Form.line`` elements from row to row. A
+warp has ``strips`` fragments of 16 rows of a block's rows. In the accumulators of a
+product each lane has pairs of neighbouring columns, 8 apart, of ``2 * strips`` rows,
+which are 8 apart too: ``lane_row`` counts these rows, ``i`` a lane's columns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
 
 _TERMS: Final = """
 {before}
-for half in range({halves}):
+for lane_row in range({lane_rows}):
     {of_row}
     for i in range({pairs}):
         {of_pair}
@@ -47,14 +47,14 @@ class Text:
     columns: str = "keys"
 
     @property
-    def halves(self) -> int:
+    def lane_rows(self) -> int:
         """How many rows of a block a lane has elements of."""
         return 2 * self.tiles.strips
 
     def place(self, width: int, *, pair: bool = False) -> str:
         """Where a lane has its i-th column (or pair of them) in sums of ``width``."""
         column = "i) * 4" if pair else "i // 2) * 4"
-        place = f"((half // 2) * {width // 8} + {column} + (half % 2) * 2"
+        place = f"((lane_row // 2) * {width // 8} + {column} + (lane_row % 2) * 2"
         return place if pair else f"{place} + i % 2"
 
     def copied(
@@ -208,7 +208,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         paired = () if across else form.paired
         before: list[str] = []
         of_row = [
-            f"row = warp * {16 * self.tiles.strips} + half * 8 + quotient(lane, 4)",
+            f"row = warp * {16 * self.tiles.strips} + lane_row * 8 + quotient(lane, 4)",
             f"row = min_i64(first_row + row, {self.rows} - 1)",
         ]
         of_pair = [
@@ -249,7 +249,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         return filled(
             _TERMS,
             before=before,
-            halves=self.halves,
+            lane_rows=self.lane_rows,
             of_row=of_row,
             pairs=self.tiles.columns // 8,
             of_pair=of_pair,
@@ -264,8 +264,8 @@ inside = (start + {columns} <= {column_end}) & (first_row + {rows} <= {row_end})
 inside = inside & (start + {columns} <= first_row + {after} + 1)
 inside = inside & (start >= first_row + {rows - 1} - {before})
 if not inside:
-    for half in range({self.halves}):
-        row = warp * {16 * self.tiles.strips} + half * 8 + quotient(lane, 4)
+    for lane_row in range({self.lane_rows}):
+        row = warp * {16 * self.tiles.strips} + lane_row * 8 + quotient(lane, 4)
         row = first_row + row
         last = min_i64(row + {after} + 1, {column_end})
         last = select_i64(row < {row_end}, last, 0)
@@ -280,8 +280,8 @@ if not inside:
         """Sums times the text ``factor`` into a warp's rows of ``tile``."""
         form = self.form
         return f"""
-for half in range({self.halves}):
-    line = warp * {16 * self.tiles.strips} + half * 8 + quotient(lane, 4)
+for lane_row in range({self.lane_rows}):
+    line = warp * {16 * self.tiles.strips} + lane_row * 8 + quotient(lane, 4)
     for i in range({form.padded // 8}):
         place = {self.place(form.padded, pair=True)}
         first = {sums}[place] * {factor}

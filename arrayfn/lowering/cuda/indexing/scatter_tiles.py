@@ -33,7 +33,7 @@ from arrayfn.lowering.cuda.sorting.tiles import (
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Place
 
-LEAST: Final = 1 << 16  # targets: of fewer a block would have few
+MIN_TARGETS: Final = 1 << 16  # targets: of fewer a block would have few
 _THREADS: Final = DIGITS  # of a block: each finds where a digit begins
 _ITEMS: Final = 6  # updates that a thread looks at at a time
 _TILE_BYTES: Final = 1 << 15

@@ -22,7 +22,7 @@ class SkinnyTile(ABC):
 
     A block has ``warps``; ``stages`` steps are on their way to them, or there. Blocks
     of a ``cluster`` have the same columns. Results are ``rounded`` to this dtype, if it
-    is one. The matrix is ``turned`` if it lies along what is summed over.
+    is one. The matrix is ``transposed`` if it lies along what is summed over.
     """
 
     itemsize: ClassVar[int]  # of what is multiplied
@@ -32,7 +32,7 @@ class SkinnyTile(ABC):
     stages: int = 4
     cluster: int = 1
     rounded: str = ""
-    turned: bool = False
+    transposed: bool = False
 
     @property
     @abstractmethod
@@ -177,7 +177,7 @@ if m < rows and column < n:
 
     def written(self, body: str, shared: int) -> Handwritten:
         """The kernel of this text, for so many bytes of shared memory."""
-        what = "c = a @ b.T" if self.turned else "c = a @ b"
+        what = "c = a @ b.T" if self.transposed else "c = a @ b"
         return Handwritten(
             "skinny",
             body,

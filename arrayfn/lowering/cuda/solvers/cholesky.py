@@ -22,24 +22,24 @@ from arrayfn.lowering.libraries.calls import Place
 
 LANES: Final = 4
 """That share a row."""
-LEAST_TILE: Final = 8
+MIN_TILE: Final = 8
 PANEL: Final = 8
 """Columns that are factored at a time."""
 _SHARE: Final = PANEL // LANES
-MOST_SMALL: Final = {dtypes.float32: 128, dtypes.float64: 64}
+MAX_SMALL: Final = {dtypes.float32: 128, dtypes.float64: 64}
 """Rows of what is factored by one block."""
 VECTOR_BYTES: Final = 16
 
 
 def is_small(dtype: DType, n: int) -> bool:
     """Whether one block factors matrices of ``n`` rows."""
-    return 0 < n <= MOST_SMALL.get(dtype, 0)
+    return 0 < n <= MAX_SMALL.get(dtype, 0)
 
 
 def small_factors(matrices: Var) -> HandwrittenCall:
     """The lower factors of ``matrices`` [..., n, n], in place; NaN if there is none."""
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
-    size = LEAST_TILE
+    size = MIN_TILE
     while size < n:
         size *= 2
     count = math.prod(matrices.type.shape[:-2])

@@ -34,7 +34,7 @@ from arrayfn.lowering.cuda.solvers.cholesky import (
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Place
 
-MOST_ROWS: Final = 2048
+MAX_ROWS: Final = 2048
 """Larger ones cuSOLVER factors faster: by products of larger tiles."""
 SIZE: Final = 64
 _PARTS: Final = {16: (2, 2), 32: (4, 2), 64: (4, 4)}
@@ -49,7 +49,7 @@ def is_tiled(dtype: DType, n: int, matrices: int) -> bool:
     One in float64 it does not: roots and divisions follow each other too slowly there.
     """
     is_known = dtype == dtypes.float32 or (dtype == dtypes.float64 and matrices > 1)
-    return is_known and n <= MOST_ROWS
+    return is_known and n <= MAX_ROWS
 
 
 def tiled_factors(matrices: Var, status: Var) -> HandwrittenCall:

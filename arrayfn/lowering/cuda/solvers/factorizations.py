@@ -1,8 +1,8 @@
 """Factorizations of matrices by cuSOLVER and cuBLAS: calls, and nests around them.
 
-The libraries are column-major. Primitives whose operands lie by columns (LU, SVD, any
-eigenvalues) are theirs as they stand; the others are turned by a nest, which the plan
-shows. Where a library says in a status that it failed, a nest puts NaN.
+The libraries are column-major. They compute primitives with column-major operands (LU,
+SVD, all eigenvalues) directly; operands of others are transposed by a nest, which the
+plan shows. Where a library's status says that it failed, a nest stores NaN.
 
 A call is of all matrices of a batch; how it does them is the provider's.
 """
@@ -21,7 +21,12 @@ from arrayfn.ir.layout import Shape
 from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers import cholesky as factors
 from arrayfn.lowering.cuda.solvers import cholesky_tiles, jacobi, small_svd
-from arrayfn.lowering.cuda.solvers.matrix_nests import Names, Nests, matrices_of, turned
+from arrayfn.lowering.cuda.solvers.matrix_nests import (
+    Names,
+    Nests,
+    matrices_of,
+    transposed,
+)
 from arrayfn.lowering.cuda.solvers.permutation import permuted
 from arrayfn.lowering.cuda.solvers.triangular import System, solved
 from arrayfn.lowering.kernel_ir import Nest
@@ -30,8 +35,8 @@ from arrayfn.passes.reads import Reads
 
 BATCHED: Final = 128
 """Matrices of up to this many rows for each of a batch are one call."""
-TURNED: Final = 128
-"""From here on a single matrix is turned to be factored."""
+TRANSPOSED: Final = 128
+"""From here on a single matrix is transposed to be factored."""
 SMALL_SVD: Final = 32
 """Matrices of up to so many rows and columns cuSOLVER decomposes as a batch."""
 SMALL_EIGH: Final = 32
@@ -68,7 +73,7 @@ def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """potrf. The lower triangle is, by columns, an upper one.
 
     Of a large matrix cuSOLVER factors the lower triangle by columns in less than half
-    the time: it is turned before and after.
+    the time: it is transposed before and after.
     """
     output = equation.outputs[0]
     n, matrices = output.type.shape[-1], _count(output.type)
@@ -82,12 +87,12 @@ def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     if cholesky_tiles.is_tiled(output.type.dtype, n, matrices):
         yield cholesky_tiles.tiled_factors(output, status)
     else:
-        is_turned = n > BATCHED * matrices or (matrices == 1 and n >= TURNED)
-        if is_turned:
+        is_transposed = n > BATCHED * matrices or (matrices == 1 and n >= TRANSPOSED)
+        if is_transposed:
             copy = Var(ArrayType(extents, output.type.dtype))
-            place, factor = Place(copy), turned(matrices_of(copy.type, copy))
+            place, factor = Place(copy), transposed(matrices_of(copy.type, copy))
             yield nests.moved(whole, factor, extents, "a matrix by columns")
-        writes, upper = {"a": place, "status": Place(status)}, int(not is_turned)
+        writes, upper = {"a": place, "status": Place(status)}, int(not is_transposed)
         yield _call("potrf", output.type, writes, n=n, matrices=matrices, upper=upper)
     reason = "the lower triangle, or NaN"
     yield nests.moved(factor, whole, extents, reason, status=status, triangle="lower")
@@ -263,7 +268,7 @@ def _small_operand(equation: Equation, reads: Reads) -> small_svd.Operand | None
 
 
 def svd(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
-    """gesvd in one of its forms, of a copy. V^H is V turned."""
+    """gesvd in one of its forms, of a copy. V^H is V transposed."""
     u, s, vh = equation.outputs
     operand = _small_operand(equation, reads)
     if operand is not None:
@@ -280,7 +285,7 @@ def svd(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     extents = (matrices, *u.type.shape[-2:])
     yield nests.moved(source, target, extents, "vectors, or NaN", status=status)
     # V^H by columns is the conjugate of V by rows.
-    source = turned(matrices_of(made.right.type, made.right))
+    source = transposed(matrices_of(made.right.type, made.right))
     target = matrices_of(vh.type, vh)
     extents = (matrices, *vh.type.shape[-2:])
     yield nests.moved(
@@ -290,7 +295,7 @@ def svd(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 
 
 def svdvals(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
-    """gesvd without vectors, of a copy: turned matrices have the same values."""
+    """gesvd without vectors, of a copy: transposed matrices have the same values."""
     (s,) = equation.outputs
     operand = _small_operand(equation, reads)
     if operand is not None:

@@ -5,7 +5,8 @@ what it learns of the rows above, block after block, as these publish it: blocks
 in the order in which they are waited for. What is left is multiplied by the inverse of
 the block's triangle on the diagonal, which it has made before. Eight lanes share a row;
 what they have summed up for eight sides they exchange, so that each has one side's.
-Matrices and sides are read as they lie, upper triangles from their last row on.
+Matrices and sides are read in their own layouts, upper triangles from their last row
+on.
 (Higham, Accuracy and Stability of Numerical Algorithms, 8.4: inverses of diagonal
 blocks are as stable as substitution.)
 """
@@ -28,9 +29,9 @@ from arrayfn.lowering.cuda.handwritten import (
 from arrayfn.lowering.cuda.solvers.matrix_nests import Strided
 from arrayfn.lowering.libraries.calls import Place
 
-MOST_SIDES: Final = 32
-LEAST_ROWS: Final = 16
-MOST_ROWS: Final = 8192
+MAX_SIDES: Final = 32
+MIN_ROWS: Final = 16
+MAX_ROWS: Final = 8192
 """Of fewer rows cuBLAS is as fast; of more, the published values take much memory."""
 _ROWS: Final = {dtypes.float32: 64, dtypes.float64: 32}
 """Of a block."""
@@ -40,7 +41,7 @@ _VECTOR_BYTES: Final = 16
 
 def is_substituted(dtype: DType, n: int, sides: int) -> bool:
     """Whether this kernel solves systems of ``n`` rows with so many ``sides``."""
-    return dtype in _ROWS and LEAST_ROWS <= n <= MOST_ROWS and sides <= MOST_SIDES
+    return dtype in _ROWS and MIN_ROWS <= n <= MAX_ROWS and sides <= MAX_SIDES
 
 
 def substituted(

@@ -1,4 +1,4 @@
-"""Sorting by digits of eight bits, the least significant first: the kernels' texts.
+"""Radix sort by digits of eight bits, least significant first: the kernels' texts.
 
 Rows that fit into the shared memory of a block are sorted there by all their digits.
 Longer ones are cut into tiles, a block's each, and each digit takes three kernels: the
@@ -39,9 +39,8 @@ _TOGETHER: Final = 1024  # threads of a multiprocessor that sort keys alone
 def row_sort(moved: Moved, tile: Tile, parts: Sequence[Keys] = ()) -> Handwritten:
     """A block sorts a tile of a row, of which the first ``keep`` are written.
 
-    By several ``parts`` of the elements, the least significant first, if they are given
-    (of whole rows, whose positions count). Whatever it is that comes behind the end of
-    a row comes last.
+    By several ``parts`` of the elements, least significant first, if they are given (of
+    whole rows, whose positions count). What is behind the end of a row comes last.
     """
     shared = tile_shared_arrays(moved, tile, bases=False)
     items = tile.items

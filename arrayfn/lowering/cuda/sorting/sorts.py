@@ -1,7 +1,7 @@
-"""Sorts, orders and the greatest few of rows: calls of the kernels of ``radix``.
+"""Sorts, orders and the largest few of rows: calls of the kernels of ``radix``.
 
 How many kernels a sort takes follows from its shape. Rows that a block holds are sorted
-in one; longer ones take two for each digit, or three. The greatest few of a long row
+in one; longer ones take two for each digit, or three. The largest few of a long row
 are found among those of its tiles, as long as that leaves fewer by half.
 """
 
@@ -272,7 +272,7 @@ def _row_sort(
 
 
 def _tile_of(n: int, gpu: GpuConfig) -> Tile:
-    """The least tile for ``n`` elements: first more items, then more threads."""
+    """The smallest tile for ``n`` elements: first more items, then more threads."""
     threads, items = WARP, 1
     while threads * items < n:
         if items < gpu.sort_items // 2 or threads == gpu.sort_row_threads:

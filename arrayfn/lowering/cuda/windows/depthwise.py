@@ -24,7 +24,7 @@ from arrayfn.lowering.cuda.windows.stencils import (
 from arrayfn.lowering.libraries.calls import Place
 
 AXES: Final = 2
-_MOST_TAPS: Final = 64
+_MAX_TAPS: Final = 64
 _WIDEST: Final = 9
 
 
@@ -39,7 +39,7 @@ def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
         or p["last"] != 1
         or (p["inner"], p["outer"]) != (1, 1)
         or p["groups"] % Lanes(dtype).count
-        or not 1 < p["size0"] * p["size1"] <= _MOST_TAPS
+        or not 1 < p["size0"] * p["size1"] <= _MAX_TAPS
         or p["size1"] > _WIDEST
     ):
         return False

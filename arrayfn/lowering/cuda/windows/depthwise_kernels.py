@@ -1,8 +1,9 @@
-"""What depthwise convolutions have for their kernel: sums over all that they pair.
+"""Gradients of depthwise convolutions with respect to their kernels.
 
-A thread adds up some lines of the output's cotangent, times the operand's elements
-under one row of the window. What the threads have come to is added up by a second
-kernel, in a fixed order.
+An element of the gradient is the sum, over all outputs, of the output's cotangent times
+the operand's element under that tap. A first kernel computes partial sums: a thread
+has one row of the window and some lines of the output. A second kernel adds them up in
+a fixed order.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from arrayfn.lowering.cuda.windows.stencils import (
 from arrayfn.lowering.libraries.calls import Place
 
 _WORK: Final = 1 << 16
-"""Threads that are worth another line for each, instead of more of them."""
-_MOST_SUMS: Final = 72
+"""Threads, beyond which each gets more lines, instead of there being more threads."""
+_MAX_SUMS: Final = 72
 _LARGEST: Final = 2**31
 _SIDE: Final = 32
-"""Warps of a block that add up what threads have come to, and lanes of a warp."""
+"""Warps of a block that adds up partial sums, and lanes of a warp."""
 
 
 def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
@@ -37,7 +38,7 @@ def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
     arrays = ("count", "extent")
     vectors = [p["batch"] * p[f"{name}0"] * p[f"{name}1"] for name in arrays]
     return (
-        p["size1"] * lanes.count * words <= _MOST_SUMS
+        p["size1"] * lanes.count * words <= _MAX_SUMS
         and max(vectors) * p["groups"] < _LARGEST
         and min(vectors) > 1  # a part of the only channels may begin anywhere
     )
@@ -87,7 +88,7 @@ def kernel_sums(
             "\n".join(_totals(lanes)),
             _SIDE * _SIDE,
             "The sums of all lines.",
-            "what threads have come to, in a fixed order",
+            "partial sums of threads added up in a fixed order",
         ),
         {"sums": Place(partial)},
         {"totals": Place(result)},

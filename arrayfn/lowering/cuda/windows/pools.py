@@ -20,7 +20,7 @@ from arrayfn.ir.layout import Shape
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.windows.pool_text import (
     CELLS,
-    MOST_CELLS,
+    MAX_CELLS,
     extremum_body,
     put_body,
     sum_body,
@@ -51,9 +51,9 @@ _DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float6
 _POSITIONS: Final = {window_argmax: reduce_window_max, window_argmin: reduce_window_min}
 _REDUCTIONS: Final = (reduce_window_sum, reduce_window_max, reduce_window_min)
 _FORWARD: Final = (*_REDUCTIONS, *_POSITIONS)
-_MOST_TAPS: Final = 32
+_MAX_TAPS: Final = 32
 _WIDEST: Final = 9
-_LEAST: Final = 1 << 10
+_MIN_RESULTS: Final = 1 << 10
 """Results that are worth a kernel of their own: few are better fused."""
 _NONE: Final = ((0, 0), (0, 0))
 
@@ -80,9 +80,9 @@ class _Geometry:
         if (
             second != first + 1
             or channels % Lanes(dtype).count
-            or math.prod(windows.sizes) > _MOST_TAPS
+            or math.prod(windows.sizes) > _MAX_TAPS
             or windows.sizes[1] > _WIDEST
-            or size < _LEAST
+            or size < _MIN_RESULTS
         ):
             return None
         batch, extents = math.prod(shape[:first]), shape[first : second + 1]
@@ -139,7 +139,7 @@ def _geometry(equation: Equation) -> _Geometry | None:
     if not is_put:
         return found if not found.apart and found.forward().fits() else None
     strides, dilations = found.windows.strides, found.windows.dilations
-    fits = math.prod(strides) <= MOST_CELLS and max(dilations) == 1
+    fits = math.prod(strides) <= MAX_CELLS and max(dilations) == 1
     return found if fits and found.back().fits() else None
 
 
@@ -256,13 +256,13 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
         writes = {"sums": Place(results[reduce_window_sum])}
     else:
         position = next((row for row in _POSITIONS if row in results), None)
-        least = reduce_window_min in results or position is window_argmin
+        minimum = reduce_window_min in results or position is window_argmin
         value = next((row for row in _POSITIONS.values() if row in results), None)
         given = {"best": value, "position": position}
         writes = {
             name: Place(results[row]) for name, row in given.items() if row is not None
         }
-        body = extremum_body(lanes, axes, tuple(writes), least=least)
+        body = extremum_body(lanes, axes, tuple(writes), minimum=minimum)
     text = Handwritten(
         "windows",
         "\n".join(body),
