@@ -152,9 +152,8 @@ def rewritten(program: Program, rewrite: Rewrite) -> Program:
             results = rewrite(equation, operands)
             if results is None:
                 results = builder.keep(equation, operands)
-            for var, atom in zip(equation.outputs, results, strict=True):
-                if atom is not None:
-                    environment[var] = atom
+            pairs = zip(equation.outputs, results, strict=True)
+            environment.update((var, atom) for var, atom in pairs if atom is not None)
     return builder.build([rename(a, environment) for a in program.outputs])
 
 

@@ -15,7 +15,8 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Final
+from functools import cached_property
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -41,8 +42,8 @@ WIDTH = 88
 COMMENT_COLUMN = 60
 PLAIN = frozenset({0, 1, -1, 2, -2, 0.5, -0.5})
 OWN_NAMES: Final = re.compile(
-    r"[inc]\d+|(row|part)\d*|item|start|stop|first|last|rest|block|blocks|chunk|chunks"
-    r"|tile|tiles|near|far|begin|end|range|bool_|[iuf]\d+|bf16|c64|c128"
+    r"[ijnc]\d+|(row|part|tile)\d*|item|start|stop|first|last|rest|block|blocks|chunk"
+    r"|chunks|tiles|near|far|begin|end|range|bool_|[iuf]\d+|bf16|c64|c128"
 )
 """Names that a kernel gives its own variables, and those of dtypes."""
 _NUMBERED: Final = re.compile(
@@ -69,7 +70,7 @@ def with_kernel_names(
     }
 
 
-def _clashes(name: str, taken: set[str], reserved: AbstractSet[str]) -> bool:
+def _clashes(name: str, taken: AbstractSet[str], reserved: AbstractSet[str]) -> bool:
     """Whether ``name`` may be that of a kernel's variable, or a word it uses."""
     parts = name.split("_")
     return (
@@ -120,7 +121,12 @@ class Body:
 
 @dataclass
 class KernelText(Body):
-    """The lines of a kernel of ``nest`` and the names in them."""
+    """The lines of a kernel of ``nest`` and the names in them.
+
+    Its own variables have names of ``OWN_NAMES``, and of the target's ``own_names``.
+    """
+
+    own_names: ClassVar[AbstractSet[str]] = frozenset()
 
     nest: Nest
     name: str
@@ -150,8 +156,32 @@ class KernelText(Body):
         return name
 
     def integer(self, name: str, value: int) -> str:
-        self.integers.setdefault(name, Integer(name, value))
+        """The parameter ``name``, of which a call gives ``value``."""
+        known = self.integers.setdefault(name, Integer(name, value))
+        assert known.value == value, f"{name} is {known.value}, and {value}"
         return name
+
+    def argument(self, argument: Argument) -> str:
+        """The parameter of ``argument``, with ``_`` if its name is, or may be, taken."""
+        name, value = argument.name, argument.value
+        if _clashes(name, self._names, self.own_names):
+            name += "_"
+        while name in self._names or self.integers.get(name, argument).value != value:
+            name += "_"
+        return self.integer(name, value)
+
+    def is_own(self, name: str) -> bool:
+        """Whether kernels call variables of their own so."""
+        return OWN_NAMES.fullmatch(name) is not None or name in self.own_names
+
+    @cached_property
+    def _names(self) -> set[str]:
+        """The names of values and pointers; neutral ones are numbered."""
+        if not self.readable:
+            return set()
+        made = [s.result for s in self.nest.statements if not isinstance(s, Store)]
+        names = {name for value in made for name in (value.name, self.name_of(value))}
+        return names | {self.pointer(k) for k in range(len(self.nest.operands))}
 
     def extent(self, axis: int) -> str:
         return self.integer(f"n{axis}", self.nest.axes[axis].extent)
@@ -160,7 +190,7 @@ class KernelText(Body):
         """The scalar's name: the Program's, with ``_`` if kernels use it themselves."""
         if not self.readable:
             return self.values.setdefault(value.name, f"v{len(self.values)}")
-        return f"{value.name}_" if OWN_NAMES.fullmatch(value.name) else value.name
+        return f"{value.name}_" if self.is_own(value.name) else value.name
 
     def pointer(self, operand: int) -> str:
         array = self.nest.operands[operand]
@@ -189,7 +219,7 @@ class KernelText(Body):
         if isinstance(scalar, Value):
             return self.name_of(scalar)
         if isinstance(scalar, Argument):
-            return self.integer(scalar.name, scalar.value)
+            return self.argument(scalar)
         return self.constant(scalar)
 
     # Constants.

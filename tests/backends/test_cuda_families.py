@@ -32,7 +32,7 @@ pytestmark = [
 
 # Before Hopper no blocks share a row, and nothing copies beside a block.
 CARDS: Final[dict[tuple[int, int], GpuConfig]] = {
-    (8, 0): replace(GPU, most_cluster=0, multiprocessors=108),
+    (8, 0): replace(GPU, max_cluster=0, multiprocessors=108),
     (9, 0): GPU,
 }
 ROWS: Final = (np.arange(70_000) * 7919 % 40).astype(np.int32)

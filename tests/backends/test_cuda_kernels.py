@@ -90,7 +90,7 @@ SMALL = GpuConfig(
     waves=2,
     chunk=64,
     tiles=2,
-    most_cluster=0,
+    max_cluster=0,
 )
 COUNT = np.arange(700, dtype=np.float32)
 # name: kernels of the plan, function, arguments

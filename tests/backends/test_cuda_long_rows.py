@@ -28,7 +28,7 @@ CLUSTERS = GpuConfig(
     multiprocessors=2,
     max_threads=128,
     chunk=128,
-    most_cluster=4,
+    max_cluster=4,
     row_words=1,
     cluster_words=4,
     cluster_threads=64,
@@ -79,7 +79,7 @@ def test_blocks_of_a_cluster_share_a_row(case):
 
 
 def test_before_clusters_a_row_is_a_block_s():
-    compiled = lowered(softmax, random(2, 520), gpu=replace(CLUSTERS, most_cluster=0))
+    compiled = lowered(softmax, random(2, 520), gpu=replace(CLUSTERS, max_cluster=0))
     assert {kernel.cluster for kernel in compiled.kernels} == {1}
 
 
@@ -130,7 +130,7 @@ PIPELINES = GpuConfig(
     pipeline_from=255,
     pipeline_words=8,
     pipeline_threads=128,
-    most_cluster=4,
+    max_cluster=4,
 )
 
 

@@ -208,7 +208,7 @@ def test_a_slot_is_published_once():
 
 
 # A GPU so small that a part is 256 elements of 32 bits.
-PARTS = GpuConfig(scan_threads=64, scan_words=2, part_threads=64, most_cluster=0)
+PARTS = GpuConfig(scan_threads=64, scan_words=2, part_threads=64, max_cluster=0)
 
 
 def along(name, reverse=False):
@@ -277,7 +277,7 @@ def test_parts_of_rows_compile_to_ptx(case):
 # The same with copies into shared memory, by four blocks.
 FETCHED = replace(
     PARTS,
-    most_cluster=1,
+    max_cluster=1,
     multiprocessors=2,
     part_blocks=2,
     part_iterations=0,
@@ -344,6 +344,6 @@ def test_parts_that_are_fetched_ahead_compile_to_ptx(case):
 def test_a_long_row_is_read_twice_of_which_once_from_the_cache():
     x = np.zeros(1 << 20, np.float32)
     (kernel,) = lowered(
-        lambda x: anp.cumsum(x, axis=0), x, gpu=GpuConfig(most_cluster=0)
+        lambda x: anp.cumsum(x, axis=0), x, gpu=GpuConfig(max_cluster=0)
     ).kernels
     assert kernel.source.count("load_f32x4(x_in") == 2

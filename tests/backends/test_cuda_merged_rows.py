@@ -19,7 +19,7 @@ BLOCKS = GpuConfig(multiprocessors=2, merged_threads=64)
 CLUSTERS = replace(
     BLOCKS,
     max_threads=128,
-    most_cluster=2,
+    max_cluster=2,
     row_words=1,
     cluster_words=4,
     cluster_threads=64,
@@ -35,7 +35,7 @@ PIPELINES = replace(
     pipeline_from=127,
     pipeline_words=8,
     pipeline_threads=128,
-    most_cluster=4,
+    max_cluster=4,
 )
 SHAPES = {
     "block": (BLOCKS, (2, 1536)),
@@ -184,7 +184,7 @@ def test_a_kept_exponential_that_is_not_only_divided_is_moved():
 
 @pytest.mark.parametrize("cluster", [1, 4])
 def test_squares_are_moved_between_warps_and_blocks(cluster):
-    gpu = replace(PIPELINES, pipeline_bytes=2048, most_cluster=cluster)
+    gpu = replace(PIPELINES, pipeline_bytes=2048, max_cluster=cluster)
     x = random(5, 512 * cluster)
     x[1] += 1000
     x[2] *= 1e-6

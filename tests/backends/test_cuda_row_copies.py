@@ -108,7 +108,7 @@ def test_which_rows_have_what_in_shared_memory():
     assert shape_of(nn.softmax, 32768) == (512, 2, 13 * 512 * 16)
     assert shape_of(nn.softmax, 65536, bfloat16) == (512, 2, 13 * 512 * 16)
     assert shape_of(nn.softmax, 20000) == (512, 2, 7 * 512 * 16)
-    assert shape_of(nn.softmax, 32768, gpu=GpuConfig(most_cluster=0))[2] == 0
+    assert shape_of(nn.softmax, 32768, gpu=GpuConfig(max_cluster=0))[2] == 0
     assert shape_of(layernorm, 16384, arguments=1) == (512, 2, 5 * 512 * 16)
     assert shape_of(layernorm, 16384, bfloat16, 1) == (512, 3, 0)
     assert shape_of(layernorm, 8192, arguments=1) == (512, 2, 0)

@@ -42,7 +42,9 @@ def in_tiles(case, keys):
     out = np.zeros(LIMIT, name)
     text = kernel_of(tiles)
     short = dtypes.short_name(np.dtype(name))
-    kernel = text.kernel("tiles", ["u32", short, "i32", short, short])
+    types = {"keys_in": "u32", "updates_in": short, "totals_in": "i32"}
+    types |= {"target_in": short, "target_out": short}
+    kernel = text.kernel("tiles", types, ("limit", "targets"))
     arrays = [keys.astype(np.uint32)[order], updates[order], totals, x, out]
     integers = [LIMIT, EACH]
     launch(kernel.source, "tiles", 3, 256, [*map(Pointer, arrays), *integers])

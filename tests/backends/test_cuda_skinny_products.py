@@ -15,6 +15,7 @@ from arrayfn.backends.cuda.code import compile_ptx
 from arrayfn.backends.cuda.emulator import Pointer, launch
 from arrayfn.backends.cuda.emulator.plan import run_plan
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
+from arrayfn.lowering.cuda.handwritten import Handwritten
 from arrayfn.lowering.cuda.products.skinny_half import HalfTile, half_text
 from arrayfn.lowering.cuda.products.skinny_single import SingleTile, single_text
 from arrayfn.lowering.plan import Kernel, KernelCall
@@ -27,15 +28,24 @@ needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_pac
 needs_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 
 # A GPU for which small matrices are large ones.
-EAGER = replace(GPU, skinny_bytes=0, skinny_rows=6, most_cluster=2)
+EAGER = replace(GPU, skinny_bytes=0, skinny_rows=6, max_cluster=2)
+
+
+INTEGERS = (*("rows", "n", "k", "a_row", "a_step", "ldb", "c_row", "c_column", "part"),)
+
+
+def kernel_of(text: Handwritten, dtype: str = "f32") -> Kernel:
+    """The kernel of three arrays of ``dtype``."""
+    arrays = dict.fromkeys(("a_in", "b_in", "c_out"), dtype)
+    return text.kernel("skinny_0", arrays, INTEGERS)
 
 
 def kernels_of(
-    *shape: int, gpu: GpuConfig = GPU, dtype: Any = np.float32, turned: bool = False
+    *shape: int, gpu: GpuConfig = GPU, dtype: Any = np.float32, transposed: bool = False
 ) -> list[str]:
     m, k, n = shape
-    x, y = np.empty((m, k), dtype), np.empty((n, k) if turned else (k, n), dtype)
-    compiled = lowered(lambda x, y: x @ (y.T if turned else y), x, y, gpu=gpu)
+    x, y = np.empty((m, k), dtype), np.empty((n, k) if transposed else (k, n), dtype)
+    compiled = lowered(lambda x, y: x @ (y.T if transposed else y), x, y, gpu=gpu)
     return [kernel.name for kernel in compiled.kernels]
 
 
@@ -43,11 +53,11 @@ def multiplied(tile: SingleTile, m: int, k: int, n: int) -> None:
     """The product by a kernel of this tile, into a part of a larger array."""
     a, b = random(m, k), random(k, n, seed=1)
     c = np.full((m, n + 4), np.nan, np.float32)
-    kernel = single_text(tile).kernel("skinny_0", ["f32"] * 3)
-    given = a if tile.along else a.T.copy(), b.T.copy() if tile.turned else b, c
+    kernel = kernel_of(single_text(tile))
+    given = a if tile.along else a.T.copy(), b.T.copy() if tile.transposed else b, c
     strides = (k, 1) if tile.along else (1, m)
     arrays = [Pointer(x.reshape(-1), 0) for x in given]
-    integers = [m, n, k, *strides, k if tile.turned else n, n + 4, 1, tile.part(k)]
+    integers = [m, n, k, *strides, k if tile.transposed else n, n + 4, 1, tile.part(k)]
     shape = tile.blocks(n), kernel.threads
     arguments = [*arrays, *integers]
     launch(kernel.source, "skinny_0", *shape, arguments, kernel.cluster)
@@ -80,19 +90,19 @@ TILES = {
         (2, 24, 8),
     ),
     "lines": (
-        SingleTile(2, warps=2, stages=2, cluster=2, groups=8, turned=True),
+        SingleTile(2, warps=2, stages=2, cluster=2, groups=8, transposed=True),
         (2, 136, 7),
     ),
     "lines, two vectors": (
-        SingleTile(4, warps=1, stages=2, vectors=2, turned=True),
+        SingleTile(4, warps=1, stages=2, vectors=2, transposed=True),
         (3, 72, 67),
     ),
     "lines, across": (
-        SingleTile(4, warps=2, groups=8, turned=True, along=False),
+        SingleTile(4, warps=2, groups=8, transposed=True, along=False),
         (4, 136, 19),
     ),
     "lines, across and apart": (
-        SingleTile(4, warps=1, ahead=4, turned=True, along=False, apart=True),
+        SingleTile(4, warps=1, ahead=4, transposed=True, along=False, apart=True),
         (3, 72, 3),
     ),
 }
@@ -109,9 +119,9 @@ HALVES = {
     "no whole strip": (HalfTile(4, warps=2, stages=2, cluster=2), (3, 328, 40)),
     "wider strips": (HalfTile(16, warps=1, strip=64, deep=32), (11, 40, 72)),
     "the widest": (HalfTile(8, warps=2, strip=128, deep=16), (8, 56, 136)),
-    "turned": (HalfTile(16, warps=2, stages=2, turned=True), (13, 136, 35)),
-    "turned, of a cluster": (
-        HalfTile(2, warps=1, stages=2, turned=True, cluster=2, dtype="f16"),
+    "transposed": (HalfTile(16, warps=2, stages=2, transposed=True), (13, 136, 35)),
+    "transposed, of a cluster": (
+        HalfTile(2, warps=1, stages=2, transposed=True, cluster=2, dtype="f16"),
         (2, 200, 3),
     ),
 }
@@ -124,10 +134,10 @@ def test_halves_are_multiplied_by_tensor_cores(case: str) -> None:
     dtype = np.dtype(np.float16 if tile.dtype == "f16" else ml_dtypes.bfloat16)
     a, b = (random(*s, seed=s[0]).astype(dtype) for s in ((m, k), (k, n)))
     c = np.full((m, n + 4), np.nan, dtype)
-    kernel = half_text(tile).kernel("skinny_0", [tile.dtype] * 3)
-    given = a, b.T.copy() if tile.turned else b, c
+    kernel = kernel_of(half_text(tile), tile.dtype)
+    given = a, b.T.copy() if tile.transposed else b, c
     arrays = [Pointer(x.view(np.uint16).reshape(-1), 0) for x in given]
-    integers = [m, n, k, k, 1, k if tile.turned else n, n + 4, 1, tile.part(k)]
+    integers = [m, n, k, k, 1, k if tile.transposed else n, n + 4, 1, tile.part(k)]
     shape = tile.blocks(n), kernel.threads
     launch(kernel.source, "skinny_0", *shape, [*arrays, *integers], kernel.cluster)
     have = c.astype(np.float32)
@@ -156,7 +166,7 @@ def test_large_matrices_are_read_once_for_few_rows() -> None:
     assert kernels_of(4, 512, 512) == ["gemm_f32"]
     assert kernels_of(4, 4096, 4097) == ["gemm_f32"]
     assert kernels_of(4, 4098, 4096) == ["gemm_f32"]
-    assert kernels_of(4, 4096, 4096, gpu=replace(GPU, most_cluster=0)) == ["gemm_f32"]
+    assert kernels_of(4, 4096, 4096, gpu=replace(GPU, max_cluster=0)) == ["gemm_f32"]
 
 
 def test_few_rows_of_halves_are_multiplied_by_a_kernel() -> None:
@@ -167,7 +177,7 @@ def test_few_rows_of_halves_are_multiplied_by_a_kernel() -> None:
         assert kernels_of(4, 4096, 4100, dtype=dtype) == [name]
         assert kernels_of(4, 8192, 8192, dtype=dtype) == ["skinny_0"]
         assert kernels_of(4, 16384, 16384, dtype=dtype) == [name]
-        by_transpose = kernels_of(4, 16384, 16384, dtype=dtype, turned=True)
+        by_transpose = kernels_of(4, 16384, 16384, dtype=dtype, transposed=True)
         assert by_transpose == ["skinny_0"]
 
 
@@ -217,10 +227,10 @@ def test_parts_of_lines_that_are_read_together_are_128_bytes() -> None:
 @needs_compiler
 def test_the_kernels_compile_to_copies_vectors_and_fused_multiply_adds() -> None:
     columns, lines = (
-        compile_ptx(text.kernel("skinny_0", ["f32"] * 3), (9, 0))
+        compile_ptx(kernel_of(text), (9, 0))
         for text in (
             single_text(SingleTile(4)),
-            single_text(SingleTile(4, turned=True)),
+            single_text(SingleTile(4, transposed=True)),
         )
     )
     assert ".local" not in columns + lines

@@ -268,7 +268,7 @@ def test_a_lower_triangle_by_columns_is_not_copied():
 
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_systems_with_few_sides_are_solved_by_one_kernel(left, monkeypatch):
-    monkeypatch.setattr(substitution, "LEAST_ROWS", 1)
+    monkeypatch.setattr(substitution, "MIN_ROWS", 1)
     monkeypatch.setattr(substitution, "_ROWS", {dtypes.float64: 16})
     a = random(34, 34) + 20 * np.eye(34)
     b = random(34, 9, seed=1)
@@ -298,7 +298,7 @@ def test_the_kernel_of_triangular_systems_keeps_sums_in_registers():
 
 def test_large_matrices_are_factored_by_tiles(monkeypatch):
     n = 33
-    monkeypatch.setattr(cholesky, "MOST_SMALL", {})
+    monkeypatch.setattr(cholesky, "MAX_SMALL", {})
     monkeypatch.setattr(cholesky_tiles, "SIZE", 16)
     x = random(2, n, n)
     x = x @ x.swapaxes(-1, -2) + n * np.eye(n)
@@ -346,7 +346,7 @@ def test_on_a_gpu_large_matrices_are_factored_by_tiles(dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=str)
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_on_a_gpu_systems_with_few_sides_are_solved(left, dtype, monkeypatch):
-    monkeypatch.setattr(substitution, "LEAST_ROWS", 1)
+    monkeypatch.setattr(substitution, "MIN_ROWS", 1)
     n = 300
     a = (random(n, n) + n * np.eye(n)).astype(dtype)
     b = random(2, n, 9, seed=1).astype(dtype)

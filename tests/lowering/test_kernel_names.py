@@ -13,10 +13,26 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn import lax
+from arrayfn import dtypes, lax
 from arrayfn.backends.cpu.unjitted import run_unjitted
+from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.cpu.source import print_kernel as print_for_cpu
 from arrayfn.lowering.cuda.lower import lower as lower_on_gpu
+from arrayfn.lowering.cuda.printer import RESERVED
+from arrayfn.lowering.cuda.source import print_kernel as print_for_gpu
+from arrayfn.lowering.kernel_ir import (
+    Argument,
+    ArrayOperand,
+    Axis,
+    Compute,
+    Constant,
+    Load,
+    Nest,
+    Reduce,
+    Store,
+    Value,
+)
 from arrayfn.lowering.plan import Kernel
 from arrayfn.transforms import trace_function
 from tests.processes import python_path
@@ -114,6 +130,47 @@ def test_a_parameter_called_as_a_kernels_own_variable(function, device):
             results = run_unjitted(given, [X])
             for have, want in zip(results, run_unjitted(plain, [X]), strict=True):
                 np.testing.assert_array_equal(have, want)
+
+
+def sums_with_arguments(word: str, length: int) -> Nest:
+    """Sums of rows of ``x``, to which two arguments are added, both called ``word``."""
+    array, sums = (Var(ArrayType(shape, dtypes.int64)) for shape in ((6, length), (6,)))
+    names = ("x", "more", "most", "total")
+    x, more, most, total = (Value(name, dtypes.int64) for name in names)
+    return Nest(
+        (Axis(6, False), Axis(length, True)),
+        (
+            ArrayOperand(array, dtypes.int64, (length, 1), 0, False),
+            ArrayOperand(sums, dtypes.int64, (1, 0), 0, True),
+        ),
+        (
+            Load(x, 0, "element", 0),
+            Compute(more, "add_i64", (x, Argument(word, 3)), "element", 0, 1),
+            Compute(most, "add_i64", (more, Argument(word, 5)), "element", 0, 1),
+            Reduce(total, "accumulate_add_i64", most, Constant(0, dtypes.int64), 0),
+            Store(1, total, "outer", 1),
+        ),
+        ("reduce_sum",),
+        "sums",
+    )
+
+
+@pytest.mark.parametrize("print_nest", [print_for_cpu, print_for_gpu])
+@pytest.mark.parametrize("length", [40, 40_001])
+def test_an_argument_called_as_another_name_of_its_kernel(print_nest, length):
+    plain = print_nest(sums_with_arguments("plain", length), "k").kernel
+    words = names_of(plain) | RESERVED | {"first", "last", "exp_f64", "x", "total"}
+    for word in sorted(words - {"plain", "k"}):
+        made = print_nest(sums_with_arguments(word, length), "k")
+        assert {3, 5} <= {integer.value for integer in made.integers}
+        for text in (made.kernel.source, made.kernel.key):
+            nodes = list(ast.walk(ast.parse(text)))
+            given = [n.arg for n in nodes if isinstance(n, ast.arg)]
+            names = [n for n in nodes if isinstance(n, ast.Name)]
+            assigned = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+            called = {n.func.id for n in nodes if isinstance(n, ast.Call)}
+            assert len(set(given)) == len(given), text
+            assert not {*given} & (assigned | called), text
 
 
 def test_a_name_that_python_reads_as_another_is_printed_as_that():

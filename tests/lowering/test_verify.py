@@ -356,7 +356,7 @@ def test_blocks_may_go_round_a_loop_with_a_barrier_more_often_than_others() -> N
 def test_the_kernel_of_triangular_systems_is_not_refused(
     left: bool, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(substitution, "LEAST_ROWS", 1)
+    monkeypatch.setattr(substitution, "MIN_ROWS", 1)
     a = np.eye(300, dtype=dtype)
     b = np.ones((300, 9) if left else (9, 300), dtype)
     for lower in (True, False):

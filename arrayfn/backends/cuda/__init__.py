@@ -87,11 +87,11 @@ def _config() -> GpuConfig:
     from arrayfn.backends.cuda.convolution_ways import way_of
 
     gpu = device()
-    cluster = GPU.most_cluster if gpu.arch >= _HOPPER else 0
+    cluster = GPU.max_cluster if gpu.arch >= _HOPPER else 0
     return replace(
         GPU,
         multiprocessors=gpu.multiprocessors,
-        most_cluster=cluster,
+        max_cluster=cluster,
         convolves=way_of,
     )
 

@@ -24,7 +24,7 @@ from arrayfn.lowering.cuda.schedule import (
     is_aligned,
     is_vector,
     power_of_two,
-    turned_operands,
+    transposed_operands,
     widest_lanes,
 )
 from arrayfn.lowering.cuda.shared_rows import clustered, pipeline, row_merges
@@ -113,7 +113,7 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     tiles = max(1, min(8, room, power_of_two(-(-vectors // WARP))))
     threads_per_row = max(WARP, power_of_two(-(-vectors // tiles)))
     # The blocks of larger clusters find room at once more rarely than parts are fast.
-    most = min(4, gpu.most_cluster) if size in SENT_BYTES else 1
+    most = min(4, gpu.max_cluster) if size in SENT_BYTES else 1
     blocks = -(-threads_per_row // gpu.scan_threads)
     if blocks > max(1, most) or (blocks > 1 and rows * blocks < gpu.multiprocessors):
         if (made := scan_pipeline(nest, gpu, lanes)) is not None:
@@ -155,7 +155,7 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
     threads, vectors = gpu.part_threads, -(-nest.axes[-1].extent // lanes)
     vector_bytes = threads * lanes * sum(fetched.values()) * gpu.part_slots
     tiles = gpu.shared_bytes // (gpu.part_blocks * max(1, vector_bytes))
-    if not fetched or not tiles or not gpu.most_cluster:
+    if not fetched or not tiles or not gpu.max_cluster:
         return None
     tiles = min(gpu.part_tiles, power_of_two(tiles + 1) // 2)
     parts = -(-vectors // (threads * tiles))
@@ -228,12 +228,12 @@ def pack(nest: Nest, axis: int) -> int:
     """How many elements, neighbours both ways, a thread of a tile has: of a word."""
     last = len(nest.axes) - 1
     accesses = [s for s in nest.statements if isinstance(s, (Load, Store))]
-    turned = turned_operands(nest, axis)
-    size = max(nest.operands[k].dtype.itemsize for k in turned)
+    transposed = transposed_operands(nest, axis)
+    size = max(nest.operands[k].dtype.itemsize for k in transposed)
     lanes = 4 // size if size < 4 else 1
     for s in accesses:
         operand = nest.operands[s.operand]
-        if s.operand in turned:
+        if s.operand in transposed:
             fits = is_aligned(operand, lanes, axis)
         elif operand.written:
             stores = isinstance(s, Store) and s.where is None
@@ -320,11 +320,11 @@ def in_shared_memory(nest: Nest, made: Rows, words: int, gpu: GpuConfig) -> Rows
     if 2 * words * made.tiles <= gpu.row_words:
         waits = late and words < lanes and threads_per_row >= half
         return (
-            replace(made, together=gpu.resident_halves // threads_per_row)
+            replace(made, together=gpu.resident_half // threads_per_row)
             if waits
             else made
         )
-    if not gpu.most_cluster or half <= WARP:  # no card that was measured
+    if not gpu.max_cluster or half <= WARP:  # no card that was measured
         return made
     if late:
         operands = {s.operand for s in late}

@@ -26,10 +26,9 @@ class ColumnsPrinter(StagedPrinter[Columns]):
         blocks = -(-width // WARP)
         self.items = math.prod(nest.axes[k].extent for k in outer) * blocks
         n = self.extent(inner)
-        thread = self.use_device("thread_index")
-        block = f"{self.use_device('block_index')}()"
-        self.line(f"lane = {self.use_device('remainder')}({thread}(), {WARP})")
-        self.line(f"part = {self.use_device('quotient')}({thread}(), {WARP})")
+        block = "block_index()"
+        self.line(f"lane = remainder(thread_index(), {WARP})")
+        self.line(f"part = quotient(thread_index(), {WARP})")
         if outer:
             self.line(f"blocks = ({n} + {WARP - 1}) // {WARP}")
             start = self.remainder(block, "blocks", self.items)
@@ -42,7 +41,7 @@ class ColumnsPrinter(StagedPrinter[Columns]):
         if self.live:
             self.line(f"column = {start} * {WARP} + lane")
             self.line(f"live = column < {n}")
-            self.line(f"i{inner} = {self.use('min_i64')}(column, {n} - 1)")
+            self.line(f"i{inner} = min_i64(column, {n} - 1)")
         else:
             self.line(f"i{inner} = {start} * {WARP} + lane")
         variables[inner] = f"i{inner}"
@@ -67,7 +66,7 @@ class ColumnsPrinter(StagedPrinter[Columns]):
         for s in reduces:
             name = self.name_of(s.result)
             self.line(f"{name}_parts[part * {WARP} + lane] = {name}")
-        self.line(f"{self.use_device('barrier')}()")
+        self.line("barrier()")
         for s in reduces:
             name = self.name_of(s.result)
             self.line(f"{name} = {name}_parts[lane]")
@@ -75,5 +74,5 @@ class ColumnsPrinter(StagedPrinter[Columns]):
         for s in reduces:
             name = self.name_of(s.result)
             term = f"{name}_parts[other * {WARP} + lane]"
-            self.line(f"{name} = {self.use(s.function)}({name}, {term})")
+            self.line(f"{name} = {s.function}({name}, {term})")
         self.close()

@@ -101,7 +101,6 @@ class _Composer(ComposedText):
     def compose(self, steps: Sequence[PlanStep], name: str) -> None:
         """Fill in ``source``, ``parameters`` and ``pointers``."""
         self.taken |= {"barrier_state", "block", name}
-        self.device("block_index")
         self.steps(steps)
         self.parameters = (
             *(Parameter(pointer, self.kinds[pointer]) for pointer in self.pointers),
@@ -140,7 +139,7 @@ class _Composer(ComposedText):
     def window(self, pointer: str, kind: str, at: str) -> str:
         dtype = short_name(dtypes.BY_SHORT_NAME[kind.removesuffix("*")])
         stored = {"bool": "u8", "f16": "u16", "bf16": "u16"}.get(dtype, dtype)
-        return f"{self.device(f'subarray_{stored}')}({pointer}, {at})"
+        return f"subarray_{stored}({pointer}, {at})"
 
     def touch(
         self, reads: Iterable[Var], writes: Iterable[Var], items: int = 0
@@ -158,8 +157,8 @@ class _Composer(ComposedText):
         if items == 1 and len(owners) == 1 and SEVERAL not in owners:
             (first,) = owners
             last = first + 1
-            self.open(f"if {self.device('block_index')}() == {first}:")
-            self.line(f"{self.device('barrier')}()")
+            self.open(f"if block_index() == {first}:")
+            self.line("barrier()")
             self.close()
         else:
             if clashes:
@@ -172,7 +171,7 @@ class _Composer(ComposedText):
     def meet(self) -> None:
         """Wait for all blocks, if anything was done since they last met."""
         if self.since.read or self.since.written:
-            self.line(f"{self.device('grid_barrier')}(barrier_state, {self.blocks})")
+            self.line(f"grid_barrier(barrier_state, {self.blocks})")
         self.since = HazardsSinceBarrier()
 
     # Steps.
@@ -201,34 +200,33 @@ class _Composer(ComposedText):
             )
         ]
         given = ", ".join([*pointers, *map(str, step.integers)])
-        block = f"{self.device('block_index')}()"
         shares = "barrier()" in kernel.key
         if shares and part in self.since.sharing:
-            self.line(f"{self.device('barrier')}()")
+            self.line("barrier()")
         if step.items > self.blocks:
-            self.open(f"for block in range({block}, {step.items}, {self.blocks}):")
+            span = f"block_index(), {step.items}, {self.blocks}"
+            self.open(f"for block in range({span}):")
             self.text(part, f"block, {given}")
             if shares:
                 # The block that comes next has the same shared memory.
-                self.line(f"{self.device('barrier')}()")
+                self.line("barrier()")
             self.close()
             return
         if shares:
             self.since.sharing.add(part)
         if kernel.threads == 1:
-            thread = self.device("thread_index")
-            self.open(f"if {block} == {first} and {thread}() == 0:")
+            self.open(f"if block_index() == {first} and thread_index() == 0:")
             self.text(part, given)
             self.close()
             return
         if first:
-            self.open(f"if {first} <= {block} < {last}:")
-            self.text(part, f"{block} - {first}, {given}")
+            self.open(f"if {first} <= block_index() < {last}:")
+            self.text(part, f"block_index() - {first}, {given}")
         elif last < self.blocks:
-            self.open(f"if {block} < {last}:")
-            self.text(part, f"{block}, {given}")
+            self.open(f"if block_index() < {last}:")
+            self.text(part, f"block_index(), {given}")
         else:
-            self.text(part, f"{block}, {given}")
+            self.text(part, f"block_index(), {given}")
             return
         self.close()
 
@@ -327,9 +325,8 @@ class _Composer(ComposedText):
         kind = self.kind_of(result)
         target = self.pointer(result, 0, kind)
         size = result.type.size
-        block, thread = self.device("block_index"), self.device("thread_index")
         self.open(f"if {iteration} % 2 == 1 or {iteration} == 0:")
-        start = f"{block}() * {THREADS} + {thread}()"
+        start = f"block_index() * {THREADS} + thread_index()"
         self.open(f"for i in range({start}, {size}, {self.blocks * THREADS}):")
         self.line(f"{target}[i] = {now}[i]")
         self.close()

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from arrayfn.ir import Var
-from arrayfn.lowering.kernel_text import OWN_NAMES, WIDTH, Body, wrapped
+from arrayfn.lowering.cuda.imports import imports
+from arrayfn.lowering.kernel_text import OWN_NAMES, WIDTH, Body
 from arrayfn.lowering.plan import Kernel
 
 _IMPORTED: Final = re.compile(
-    r"^from arrayfn\.lowering\.([\w.]+) import (?:\(\n(.*?)\)|([^\n]*))\n",
+    r"^from arrayfn\.lowering\.[\w.]+ import (?:\(\n.*?\)|[^\n]*)\n",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -29,14 +30,8 @@ class ComposedText(Body):
     readable: bool
     parts: dict[str, str] = field(default_factory=dict[str, str])
     functions: list[str] = field(default_factory=list[str])
-    imports: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     known: dict[object, str] = field(default_factory=dict[object, str])
     taken: set[str] = field(default_factory=set[str])
-
-    def device(self, name: str) -> str:
-        """A word of the vocabulary, which is imported."""
-        self.imports.setdefault("cuda.vocabulary", set()).add(name)
-        return name
 
     def name_for(self, owner: object, base: str) -> str:
         """The name of ``owner``: neutral ones are numbered."""
@@ -62,9 +57,6 @@ class ComposedText(Body):
             name = self.name_for(("part", kernel.name), kernel.name)
             self.parts[kernel.name] = name
             text = kernel.source if self.readable else kernel.key
-            for room, several, one in _IMPORTED.findall(text):
-                words = {w.strip() for w in (several or one).split(",")} - {""}
-                self.imports.setdefault(room, set()).update(words)
             text = _IMPORTED.sub("", text)
             own = kernel.name if self.readable else "kernel"
             begin = text.index(f"def {own}(")
@@ -74,7 +66,7 @@ class ComposedText(Body):
             text = text.replace(f"def {own}(", f"def {name}({first}", 1)
             text = text.replace("block_index()", "block")
             text = "\n".join(line for line in text.splitlines() if line[:1] != "#")
-            text = f"@{self.device('device_function')}\n{text}"
+            text = f"@device_function\n{text}"
             self.functions.append(f"{comment}\n{text}" if comment else text)
         return self.parts[kernel.name]
 
@@ -84,11 +76,9 @@ class ComposedText(Body):
         ``own`` is how that begins.
         """
         head = [title if len(title) <= WIDTH or not self.readable else _cut(title)]
-        for room in sorted(self.imports):
-            used = ", ".join(sorted(self.imports[room]))
-            head += wrapped(f"from arrayfn.lowering.{room} import ", used, "")
         functions = [line for part in self.functions for line in ("", "", part)]
-        return "\n".join([*head, *functions, "", "", *own, *self.lines]) + "\n"
+        text = "\n".join([*functions, "", "", *own, *self.lines, ""])
+        return "\n".join([*head, *imports(text.splitlines()), text])
 
 
 def _cut(title: str) -> str:

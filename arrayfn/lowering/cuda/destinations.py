@@ -279,7 +279,7 @@ def box_of(axes: Iterable[tuple[int, int]], offset: int, type: ArrayType) -> Box
             moving = [axis for axis in moving if axis[1] % outside]
             offset %= outside
         last = offset + sum(stride * (extent - 1) for extent, stride in moving)
-        if not outside or last < outside:  # else it goes round: all along this axis
+        if not outside or last < outside:  # else they wrap around: all along this axis
             found[k] = offset // strides[k], last // strides[k]
         outside = strides[k]
     return tuple(found)

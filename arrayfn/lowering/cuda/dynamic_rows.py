@@ -39,16 +39,15 @@ class DynamicRowScheduler(SlicesPrinter):
         return WARP * min(warp, self.schedule.threads // WARP - 1)
 
     def place_of(self, iteration: str) -> str:
-        return f"{self.use_device('remainder')}({iteration}, {PLACES})"
+        return f"remainder({iteration}, {PLACES})"
 
     def wait_for_number(self, iteration: str) -> None:
         """Wait until the number of the row of ``iteration`` has arrived."""
         if self.schedule.cluster == 1:
             return
-        iterations = f"{self.use_device('quotient')}({iteration}, {PLACES})"
-        parity = f"{self.use_device('remainder')}({iterations}, 2)"
-        wait = self.use_device("mbarrier_wait")
-        self.line(f"{wait}(numbered, {self.place_of(iteration)}, {parity})")
+        iterations = f"quotient({iteration}, {PLACES})"
+        parity = f"remainder({iterations}, 2)"
+        self.line(f"mbarrier_wait(numbered, {self.place_of(iteration)}, {parity})")
 
     def do_chores(self) -> None:
         """Fetch a later iteration's row, and claim another one, while others wait.
@@ -85,9 +84,8 @@ class DynamicRowScheduler(SlicesPrinter):
         self.close()
         if self.schedule.cluster > 1:
             # All threads have read the number of this iteration's row.
-            expect = self.use_device("mbarrier_expect_tx")
             this = self.place_of("iteration")
-            self.line(f"{expect}(numbered, {this}, {NUMBER_BYTES})")
+            self.line(f"mbarrier_expect_tx(numbered, {this}, {NUMBER_BYTES})")
 
     def claim_following(self) -> None:
         """Claim a row, unless the last was beyond the end; send it to the cluster."""
@@ -95,13 +93,14 @@ class DynamicRowScheduler(SlicesPrinter):
         clusters = self.integer("clusters", self.schedule.clusters)
         place = self.place_of(f"iteration + {first}")
         self.open(f"if following < {self.rows}:")
-        self.line(f"following = {self.use_device('next_work_item')}(flag_buffer, 1, 1)")
+        self.line("following = next_work_item(flag_buffer, 1, 1)")
         self.line(f"following = following + {clusters} * {first}")
         if cluster == 1:
             self.line(f"numbers[{place}] = following")
         else:
-            send = self.use_device("dsmem_store_i64")
             self.open(f"for peer in range({cluster}):")
-            self.line(f"{send}(numbers, {place}, following, peer, numbered, {place})")
+            self.line(
+                f"dsmem_store_i64(numbers, {place}, following, peer, numbered, {place})"
+            )
             self.close()
         self.close()

@@ -28,9 +28,8 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     def body(self) -> None:
         schedule = self.schedule
         axes, body = self.nest.axes, self.nest.statements
-        thread = self.use_device("thread_index")
         if not axes:
-            self.open(f"if {thread}() == 0:")
+            self.open("if thread_index() == 0:")
             for s in body:
                 self.emit(s, {})
             self.close()
@@ -43,8 +42,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         if schedule.tiles > 1:
             self.several_vectors(inner, total)
             return
-        block = self.use_device("block_index")
-        position = f"{block}() * {schedule.threads} + {thread}()"
+        position = f"block_index() * {schedule.threads} + thread_index()"
         n = self.extent(inner)
         first = "first" if lanes > 1 else f"i{inner}"
         scale = f" * {lanes}" if lanes > 1 else ""
@@ -81,7 +79,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         loaded = (*loads, *(s.operand for s in far))
         self.declare_tiles(loaded, lanes * self.schedule.tiles)
         self.declare_tiles(stores, lanes)
-        self.line(f"begin = {self.use_device('block_index')}() * {self.schedule.tiles}")
+        self.line(f"begin = block_index() * {self.schedule.tiles}")
         count = self.nest.axes[inner].extent // lanes
         self.vectors_of_row = str(count)
         if count & (count - 1):
@@ -119,16 +117,15 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         Of those that are not there the last one is loaded, and none stored.
         """
         schedule, depth = self.schedule, 1
-        thread = f"{self.use_device('thread_index')}()"
         self.open(f"for vector in range({schedule.tiles}):")
-        self.line(f"item = (begin + vector) * {schedule.threads} + {thread}")
+        self.line(f"item = (begin + vector) * {schedule.threads} + thread_index()")
         if total % (schedule.threads * schedule.tiles):
             items = self.integer("items", total)
             if stores:
                 self.open(f"if item < {items}:")
                 depth += 1
             else:
-                self.line(f"item = {self.use('min_i64')}(item, {items} - 1)")
+                self.line(f"item = min_i64(item, {items} - 1)")
         row = self.vectors_of_row
         self.line(f"first = {self.remainder('item', row, total)} * {schedule.lanes}")
         outer = self.quotient("item", row, total)
@@ -221,7 +218,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         place: str = "0",
     ) -> None:
         """Load or store a vector at a computed place."""
-        function = self.use_device(f"{way}_{self.vector_name(s.operand, lanes)}")
+        function = f"{way}_{self.vector_name(s.operand, lanes)}"
         at = self.index_of_place(s, variables)
         tile = self.tile_name(s.operand)
         self.line(f"{function}({self.pointer(s.operand)}, {at}, {tile}, {place})")

@@ -11,8 +11,9 @@ from typing import Final
 
 from arrayfn.dtypes import short_name
 from arrayfn.ir import Equation, Var
+from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers import factorizations, reflections
-from arrayfn.lowering.cuda.solvers.factorizations import Made, Names, Reads
+from arrayfn.lowering.cuda.solvers.factorizations import Names, Reads
 from arrayfn.lowering.kernel_ir import Constant, Nest
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.lowering.templates.nest_builder import NestBuilder, output_place

@@ -16,7 +16,7 @@ from arrayfn.ir import ArrayType, Equation, Program, Var
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
-from arrayfn.lowering.cuda import persistent, vocabulary
+from arrayfn.lowering.cuda import persistent
 from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.composed import CannotStayError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
@@ -27,12 +27,13 @@ from arrayfn.lowering.cuda.destinations import (
     copied_last,
     write_where_copied,
 )
+from arrayfn.lowering.cuda.handwritten import HandwrittenCall, Made
 from arrayfn.lowering.cuda.host_loops import with_host_loops
 from arrayfn.lowering.cuda.indexing.places import with_indices
 from arrayfn.lowering.cuda.indexing.scatters import FUNCTIONS as SCATTERS
 from arrayfn.lowering.cuda.indexing.scatters import (
     by_way,
-    meets_in_parallel,
+    combines_in_parallel,
     scatter,
     way_of,
 )
@@ -62,13 +63,11 @@ from arrayfn.lowering.cuda.schedule import (
     ScanPipeline,
     Transpose,
 )
-from arrayfn.lowering.cuda.solvers.factorizations import Made
 from arrayfn.lowering.cuda.sorting.sorts import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.splits import split_nest
 from arrayfn.lowering.cuda.windows.convolutions import convolution, is_arranged
 from arrayfn.lowering.cuda.windows.pools import is_pool, pairs_of, pool
-from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.fusion import Unit, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles
 from arrayfn.lowering.host_steps import reference_call
@@ -86,7 +85,7 @@ from arrayfn.passes.pipeline import run_passes
 from arrayfn.passes.small import is_small
 from arrayfn.primitives.base import Contraction, Library, Primitive, Template
 
-MOST_OF_A_THREAD: Final = 1 << 8
+MAX_SERIAL_WORK: Final = 1 << 8
 # What is computed again rather than stored: a GPU does some fifty operations in the
 # time in which it writes and reads a float32.
 CLONE_COST: Final = 16
@@ -127,7 +126,7 @@ def lower(
 class _CudaLowering(Lowering):
     target = "cuda"
     loop_printer = OneThreadLoopPrinter
-    reserved = RESERVED | vocabulary.FUNCTIONS.keys()
+    reserved = RESERVED
 
     def __init__(
         self,
@@ -180,9 +179,7 @@ class _CudaLowering(Lowering):
         fixed = self.options.deterministic
         kernel = KERNELS.for_call(equation, "cuda", fixed)
         if kernel is not None and kernel.lowered:
-            for made, call in kernel.function(equation, self.reads, self.fresh):
-                call.kernel = self.add_kernel(made)
-                self.steps.append(call)
+            self.add_all(kernel.function(equation, self.reads))
             return
         if kernel is not None:
             self.produce(OperatorCall(equation, kernel, self.reads))
@@ -191,8 +188,7 @@ class _CudaLowering(Lowering):
             self.pool(equation)
             return
         if is_arranged(equation):
-            for made in convolution(equation, self.reads, fixed):
-                self.made(made)
+            self.add_all(convolution(equation, self.reads, fixed))
             return
         if not isinstance(row.kernel, Contraction):
             super().single(equation, outputs)
@@ -202,7 +198,7 @@ class _CudaLowering(Lowering):
         if skinny is None:
             self.produce(Product(made))
         else:
-            self.written(skinny)
+            self.handwritten(skinny)
 
     def pool(self, equation: Equation) -> None:
         """A kernel of windows, and of the other equation of its pair."""
@@ -211,7 +207,7 @@ class _CudaLowering(Lowering):
         other = self.pairs.get(equation)
         if other is not None:
             self.pooled.add(other)
-        self.written(pool(equation, other, self.reads))
+        self.handwritten(pool(equation, other, self.reads))
 
     def produce(self, producer: Producer) -> None:
         """Append a call that later steps may change."""
@@ -335,10 +331,13 @@ class _CudaLowering(Lowering):
         """By nests; updates that may meet are put in the order of their targets."""
         if form.name in SCANS and self.options.mode != "persistent":
             # Blocks have parts of a long row: it need not be cut before.
-            for nest in scan(equation, self.reads, self.names, cut=self.serial):
-                self.nest(nest)
+            self.add_all(scan(equation, self.reads, self.names, cut=self.serial))
             return
-        if self.serial or form.name not in SCATTERS or not meets_in_parallel(equation):
+        if (
+            self.serial
+            or form.name not in SCATTERS
+            or not combines_in_parallel(equation)
+        ):
             super().template(form, equation)
             return
         fixed, vectors = self.options.deterministic, not self.inside
@@ -356,27 +355,12 @@ class _CudaLowering(Lowering):
                 del self.steps[-1]
                 operand = source
             assert isinstance(operand, Var)
-            made = by_way(way, equation, self.reads, self.names, self.gpu, operand)
-            self.all_made(made)
+            given = (equation, self.reads, self.names, self.gpu)
+            self.add_all(by_way(way, *given, operand))
             return
         self.take_over(equation)
-        made = scatter(
-            equation,
-            self.reads,
-            self.names,
-            self.gpu,
-            deterministic=fixed,
-            vectors=vectors,
-        )
-        self.all_made(made)
-
-    def all_made(self, made: Iterable[Nest | WrittenCall]) -> None:
-        """The steps of nests, and of kernels written by hand."""
-        for step in made:
-            if isinstance(step, Nest):
-                self.nest(step)
-            else:
-                self.written(step)
+        given = (equation, self.reads, self.names, self.gpu)
+        self.add_all(scatter(*given, deterministic=fixed, vectors=vectors))
 
     def control(self, equation: Equation) -> None:
         """A loop or branch, in which arrays may be slices of others."""
@@ -401,8 +385,7 @@ class _CudaLowering(Lowering):
     def library_row(self, form: Library, equation: Equation) -> None:
         """By NVIDIA's library where there is one, else by NumPy on the host."""
         if can_sort(equation):
-            for made in sort(equation, self.reads, self.gpu):
-                self.written(made)
+            self.add_all(sort(equation, self.reads, self.gpu))
             return
         make = LIBRARIES.get(form.name)
         if make is None or not equation.inputs[0].type.size:
@@ -410,24 +393,20 @@ class _CudaLowering(Lowering):
             return
         if form.in_place:
             self.take_over(equation)
-        for made in make(equation, self.reads, self.names):
-            self.made(made)
+        self.add_all(make(equation, self.reads, self.names))
 
-    def made(self, made: Made) -> None:
-        """The step of what a library's row has become."""
-        if isinstance(made, Nest):
-            self.nest(made)
-        elif isinstance(made, LibraryCall):
-            self.library(made)
-        elif isinstance(made, WrittenCall):
-            self.written(made)
-        else:
-            kernel, call = made.made(self.fresh(made.stem))
-            call.kernel = self.add_kernel(kernel)
-            self.steps.append(call)
+    def add_all(self, made: Iterable[Made]) -> None:
+        """Append the steps of nests, of library calls and of handwritten kernels."""
+        for one in made:
+            if isinstance(one, Nest):
+                self.nest(one)
+            elif isinstance(one, LibraryCall):
+                self.library(one)
+            else:
+                self.handwritten(one)
 
-    def written(self, call: WrittenCall) -> None:
-        """The step that launches a kernel written by hand."""
+    def handwritten(self, call: HandwrittenCall) -> None:
+        """Append the step that launches a handwritten kernel."""
         kernel = call.kernel(self.fresh(call.text.stem))
         if call.flag_buffer is not None:
             self.flag_buffer(call.flag_buffer)
@@ -441,7 +420,7 @@ class _CudaLowering(Lowering):
         """If it is tiny: one thread of a GPU is slow, but a launch takes longer."""
         programs = equation.subprograms()
         return super().is_serial(equation) and all(
-            is_small(p, MOST_OF_A_THREAD) for p in programs
+            is_small(p, MAX_SERIAL_WORK) for p in programs
         )
 
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:

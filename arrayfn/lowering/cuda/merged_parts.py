@@ -160,11 +160,11 @@ def _about_parts(nest: Nest, merge: Merge, elements: int) -> Nest:
     made: dict[str, dict[str, Compute]] = {}
     sums: list[Statement] = []
     for m in merge.moved:
-        if isinstance(m, Exponentials) and m.about == m.greatest.result:
+        if isinstance(m, Exponentials) and m.about == m.maximum.result:
             # Of a part of -inf alone there is no difference to -inf.
-            first, dtype = m.greatest, m.about.dtype
-            least = Constant(float(np.finfo(dtype).min), dtype)
-            function, argument = first.function, least
+            first, dtype = m.maximum, m.about.dtype
+            lowest = Constant(float(np.finfo(dtype).min), dtype)
+            function, argument = first.function, lowest
         elif isinstance(m, Squares):
             first = m.total
             function, argument = _mean_of(first, elements)
@@ -241,9 +241,9 @@ class _Combined:
     def exponentials(self, m: Exponentials) -> Value:
         """``sum * exp(min(p - u, 0))``."""
         zero = Constant(0.0, m.reduce.result.dtype)
-        moved = self.made(m, "moved", "sub", self.of(m.greatest), m.about)
-        least = self.made(m, "least", "accumulate_min", moved, zero)
-        growth = self.made(m, "growth", "exp", least)
+        moved = self.made(m, "moved", "sub", self.of(m.maximum), m.about)
+        clamped = self.made(m, "clamped", "accumulate_min", moved, zero)
+        growth = self.made(m, "growth", "exp", clamped)
         return self.made(m, "term", "mul", self.of(m.reduce), growth)
 
     def squares(self, m: Squares) -> Value:

@@ -25,7 +25,7 @@ from arrayfn.lowering.cuda.merges import (
 )
 from arrayfn.lowering.cuda.schedule import Pipeline, Rows
 from arrayfn.lowering.cuda.shared_rows import row_merges
-from arrayfn.lowering.cuda.stage_plan import StagePlan, is_half_exp
+from arrayfn.lowering.cuda.stage_plan import is_half_exp
 from arrayfn.lowering.cuda.stages import StagedPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import (
@@ -112,43 +112,39 @@ class MergedRowsPrinter(StagedPrinter[R]):
                 return ()
         return [s.result for s in self.reduces(stage)]
 
-    def stage(
-        self, plan: StagePlan, stage: int, variables: dict[int, str], member: str
-    ) -> None:
+    def stage(self, stage: int) -> None:
         for merge in self.merges:
             if merge.stage == stage:
-                self.outer_stage(stage, variables, member)
-                self.row_stage(plan, stage, variables, member)
+                self.outer_stage(stage)
+                self.row_stage(stage)
                 self.combine_warp(self.reduces(stage))
-                self.take_own(merge, plan, variables, _WARP)
+                self.take_own(merge, _WARP)
                 return
             if merge.stage + 1 == stage:
-                self.row_stage(plan, stage, variables, member)
+                self.row_stage(stage)
                 self.combine_warp(self.reduces(stage))
-                parts = self.exchange_merged(merge, plan, variables)
+                parts = self.exchange_merged(merge)
                 self.combine_parts(merge.reduces, parts)
-                self.outer_stage(stage, variables, member)
-                self.scale(merge, plan)
+                self.outer_stage(stage)
+                self.scale(merge)
                 self.move(merge, parts)
-                self.share(merge, plan)
+                self.share(merge)
                 return
-        super().stage(plan, stage, variables, member)
+        super().stage(stage)
 
-    def exchange_merged(
-        self, merge: Merge, plan: StagePlan, variables: dict[int, str]
-    ) -> Parts:
+    def exchange_merged(self, merge: Merge) -> Parts:
         """All learn what both stages have come to, in warps or in blocks.
 
         In a cluster the first warp combines what the warps have, and sends it.
         """
         if self.warps_meet:
-            for s in merge.greatest:
+            for s in merge.maxima:
                 name = self.name_of(s.result)
                 self.line(f"{name}_{_BLOCK} = {name}_{_WARP}")
             warps = self.exchange_warps(self.texts(merge, _WARP))
             self.open(f"if member < {WARP}:")
             self.combine_parts(merge.reduces, warps)
-            self.take_own(merge, plan, variables, _BLOCK)
+            self.take_own(merge, _BLOCK)
             self.move(merge, warps)
             self.close()
             return self.exchange(merge.stage, self.texts(merge, _BLOCK))
@@ -159,33 +155,29 @@ class MergedRowsPrinter(StagedPrinter[R]):
     def texts(self, merge: Merge, suffix: str) -> dict[Value, str]:
         """What a part has of each value that is exchanged."""
         texts = {v: self.name_of(v) for v in merge.sent}
-        own = (s.result for s in merge.greatest)
+        own = (s.result for s in merge.maxima)
         return texts | {v: f"{self.name_of(v)}_{suffix}" for v in own}
 
-    def take_own(
-        self, merge: Merge, plan: StagePlan, variables: dict[int, str], suffix: str
-    ) -> None:
+    def take_own(self, merge: Merge, suffix: str) -> None:
         """What the elements of the next stage need of the row, as the part knows it."""
-        for s in merge.greatest:
+        for s in merge.maxima:
             # Of a part of -inf alone, or of nothing, there is no difference.
             name = self.name_of(s.result)
             self.line(f"{name}_{suffix} = {name}")
-            function, lowest = self.use(s.function), self.lowest(s.result)
+            function, lowest = s.function, self.lowest(s.result)
             self.line(f"{name} = {function}({name}, {lowest})")
-        self.provisional_statements(merge, plan, variables, suffix)
+        self.provisional_statements(merge, suffix)
 
     def lowest(self, value: Value) -> str:
         dtype = short_name(value.dtype)
-        return f"{self.use(dtype)}({float(np.finfo(value.dtype).min)!r})"
+        return f"{dtype}({float(np.finfo(value.dtype).min)!r})"
 
-    def provisional_statements(
-        self, merge: Merge, plan: StagePlan, variables: dict[int, str], suffix: str
-    ) -> None:
+    def provisional_statements(self, merge: Merge, suffix: str) -> None:
         """The outer statements that the next stage needs, of the part's numbers."""
         stage = merge.stage + 1
         statements = self.outer_statements(stage)
         means = {m.about.name: m for m in merge.moved if isinstance(m, Squares)}
-        needed = {v.name for s in plan.bodies[stage] for v in uses(s)}
+        needed = {v.name for s in self.plan.bodies[stage] for v in uses(s)}
         needed |= {m.about.name for m in merge.moved if isinstance(m, Exponentials)}
         for s in reversed(statements):
             if not isinstance(s, Store) and s.result.name in needed - set(means):
@@ -201,21 +193,21 @@ class MergedRowsPrinter(StagedPrinter[R]):
                 mean = self.mean(m, self.name_of(m.total.result), elements)
                 self.line(f"{self.name_of(m.about)} = {mean}")
             else:
-                self.emit(s, variables)
+                self.emit(s, self.variables)
 
     def mean(self, m: Squares, total: str, elements: int) -> str:
         """The mean of a part of so many elements, of their ``total``."""
         dtype = short_name(m.about.dtype)
-        return f"{self.use(f'div_{dtype}')}({total}, {self.use(dtype)}({elements}))"
+        return f"div_{dtype}({total}, {dtype}({elements}))"
 
     # What the row has.
 
-    def scale(self, merge: Merge, plan: StagePlan) -> None:
+    def scale(self, merge: Merge) -> None:
         """What moves the exponentials that are kept from the warp's number."""
         for name, m in merge.scaled.items():
-            if name in plan.kept:
+            if name in self.plan.kept:
                 factor = f"{self.name_of(m.element.result)}_factor"
-                own = f"{self.name_of(m.greatest.result)}_{_WARP}"
+                own = f"{self.name_of(m.maximum.result)}_{_WARP}"
                 moved = f"{own} - {self.name_of(m.about)}"
                 self.line(f"{factor} = {self.growth(m.element, moved)}")
                 self.factors[name] = factor
@@ -228,16 +220,16 @@ class MergedRowsPrinter(StagedPrinter[R]):
         for m in merge.moved:
             name = self.name_of(m.reduce.result)
             term = self.moved_term(m, parts)
-            self.line(f"{name} = {self.use(m.reduce.function)}({name}, {term})")
+            self.line(f"{name} = {m.reduce.function}({name}, {term})")
         self.shuffles([m.reduce for m in merge.moved], parts.count)
 
     def growth(self, element: Compute, moved: str) -> str:
         """The factor of exponentials that are ``moved`` to another number."""
         dtype = short_name(element.result.dtype)
-        least = f"{self.use(f'accumulate_min_{dtype}')}({moved}, {self.use(dtype)}(0))"
+        clamped = f"accumulate_min_{dtype}({moved}, {dtype}(0))"
         if is_half_exp(element):
-            return f"{self.use_device('approximate_exp_f32')}({least})"
-        return f"{self.use(element.function)}({least})"
+            return f"approximate_exp_f32({clamped})"
+        return f"{element.function}({clamped})"
 
     def moved_term(self, m: Moved, parts: Parts) -> str:
         """What a part has, about the common number."""
@@ -248,20 +240,20 @@ class MergedRowsPrinter(StagedPrinter[R]):
         if isinstance(m, Squares):
             total = parts.of(self.name_of(m.total.result), parts.own)
             self.line(f"moved = {self.mean(m, total, parts.elements)} - {about}")
-            elements = f"{self.use(short_name(m.about.dtype))}({parts.elements})"
+            elements = f"{short_name(m.about.dtype)}({parts.elements})"
             return f"{part} + moved * moved * {elements}"
-        greatest = parts.of(self.name_of(m.greatest.result), parts.own)
-        self.line(f"moved = {greatest} - {about}")
+        maximum = parts.of(self.name_of(m.maximum.result), parts.own)
+        self.line(f"moved = {maximum} - {about}")
         return f"{part} * {self.growth(m.element, 'moved')}"
 
     # Exponentials over their sum.
 
-    def share(self, merge: Merge, plan: StagePlan) -> None:
+    def share(self, merge: Merge) -> None:
         """The factors of exponentials that become shares of their sum, as softmax's.
 
         One product moves and divides them: a sum is 1 or more, if it is a number.
         """
-        later = [s for body in plan.bodies[merge.stage + 2 :] for s in body]
+        later = [s for body in self.plan.bodies[merge.stage + 2 :] for s in body]
         for name, m in merge.scaled.items():
             read = [s for s in later if name in {v.name for v in uses(s)}]
             if name in self.factors and all(self.is_share(s, m) for s in read):
@@ -269,7 +261,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
                 share = f"{self.name_of(m.element.result)}_share"
                 dtype = short_name(m.element.result.dtype)
                 factor, is_half = self.factors.pop(name), m.element.result.half
-                divide = self.divide_half() if is_half else self.use(f"div_{dtype}")
+                divide = self.divide_half() if is_half else f"div_{dtype}"
                 self.line(f"{share} = {divide}({factor}, {total})")
                 self.shares[name] = share
 

@@ -1,7 +1,7 @@
 """Two reductions of a row, the second of which needs the first, in one exchange.
 
 The sum of ``exp(v - max(v))`` is taken about a number of the row. A part of the row, a
-warp's or a block's, takes it about its own instead: the greatest element that it has.
+warp's or a block's, takes it about its own instead: its largest element.
 What the parts have come to is then combined at once, and each sum is moved from the
 part's number ``p`` to the row's ``u``: ``sum(exp(v - u)) = sum(exp(v - p)) *
 exp(p - u)``, as in the normaliser of Milakov and Gimelshein, "Online normalizer
@@ -43,11 +43,11 @@ class Unmoved:
 
 @dataclass(frozen=True, slots=True)
 class Exponentials:
-    """The sum of ``element``: ``exp(v - about)``, ``about`` what ``greatest`` gives."""
+    """The sum of ``element``: ``exp(v - about)``, ``about`` what ``maximum`` gives."""
 
     reduce: Reduce
     about: Value
-    greatest: Reduce
+    maximum: Reduce
     element: Compute
 
 
@@ -78,9 +78,9 @@ class Merge:
     provisional: frozenset[str]
 
     @property
-    def greatest(self) -> tuple[Reduce, ...]:
+    def maxima(self) -> tuple[Reduce, ...]:
         """What exponentials are taken about."""
-        found = (m.greatest for m in self.moved if isinstance(m, Exponentials))
+        found = (m.maximum for m in self.moved if isinstance(m, Exponentials))
         return tuple(dict.fromkeys(found))
 
     @property
@@ -215,30 +215,28 @@ def _maker(x: Scalar, producers: Mapping[str, Statement]) -> Statement | None:
     return producers[plain.name] if isinstance(plain, Value) else None
 
 
-def _is_base(
-    about: Value, greatest: Reduce, producers: Mapping[str, Statement]
-) -> bool:
-    """Whether ``about`` is ``greatest``, or a number in its place where it is infinite.
+def _is_base(about: Value, maximum: Reduce, producers: Mapping[str, Statement]) -> bool:
+    """Whether ``about`` is ``maximum``, or a number in its place where it is infinite.
 
-    That is 0, or the least there is in the place of -inf.
+    That is 0, or the lowest finite number in the place of -inf.
     """
-    if about == greatest.result:
+    if about == maximum.result:
         return True
     made = producers[about.name]
     if not isinstance(made, Compute):
         return False
-    if made.function == greatest.function:
+    if made.function == maximum.function:
         x, y = made.arguments
-        return x == greatest.result and isinstance(y, Constant)
+        return x == maximum.result and isinstance(y, Constant)
     if not made.function.startswith("select_"):
         return False
     test, x, y = made.arguments
     tested = producers[test.name] if isinstance(test, Value) else None
     return (
-        x == greatest.result
+        x == maximum.result
         and isinstance(y, Constant)
         and y.value == 0
         and isinstance(tested, Compute)
         and tested.function.startswith("isfinite_")
-        and tested.arguments == (greatest.result,)
+        and tested.arguments == (maximum.result,)
     )

@@ -57,9 +57,9 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
             self.accumulate(s)
             return
         if self.accumulators < self.schedule.lanes * self.schedule.tiles:
-            place = f"{self.use_device('remainder')}({place}, {self.accumulators})"
+            place = f"remainder({place}, {self.accumulators})"
         part = f"{self.parts_of(s)}[{place}]"
-        function = self.use(s.function)
+        function = s.function
         self.line(f"{part} = {function}({part}, {self.scalar(s.argument)})", s.source)
 
     def combine_lanes(self, stage: int) -> None:
@@ -70,7 +70,7 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
         while half:
             self.open(f"for slot in range({half}):")
             for s in reduces:
-                parts, function = self.parts_of(s), self.use(s.function)
+                parts, function = self.parts_of(s), s.function
                 terms = f"{parts}[slot], {parts}[slot + {half}]"
                 self.line(f"{parts}[slot] = {function}({terms})")
             self.close()

@@ -22,8 +22,8 @@ from arrayfn.passes.small import with_sums
 from arrayfn.transforms.dce import dce
 
 VECTOR_BYTES: Final = 16  # of the widest access
-MOST_OF_A_SUM: Final = 1 << 23  # pairs that a persistent kernel multiplies and adds up
-MOST_OF_A_LOOP: Final = 1 << 20  # and other kernels, whose launches iterations wait for
+MAX_SUM_PAIRS: Final = 1 << 23  # pairs that a persistent kernel multiplies and adds up
+MAX_LOOP_PAIRS: Final = 1 << 20  # and other kernels, whose launches iterations wait for
 
 
 def _takes_view(
@@ -51,7 +51,7 @@ def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
         PRODUCTS,
         partial(_keeps, options=options),
         partial(_in_library_terms, gpu=gpu, options=options),
-        pairs=MOST_OF_A_LOOP,
+        pairs=MAX_LOOP_PAIRS,
         transforms=False,  # cuFFT has every processor do a transform
         takes_view=partial(_takes_view, options=options),
         along=along_contracted,
@@ -60,5 +60,5 @@ def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
     passes += [masks_of_results, dce]
     if options.mode == "persistent":
         # Kernels stay, and small products are theirs: a library's would end them.
-        passes += [partial(with_sums, limit=MOST_OF_A_SUM), simplify, dce]
+        passes += [partial(with_sums, limit=MAX_SUM_PAIRS), simplify, dce]
     return *passes, layouts

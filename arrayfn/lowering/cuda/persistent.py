@@ -29,11 +29,11 @@ from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, PlanStep
 
 THREADS: Final = 256
 """Of each block: of all kernels that are to be parts of one."""
-MOST_BYTES: Final = 8 << 20
+MAX_BYTES: Final = 8 << 20
 """What a step may touch: for more, a launch is no cost, and few threads are."""
-MOST_POINTERS: Final = 400
-MOST_SHARED: Final = 48 << 10  # bytes that the parts of a kernel may have together
-_MOST_TILES: Final = 16
+MAX_POINTERS: Final = 400
+MAX_SHARED: Final = 48 << 10  # bytes that the parts of a kernel may have together
+_MAX_TILES: Final = 16
 _SHARED: Final = re.compile(r"shared_([a-z]+)(\d*)\((\d+)\)")
 
 Kernels = Mapping[str, Kernel | LibraryKernel]
@@ -57,7 +57,7 @@ def of_threads(schedule: Schedule, nest: Nest) -> Schedule | None:
         if not schedule.whole:
             tiles = schedule.tiles
         made = Rows(THREADS, THREADS, schedule.lanes, tiles, schedule.whole)
-        return made if tiles <= _MOST_TILES else None
+        return made if tiles <= _MAX_TILES else None
     if isinstance(schedule, Columns):
         threads_per_row = THREADS // WARP
         if nest.is_in_order:
@@ -95,7 +95,7 @@ def can_stay(steps: Sequence[PlanStep], kernels: Kernels) -> bool:
         if isinstance(step, CallStep):
             if not _is_part(kernels[step.kernel]):
                 return False
-            if sum(var.type.nbytes for var in step.arrays()) > MOST_BYTES:
+            if sum(var.type.nbytes for var in step.arrays()) > MAX_BYTES:
                 return False
         elif isinstance(step, LoopStep):
             if not can_stay(step.body, kernels):
@@ -149,4 +149,4 @@ def fits(steps: Sequence[PlanStep], kernels: Kernels) -> bool:
         if isinstance(k, Kernel)
     )
     pointers = {place for call in calls for place in call.pointers}
-    return shared <= MOST_SHARED and len(pointers) <= MOST_POINTERS
+    return shared <= MAX_SHARED and len(pointers) <= MAX_POINTERS

@@ -31,8 +31,9 @@ class PipelinePrinter(DynamicRowScheduler):
         self.flag_words = 2
         self.make_shared()
         self.begin_rows_ahead()
-        self.line(f"iteration = {self.use('i64')}(0)")
+        self.line("iteration = i64(0)")
         self.line("item = start")
+        self.member = self.thread
         before = len(self.lines)
         self.open(f"while item < {self.rows}:")
         self.take_row()
@@ -45,7 +46,7 @@ class PipelinePrinter(DynamicRowScheduler):
         self.close()
         self.open(f"if {self.takes}:")
         clusters = self.integer("clusters", schedule.clusters)
-        self.line(f"{self.use_device('end_work_queue')}(flag_buffer, 1, {clusters})")
+        self.line(f"end_work_queue(flag_buffer, 1, {clusters})")
         self.close()
         self.lines[before:before] = self.shared_lines
 
@@ -60,10 +61,10 @@ class PipelinePrinter(DynamicRowScheduler):
         if schedule.cluster > 1:
             self.share_row(schedule.cluster, schedule.threads)
         else:
-            self.line(f"member = {self.use_device('thread_index')}()")
-            self.line(f"start = {self.use_device('block_index')}()")
+            self.line("member = thread_index()")
+            self.line("start = block_index()")
         if self.is_ragged:
-            self.line(f"size = {self.use('i64')}(0)")
+            self.line("size = i64(0)")
             depth = self.open_slices()
             self.line("size = size + count")
             self.close_all(depth)
@@ -77,7 +78,7 @@ class PipelinePrinter(DynamicRowScheduler):
             mbarriers["numbered"] = [*[0] * first, *[NUMBER_BYTES] * (PLACES - first)]
         self.make_mbarriers(**mbarriers)
         count = SHARED_LINE // NUMBER_BYTES
-        self.line(f"numbers = {self.use_device('shared_i64')}({count})")
+        self.line(f"numbers = shared_i64({count})")
         part = schedule.tiles * schedule.slice
         self.dynamic_shared_arrays(schedule.fetched, schedule.ahead * part)
         for operand in schedule.held:
@@ -92,7 +93,7 @@ class PipelinePrinter(DynamicRowScheduler):
         """
         line = SHARED_LINE // value.dtype.itemsize
         count = -(-count // line) * line
-        shared = self.use_device(f"shared_{short_name(value.dtype)}")
+        shared = f"shared_{short_name(value.dtype)}"
         name = f"{self.name_of(value)}_{suffix}"
         self.shared_lines.append(f"    {name} = {shared}({count})")
 
@@ -105,10 +106,10 @@ class PipelinePrinter(DynamicRowScheduler):
         schedule = self.schedule
         clusters = self.integer("clusters", schedule.clusters)
         if schedule.cluster > 1:
-            self.line(f"{self.use_device('cluster_arrive')}()")
-        self.line(f"{self.use_device('griddepcontrol_wait')}()")
+            self.line("cluster_arrive()")
+        self.line("griddepcontrol_wait()")
         # The blocks fill the card: those of the next kernel find room as these end.
-        self.line(f"{self.use_device('griddepcontrol_launch_dependents')}()")
+        self.line("griddepcontrol_launch_dependents()")
         self.open("if member == 0:")
         self.line("following = start")
         for iteration in range(self.first_rows):
@@ -123,7 +124,7 @@ class PipelinePrinter(DynamicRowScheduler):
         # Who takes rows goes on from the last of these.
         self.line(f"following = start + {clusters} * {schedule.ahead}")
         meet = "cluster_wait" if schedule.cluster > 1 else "barrier"
-        self.line(f"{self.use_device(meet)}()")
+        self.line(f"{meet}()")
 
     # What is the same for all rows.
 
@@ -158,7 +159,7 @@ class PipelinePrinter(DynamicRowScheduler):
             return
         operand, lanes = schedule.held[0], schedule.lanes
         name = self.vector_name(operand, lanes)
-        load, registers = self.use_device(f"load_{name}"), self.spared_name(operand)
+        load, registers = f"load_{name}", self.spared_name(operand)
         dtype = self.stored_name(self.nest.operands[operand].dtype)
         self.registers(registers, dtype, lanes * schedule.spared)
         self.open(f"for vector in range({schedule.spared}):")
@@ -177,18 +178,18 @@ class PipelinePrinter(DynamicRowScheduler):
         """The first iteration waits, in the first stage that needs it."""
         if not self.awaited:
             self.open("if iteration == 0:")
-            wait, mbarrier = self.use_device("mbarrier_wait"), self.schedule.ahead
-            self.line(f"{wait}(mbarriers, {mbarrier}, 0)")
+            mbarrier = self.schedule.ahead
+            self.line(f"mbarrier_wait(mbarriers, {mbarrier}, 0)")
             self.close()
         self.awaited = True
 
     def load_beside(self, operand: int) -> None:
         schedule, lanes = self.schedule, self.schedule.lanes
-        load = self.use_device(f"load_{self.vector_name(operand, lanes)}")
+        load = f"load_{self.vector_name(operand, lanes)}"
         source, tile = self.shared_name(operand), self.tile_name(operand)
         spared, threads, own = self.spared_of(operand), schedule.threads, "member"
         if self.again:
-            own = f"{self.use_device('remainder')}({self.again}, {threads})"
+            own = f"remainder({self.again}, {threads})"
         place = f"(vector * {threads} + {own})" if schedule.tiles > 1 else own
         place = f"{place} * {lanes}"
         if not spared:
@@ -209,54 +210,52 @@ class PipelinePrinter(DynamicRowScheduler):
     def take_row(self) -> None:
         """Take this iteration's row into registers."""
         schedule = self.schedule
-        ahead, remainder = schedule.ahead, self.use_device("remainder")
+        ahead = schedule.ahead
         phase = "iteration"
         if ahead > 1:
-            phase = f"{self.use_device('quotient')}(iteration, {ahead})"
-        mbarrier, parity = self.ring("iteration"), f"{remainder}({phase}, 2)"
-        self.line(
-            f"{self.use_device('mbarrier_wait')}(mbarriers, {mbarrier}, {parity})"
-        )
+            phase = f"quotient(iteration, {ahead})"
+        mbarrier, parity = self.ring("iteration"), f"remainder({phase}, 2)"
+        self.line(f"mbarrier_wait(mbarriers, {mbarrier}, {parity})")
         lanes, count = schedule.lanes, schedule.lanes * schedule.tiles
         for operand in schedule.fetched:
             is_wide = operand in self.wide_rows
             self.declare_tiles([operand], lanes if is_wide else count)
             if is_wide:
                 self.registers(self.wide_name(operand), "f32", count)
-        _, depth = self.open_row({}, self.thread)
+        _, depth = self.open_row()
         if schedule.tiles == 1:
             self.line("vector = 0")
         place = f"{self.place_in(mbarrier)} + member * {lanes}"
         for operand in schedule.fetched:
             is_wide = operand in self.wide_rows
-            load = self.use_device(f"load_{self.vector_name(operand, lanes)}")
+            load = f"load_{self.vector_name(operand, lanes)}"
             tile, slot = self.tile_name(operand), self.slot("")
             taken = f"{tile}, {'0' if is_wide else slot}"
             self.line(f"{load}({self.shared_name(operand)}, {place}, {taken})")
             if is_wide:
                 dtype = short_name(self.nest.operands[operand].dtype)
-                widen = self.use_device(f"widen_{dtype}x{lanes}")
+                widen = f"widen_{dtype}x{lanes}"
                 self.line(f"{widen}({tile}, 0, {self.wide_name(operand)}, {slot})")
         self.close_all(depth)
         self.has_chores = True
         if self.merges:
             # Two stages are computed before the warps meet to exchange something.
-            self.line(f"{self.use_device('barrier')}()")
+            self.line("barrier()")
             self.do_chores()
 
     @cached_property
     def wide_rows(self) -> frozenset[int]:
-        """The rows of halves that a thread has in float32: they are read again.
+        """The fp16 and bf16 rows that a thread keeps in float32: they are read again.
 
-        A result that takes the place of the row has its registers, too. Extremes are
-        taken of halves.
+        A result that takes the place of the row has its registers, too. Maxima and
+        minima are taken of 16-bit values.
         """
         schedule, operands = self.schedule, self.nest.operands
         if not schedule.widened or schedule.lanes == 1:
             return frozenset()
         read = [
             {s.operand for s in body if isinstance(s, Load)}
-            for body in self.plan().bodies
+            for body in self.plan.bodies
             if not self.has_extremes_alone(body)
         ]
         return frozenset(
@@ -281,12 +280,10 @@ class PipelinePrinter(DynamicRowScheduler):
 
     # What the stages ask.
 
+    @cached_property
     def plan(self) -> StagePlan:
         """A multiprocessor's one block waits for its arithmetic: none is done again."""
-        return plan_stages(self.nest, keep=True, merges=self.merges, halves=True)
-
-    def thread_of(self, member: str) -> str:
-        return self.thread
+        return plan_stages(self.nest, keep=True, merges=self.merges, keep_half_exp=True)
 
     # Exchanges.
 
@@ -303,24 +300,22 @@ class PipelinePrinter(DynamicRowScheduler):
         """Double-buffered where this is a row's only barrier: reads overlap writes."""
         if len(self.exchanged_stages()) > 1:
             return super().place_of_warps(warps)
-        return f"{self.use_device('remainder')}(iteration, 2) * {warps} + ", 2 * warps
+        return f"remainder(iteration, 2) * {warps} + ", 2 * warps
 
     def exchange_of_iteration(self, number: int) -> tuple[str, str, str]:
         """An mbarrier begins its next phase after another exchange of all blocks.
 
         Where there is only one for each row, two mbarriers and slots alternate.
         """
-        remainder = self.use_device("remainder")
         if len(self.exchanged_stages()) > 1:
-            return str(number), f"{remainder}(iteration, 2)", ""
-        half = f"{self.use_device('quotient')}(iteration, 2)"
-        iteration = f"{remainder}(iteration, 2)"
-        return iteration, f"{remainder}({half}, 2)", f"{iteration} * {self.parts} + "
+            return str(number), "remainder(iteration, 2)", ""
+        half = "quotient(iteration, 2)"
+        iteration = "remainder(iteration, 2)"
+        return iteration, f"remainder({half}, 2)", f"{iteration} * {self.parts} + "
 
     def end_exchange(self, stage: int, mbarrier: str) -> None:
         """Say how many bytes the mbarrier's next phase expects."""
         self.open("if member == 0:")
         size = self.exchanged_bytes(stage)
-        expect = self.use_device("mbarrier_expect_tx")
-        self.line(f"{expect}({self.exchanged}, {mbarrier}, {size})")
+        self.line(f"mbarrier_expect_tx({self.exchanged}, {mbarrier}, {size})")
         self.close()

@@ -12,50 +12,43 @@ from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.ir import Atom, Program
-from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir import Atom, Equation, Program
+from arrayfn.ir.builder import rewritten
 from arrayfn.primitives import conversion, discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.reductions import argmax, argmin, reduce_min
 
 KEPT: Final = 1 << 14  # elements of a row that are kept, and not read twice
 _POSITION_BITS: Final = 32
-_MOST: Final = 2**31 - 1
+_MAX: Final = 2**31 - 1
 
 
 def one_reduction(program: Program) -> Program:
     """``program`` with positions of extrema as reductions of words."""
+
+    def packed(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        row, params = equation.primitive, equation.params
+        if row not in (argmax, argmin) or not _is_packed(operands[0], **params):
+            return None
+        return [_position(operands[0], row is argmax, **params)]
+
     if not any(e.primitive in (argmax, argmin) for e in program.equations):
         return program
-    builder = ProgramBuilder(program.name)
-    with builder:
-        inputs = builder.inputs_of(program)
-        environment = builder.bind_inputs(program, inputs)
-        for equation in program.equations:
-            builder.source = equation.source
-            row = equation.primitive
-            is_position = row in (argmax, argmin)
-            if not is_position or not _is_packed(equation.inputs[0], **equation.params):
-                builder.replay(equation, environment)
-                continue
-            x = rename(equation.inputs[0], environment)
-            made = _position(x, row is argmax, **equation.params)
-            environment[equation.outputs[0]] = made
-    return builder.build([rename(a, environment) for a in program.outputs])
+    return rewritten(program, packed)
 
 
 def _is_packed(x: Atom, axis: int, dtype: DType) -> bool:
     kept = axis == x.type.ndim - 1 and x.type.shape[axis] <= KEPT
-    return x.type.dtype.itemsize <= 4 and x.type.shape[axis] <= _MOST and not kept
+    return x.type.dtype.itemsize <= 4 and x.type.shape[axis] <= _MAX and not kept
 
 
-def _position(x: Atom, greatest: bool, axis: int, dtype: DType) -> Atom:
-    """The first position along ``axis`` of the greatest, or least, or of a NaN."""
+def _position(x: Atom, maximum: bool, axis: int, dtype: DType) -> Atom:
+    """The first position along ``axis`` of the maximum or minimum, or of a NaN."""
 
     def word(value: int) -> Atom:
         return conversion.literal(value, dtypes.int64)
 
-    order = _order(x, greatest)
+    order = _order(x, maximum)
     high = discrete.shift_left(
         conversion.convert(order, dtypes.int64), word(_POSITION_BITS)
     )
@@ -67,7 +60,7 @@ def _position(x: Atom, greatest: bool, axis: int, dtype: DType) -> Atom:
 
 
 def _order(x: Atom, backwards: bool) -> Atom:
-    """Integers in the order of ``x``, or ``backwards``; a NaN has the least."""
+    """Integers in the order of ``x``, or ``backwards``; a NaN has the smallest."""
 
     def i32(value: int) -> Atom:
         return conversion.literal(value, dtypes.int32)
@@ -75,8 +68,8 @@ def _order(x: Atom, backwards: bool) -> Atom:
     dtype = x.type.dtype
     if dtype not in dtypes.FLOATS:
         if dtype == dtypes.uint32:
-            turned = discrete.bitwise_xor(x, conversion.literal(2**31, dtypes.uint32))
-            order = conversion.bitcast(turned, dtype=dtypes.int32)
+            flipped = discrete.bitwise_xor(x, conversion.literal(2**31, dtypes.uint32))
+            order = conversion.bitcast(flipped, dtype=dtypes.int32)
         else:
             order = conversion.convert(x, dtypes.int32)
         return discrete.bitwise_not(order) if backwards else order
@@ -85,7 +78,7 @@ def _order(x: Atom, backwards: bool) -> Atom:
     single = e.add(single, conversion.literal(0.0, dtypes.float32))
     bits = conversion.bitcast(single, dtype=dtypes.int32)
     sign = discrete.shift_right_arithmetic(bits, i32(31))
-    order = discrete.bitwise_xor(bits, discrete.bitwise_and(sign, i32(_MOST)))
+    order = discrete.bitwise_xor(bits, discrete.bitwise_and(sign, i32(_MAX)))
     if backwards:
         order = discrete.bitwise_not(order)
     return e.select(discrete.isnan(single), i32(-(2**31)), order)

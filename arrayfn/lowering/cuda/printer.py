@@ -15,7 +15,9 @@ from typing import Final, Generic, TypeVar
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
+from arrayfn.lowering.cuda.imports import imports
 from arrayfn.lowering.cuda.schedule import Schedule, is_vector
+from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from arrayfn.lowering.kernel_ir import Count, Load, Statement, Store, Value
 from arrayfn.lowering.kernel_printer import KernelPrinter
 from arrayfn.lowering.kernel_text import WIDTH, wrapped
@@ -29,22 +31,29 @@ RESERVED: Final = frozenset(
         *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
         *("slot", "iteration", "begin", "mbarriers", "size", "place", "member"),
         *("numbers", "numbered", "following", "peer", "later", "aside"),
-        *("ahead", "whole", "least", "greatest", "again", "moved"),
+        *("ahead", "whole", "smallest", "largest", "again", "moved"),
         *("flag_buffer", "parts", "number", "within", "before", "upto"),
-        *("newest", "second", "oldest", "taken", "takes", "ring", "numbers"),
+        *("newest", "second", "oldest", "taken", "takes", "ring"),
+        *("clusters", "counter", "groups", "half_lag", "lag", "rows", "at"),
+        *("count", "exchanged"),
+        *FUNCTIONS,
     )
 )
-"""Names of a kernel's own variables."""
+"""Names of a kernel's own variables, and of functions that it may call."""
 
 S = TypeVar("S", bound=Schedule)
 
 
 @dataclass
 class CudaPrinter(KernelPrinter, Generic[S]):
-    """Prints one kernel by a ``schedule``; ``live`` names what says who stores."""
+    """Prints one kernel by a ``schedule``.
 
+    ``live`` is the variable that says whether this thread has a row or column to store;
+    it is empty where every thread has one.
+    """
+
+    own_names = RESERVED
     schedule: S = field(kw_only=True)
-    device: set[str] = field(default_factory=set)
     live: str = ""
     dynamic_shared: int = 0  # bytes of shared memory that have names
     flag_words: int = 0  # of the flag_buffer by which blocks hand values on
@@ -52,14 +61,6 @@ class CudaPrinter(KernelPrinter, Generic[S]):
     """Operands whose tiles have their compute dtype."""
 
     # Text.
-
-    def use_device(self, name: str) -> str:
-        self.device.add(name)
-        return name
-
-    def name_of(self, value: object) -> str:
-        name = super().name_of(value)  # type: ignore[arg-type]
-        return f"{name}_" if name in RESERVED else name
 
     def extent_of(self, axes: Sequence[int], name: str) -> str:
         """The number of indices of ``axes`` together."""
@@ -70,12 +71,12 @@ class CudaPrinter(KernelPrinter, Generic[S]):
     def quotient(self, x: str, y: str, most: int) -> str:
         """The text of ``x // y`` for an ``x`` up to ``most``: divisions are dear."""
         if most < _SMALL:
-            return f"{self.use_device('quotient')}({x}, {y})"
+            return f"quotient({x}, {y})"
         return f"({x}) // {y}"
 
     def remainder(self, x: str, y: str, most: int) -> str:
         if most < _SMALL:
-            return f"{self.use_device('remainder')}({x}, {y})"
+            return f"remainder({x}, {y})"
         return f"({x}) % {y}"
 
     def decompose(
@@ -99,13 +100,13 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         return variables
 
     def stored_name(self, dtype: DType) -> str:
-        """The vocabulary's name of a dtype as it lies in memory."""
+        """The vocabulary's name of a dtype in memory."""
         if dtype == dtypes.bool_:
             return "u8"
         return "u16" if dtype in dtypes.HALVES else short_name(dtype)
 
     def registers(self, name: str, dtype: str, count: int) -> None:
-        self.line(f"{name} = {self.use_device(f'registers_{dtype}')}({count})")
+        self.line(f"{name} = registers_{dtype}({count})")
 
     def tile_name(self, operand: int) -> str:
         pointer = self.pointer(operand).removesuffix("_in").removesuffix("_out")
@@ -119,7 +120,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             self.open(f"if {self.name_of(s.where)}:")
         dtype = self.stored_name(self.nest.operands[s.operand].dtype)
         add, at = (
-            self.use_device(f"atomic_add_{dtype}"),
+            f"atomic_add_{dtype}",
             self.index_of_place(s, variables),
         )
         self.line(f"{add}({self.pointer(s.operand)}, {at}, {self.scalar(s.value)})")
@@ -157,7 +158,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         variables: dict[int, str],
         place: str,
     ) -> None:
-        function = self.use_device(f"load_{self.vector_name(operand, lanes)}")
+        function = f"load_{self.vector_name(operand, lanes)}"
         at = self.index(operand, variables)
         tile = self.tile_name(operand)
         self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {place})")
@@ -182,7 +183,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         name = self.vector_name(operand, lanes)
         if operand in self.wide:
             name = f"{short_name(self.nest.operands[operand].dtype)}x{lanes}"
-        function = self.use_device(f"store_{name}")
+        function = f"store_{name}"
         at = self.index(operand, variables)
         tile = self.tile_name(operand)
         self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {place})")
@@ -211,10 +212,10 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             self.close()
 
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
-        shared = self.use_device(f"shared_{short_name(value.dtype)}")
+        shared = f"shared_{short_name(value.dtype)}"
         self.line(f"{self.name_of(value)}_{suffix} = {shared}({count})")
 
-    # Rows of teams.
+    # Rows of row groups.
 
     def begin_rows(self, threads: int, threads_per_row: int) -> dict[int, str]:
         """Give each row group of a block a row: the indices along kept axes.
@@ -224,16 +225,16 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         """
         kept = self.kept_axes
         rows = math.prod(self.nest.axes[k].extent for k in kept)
-        thread = f"{self.use_device('thread_index')}()"
-        block = f"{self.use_device('block_index')}()"
+        thread = "thread_index()"
+        block = "block_index()"
         per_block = threads // threads_per_row
         self.items = -(-rows // per_block)
         if per_block > 1:
             group = thread
             if threads_per_row > 1:
-                rest = f"{self.use_device('remainder')}({thread}, {threads_per_row})"
+                rest = f"remainder({thread}, {threads_per_row})"
                 self.line(f"thread = {rest}")
-                group = f"{self.use_device('quotient')}({thread}, {threads_per_row})"
+                group = f"quotient({thread}, {threads_per_row})"
             item = f"{block} * {per_block} + {group}" if kept else group
         else:
             self.line(f"thread = {thread}")
@@ -243,7 +244,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             count = self.extent_of(kept, "rows") if kept else "1"
             self.line(f"item = {item}")
             self.line(f"live = item < {count}")
-            item = f"{self.use('min_i64')}(item, {count} - 1)"
+            item = f"min_i64(item, {count} - 1)"
         return self.decompose(item, kept)
 
     def begin_cluster(self, cluster: int, threads: int) -> dict[int, str]:
@@ -259,8 +260,8 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         These are ``start`` and ``thread``; ``rank`` is the block's number in the
         cluster, ``member`` the thread's in the block.
         """
-        block = f"{self.use_device('block_index')}()"
-        self.line(f"member = {self.use_device('thread_index')}()")
+        block = "block_index()"
+        self.line("member = thread_index()")
         self.line(f"rank = {self.remainder(block, str(cluster), self.items)}")
         self.line(f"start = {self.quotient(block, str(cluster), self.items)}")
         self.line(f"thread = rank * {threads} + member")
@@ -273,7 +274,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         """Lay out ``count`` elements of each operand in dynamic shared memory."""
         for operand in operands:
             dtype = self.nest.operands[operand].dtype
-            allocate = self.use_device(f"dynamic_shared_{self.stored_name(dtype)}")
+            allocate = f"dynamic_shared_{self.stored_name(dtype)}"
             name = self.shared_name(operand)
             self.line(f"{name} = {allocate}({self.dynamic_shared}, {count})")
             self.dynamic_shared += count * dtype.itemsize
@@ -300,15 +301,14 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         """Expect ``size`` elements of each operand, less ``less`` bytes."""
         width = sum(self.nest.operands[k].dtype.itemsize for k in operands)
         expected = f"{size} * {width}" + (f" - {less}" if less else "")
-        expect = self.use_device("mbarrier_expect_tx")
-        self.line(f"{expect}(mbarriers, {mbarrier}, {expected})")
+        self.line(f"mbarrier_expect_tx(mbarriers, {mbarrier}, {expected})")
 
     def fetch(
         self, operand: int, at: str, place: str, size: str, mbarrier: str
     ) -> None:
         """Begin to copy ``size`` elements, which ``mbarrier`` expects already."""
         dtype = self.nest.operands[operand].dtype
-        fetch = self.use_device(f"bulk_copy_{self.stored_name(dtype)}")
+        fetch = f"bulk_copy_{self.stored_name(dtype)}"
         source = f"{self.pointer(operand)}, {at}"
         target = f"{self.shared_name(operand)}, {place}"
         self.line(f"{fetch}({source}, {target}, {size}, mbarriers, {mbarrier})")
@@ -319,16 +319,15 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         None stands for a number of bytes that is given later.
         """
         for name, sizes in mbarriers.items():
-            self.line(f"{name} = {self.use_device('mbarriers_i64')}({len(sizes)})")
+            self.line(f"{name} = mbarriers_i64({len(sizes)})")
         self.open("if member == 0:")
         for name, sizes in mbarriers.items():
-            self.line(f"{self.use_device('mbarrier_init')}({name}, {len(sizes)})")
-        self.line(f"{self.use_device('fence_mbarrier_init')}()")
+            self.line(f"mbarrier_init({name}, {len(sizes)})")
+        self.line("fence_mbarrier_init()")
         for name, sizes in mbarriers.items():
             for slot, size in enumerate(sizes):
                 if size is not None:
-                    expect = self.use_device("mbarrier_expect_tx")
-                    self.line(f"{expect}({name}, {slot}, {size})")
+                    self.line(f"mbarrier_expect_tx({name}, {slot}, {size})")
         self.close()
 
     # The function around it.
@@ -343,14 +342,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         integers = [Parameter(i.name, "i64") for i in self.integers.values()]
         self.parameters = (*pointers, *integers)
         head = [self.title()] if self.readable else []
-        for room, names in (
-            ("cuda.vocabulary", self.device),
-            ("scalars", self.imports),
-        ):
-            if names:
-                before = f"from arrayfn.lowering.{room} import "
-                head += wrapped(before, ", ".join(sorted(names)), "")
-        head += ["", ""]
+        head += [*imports([*self.constant_lines, *self.lines]), "", ""]
         arguments = ", ".join(p.name for p in self.parameters)
         head += wrapped(f"def {self.name}(", arguments, "):")
         if self.readable:

@@ -34,7 +34,7 @@ T = TypeVar("T", Rows, Pipeline, Columns)
 
 @dataclass
 class RowArithmetic(CudaPrinter[T]):
-    """Prints divisions by a number of the row, and arithmetic of halves."""
+    """Prints divisions by a number of the row, and half-precision arithmetic."""
 
     inverses: dict[str, str] = field(default_factory=dict[str, str])
     accumulators: int = 1
@@ -67,10 +67,10 @@ class RowArithmetic(CudaPrinter[T]):
         return isinstance(s, Compute) and s.result.half
 
     def invert_halves(self, body: Sequence[Statement]) -> None:
-        """The inverses that take the places of what halves are divided by."""
+        """Print the reciprocals of what half-precision values are divided by."""
         divisors = [self.divisor(s) for s in body if self.is_half(s)]
         for name in dict.fromkeys(filter(None, divisors)):
-            inverse = f"{self.use('f32')}(1), {name}"
+            inverse = f"f32(1), {name}"
             self.line(f"{name}_reciprocal = {self.divide_half()}({inverse})")
 
     def divisor(self, s: Statement) -> str:
@@ -87,8 +87,8 @@ class RowArithmetic(CudaPrinter[T]):
     def compute(self, s: Compute) -> None:
         """Where an inverse is known, a division is a product and its correction.
 
-        Of halves it is the product, which has more than their bits. So has the unit for
-        powers of two.
+        In half precision it is the product alone, and ``exp`` the approximate one: both
+        are exact to more than 16 bits.
         """
         if self.fusing(s) is not None:
             return  # printed where it is added
@@ -96,11 +96,10 @@ class RowArithmetic(CudaPrinter[T]):
             return
         if is_half_exp(s):
             (x,) = (self.scalar(a) for a in s.arguments)
-            exp = self.use_device("approximate_exp_f32")
-            self.line(f"{self.name_of(s.result)} = {exp}({x})", s.source)
+            self.line(f"{self.name_of(s.result)} = approximate_exp_f32({x})", s.source)
             return
         if s.function in _ROUGH and self.is_rough(s):
-            rough = self.use_device(f"approximate_{_ROUGH[s.function]}_f32")
+            rough = f"approximate_{_ROUGH[s.function]}_f32"
             arguments = ", ".join(map(self.scalar, s.arguments))
             self.line(f"{self.name_of(s.result)} = {rough}({arguments})", s.source)
             return
@@ -113,14 +112,15 @@ class RowArithmetic(CudaPrinter[T]):
         if s.result.half:
             self.line(f"{self.name_of(s.result)} = {x} * {y}_reciprocal", s.source)
             return
-        for name, function in (("least", "min"), ("greatest", "max")):
-            size = f"{self.use('abs_f32')}({x})"
-            bound = self.use(f"accumulate_{function}_f32")
+        for name, function in (("smallest", "min"), ("largest", "max")):
+            size = f"abs_f32({x})"
+            bound = f"accumulate_{function}_f32"
             self.line(f"{name} = {bound}({name}, {size})")
-        divide = self.use_device("divide_f32")
-        self.line(f"{self.name_of(s.result)} = {divide}({x}, {y}, {inverse})", s.source)
+        self.line(
+            f"{self.name_of(s.result)} = divide_f32({x}, {y}, {inverse})", s.source
+        )
 
-    # Halves.
+    # Half precision.
 
     @cached_property
     def users(self) -> dict[str, list[Statement]]:
@@ -132,7 +132,7 @@ class RowArithmetic(CudaPrinter[T]):
         return users
 
     def is_rough(self, s: Compute) -> bool:
-        """Whether ``s`` is once a row, and halves are all that becomes of it.
+        """Whether ``s`` is computed once a row, and only rounded results depend on it.
 
         That matters where a block has a multiprocessor alone, and waits for it.
         """
@@ -143,15 +143,15 @@ class RowArithmetic(CudaPrinter[T]):
         return s.result.half or (bool(users) and all(rounded))
 
     def divide_half(self) -> str:
-        """What divides once a row, where halves are what becomes of it."""
+        """The function for a division once a row whose result is rounded to 16 bits."""
         if isinstance(self.schedule, Pipeline):
-            return self.use_device("approximate_divide_f32")
-        return self.use("div_f32")
+            return "approximate_divide_f32"
+        return "div_f32"
 
     def fusing(self, s: Statement) -> Compute | Reduce | None:
-        """The sum that alone needs ``s``, a product of halves or its other name.
+        """The sum that alone needs ``s``, a half-precision product, or its other name.
 
-        One rounding less is not more than halves are computed with.
+        Both become one fused multiply-add, which rounds once less.
         """
         product = self.product_of(s.result) if isinstance(s, Compute) else None
         return None if product is None else self.sum_of(product.result)
@@ -173,12 +173,12 @@ class RowArithmetic(CudaPrinter[T]):
         return user if user.function == "add_f32" and first == value else None
 
     def is_product(self, x: Scalar) -> bool:
-        """Whether ``x`` is an element's product of halves, which nothing else needs."""
+        """Whether ``x`` is a half-precision product that nothing else needs."""
         product = self.product_of(x)
         return product is not None and len(self.users[product.result.name]) == 1
 
     def product_of(self, x: Scalar) -> Compute | None:
-        """The product of halves that ``x`` is, perhaps by another name."""
+        """The half-precision product that ``x`` is, perhaps by another name."""
         while isinstance(x, Value):
             made = self.producers[x.name]
             if not isinstance(made, Compute) or made.level != "element":
@@ -198,8 +198,7 @@ class RowArithmetic(CudaPrinter[T]):
             if product is not None and self.fusing(product) is s:
                 factors = product.arguments[0], product.arguments[-1]  # or its square
                 given = ", ".join(map(self.scalar, (*factors, terms[1 - k])))
-                fused = self.use_device("fma_rn_f32")
-                self.line(f"{self.name_of(s.result)} = {fused}({given})", s.source)
+                self.line(f"{self.name_of(s.result)} = fma_rn_f32({given})", s.source)
                 return True
         return False
 
@@ -208,9 +207,9 @@ class RowArithmetic(CudaPrinter[T]):
             super().accumulate(s)
 
     def extremes_of_halves(self, body: Sequence[Statement]) -> bool:
-        """Print ``body``, if it takes extremes of what it loads, and else is nothing.
+        """Print ``body`` if all that it does is to take maxima or minima of loads.
 
-        Halves are then compared two at a time.
+        16-bit values are then compared two at a time.
         """
         loads = {s.result: s for s in body if isinstance(s, Load)}
         found: list[str] = []
@@ -224,7 +223,7 @@ class RowArithmetic(CudaPrinter[T]):
                 return False
             dtype = short_name(self.nest.operands[load.operand].dtype)
             kind, lanes = _EXTREMES[s.function], self.schedule.lanes
-            extreme = self.use_device(f"{kind}_{dtype}x{lanes}")
+            extreme = f"{kind}_{dtype}x{lanes}"
             tile, place = self.staged_vector(load.operand)
             name = self.name_of(s.result)
             found.append(f"{name} = {extreme}({tile}, {place}, {name})")
@@ -239,7 +238,7 @@ class RowArithmetic(CudaPrinter[T]):
         return only and all(s.function in _EXTREMES for s in reduces)
 
     def is_pair_of_halves(self, s: Load) -> bool:
-        """Whether ``s`` loads vectors of halves that lie two to a register."""
+        """Whether ``s`` loads vectors of 16-bit values, two to a register."""
         dtype, lanes = self.nest.operands[s.operand].dtype, self.schedule.lanes
         return dtype in dtypes.HALVES and lanes > 1 and self.is_whole(s, lanes)
 
@@ -249,16 +248,16 @@ class RowArithmetic(CudaPrinter[T]):
         return tile, place.removesuffix("lane").removesuffix(" + ") or "0"
 
     def widen_halves(self, operands: Sequence[int]) -> None:
-        """Halves of the current vector as float32.
+        """Convert 16-bit values of the current vector to float32.
 
-        The row stays as it is, two to a register.
+        The row itself stays in 16 bits, two values to a register.
         """
         lanes = self.schedule.lanes
         for operand in operands:
             dtype = self.nest.operands[operand].dtype
             if dtype not in dtypes.HALVES or lanes == 1:
                 continue
-            widen = self.use_device(f"widen_{short_name(dtype)}x{lanes}")
+            widen = f"widen_{short_name(dtype)}x{lanes}"
             tile, place = self.staged_vector(operand)
             wide = f"{tile.rsplit('_', 1)[0]}_wide"
             self.registers(wide, "f32", lanes)

@@ -21,7 +21,6 @@ from typing import Final, TypeVar
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.row_arithmetic import RowArithmetic
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
-from arrayfn.lowering.cuda.stage_plan import StagePlan
 from arrayfn.lowering.kernel_ir import Value
 
 T = TypeVar("T", Rows, Pipeline, Columns)
@@ -32,21 +31,18 @@ _NONE: Final = -1
 class RowCopiesPrinter(RowArithmetic[T]):
     """Prints copies to shared memory, and what is done with them."""
 
+    member: str = ""  # the name of the thread's number in its group
     row: int = _NONE  # the operand whose last vectors lie aside
     is_aside: bool = False  # whether what is printed is for these
     copied: Sequence[int] = ()  # what all rows share that is copied early
     span: tuple[int, int] | None = None  # a thread's vectors, if not as usual
 
     @abstractmethod
-    def open_row(
-        self, variables: dict[int, str], member: str
-    ) -> tuple[dict[int, str], int]:
+    def open_row(self) -> tuple[dict[int, str], int]:
         """Open the loop over a thread's vectors of the row: indices at their start."""
 
     @abstractmethod
-    def fresh_and_late(
-        self, plan: StagePlan, stage: int
-    ) -> tuple[list[int], list[int]]:
+    def fresh_and_late(self, stage: int) -> tuple[list[int], list[int]]:
         """The operands that ``stage`` loads before anything else, and as it goes on."""
 
     @property
@@ -62,25 +58,21 @@ class RowCopiesPrinter(RowArithmetic[T]):
 
     def copy_vector(self, operand: int, at: dict[int, str], place: str) -> None:
         """Begin to copy a vector to ``place`` of the operand's shared array."""
-        copy = self.use_device(
-            f"cp_async_{self.vector_name(operand, self.schedule.lanes)}"
-        )
+        copy = f"cp_async_{self.vector_name(operand, self.schedule.lanes)}"
         source = f"{self.pointer(operand)}, {self.index(operand, at)}"
         self.line(f"{copy}({source}, {self.shared_name(operand)}, {place}, 1)")
 
     def cp_async_commit(self) -> None:
         """End a group of copies."""
-        self.line(f"{self.use_device('cp_async_commit')}()")
+        self.line("cp_async_commit()")
 
     def cp_async_wait(self, under_way: int) -> None:
         """Wait until only so many groups are still under way."""
-        self.line(f"{self.use_device('cp_async_wait')}({under_way})")
+        self.line(f"cp_async_wait({under_way})")
 
     # The last vectors of a row.
 
-    def set_aside(
-        self, operands: Sequence[int], variables: dict[int, str], member: str
-    ) -> None:
+    def set_aside(self, operands: Sequence[int]) -> None:
         """Begin to copy the last vectors of the row."""
         schedule = self.schedule
         (self.row,) = operands
@@ -88,7 +80,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
             operands, schedule.aside * schedule.threads_per_row * schedule.lanes
         )
         self.is_aside = True
-        at, depth = self.open_row(variables, member)
+        at, depth = self.open_row()
         self.copy_vector(self.row, at, "aside")
         self.close_all(depth)
         self.cp_async_commit()
@@ -138,25 +130,23 @@ class RowCopiesPrinter(RowArithmetic[T]):
     def move_aside(self, way: str, registers: str) -> None:
         """Load or store the current vector that lies aside."""
         name = self.vector_name(self.row, self.schedule.lanes)
-        function = self.use_device(f"{way}_{name}")
+        function = f"{way}_{name}"
         self.line(f"{function}({self.shared_name(self.row)}, aside, {registers}, 0)")
 
     # What all rows share.
 
-    def copy_early(
-        self, plan: StagePlan, variables: dict[int, str], member: str
-    ) -> None:
+    def copy_early(self) -> None:
         """Begin to copy what all rows share, if that is to be: its first vectors."""
         schedule = self.schedule
         early, lanes = schedule.early, schedule.lanes
         if not early:
             return
-        _, self.copied = self.fresh_and_late(plan, self.nest.stages - 1)
+        _, self.copied = self.fresh_and_late(self.nest.stages - 1)
         self.dynamic_shared_arrays(
             self.copied, early * schedule.threads_per_row * lanes
         )
         self.span = 0, early
-        at, depth = self.open_row(variables, member)
+        at, depth = self.open_row()
         self.span = None
         for operand in self.copied:
             self.copy_vector(operand, at, at[self.reduced_axes[0]])
@@ -165,19 +155,19 @@ class RowCopiesPrinter(RowArithmetic[T]):
         self.cp_async_commit()
         self.close()
 
-    def load_copied(self, operands: Sequence[int], member: str) -> None:
+    def load_copied(self, operands: Sequence[int]) -> None:
         """Wait for the current vector of what is copied early, and load it."""
         schedule = self.schedule
         if not operands:
             return
         self.cp_async_wait(schedule.early - 1)
-        own = member
+        own = self.member
         if schedule.early > 1:
-            iteration = f"{self.use_device('remainder')}(vector, {schedule.early})"
-            own = f"({iteration} * {schedule.threads_per_row} + {member})"
+            iteration = f"remainder(vector, {schedule.early})"
+            own = f"({iteration} * {schedule.threads_per_row} + {own})"
         self.line(f"place = {own} * {schedule.lanes}")
         for operand in operands:
-            load = self.use_device(f"load_{self.vector_name(operand, schedule.lanes)}")
+            load = f"load_{self.vector_name(operand, schedule.lanes)}"
             tile = f"{self.tile_name(operand)}, 0"
             self.line(f"{load}({self.shared_name(operand)}, place, {tile})")
 

@@ -45,9 +45,9 @@ class RowsPrinter(MergedRowsPrinter[R]):
         self.open(f"for step in range({threads_per_row.bit_length() - 1}):")
         for s in reduces:
             name = self.name_of(s.result)
-            shuffle = self.use_device(f"shuffle_xor_{short_name(s.result.dtype)}")
+            shuffle = f"shuffle_xor_{short_name(s.result.dtype)}"
             other = f"{shuffle}({name}, {threads_per_row // 2} >> step)"
-            self.line(f"{name} = {self.use(s.function)}({name}, {other})")
+            self.line(f"{name} = {s.function}({name}, {other})")
         self.close()
 
     def tree(self, reduces: Sequence[Reduce]) -> None:
@@ -97,21 +97,21 @@ class RowsPrinter(MergedRowsPrinter[R]):
 
     def exchange_warps(self, texts: Mapping[Value, str]) -> Parts:
         of_cluster = self.schedule.cluster > 1
-        thread = "member" if of_cluster else self.thread_of("thread")
+        thread = "member" if of_cluster else self.member
         warps = (
             self.schedule.threads if of_cluster else self.schedule.threads_per_row
         ) // WARP
         first, count = self.place_of_warps(warps)
         for value in texts:
             self.shared_array(value, "warps", count)
-        self.open(f"if {self.use_device('remainder')}({thread}, {WARP}) == 0:")
-        warp = f"{self.use_device('quotient')}({thread}, {WARP})"
+        self.open(f"if remainder({thread}, {WARP}) == 0:")
+        warp = f"quotient({thread}, {WARP})"
         for value, text in texts.items():
             self.line(f"{self.name_of(value)}_warps[{first}{warp}] = {text}")
         self.close()
-        self.line(f"{self.use_device('barrier')}()")
+        self.line("barrier()")
         self.warps_have_met()
-        own = f"{self.use_device('remainder')}({thread}, {warps})"
+        own = f"remainder({thread}, {warps})"
         elements = self.row_elements() // (warps * self.schedule.cluster)
         return Parts(warps, "warps", own, first, elements)
 
@@ -139,7 +139,7 @@ class RowsPrinter(MergedRowsPrinter[R]):
         """Make this block's mbarriers, and tell the other blocks so."""
         sizes = [self.exchanged_bytes(stage) for stage in self.exchanged_stages()]
         self.make_mbarriers(mbarriers=sizes)
-        self.line(f"{self.use_device('cluster_arrive')}()")
+        self.line("cluster_arrive()")
 
     def exchanged_stages(self) -> list[int]:
         """The stages after which the blocks of a cluster exchange something."""
@@ -165,19 +165,18 @@ class RowsPrinter(MergedRowsPrinter[R]):
             self.begin_exchanges()
         self.open(f"if member < {cluster}:")
         for value, text in texts.items():
-            send = self.use_device(f"dsmem_store_{short_name(value.dtype)}")
+            send = f"dsmem_store_{short_name(value.dtype)}"
             sent = f"{self.name_of(value)}_sent, {place}rank, {text}"
             self.line(f"{send}({sent}, member, {self.exchanged}, {mbarrier})")
         self.close()
-        wait = self.use_device("mbarrier_wait")
-        self.line(f"{wait}({self.exchanged}, {mbarrier}, {parity})")
+        self.line(f"mbarrier_wait({self.exchanged}, {mbarrier}, {parity})")
         self.end_exchange(stage, mbarrier)
-        own = f"{self.use_device('remainder')}(member, {cluster})"
+        own = f"remainder(member, {cluster})"
         return Parts(cluster, "sent", own, place, self.row_elements() // cluster)
 
     def begin_exchanges(self) -> None:
         """Before the first: the other blocks' mbarriers are made."""
-        self.line(f"{self.use_device('cluster_wait')}()")
+        self.line("cluster_wait()")
 
     def end_exchange(self, stage: int, mbarrier: str) -> None:
         """After an exchange, that of a block's only row."""

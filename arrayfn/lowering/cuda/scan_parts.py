@@ -38,7 +38,7 @@ class PartsPrinter(ScanPrinter[S]):
         words = max(1, self.reduce.result.dtype.itemsize // 4)
         self.flag_words = 1 + words * (self.all_parts + self.rows * self.groups)
         self.has_begin = True
-        self.line(f"thread = {self.use_device('thread_index')}()")
+        self.line("thread = thread_index()")
         self.begin_lanes("thread")
         loads, stores, moved = self.declare()
         self.summing = True
@@ -59,9 +59,7 @@ class PartsPrinter(ScanPrinter[S]):
         self.close()
         blocks = self.integer("blocks", self.items)
         # Which launch this is; blocks begin in the order of their own numbers.
-        self.line(
-            f"number = {self.use_device('dynamic_block_id')}(flag_buffer, {blocks})"
-        )
+        self.line(f"number = dynamic_block_id(flag_buffer, {blocks})")
         self.open(f"if tile < {count}:")
         self.sum_part(moved, self.begin_part())
         self.close()
@@ -72,7 +70,7 @@ class PartsPrinter(ScanPrinter[S]):
         self.scan_warps()
         self.leave_total("warps")
         self.close()
-        self.line(f"{self.use_device('barrier')}()")
+        self.line("barrier()")
         self.post_part(count)
         if self.groups:
             self.sum_group(count)
@@ -107,12 +105,12 @@ class PartsPrinter(ScanPrinter[S]):
         return 0 if parts <= self.schedule.threads else -(-parts // self.group)
 
     def begin_summed(self) -> None:
-        self.line(f"tile = {self.use_device('block_index')}()")
+        self.line("tile = block_index()")
 
     def begin_scanned(self) -> None:
         """Open what a block does with the part that it scans, if there is one."""
         lag = self.integer("lag", self.schedule.lag)
-        self.line(f"tile = {self.use_device('block_index')}() - {lag}")
+        self.line(f"tile = block_index() - {lag}")
         self.open("if tile >= 0:")
 
     def number_part(self) -> str:
@@ -160,7 +158,7 @@ class PartsPrinter(ScanPrinter[S]):
         total = self.total
         self.begin_summed()
         self.open(f"if warp == 0 and tile < {count}:")
-        place = f"{self.use_device('remainder')}(lane, {self.warps})"
+        place = f"remainder(lane, {self.warps})"
         self.line(f"{total} = {total}_parts[{place}]")
         self.combine_lanes(total, self.warps)
         self.publish("tile", total)
@@ -171,10 +169,9 @@ class PartsPrinter(ScanPrinter[S]):
         group = self.group
         half = self.integer("half_lag", self.schedule.lag // 2)
         parts = self.integer("parts", self.schedule.parts)
-        remainder, most = self.use_device("remainder"), self.use("max_i64")
-        self.line(f"tile = {self.use_device('block_index')}() - {half}")
-        self.line(f"part = {self.remainder(f'{most}(tile, 0)', parts, self.all_parts)}")
-        last = f"{remainder}(part + 1, {group}) == 0"
+        self.line(f"tile = block_index() - {half}")
+        self.line(f"part = {self.remainder('max_i64(tile, 0)', parts, self.all_parts)}")
+        last = f"remainder(part + 1, {group}) == 0"
         self.open(f"if tile >= 0 and tile < {count} and {last}:")
         self.post_group(count)
         self.close()
@@ -188,7 +185,7 @@ class PartsPrinter(ScanPrinter[S]):
         self.combine_block("group")
         self.open("if warp == 0:")
         row = self.quotient("tile", parts, self.all_parts)
-        number = f"{self.use_device('quotient')}(part, {group})"
+        number = f"quotient(part, {group})"
         self.line(f"number = {count} + {row} * {self.groups_of_row} + {number}")
         self.publish("number", "before")
         self.close()
@@ -213,15 +210,14 @@ class PartsPrinter(ScanPrinter[S]):
         Half of the threads look at parts of its group, the others at groups before.
         """
         apart, within = self.schedule.threads, "part"
-        remainder, quotient = map(self.use_device, ("remainder", "quotient"))
         if self.groups:
-            apart, within = apart // 2, f"{remainder}(part, {self.group})"
+            apart, within = apart // 2, f"remainder(part, {self.group})"
         self.line(f"at = tile - {within} + thread")
         self.line("end = tile")
         if self.groups:
             self.open(f"if thread >= {apart}:")
             self.line(f"at = {self.first_group} + start * {self.groups_of_row}")
-            self.line(f"end = at + {quotient}(part, {self.group})")
+            self.line(f"end = at + quotient(part, {self.group})")
             self.line(f"at = at + thread - {apart}")
             self.close()
         self.collect(apart)
@@ -230,7 +226,7 @@ class PartsPrinter(ScanPrinter[S]):
     def collect(self, apart: int) -> None:
         """``before`` is the combination of totals from ``at`` on, up to ``end``."""
         totals, identity = f"{self.total}_totals", self.constant(self.reduce.identity)
-        wait_for_many = self.use_device(f"wait_for_{self.dtype}x{AT_ONCE}")
+        wait_for_many = f"wait_for_{self.dtype}x{AT_ONCE}"
         self.line(f"before = {identity}")
         self.open(f"for item in range(at, end, {apart * AT_ONCE}):")
         self.open(f"for slot in range({AT_ONCE}):")
@@ -258,7 +254,7 @@ class PartsPrinter(ScanPrinter[S]):
         self.open("if lane == 0:")
         self.line(f"{found}[warp] = before")
         self.close()
-        self.line(f"{self.use_device('barrier')}()")
+        self.line("barrier()")
         self.line(f"before = {found}[0]")
         self.open(f"for item in range(1, {self.warps}):")
         self.line(f"before = {self.combined('before', f'{found}[item]')}")
@@ -266,7 +262,5 @@ class PartsPrinter(ScanPrinter[S]):
 
     def publish(self, place: str, value: str, member: str = "lane") -> None:
         self.open(f"if {member} == 0:")
-        self.line(
-            f"{self.use_device(f'publish_{self.dtype}')}(flag_buffer, {place}, {value})"
-        )
+        self.line(f"publish_{self.dtype}(flag_buffer, {place}, {value})")
         self.close()

@@ -1,13 +1,13 @@
-"""Scans along long rows whose parts are prefetched: persistent blocks, look-back.
+"""Scans along long rows by persistent blocks, with prefetching and look-back.
 
-Blocks claim parts of rows from a work queue, and copy them to shared memory while they
-compute others. In one iteration a block reduces a part and publishes its total; two
-iterations later it reads the totals before that part, which are published by then, and
-scans it. So blocks hardly wait for each other, and memory is read once.
+A block claims parts of rows from a work queue and copies them to shared memory while it
+computes others. It reduces a part in one iteration and publishes its total. Two
+iterations later it reads the totals of earlier parts, which are published by then, and
+scans the part. So blocks hardly wait for each other, and memory is read once.
 
-There is no deadlock, however many blocks run at once: a block publishes its total
-before it waits for others, and claims the next part after that. It waits only for parts
-that were claimed before all that it has not reduced yet.
+There is no deadlock, however many blocks run at once. A block publishes its total
+before it waits for others, and claims the next part after that; and it waits only for
+parts that were claimed before all that it has not reduced yet.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _BEHIND: Final = len(_OLDER)
 class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     """A block has three parts at a time: ``newest``, ``second``, ``oldest``.
 
-    The first is summed up, the last scanned. Their numbers, what is before the warp in
-    the part (``ahead``) and before its vectors (``sums``) move on from iteration to
-    iteration.
+    The newest is reduced, the oldest is scanned. Each has a number, a prefix of the
+    warp within the part (``ahead``) and prefixes of a thread's vectors within the warp
+    (``sums``), which are handed from iteration to iteration.
     """
 
-    counter: str = ""  # where parts are counted that were taken
+    counter: str = ""  # index of the work queue in the flag buffer
 
     def body(self) -> None:
         store, slots = self.read_nest(), self.schedule.slots
@@ -45,21 +45,20 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         words = max(1, self.reduce.result.dtype.itemsize // 4)
         places = words * (self.all_parts + self.rows * self.groups)
         self.flag_words, self.has_begin = 2 + places, True
-        self.line(f"thread = {self.use_device('thread_index')}()")
+        self.line("thread = thread_index()")
         self.begin_lanes("thread")
         count = self.integer("tiles", self.all_parts)
         self.counter = self.integer("counter", 1 + places)
         loads, stores, moved = self.declare()
         self.begin_parts(count)
-        remainder, least = self.use_device("remainder"), self.use("min_i64")
         ends = "newest"
         for name in _OLDER:
-            ends = f"{least}({ends}, {name})"
+            ends = f"min_i64({ends}, {name})"
         self.open(f"while {ends} < {count}:")
         self.open(f"if newest < {count}:")
         self.sum_newest(loads, moved)
         self.close()
-        self.line(f"{self.use_device('barrier')}()")
+        self.line("barrier()")
         self.open(f"if newest < {count}:")
         self.scan_totals()
         self.publish("newest", self.total, "thread")
@@ -72,28 +71,28 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.find_before()
         self.close()
         # Not before: others would wait for the part as long as this block waits.
-        self.line(f"taken = {self.use('i64')}(0)")
+        self.line("taken = i64(0)")
         self.open("if thread == 0:")
         self.take_part()
         self.close()
         # The oldest part leaves the place that the next one is fetched to.
-        self.line(f"ring = {remainder}(iteration + {slots - _BEHIND}, {slots})")
+        self.line(f"ring = remainder(iteration + {slots - _BEHIND}, {slots})")
         self.open(f"if oldest < {count}:")
         self.scan_oldest(loads, store, moved, stores)
         self.close()
-        self.line(f"{self.use_device('barrier')}()")
+        self.line("barrier()")
         self.open("if thread == 0:")
         self.fetch_part("ring", count)
         self.close()
         if slots - _BEHIND == 1:
-            self.line(f"{self.use_device('barrier')}()")
+            self.line("barrier()")
         self.move_on()
         self.line("iteration = iteration + 1")
-        self.line(f"newest = numbers[{remainder}(iteration, {slots})]")
+        self.line(f"newest = numbers[remainder(iteration, {slots})]")
         self.close()
         self.open("if thread == 0:")
-        blocks, close = self.integer("blocks", self.items), "end_work_queue"
-        self.line(f"{self.use_device(close)}(flag_buffer, {self.counter}, {blocks})")
+        blocks = self.integer("blocks", self.items)
+        self.line(f"end_work_queue(flag_buffer, {self.counter}, {blocks})")
         self.close()
 
     def declare(self) -> tuple[list[int], list[int], tuple[int, ...]]:
@@ -110,12 +109,12 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         for suffix in ("warps", "found", *(("group",) if self.groups else ())):
             self.shared_array(self.reduce.result, suffix, self.warps)
         slots = schedule.slots
-        self.line(f"numbers = {self.use_device('shared_i64')}({slots})")
-        self.line(f"mbarriers = {self.use_device('mbarriers_i64')}({slots})")
+        self.line(f"numbers = shared_i64({slots})")
+        self.line(f"mbarriers = mbarriers_i64({slots})")
         self.dynamic_shared_arrays(schedule.fetched, slots * self.at_a_time)
         return loads, stores, moved
 
-    # Turns.
+    # Iterations.
 
     def begin_parts(self, count: str) -> None:
         """Begin to copy the first parts; none is reduced yet."""
@@ -123,29 +122,28 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.open("if thread == 0:")
         # One at a time: neighbouring parts are other blocks', as they are later on.
         self.take_part()
-        self.line(f"{self.use_device('begin_work_queue')}(flag_buffer)")
-        self.line(f"{self.use_device('mbarrier_init')}(mbarriers, {slots})")
-        self.line(f"{self.use_device('fence_mbarrier_init')}()")
+        self.line("begin_work_queue(flag_buffer)")
+        self.line(f"mbarrier_init(mbarriers, {slots})")
+        self.line("fence_mbarrier_init()")
         for slot in range(slots - _BEHIND):
             if slot:
                 self.take_part()
             self.fetch_part(str(slot), count)
         self.close()
-        self.line(f"{self.use_device('barrier')}()")
+        self.line("barrier()")
         self.line("newest = numbers[0]")
         self.line(f"ahead = {self.constant(self.reduce.identity)}")
         for name in _OLDER:
             self.line(f"{name} = {count}")
             self.line(f"ahead_{name} = {self.constant(self.reduce.identity)}")
-        self.line(f"iteration = {self.use('i64')}(0)")
+        self.line("iteration = i64(0)")
 
     def sum_newest(self, loads: Sequence[int], moved: Sequence[int]) -> None:
-        """What is before each vector in its warp, and what the warp has."""
+        """Reduce the newest part: the warp's total, and prefixes of its vectors."""
         slots = self.schedule.slots
-        remainder, quotient = self.use_device("remainder"), self.use_device("quotient")
-        self.line(f"ring = {remainder}(iteration, {slots})")
-        parity = f"{remainder}({quotient}(iteration, {slots}), 2)"
-        self.line(f"{self.use_device('mbarrier_wait')}(mbarriers, ring, {parity})")
+        self.line(f"ring = remainder(iteration, {slots})")
+        parity = f"remainder(quotient(iteration, {slots}), 2)"
+        self.line(f"mbarrier_wait(mbarriers, ring, {parity})")
         self.line("tile = newest")
         variables = self.begin_part()
         self.load_all(loads, variables)
@@ -185,9 +183,8 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.close_all(depth)
 
     def take_part(self) -> None:
-        """The number of the next part."""
-        next_item = self.use_device("next_work_item")
-        self.line(f"taken = {next_item}(flag_buffer, {self.counter}, 1)")
+        """Claim the next part."""
+        self.line(f"taken = next_work_item(flag_buffer, {self.counter}, 1)")
 
     def move_on(self) -> None:
         """Each part is one iteration older."""
@@ -206,7 +203,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         parts = self.integer("parts", self.schedule.parts)
         self.line("tile = second")
         self.line(f"part = {self.remainder('tile', parts, self.all_parts + 1)}")
-        last = f"{self.use_device('remainder')}(part + 1, {self.group}) == 0"
+        last = f"remainder(part + 1, {self.group}) == 0"
         self.open(f"if tile < {count} and {last}:")
         self.post_group(count)
         self.close()
@@ -222,7 +219,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         size = str(self.at_a_time)
         if self.nest.axes[self.inner].extent % self.at_a_time:
             rest = f"{self.extent(self.inner)} - begin"
-            self.line(f"size = {self.use('min_i64')}({size}, {rest})")
+            self.line(f"size = min_i64({size}, {rest})")
             size = "size"
         place = f"{slot} * {self.at_a_time}"
         at = partial(self.index, variables=variables)
@@ -247,6 +244,6 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         if operand not in self.schedule.fetched:
             super().load_vector(operand, lanes, variables, place)
             return
-        load = self.use_device(f"load_{self.vector_name(operand, lanes)}")
+        load = f"load_{self.vector_name(operand, lanes)}"
         source = f"{self.shared_name(operand)}, ring * {self.at_a_time} + place"
         self.line(f"{load}({source}, {self.tile_name(operand)}, {place})")

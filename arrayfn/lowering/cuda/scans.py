@@ -1,8 +1,8 @@
 """Kernels of scans: a group of threads shares a row, or loops along it.
 
 The warps of a row group have neighbouring parts of the row, as vectors: each thread
-scans its own, the lanes of a warp what these come to, then the warps of a block and the
-blocks of a cluster. Longer rows are in parts: see ``scan_parts``.
+scans its own, the lanes of a warp the totals of these, then the warps of a block and
+the blocks of a cluster. Longer rows are in parts: see ``scan_parts``.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class ScanPrinter(CudaPrinter[S]):
             variables = self.begin_cluster(schedule.cluster, schedule.threads)
             size = self.reduce.result.dtype.itemsize
             self.make_mbarriers(mbarriers=[schedule.cluster * size])
-            self.line(f"{self.use_device('cluster_arrive')}()")
+            self.line("cluster_arrive()")
         else:
             variables = self.begin_rows(schedule.threads, schedule.threads_per_row)
         self.hoist_offsets(variables)
         self.begin_lanes("member" if schedule.cluster > 1 else "thread")
         loads, stores, moved = self.declare()
         if schedule.cluster > 1:
-            shared = self.use_device(f"shared_{self.dtype}")
+            shared = f"shared_{self.dtype}"
             self.line(f"{self.total}_sent = {shared}({schedule.cluster})")
         if self.warps > 1:
             self.shared_array(self.reduce.result, "warps", self.warps)
         if schedule.cluster > 1:
-            self.line(f"{self.use_device('cluster_wait')}()")
+            self.line("cluster_wait()")
         if goes_on:
             self.line(f"{self.total}_carried = {self.constant(self.reduce.identity)}")
             self.open(f"for begin in range(0, {n}, {step}):")
@@ -66,7 +66,7 @@ class ScanPrinter(CudaPrinter[S]):
         self.store_all(store, moved, stores, variables)
         if goes_on:
             if self.warps > 1:
-                self.line(f"{self.use_device('barrier')}()")
+                self.line("barrier()")
             self.close()
 
     def read_nest(self) -> Store:
@@ -87,8 +87,8 @@ class ScanPrinter(CudaPrinter[S]):
 
     def begin_lanes(self, thread: str) -> None:
         """Say which lane of which warp of the row this thread is."""
-        self.line(f"lane = {self.use_device('remainder')}({thread}, {WARP})")
-        self.line(f"warp = {self.use_device('quotient')}(thread, {WARP})")
+        self.line(f"lane = remainder({thread}, {WARP})")
+        self.line(f"warp = quotient(thread, {WARP})")
 
     def declare(self) -> tuple[list[int], list[int], tuple[int, ...]]:
         """Registers for a thread's vectors: which are loaded, stored, or either."""
@@ -165,7 +165,7 @@ class ScanPrinter(CudaPrinter[S]):
         return f"vector * {lanes}" if lanes > 1 else "vector"
 
     def scan_threads(self, moved: Sequence[int], variables: dict[int, str]) -> None:
-        """Scan each vector; ``sums`` is what they come to."""
+        """Scan each vector; ``sums`` are their totals."""
         total, identity = self.total, self.constant(self.reduce.identity)
         self.open(f"for vector in range({self.schedule.tiles}):")
         self.line(f"{total}_sums[vector] = {identity}")
@@ -191,10 +191,10 @@ class ScanPrinter(CudaPrinter[S]):
         return at
 
     def combined(self, x: str, y: str) -> str:
-        return f"{self.use(self.reduce.function)}({x}, {y})"
+        return f"{self.reduce.function}({x}, {y})"
 
     def shuffled(self, mode: str, value: str, lanes: str) -> str:
-        function = self.use_device(f"shuffle_{mode}_{self.dtype}")
+        function = f"shuffle_{mode}_{self.dtype}"
         return f"{function}({value}, {lanes})"
 
     def scan_warps(self) -> None:
@@ -224,7 +224,7 @@ class ScanPrinter(CudaPrinter[S]):
         total = self.total
         if self.warps > 1:
             self.leave_total("warps")
-            self.line(f"{self.use_device('barrier')}()")
+            self.line("barrier()")
         self.scan_totals()
         if self.schedule.cluster > 1:
             self.exchange()
@@ -238,7 +238,7 @@ class ScanPrinter(CudaPrinter[S]):
         """The warp's number in its block."""
         if self.schedule.cluster == 1:
             return "warp"
-        return f"{self.use_device('remainder')}(warp, {self.warps})"
+        return f"remainder(warp, {self.warps})"
 
     def leave_total(self, suffix: str) -> None:
         """What the warp has, for those of its block."""
@@ -249,19 +249,18 @@ class ScanPrinter(CudaPrinter[S]):
     def scan_totals(self) -> None:
         """``ahead`` is what is before the warp in its block, ``total`` all of it."""
         total, warps, number = self.total, self.warps, self.warp_of_block
-        remainder = self.use_device("remainder")
         self.line(f"ahead = {self.constant(self.reduce.identity)}")
         if warps == 1:
             return
-        self.line(f"other = {total}_warps[{remainder}(lane, {warps})]")
+        self.line(f"other = {total}_warps[remainder(lane, {warps})]")
         self.open(f"for step in range({warps.bit_length() - 1}):")
         self.line(f"whole = {self.shuffled('up', 'other', '1 << step')}")
-        self.open(f"if {remainder}(lane, {warps}) >= 1 << step:")
+        self.open(f"if remainder(lane, {warps}) >= 1 << step:")
         self.line(f"other = {self.combined('whole', 'other')}")
         self.close()
         self.close()
         self.line(f"{total} = {self.shuffled('from', 'other', str(warps - 1))}")
-        before = f"{self.use('max_i64')}({number} - 1, 0)"
+        before = f"max_i64({number} - 1, 0)"
         self.line(f"other = {self.shuffled('from', 'other', before)}")
         self.open(f"if {number} > 0:")
         self.line("ahead = other")
@@ -271,10 +270,10 @@ class ScanPrinter(CudaPrinter[S]):
         """What blocks have goes to all of the cluster, each of which scans it."""
         total, cluster = self.total, self.schedule.cluster
         self.open(f"if member < {cluster}:")
-        send = self.use_device(f"dsmem_store_{self.dtype}")
+        send = f"dsmem_store_{self.dtype}"
         self.line(f"{send}({total}_sent, rank, {total}, member, mbarriers, 0)")
         self.close()
-        self.line(f"{self.use_device('mbarrier_wait')}(mbarriers, 0, 0)")
+        self.line("mbarrier_wait(mbarriers, 0, 0)")
         self.line(f"{total} = {self.constant(self.reduce.identity)}")
         self.open(f"for part in range({cluster}):")
         self.open("if part == rank:")

@@ -53,12 +53,12 @@ class Elementwise:
 class Rows:
     """Each of ``threads_per_row`` threads has ``tiles`` vectors of ``lanes`` at a time.
 
-    That is the ``whole`` row, kept in registers from stage to stage, or a loop goes on
-    along the row, and later stages read it again. A group may be all threads of a
-    ``cluster`` of blocks. Stages are ``merged`` where one exchange can do for two.
+    These are the ``whole`` row, which stays in registers from stage to stage, or else a
+    loop goes along the row, and later stages read it again. A row group may be all
+    threads of a ``cluster`` of blocks. Where stages are ``merged``, two exchange once.
 
-    The last of a thread's tiles may lie ``aside``, in shared memory. So do vectors of
-    what all rows share, each from as ``early`` as so many others before it.
+    A thread's last ``aside`` tiles are in shared memory. Vectors of operands that all
+    rows share are copied there, too, ``early`` vectors ahead of their use.
     """
 
     threads: int
@@ -77,14 +77,13 @@ class Rows:
 class Pipeline(Rows):
     """Persistent blocks, which prefetch the next rows while they compute one.
 
-    The blocks of a cluster share a row: a ``slice`` of it, a vector for each thread of
-    a block, is the first one's, the next slice the next one's, and so on cyclically. A
-    block's slices pass through shared memory, where so many rows ``ahead`` have their
-    places, to its registers. ``clusters`` take rows as they come to them. Operands
-    ``fetched`` are rows; those ``held`` are the same for all, and lie in shared memory,
-    but for the first vectors of the first one that are ``spared``: a thread has
-    registers for them. Rows of halves are ``widened`` to float32 when they are taken,
-    or each time that they are read.
+    ``clusters`` claim rows, and the blocks of a cluster share each. A row is cut into
+    slices, of one vector for each thread of a block, which the blocks get round-robin.
+    Bulk copies bring the operands ``fetched`` to shared memory, where there is room for
+    ``ahead`` rows; from there they go to registers. The operands ``held`` are the same
+    for all rows and stay in shared memory. Of the first of them, ``spared`` vectors of
+    each thread are in registers instead. fp16 and bf16 rows are ``widened`` to float32
+    once, or else each time that they are read.
     """
 
     _: KW_ONLY
@@ -129,9 +128,10 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Transpose:
-    """Tiles of 32 by 32 elements of ``axis`` and the innermost one; 8 rows a warp.
+    """A block transposes a tile of ``axis`` and the innermost axis in shared memory.
 
-    Of small elements a thread has ``pack`` neighbouring ones, of tiles as much larger.
+    A tile is 32 by 32 elements. If ``pack`` is 2 or 4, elements of 16 or 8 bits move as
+    words of 32 bits, and a tile has 32 times ``pack`` elements along either axis.
     """
 
     axis: int
@@ -193,7 +193,7 @@ def widest_lanes(nest: Nest, gpu: GpuConfig) -> int:
 
 
 def divisor_lanes(extent: int, lanes: int) -> int:
-    """The greatest power of two up to ``lanes`` that divides ``extent``."""
+    """The largest power of two up to ``lanes`` that divides ``extent``."""
     while lanes > 1 and extent % lanes:
         lanes //= 2
     return lanes
@@ -206,15 +206,15 @@ def is_vector(operand: ArrayOperand, lanes: int) -> bool:
 
 
 def is_aligned(operand: ArrayOperand, lanes: int, axis: int) -> bool:
-    """Whether ``operand`` is aligned to ``lanes`` elements, but along ``axis``.
+    """Whether vectors of ``lanes`` elements along ``axis`` are aligned.
 
-    Memory is aligned where it begins. The first element of an array with negative
-    strides does not lie there, and a loop's slice begins elsewhere each time.
+    Memory begins aligned. With negative strides the first element is not where memory
+    begins, and a loop's slice begins elsewhere in each iteration.
     """
     lowest, _ = operand.array.type.span()
     steps = (*operand.strides[:axis], *operand.strides[axis + 1 :])
-    places = (operand.offset - lowest, operand.moves, *steps)
-    return all(place % lanes == 0 for place in places)
+    distances = (operand.offset - lowest, operand.moves, *steps)
+    return all(distance % lanes == 0 for distance in distances)
 
 
 def can_copy(operand: ArrayOperand, lanes: int) -> bool:
@@ -224,7 +224,7 @@ def can_copy(operand: ArrayOperand, lanes: int) -> bool:
     return known and is_vector(operand, lanes) and dtype.itemsize * lanes == COPIED
 
 
-def turned_operands(nest: Nest, axis: int) -> list[int]:
+def transposed_operands(nest: Nest, axis: int) -> list[int]:
     """The operands that are only read, and lie along ``axis``, not the last one."""
     last = len(nest.axes) - 1
     return list(
@@ -240,5 +240,5 @@ def turned_operands(nest: Nest, axis: int) -> list[int]:
 
 
 def power_of_two(n: int) -> int:
-    """The least power of two that is not below ``n``."""
+    """The smallest power of two that is not below ``n``."""
     return 1 << max(0, n - 1).bit_length()

@@ -31,7 +31,7 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
     come: in a cluster if that makes them enough blocks, or the whole is small.
     """
     reduced = [a.extent for a in nest.axes if a.reduced]
-    if gpu.most_cluster < 2 or not reduced or not _can_send(nest):
+    if gpu.max_cluster < 2 or not reduced or not _can_send(nest):
         return None
     length, rows = math.prod(reduced), math.prod(_kept_extents(nest))
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu))
@@ -42,9 +42,9 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
     few = rows < gpu.multiprocessors
     tiles = max(1, gpu.cluster_words // words // (2 if few else 1))
     cluster, threads = 1, power_of_two(-(-vectors // tiles))
-    while threads > gpu.cluster_threads and cluster < gpu.most_cluster:
+    while threads > gpu.cluster_threads and cluster < gpu.max_cluster:
         cluster, threads = 2 * cluster, threads // 2
-    while few and cluster < gpu.most_cluster and threads > gpu.threads:
+    while few and cluster < gpu.max_cluster and threads > gpu.threads:
         cluster, threads = 2 * cluster, threads // 2
         few = rows * cluster < 2 * gpu.multiprocessors
     if cluster == 1 or threads > gpu.max_threads:
@@ -61,7 +61,7 @@ def _summed_by_clusters(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | None:
     if rows >= gpu.multiprocessors or length < 2 * gpu.chunk:
         return None
     cluster = 2
-    while cluster < gpu.most_cluster and rows * cluster < 2 * gpu.multiprocessors:
+    while cluster < gpu.max_cluster and rows * cluster < 2 * gpu.multiprocessors:
         cluster *= 2
     small = length * size <= cluster * gpu.cluster_bytes
     if rows * cluster < gpu.multiprocessors and not small:
@@ -99,16 +99,18 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
         return None
     (length,), (fetched, held) = reduced, operands
     lanes = divisor_lanes(length, widest_lanes(nest, gpu))
-    words = kept_words(nest, lanes, halves=True)
+    words = kept_words(nest, lanes, keep_half_exp=True)
     if words < lanes and not held and not merges_of(nest):
-        # Rows of halves alone are bound by their arithmetic: more threads are better.
+        # 16-bit rows alone are bound by their arithmetic: more threads are better.
         return None
     used = [nest.operands[k] for k in (*fetched, *held)]
     whole = all(is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16 for o in used)
     rows = math.prod(_kept_extents(nest))
     if not whole or length * words <= gpu.pipeline_from * lanes or not _can_send(nest):
         return None
-    wide = max(words, lanes) if held else words  # halves are widened beside weights
+    wide = (
+        max(words, lanes) if held else words
+    )  # 16-bit rows are widened beside weights
     # One large block a multiprocessor: of more, each would hold what all rows share,
     # and have taken rows when others have none left.
     cluster, threads = 1, gpu.pipeline_threads
@@ -116,7 +118,7 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
     fetched_bytes = sum(nest.operands[k].dtype.itemsize for k in fetched)
     held_bytes = [nest.operands[k].dtype.itemsize for k in held]
     room = gpu.pipeline_shared - _beside(nest, threads)
-    while cluster <= gpu.most_cluster:
+    while cluster <= gpu.max_cluster:
         tiles = -(-length // (cluster * threads * lanes))
         part = tiles * threads * lanes
         is_full = length == cluster * part
@@ -124,7 +126,7 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
         places = _places(part, spare, fetched_bytes, held_bytes, room, gpu)
         small = part * fetched_bytes <= gpu.pipeline_bytes
         fits = places and wide * tiles <= gpu.pipeline_words
-        if places and fits and (small or cluster == gpu.most_cluster):
+        if places and fits and (small or cluster == gpu.max_cluster):
             return Pipeline(
                 threads,
                 threads * cluster,

@@ -51,7 +51,7 @@ class SlicesPrinter(RowsPrinter[Pipeline]):
         if not self.is_ragged:
             return 1
         rest = f"{self.extent(self.reduced_axes[0])} - begin"
-        self.line(f"count = {self.use('min_i64')}({slice_}, {rest})")
+        self.line(f"count = min_i64({slice_}, {rest})")
         self.open("if count > 0:")
         return 2
 
@@ -87,7 +87,7 @@ class SlicesPrinter(RowsPrinter[Pipeline]):
         if ahead == 1 or iteration == "0":
             return "0"
         if not iteration.isdigit():
-            self.line(f"ring = {self.use_device('remainder')}({iteration}, {ahead})")
+            self.line(f"ring = remainder({iteration}, {ahead})")
         return iteration if iteration.isdigit() else "ring"
 
     def place_in(self, ring: str) -> str:

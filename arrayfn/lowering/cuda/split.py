@@ -35,7 +35,7 @@ from arrayfn.lowering.kernel_ir import (
 )
 from arrayfn.lowering.titles import computed
 
-_LEAST_PARTS: Final = 4  # fewer are not worth the launch of what combines them
+_MIN_PARTS: Final = 4  # fewer are not worth the launch of what combines them
 _LONGEST: Final = 512  # terms that a thread adds up one after the other, about
 _SIDE_BY_SIDE: Final = 4  # sums that a thread has of a column
 
@@ -49,7 +49,7 @@ def blocks_of(nest: Nest, schedule: Rows | Columns) -> int:
 
 
 def parts_for_sums(nest: Nest, schedule: Rows | Columns) -> int:
-    """The least number of parts of a row in which no thread adds up too many terms."""
+    """The fewest number of parts of a row in which no thread adds up too many terms."""
     if schedule.whole:
         return 1
     at_once = schedule.lanes * schedule.tiles
@@ -81,9 +81,9 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
     per_block = length * (WARP if isinstance(schedule, Columns) else 1)
     have = max(1, blocks_of(nest, schedule))
     wanted = min(-(-gpu.multiprocessors * gpu.waves // have), per_block // gpu.chunk)
-    least = parts_for_sums(nest, schedule)
-    wanted = max(wanted, least)
-    if wanted < (_LEAST_PARTS if least == 1 else 2):
+    fewest = parts_for_sums(nest, schedule)
+    wanted = max(wanted, fewest)
+    if wanted < (_MIN_PARTS if fewest == 1 else 2):
         return [nest]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
     extent = nest.axes[axis].extent
@@ -93,7 +93,7 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
         # As many columns as make a block for each multiprocessor.
         wide = gpu.multiprocessors * WARP // nest.axes[-1].extent
         chunks = min(1 << wide.bit_length() - 1, extent // gpu.tiles)
-        chunks = max(chunks, min(power_of_two(least), extent // gpu.tiles))
+        chunks = max(chunks, min(power_of_two(fewest), extent // gpu.tiles))
         size, rest = divmod(extent, max(1, chunks))
     if chunks < 2:
         return [nest]

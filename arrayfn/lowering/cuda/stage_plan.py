@@ -50,15 +50,16 @@ def plan_stages(
     keep: bool,
     merges: Sequence[Merge] = (),
     *,
-    halves: bool = False,
+    keep_half_exp: bool = False,
 ) -> StagePlan:
     """What each stage computes. With ``keep``, loads and dear values are made once.
 
-    To those belong exponentials of ``halves`` if asked. Of what a stage takes about a
-    part's number, later ones keep what a factor moves.
+    Those are half-precision exponentials, too, if ``keep_half_exp``. Values of
+    ``merges`` that are relative to a part's own number are kept if a factor corrects
+    them later; others are recomputed.
     """
     producers = {s.result.name: s for s in nest.statements if not isinstance(s, Store)}
-    anew = {
+    recomputed = {
         (name, m.stage + 1) for m in merges for name in m.provisional - set(m.scaled)
     }
     first: dict[str, int] = {}
@@ -74,9 +75,9 @@ def plan_stages(
             if name in needed or isinstance(s, Reduce) or s.level != "element":
                 continue
             needed.add(name)
-            if (name, first.get(name)) in anew:
+            if (name, first.get(name)) in recomputed:
                 first[name] = stage
-            elif name in first and keep and is_dear(producers, name, halves):
+            elif name in first and keep and is_dear(producers, name, keep_half_exp):
                 last[name] = stage
                 continue
             first.setdefault(name, stage)
@@ -98,10 +99,10 @@ def _is_root(s: Statement, stage: int) -> bool:
     return isinstance(s, (Reduce, Store)) and s.stage == stage
 
 
-def is_dear(producers: Mapping[str, Statement], name: str, halves: bool) -> bool:
+def is_dear(producers: Mapping[str, Statement], name: str, keep_half_exp: bool) -> bool:
     """Whether a value is kept rather than made again: a load, or dear arithmetic.
 
-    An exponential of ``halves`` is as dear as others only if asked.
+    A half-precision exponential is as dear as others only if ``keep_half_exp``.
     """
     if isinstance(producers[name], Load):
         return True
@@ -113,7 +114,7 @@ def is_dear(producers: Mapping[str, Statement], name: str, halves: bool) -> bool
         if current in seen or not isinstance(s, Compute) or s.level != "element":
             continue
         seen.add(current)
-        cost += HALF_EXP_COST if is_half_exp(s) and not halves else s.cost
+        cost += HALF_EXP_COST if is_half_exp(s) and not keep_half_exp else s.cost
         pending += names_of(s)
     return cost > KEEP_COST
 
@@ -131,12 +132,12 @@ def names_of(s: Statement) -> list[str]:
     return [value.name for value in uses(s)]
 
 
-def kept_words(nest: Nest, lanes: int, *, halves: bool = False) -> int:
+def kept_words(nest: Nest, lanes: int, *, keep_half_exp: bool = False) -> int:
     """32-bit registers that ``lanes`` elements of a row need between two stages.
 
-    What is loaded in vectors stays as it lies in memory: halves share a register.
+    What is loaded in vectors stays as in memory: two 16-bit values share a register.
     """
-    plan = plan_stages(nest, keep=True, halves=halves)
+    plan = plan_stages(nest, keep=True, keep_half_exp=keep_half_exp)
 
     def words(s: Load | Compute | Count) -> int:
         if isinstance(s, Load) and is_vector(nest.operands[s.operand], lanes):

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 from arrayfn.dtypes import short_name
@@ -43,6 +44,7 @@ class _Vectors:
 class StagedPrinter(PartialResultsPrinter[T]):
     """Prints the stages; ``tree`` combines what the threads of a group have."""
 
+    variables: dict[int, str] = field(default_factory=dict[int, str])
     again: str = ""  # what stands for the thread where vectors are computed once more
     merges: tuple[Merge, ...] = ()
     factors: dict[str, str] = field(default_factory=dict[str, str])
@@ -55,53 +57,47 @@ class StagedPrinter(PartialResultsPrinter[T]):
     def stages(self, variables: dict[int, str], member: str) -> None:
         """All stages of a row (or column) that is shared by a group.
 
-        ``member`` names the variable that is a thread's number in its group.
+        ``variables`` are the indices along kept axes; ``member`` names the variable
+        that is a thread's number in its group.
         """
-        plan = self.plan()
+        self.variables, self.member = variables, member
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
-            self.stage(plan, stage, variables, member)
+            self.stage(stage)
 
+    @cached_property
     def plan(self) -> StagePlan:
         """What each stage computes, and what is kept in between."""
         return plan_stages(self.nest, keep=self.schedule.whole, merges=self.merges)
 
-    def stage(
-        self, plan: StagePlan, stage: int, variables: dict[int, str], member: str
-    ) -> None:
+    def stage(self, stage: int) -> None:
         """One stage of a row: what is done once, the elements, the tree."""
-        self.outer_stage(stage, variables, member)
-        if self.has_elements(plan, stage):
-            self.row_stage(plan, stage, variables, member)
+        self.outer_stage(stage)
+        if self.has_elements(stage):
+            self.row_stage(stage)
             self.tree(self.reduces(stage))
 
-    def has_elements(self, plan: StagePlan, stage: int) -> bool:
+    def has_elements(self, stage: int) -> bool:
         """Whether a stage goes along the row."""
-        return stage < self.nest.stages and bool(plan.bodies[stage])
+        return stage < self.nest.stages and bool(self.plan.bodies[stage])
 
-    def outer_stage(self, stage: int, variables: dict[int, str], member: str) -> None:
+    def outer_stage(self, stage: int) -> None:
         """Statements once a row (or column), which one thread stores."""
-        leader = [f"{member} == 0"] if self.schedule.threads_per_row > 1 else []
+        leader = [f"{self.member} == 0"] if self.schedule.threads_per_row > 1 else []
         for s in self.outer_statements(stage):
             conditions = leader + [self.live] * bool(self.live)
             if isinstance(s, Store) and conditions:
                 self.open(f"if {' and '.join(conditions)}:")
-                self.emit(s, variables)
+                self.emit(s, self.variables)
                 self.close()
             else:
-                self.emit(s, variables)
+                self.emit(s, self.variables)
 
-    def row_stage(
-        self,
-        plan: StagePlan,
-        stage: int,
-        variables: dict[int, str],
-        member: str,
-    ) -> None:
+    def row_stage(self, stage: int) -> None:
         schedule = self.schedule
-        body, lanes = plan.bodies[stage], schedule.lanes
+        body, lanes = self.plan.bodies[stage], schedule.lanes
         staged = [s for s in body if isinstance(s, Load) and self.is_staged_load(s)]
         loads = [s.operand for s in staged]
-        fresh, late = self.fresh_and_late(plan, stage)
+        fresh, late = self.fresh_and_late(stage)
         if lanes == 1:
             loads, late = [k for k in loads if k not in late], []
         copied = [k for k in late if k in self.copied]
@@ -111,135 +107,114 @@ class StagedPrinter(PartialResultsPrinter[T]):
         stores = self.vectors(body, Store, lanes)
         self.declare_tiles(fresh, lanes * self.own_tiles)
         self.declare_wide((k for k in stores if k not in loads), lanes)
-        self.declare_rows(plan, stage)
+        self.declare_rows(stage)
         self.identities(stage)
         divided = self.divided(body, stores, loads)
         for name in divided:
-            inverse = self.use_device("inverse_f32")
-            self.line(f"{divided[name]} = {inverse}({name})")
+            self.line(f"{divided[name]} = inverse_f32({name})")
         self.invert_halves(body)
         loop = self.open_loop()
         if fresh:
-            at, depth = self.open_row(variables, member)
+            at, depth = self.open_row()
             for operand in fresh:
                 self.load_tile(operand, at)
             self.close_all(depth)
         if fresh and schedule.aside:
             # After what is in registers, which is needed first.
-            self.set_aside(fresh, variables, member)
+            self.set_aside(fresh)
         if stage == 0:
             self.loads_are_begun()
-            self.copy_early(plan, variables, member)
+            self.copy_early()
         if beside:
             self.await_beside()
         vectors = _Vectors(loads, beside, late, copied, stores)
         if divided:
-            self.line(f"least = {self.use('F32_INF')}")
-            self.line(f"greatest = {self.use('f32')}(0)")
+            self.line("smallest = F32_INF")
+            self.line("largest = f32(0)")
         self.inverses = divided
-        self.all_vectors(plan, stage, variables, member, vectors, fresh=bool(fresh))
+        self.all_vectors(stage, vectors, fresh=bool(fresh))
         self.inverses = {}
         if divided:
-            divides = self.use_device("divides_f32")
-            tests = [f"{divides}(least, greatest, {name})" for name in divided]
+            tests = [f"divides_f32(smallest, largest, {name})" for name in divided]
             self.open(f"if not ({' and '.join(tests)}):")
             if schedule.threads_per_row > 1:
                 # What is loaded again is not kept in registers until then.
-                own = self.thread_of(member)
-                self.line(f"again = {self.use_device('opaque_i64')}({own})")
+                self.line(f"again = opaque_i64({self.member})")
                 self.again = "again"
             vectors = replace(vectors, copied=())
-            self.all_vectors(plan, stage, variables, member, vectors)
+            self.all_vectors(stage, vectors)
             self.again = ""
             self.close()
         self.close_all(loop)
         self.combine_lanes(stage)
 
-    def fresh_and_late(
-        self, plan: StagePlan, stage: int
-    ) -> tuple[list[int], list[int]]:
+    def fresh_and_late(self, stage: int) -> tuple[list[int], list[int]]:
         schedule = self.schedule
         fresh = [
             s.operand
-            for s in plan.bodies[stage]
+            for s in self.plan.bodies[stage]
             if isinstance(s, Load)
             and self.is_staged_load(s)
             and self.is_at_hand(s.operand) is None
-            and (not schedule.whole or plan.first[s.result.name] == stage)
+            and (not schedule.whole or self.plan.first[s.result.name] == stage)
         ]
         ahead = schedule.whole and len(self.reduced_axes) == 1
-        shared = {s.operand for s in late_loads(self.nest, plan, stage) if ahead}
+        shared = {s.operand for s in late_loads(self.nest, self.plan, stage) if ahead}
         late = [k for k in fresh if k in shared]
         return [k for k in fresh if k not in late], late
 
     def all_vectors(
-        self,
-        plan: StagePlan,
-        stage: int,
-        variables: dict[int, str],
-        member: str,
-        vectors: _Vectors,
-        *,
-        fresh: bool = False,
+        self, stage: int, vectors: _Vectors, *, fresh: bool = False
     ) -> None:
         """The loops over a thread's vectors: those in registers, then those aside.
 
         Of a ``fresh`` row the latter are still on their way.
         """
-        self.row_vectors(plan, stage, variables, member, vectors)
+        self.row_vectors(stage, vectors)
         if not self.schedule.aside:
             return
         if fresh:
             self.await_aside()
         self.is_aside = True
-        self.row_vectors(plan, stage, variables, member, vectors)
+        self.row_vectors(stage, vectors)
         self.is_aside = False
 
-    def kept_values(
-        self, plan: StagePlan, stage: int
-    ) -> tuple[list[Value], list[Value]]:
+    def kept_values(self, stage: int) -> tuple[list[Value], list[Value]]:
         """What a stage computes for later ones, and what it has from earlier ones."""
         kept = [
             s.result
-            for s in plan.bodies[stage]
+            for s in self.plan.bodies[stage]
             if not isinstance(s, (Store, Reduce))
-            and s.result.name in plan.kept
+            and s.result.name in self.plan.kept
             and not self.is_staged_load(s)
         ]
-        made = [value for value in kept if plan.first[value.name] == stage]
+        made = [value for value in kept if self.plan.first[value.name] == stage]
         return made, [value for value in kept if value not in made]
 
-    def row_vectors(
-        self,
-        plan: StagePlan,
-        stage: int,
-        variables: dict[int, str],
-        member: str,
-        vectors: _Vectors,
-    ) -> None:
+    def row_vectors(self, stage: int, vectors: _Vectors) -> None:
         """The loop over a thread's vectors of the row: loaded, computed, stored."""
         schedule, loads, stores = self.schedule, vectors.loads, vectors.stores
         lanes = schedule.lanes
-        at, depth = self.open_row(variables, member)
+        at, depth = self.open_row()
         # A result may be written over an operand: then they share a tile.
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in stores}
         for k in loads:
             passing = k in (*vectors.beside, *vectors.late)
             place = "lane" if passing else self.slot("lane")
             self.staged[k] = f"{self.tile_name(k)}[{place}]"
-        made, had = self.kept_values(plan, stage) if self.is_aside else ([], [])
+        made, had = self.kept_values(stage) if self.is_aside else ([], [])
         if self.is_aside:
             self.load_aside(loads, made, had)
         for operand in vectors.beside:
             self.load_beside(operand)
-        self.load_copied(vectors.copied, member)
+        self.load_copied(vectors.copied)
         for operand in vectors.late:
             if operand not in vectors.copied:
                 self.load_vector(operand, lanes, at, "0")
-        body = plan.bodies[stage]
+        body = self.plan.bodies[stage]
         if not self.extremes_of_halves(body):
             self.widen_halves([k for k in loads if k not in stores])
-            self.elements(body, plan, stage, at)
+            self.elements(body, stage, at)
         self.staged, self.widened = {}, set()
         self.store_aside(made)
         self.copy_following(vectors.copied, at)
@@ -252,16 +227,12 @@ class StagedPrinter(PartialResultsPrinter[T]):
         if stores and vectors.beside and schedule.tiles > 1 and not self.again:
             # Or all vectors would be stored at the end, and the memory wait for them.
             self.close_all(depth - 1)
-            self.line(f"{self.use_device('warp_barrier')}()")
+            self.line("warp_barrier()")
             depth = 1
         self.close_all(depth)
 
     def elements(
-        self,
-        body: Sequence[Statement],
-        plan: StagePlan,
-        stage: int,
-        at: dict[int, str],
+        self, body: Sequence[Statement], stage: int, at: dict[int, str]
     ) -> None:
         """The statements of a stage for each element of a vector, which is ``at``."""
         within, lanes, place = at, self.schedule.lanes, self.slot("lane")
@@ -275,7 +246,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
                 self.line(f"{place_of_lane} = {at[inner]} + lane")
             within = {**at, inner: place_of_lane}
         for s in body:
-            self.row_statement(s, plan, stage, within, place)
+            self.row_statement(s, stage, within, place)
         if lanes > 1:
             self.close()
 
@@ -315,11 +286,11 @@ class StagedPrinter(PartialResultsPrinter[T]):
             text = self.element_at(operand, at)
             self.line(f"{self.tile_name(operand)}[{place}] = {text}")
 
-    def declare_rows(self, plan: StagePlan, stage: int) -> None:
+    def declare_rows(self, stage: int) -> None:
         """Registers for the values that this stage makes and a later one reads."""
         lanes = self.schedule.lanes
-        for s in plan.kept_statements(self.nest):
-            if plan.first[s.result.name] == stage and not self.is_staged_load(s):
+        for s in self.plan.kept_statements(self.nest):
+            if self.plan.first[s.result.name] == stage and not self.is_staged_load(s):
                 dtype, count = short_name(s.result.dtype), lanes * self.own_tiles
                 self.registers(self.row_name(s.result), dtype, count)
 
@@ -331,34 +302,29 @@ class StagedPrinter(PartialResultsPrinter[T]):
         return lanes == 1 or self.is_whole(s, lanes)
 
     def row_statement(
-        self,
-        s: Statement,
-        plan: StagePlan,
-        stage: int,
-        variables: dict[int, str],
-        place: str,
+        self, s: Statement, stage: int, at: dict[int, str], place: str
     ) -> None:
         if isinstance(s, Reduce):
             self.accumulate_in(s, place)
             return
         if isinstance(s, Store):
             if self.is_whole(s, self.schedule.lanes):
-                self.emit(s, variables)
+                self.emit(s, at)
             else:
-                self.store_element(s, variables)
+                self.store_element(s, at)
             return
         name = s.result.name
-        if name in plan.kept and not self.is_staged_load(s):
+        if name in self.plan.kept and not self.is_staged_load(s):
             row = f"{self.row_name(s.result)}[{place}]"
-            if plan.first[name] < stage:
+            if self.plan.first[name] < stage:
                 factor = f" * {self.factors[name]}" if name in self.factors else ""
                 self.line(f"{self.name_of(s.result)} = {row}{factor}")
                 return
-            self.emit(s, variables)
-            if plan.first[name] == stage:
+            self.emit(s, at)
+            if self.plan.first[name] == stage:
                 self.line(f"{row} = {self.name_of(s.result)}")
             return
-        self.emit(s, variables)
+        self.emit(s, at)
 
     def slot(self, lane: str) -> str:
         """Where in a thread's registers of the row the current element lies."""
@@ -383,22 +349,12 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.open(f"for start in range(0, {n}, {step}):")
         return 1
 
-    def thread_of(self, member: str) -> str:
-        """What tells the threads apart that have vectors of the row."""
-        return member
-
-    def open_row(
-        self, variables: dict[int, str], member: str
-    ) -> tuple[dict[int, str], int]:
-        member = self.again or member
-        schedule = self.schedule
-        reduced, lanes, threads_per_row = (
-            self.reduced_axes,
-            schedule.lanes,
-            schedule.threads_per_row,
-        )
+    def open_row(self) -> tuple[dict[int, str], int]:
+        schedule, reduced = self.schedule, self.reduced_axes
+        member = self.again or self.member
+        lanes, threads_per_row = schedule.lanes, schedule.threads_per_row
         if not reduced:
-            return dict(variables), 0
+            return dict(self.variables), 0
         length = self.row_elements()
         n = self.extent_of(reduced, "elements")
         name = "first" if lanes > 1 or len(reduced) > 1 else f"i{reduced[0]}"
@@ -422,5 +378,5 @@ class StagedPrinter(PartialResultsPrinter[T]):
         if self.is_aside:
             self.line(f"aside = {name} - {begin * threads_per_row * lanes}")
         if len(reduced) == 1:
-            return {**variables, reduced[0]: name}, depth
-        return {**variables, **self.decompose("first", reduced)}, depth
+            return {**self.variables, reduced[0]: name}, depth
+        return {**self.variables, **self.decompose("first", reduced)}, depth

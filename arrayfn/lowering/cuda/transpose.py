@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arrayfn.lowering.cuda.printer import CudaPrinter
-from arrayfn.lowering.cuda.schedule import Transpose, is_vector, turned_operands
+from arrayfn.lowering.cuda.schedule import Transpose, is_vector, transposed_operands
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Store
 
@@ -24,10 +24,9 @@ class TransposePrinter(CudaPrinter[Transpose]):
         n_across, n_inner = self.extent(across), self.extent(inner)
         blocks = [-(-nest.axes[k].extent // side) for k in (across, inner)]
         self.items = math.prod(blocks) * math.prod(nest.axes[k].extent for k in outer)
-        thread = self.use_device("thread_index")
-        self.line(f"lane = {self.use_device('remainder')}({thread}(), {WARP})")
-        self.line(f"warp = {self.use_device('quotient')}({thread}(), {WARP})")
-        self.line(f"rest = {self.use_device('block_index')}()")
+        self.line(f"lane = remainder(thread_index(), {WARP})")
+        self.line(f"warp = quotient(thread_index(), {WARP})")
+        self.line("rest = block_index()")
         tiles: list[str] = []
         for axis, n in ((inner, n_inner), (across, n_across)):
             name = f"tile{axis}"
@@ -38,11 +37,11 @@ class TransposePrinter(CudaPrinter[Transpose]):
             tiles.append(name)
         variables = self.decompose("rest", outer)
         self.hoist_offsets(variables)
-        turned = turned_operands(nest, across)
+        transposed = transposed_operands(nest, across)
         whole = not any(nest.axes[k].extent % side for k in (across, inner))
         everywhere = {**variables, across: f"i{across}", inner: f"i{inner}"}
         if schedule.pack > 1:
-            self.packed(turned, everywhere, whole)
+            self.packed(transposed, everywhere, whole)
             return
         inside = "" if whole else self.inside(everywhere)
         steady = [
@@ -51,15 +50,15 @@ class TransposePrinter(CudaPrinter[Transpose]):
             if isinstance(s, Load)
             and not s.at
             and not nest.operands[s.operand].written
-            and s.operand not in turned
+            and s.operand not in transposed
         ]
         steady = list(dict.fromkeys(steady))
-        names = {k: self.tile_name(k) for k in (*turned, *steady)}
-        lines = {k: self.lines_name(k) for k in turned}
+        names = {k: self.tile_name(k) for k in (*transposed, *steady)}
+        lines = {k: self.lines_name(k) for k in transposed}
         count = side * side // schedule.threads
-        for k in turned:
+        for k in transposed:
             dtype = self.stored_name(nest.operands[k].dtype)
-            shared = self.use_device(f"shared_{dtype}")
+            shared = f"shared_{dtype}"
             self.line(f"{names[k]} = {shared}({side * (side + 1)})")
             self.registers(lines[k], dtype, count)
         self.declare_tiles(steady, count)
@@ -75,7 +74,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
 
         # All loads are on their way before the first value is waited for.
         depth = open_lines("lane", "line")
-        for k in turned:
+        for k in transposed:
             self.line(f"{lines[k]}[part] = {self.element_at(k, everywhere)}")
         self.close_all(depth)
         if steady:
@@ -85,12 +84,12 @@ class TransposePrinter(CudaPrinter[Transpose]):
             self.close_all(depth)
         self.open(f"for part in range({count}):")
         self.line(f"line = warp + part * {schedule.threads // WARP}")
-        for k in turned:
+        for k in transposed:
             self.line(f"{names[k]}[line * {side + 1} + lane] = {lines[k]}[part]")
         self.close()
-        self.line(f"{self.use_device('barrier')}()")
+        self.line("barrier()")
         depth = open_lines("line", "lane")
-        self.staged = {k: f"{names[k]}[lane * {side + 1} + line]" for k in turned}
+        self.staged = {k: f"{names[k]}[lane * {side + 1} + line]" for k in transposed}
         self.staged |= {k: f"{names[k]}[part]" for k in steady}
         for s in body:
             self.emit(s, everywhere)
@@ -108,7 +107,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
         return f"if {' and '.join(tests)}:"
 
     def packed(
-        self, turned: Sequence[int], everywhere: dict[int, str], whole: bool
+        self, transposed: Sequence[int], everywhere: dict[int, str], whole: bool
     ) -> None:
         """Words of ``pack`` elements along one axis become such along the other.
 
@@ -122,20 +121,17 @@ class TransposePrinter(CudaPrinter[Transpose]):
         side, warps = schedule.side, schedule.threads // WARP
         pitch, size = side + pack, side * (side + pack) + pack * pack
         words = side * WARP // schedule.threads
-        unrolled, quotient = self.use_device("unrolled"), self.use_device("quotient")
-        for k in turned:
+        for k in transposed:
             dtype = self.stored_name(nest.operands[k].dtype)
-            self.line(
-                f"{self.tile_name(k)} = {self.use_device(f'shared_{dtype}')}({size})"
-            )
+            self.line(f"{self.tile_name(k)} = shared_{dtype}({size})")
             self.registers(self.lines_name(k), dtype, words * pack)
-            self.registers(self.turned_name(k), dtype, pack)
+            self.registers(self.transposed_name(k), dtype, pack)
         vectors = [
             k
             for k in dict.fromkeys(
                 s.operand for s in body if isinstance(s, (Load, Store))
             )
-            if k not in turned and is_vector(nest.operands[k], pack)
+            if k not in transposed and is_vector(nest.operands[k], pack)
         ]
         read = [k for k in vectors if not nest.operands[k].written]
         written = [k for k in vectors if nest.operands[k].written]
@@ -143,13 +139,13 @@ class TransposePrinter(CudaPrinter[Transpose]):
         self.declare_tiles(written, pack)
         # All loads are on their way before the first word is waited for.
         self.line(f"i{across} = tile{across} + lane * {pack}")
-        self.open(f"for part in {unrolled}({words // pack}):")
-        self.open(f"for slot in {unrolled}({pack}):")
+        self.open(f"for part in unrolled({words // pack}):")
+        self.open(f"for slot in unrolled({pack}):")
         self.line(f"i{inner} = tile{inner} + (warp + part * {warps}) * {pack} + slot")
         if not whole:
             self.open(self.inside(everywhere))
-        for k in turned:
-            load = self.use_device(f"load_{self.vector_name(k, pack)}")
+        for k in transposed:
+            load = f"load_{self.vector_name(k, pack)}"
             at, lines = self.index(k, everywhere), self.lines_name(k)
             place = f"(part * {pack} + slot) * {pack}"
             self.line(f"{load}({self.pointer(k)}, {at}, {lines}, {place})")
@@ -162,30 +158,32 @@ class TransposePrinter(CudaPrinter[Transpose]):
                 self.load_vector(k, pack, at_first, f"part * {pack}")
             self.close_all(2 - whole)
         self.line(
-            f"begin = lane * {pack * pitch} + {quotient}(lane, {WARP // pack}) * {pack}"
+            f"begin = lane * {pack * pitch} + quotient(lane, {WARP // pack}) * {pack}"
         )
-        self.open(f"for part in {unrolled}({words // pack}):")
-        for k in turned:
+        self.open(f"for part in unrolled({words // pack}):")
+        for k in transposed:
             word = self.vector_name(k, pack)
             lines = self.lines_name(k)
-            transpose = self.use_device(f"transpose_{word}")
+            transpose = f"transpose_{word}"
             self.line(f"{transpose}({lines}, part * {pack * pack})")
-        self.open(f"for slot in {unrolled}({pack}):")
+        self.open(f"for slot in unrolled({pack}):")
         self.line(f"column = (warp + part * {warps}) * {pack}")
-        for k in turned:
-            store = self.use_device(f"store_{self.vector_name(k, pack)}")
+        for k in transposed:
+            store = f"store_{self.vector_name(k, pack)}"
             at, lines = f"begin + slot * {pitch} + column", self.lines_name(k)
             place = f"(part * {pack} + slot) * {pack}"
             self.line(f"{store}({self.tile_name(k)}, {at}, {lines}, {place})")
         self.close_all(2)
-        self.line(f"{self.use_device('barrier')}()")
+        self.line("barrier()")
         self.open_words(words, at_first, whole)
-        for k in turned:
-            load = self.use_device(f"load_{self.vector_name(k, pack)}")
-            at = f"line * {pitch} + ({quotient}(line, {WARP}) + lane) * {pack}"
-            self.line(f"{load}({self.tile_name(k)}, {at}, {self.turned_name(k)}, 0)")
+        for k in transposed:
+            load = f"load_{self.vector_name(k, pack)}"
+            at = f"line * {pitch} + (quotient(line, {WARP}) + lane) * {pack}"
+            self.line(
+                f"{load}({self.tile_name(k)}, {at}, {self.transposed_name(k)}, 0)"
+            )
         self.open(f"for slot in range({pack}):")
-        self.staged = {k: f"{self.turned_name(k)}[slot]" for k in turned}
+        self.staged = {k: f"{self.transposed_name(k)}[slot]" for k in transposed}
         self.staged |= {k: f"{self.tile_name(k)}[part * {pack} + slot]" for k in read}
         self.staged |= {k: f"{self.tile_name(k)}[slot]" for k in written}
         if self.moves_along(body, inner):
@@ -201,12 +199,12 @@ class TransposePrinter(CudaPrinter[Transpose]):
     def open_words(self, words: int, variables: dict[int, str], whole: bool) -> None:
         """Open the loop over the words along the last axis that a thread has."""
         across, warps = self.schedule.axis, self.schedule.threads // WARP
-        self.open(f"for part in {self.use_device('unrolled')}({words}):")
+        self.open(f"for part in unrolled({words}):")
         self.line(f"line = warp + part * {warps}")
         self.line(f"i{across} = tile{across} + line")
         if not whole:
             self.open(self.inside(variables))
 
-    def turned_name(self, operand: int) -> str:
+    def transposed_name(self, operand: int) -> str:
         """The registers for a word of an operand from its tile."""
         return self.tile_name(operand).removesuffix("_tile") + "_turned"

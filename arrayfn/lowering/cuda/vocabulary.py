@@ -107,9 +107,10 @@ kernel is launched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, get_args
 
 from arrayfn.lowering.scalars.arithmetic import COMPLEXES, FLOATS, HALVES, INTEGERS
 
@@ -136,7 +137,7 @@ WORDS: Final = ("u32", "i64")
 ATOMIC: Final = ("i32", "u32", "i64", "u64", "f32", "f64")
 """The dtypes of atomic additions."""
 
-Kind = Literal[
+_Untyped = Literal[
     "block_index",
     "thread_index",
     "barrier",
@@ -144,54 +145,18 @@ Kind = Literal[
     "match_any_byte",
     "match_any_u32",
     "ballot",
-    "byte",
-    "atomic_add",
-    "quotient",
-    "remainder",
-    "shuffle_xor",
-    "shuffle_up",
-    "shuffle_from",
-    "inverse",
-    "divide",
-    "divides",
-    "fma_rn",
-    "shared",
-    "registers",
-    "load",
-    "store",
-    "widen",
-    "transpose",
-    "opaque",
-    "max",
-    "min",
-    "dsmem_store",
     "cluster_arrive",
     "cluster_wait",
-    "dynamic_shared",
-    "bulk_copy",
-    "mbarriers",
+    "quotient",
+    "remainder",
     "mbarrier_init",
     "fence_mbarrier_init",
     "mbarrier_expect_tx",
     "mbarrier_wait",
-    "cp_async",
     "cp_async_commit",
     "cp_async_wait",
-    "ldmatrix",
-    "ldmatrix_trans",
-    "mma",
-    "pack",
-    "approximate_exp2",
-    "approximate_exp",
-    "approximate_rsqrt",
-    "approximate_sqrt",
-    "approximate_divide",
     "grid_barrier",
-    "subarray",
     "dynamic_block_id",
-    "publish",
-    "wait_for",
-    "wait_for_many",
     "fence",
     "begin_work_queue",
     "next_work_item",
@@ -200,48 +165,45 @@ Kind = Literal[
     "griddepcontrol_launch_dependents",
     "unrolled",
 ]
-
-
-_UNTYPED: Final[tuple[Kind, ...]] = (
-    "block_index",
-    "thread_index",
-    "barrier",
-    "warp_barrier",
-    "match_any_byte",
-    "match_any_u32",
-    "ballot",
-    "cluster_arrive",
-    "cluster_wait",
-    "quotient",
-    "remainder",
-    "mbarrier_init",
-    "fence_mbarrier_init",
-    "mbarrier_expect_tx",
-    "mbarrier_wait",
-    "cp_async_commit",
-    "cp_async_wait",
-    "grid_barrier",
-    "dynamic_block_id",
-    "fence",
-    "begin_work_queue",
-    "next_work_item",
-    "end_work_queue",
-    "griddepcontrol_wait",
-    "griddepcontrol_launch_dependents",
-    "unrolled",
-)
-
-
-EXTREMES: Final[tuple[Kind, ...]] = ("max", "min")
-APPROXIMATE: Final[tuple[Kind, ...]] = (
+_Extreme = Literal["max", "min"]
+_Approximate = Literal[
     "approximate_exp2",
     "approximate_exp",
     "approximate_rsqrt",
     "approximate_sqrt",
     "approximate_divide",
-)
-PRODUCTS: Final[tuple[Kind, ...]] = ("inverse", "divide", "divides", "fma_rn")
-SHUFFLES: Final[tuple[Kind, ...]] = ("shuffle_xor", "shuffle_up", "shuffle_from")
+]
+_Product = Literal["inverse", "divide", "divides", "fma_rn"]
+_Shuffle = Literal["shuffle_xor", "shuffle_up", "shuffle_from"]
+_Typed = Literal[
+    "byte",
+    "atomic_add",
+    "shared",
+    "registers",
+    "load",
+    "store",
+    "widen",
+    "transpose",
+    "opaque",
+    "dsmem_store",
+    "dynamic_shared",
+    "bulk_copy",
+    "mbarriers",
+    "cp_async",
+    "ldmatrix",
+    "ldmatrix_trans",
+    "mma",
+    "pack",
+    "subarray",
+    "publish",
+    "wait_for",
+    "wait_for_many",
+]
+Kind = _Untyped | _Extreme | _Approximate | _Product | _Shuffle | _Typed
+EXTREMES: Final[tuple[Kind, ...]] = get_args(_Extreme)
+APPROXIMATE: Final[tuple[Kind, ...]] = get_args(_Approximate)
+PRODUCTS: Final[tuple[Kind, ...]] = get_args(_Product)
+SHUFFLES: Final[tuple[Kind, ...]] = get_args(_Shuffle)
 
 
 class Thread(Protocol):
@@ -293,52 +255,36 @@ _TRANSPOSED: Final = {"i8": 4, "u8": 4, "i16": 2, "u16": 2}
 """How many elements of a dtype fill 32 bits."""
 
 
+def _typed(
+    kinds: Iterable[Kind], dtypes: Iterable[str], lanes: Iterable[int] = ()
+) -> Iterator[DeviceFunction]:
+    """The functions ``kind_T`` of these dtypes, or ``kind_TxN`` of so many lanes."""
+    counts = [(f"x{n}", n) for n in lanes] or [("", 1)]
+    for kind, t, (suffix, n) in itertools.product(kinds, dtypes, counts):
+        stem = "wait_for" if kind == "wait_for_many" else kind
+        yield DeviceFunction(f"{stem}_{t}{suffix}", kind, t, n)
+
+
 def _functions() -> Iterator[DeviceFunction]:
-    for kind in _UNTYPED:
+    untyped: tuple[Kind, ...] = get_args(_Untyped)
+    for kind in untyped:
         yield DeviceFunction(kind, kind)
-    for t in VALUES:
-        yield DeviceFunction(f"shuffle_xor_{t}", "shuffle_xor", t)
-        yield DeviceFunction(f"shuffle_up_{t}", "shuffle_up", t)
-        yield DeviceFunction(f"shuffle_from_{t}", "shuffle_from", t)
-        yield DeviceFunction(f"shared_{t}", "shared", t)
-        yield DeviceFunction(f"registers_{t}", "registers", t)
-    for t in SENT:
-        yield DeviceFunction(f"dsmem_store_{t}", "dsmem_store", t)
-    for kind in PRODUCTS:
-        yield DeviceFunction(f"{kind}_f32", kind, "f32")
-    yield DeviceFunction("mbarriers_i64", "mbarriers", "i64")
-    yield DeviceFunction("opaque_i64", "opaque", "i64")
-    for t in WORDS:
-        yield DeviceFunction(f"byte_{t}", "byte", t)
-    for t in ATOMIC:
-        yield DeviceFunction(f"atomic_add_{t}", "atomic_add", t)
-    for t in STORED:
-        yield DeviceFunction(f"dynamic_shared_{t}", "dynamic_shared", t)
-        yield DeviceFunction(f"bulk_copy_{t}", "bulk_copy", t)
-        yield DeviceFunction(f"subarray_{t}", "subarray", t)
-        yield DeviceFunction(f"publish_{t}", "publish", t)
-        yield DeviceFunction(f"wait_for_{t}", "wait_for", t)
-        for n in LANES:
-            yield DeviceFunction(f"wait_for_{t}x{n}", "wait_for_many", t, n)
-            yield DeviceFunction(f"load_{t}x{n}", "load", t, n)
-            yield DeviceFunction(f"store_{t}x{n}", "store", t, n)
+    yield from _typed((*SHUFFLES, "shared", "registers"), VALUES)
+    yield from _typed(("dsmem_store",), SENT)
+    yield from _typed((*PRODUCTS, *APPROXIMATE), ("f32",))
+    yield from _typed(("mbarriers", "opaque"), ("i64",))
+    yield from _typed(("byte",), WORDS)
+    yield from _typed(("atomic_add",), ATOMIC)
+    in_memory: tuple[Kind, ...] = ("dynamic_shared", "bulk_copy", "subarray")
+    yield from _typed((*in_memory, "publish", "wait_for"), STORED)
+    yield from _typed(("wait_for_many", "load", "store"), STORED, LANES)
     for t, n in _TRANSPOSED.items():
-        yield DeviceFunction(f"transpose_{t}x{n}", "transpose", t, n)
+        yield from _typed(("transpose",), (t,), (n,))
     for t, counts in _COPIED.items():
-        for n in counts:
-            yield DeviceFunction(f"cp_async_{t}x{n}", "cp_async", t, n)
-    yield DeviceFunction("ldmatrix_u16", "ldmatrix", "u16")
-    yield DeviceFunction("ldmatrix_trans_u16", "ldmatrix_trans", "u16")
-    for t in HALVES:
-        yield DeviceFunction(f"mma_{t}", "mma", t)
-        yield DeviceFunction(f"pack_{t}", "pack", t)
-        for n in LANES:
-            yield DeviceFunction(f"store_{t}x{n}", "store", t, n)
-            yield DeviceFunction(f"widen_{t}x{n}", "widen", t, n)
-            for kind in EXTREMES:
-                yield DeviceFunction(f"{kind}_{t}x{n}", kind, t, n)
-    for kind in APPROXIMATE:
-        yield DeviceFunction(f"{kind}_f32", kind, "f32")
+        yield from _typed(("cp_async",), (t,), counts)
+    yield from _typed(("ldmatrix", "ldmatrix_trans"), ("u16",))
+    yield from _typed(("mma", "pack"), HALVES)
+    yield from _typed(("store", "widen", *EXTREMES), HALVES, LANES)
 
 
 FUNCTIONS: Final[dict[str, DeviceFunction]] = {f.name: f for f in _functions()}

@@ -117,7 +117,7 @@ def _scattered(
     else:
         inside = geometry.inside(b, begins)
     if among is not None:
-        bounds = Argument("lowest", among[0]), Argument("highest", among[1])
+        bounds = Argument("first", among[0]), Argument("last", among[1])
         inside = _within(b, begins[0], bounds, inside)
     if inside is not None and function:
         begins = _or_zero(b, begins, inside)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from arrayfn.lowering.cuda.attention.gradient import of_rows
-from arrayfn.lowering.cuda.attention.text import COLUMN, Text, indented
+from arrayfn.lowering.cuda.attention.text import COLUMN, Text
 from arrayfn.lowering.cuda.attention.tiles import Form, Tiles
+from arrayfn.lowering.cuda.handwritten import filled
 
 
 def bias_tiles(form: Form, queries: int, keys: int) -> Tiles:
@@ -26,73 +27,73 @@ def shared_bytes(form: Form, tiles: Tiles) -> int:
 
 
 _TEXT: Final = """
-    thread = thread_index()
-    lane = remainder(thread, 32)
-    warp = quotient(thread, 32)
-    # The tile, and the first of the heads and batches that share it.
-    tile = block_index()
-    across = quotient(keys + {last_column}, {columns})
-    start = remainder(tile, across) * {columns}
-    tile = quotient(tile, across)
-    down = quotient(bias_rows + {last_row}, {rows})
-    tile_row = remainder(tile, down) * {rows}
-    tile = quotient(tile, down)
-    tile_head = remainder(tile, bias_heads)
-    tile_batch = quotient(tile, bias_heads)
-    q_tile = dynamic_shared_u16(0, {row_size})
-    cotangent_tile = dynamic_shared_u16({cotangent_offset}, {row_size})
-    k_tile = dynamic_shared_u16({k_offset}, {column_size})
-    v_tile = dynamic_shared_u16({v_offset}, {column_size})
+thread = thread_index()
+lane = remainder(thread, 32)
+warp = quotient(thread, 32)
+# The tile, and the first of the heads and batches that share it.
+tile = block_index()
+across = quotient(keys + {last_column}, {columns})
+start = remainder(tile, across) * {columns}
+tile = quotient(tile, across)
+down = quotient(bias_rows + {last_row}, {rows})
+tile_row = remainder(tile, down) * {rows}
+tile = quotient(tile, down)
+tile_head = remainder(tile, bias_heads)
+tile_batch = quotient(tile, bias_heads)
+q_tile = dynamic_shared_u16(0, {row_size})
+cotangent_tile = dynamic_shared_u16({cotangent_offset}, {row_size})
+k_tile = dynamic_shared_u16({k_offset}, {column_size})
+v_tile = dynamic_shared_u16({v_offset}, {column_size})
 {clear}
 {places}
-    factor = {factor}
-    sums = registers_f32({logits_size})
-    logits = registers_f32({logits_size})
-    slopes = registers_f32({logits_size})
-    left_part = registers_u16({left_size})
-    right_part = registers_u16(8)
+factor = {factor}
+sums = registers_f32({logits_size})
+logits = registers_f32({logits_size})
+slopes = registers_f32({logits_size})
+left_part = registers_u16({left_size})
+right_part = registers_u16(8)
 {zero_sums}
-    for iteration in range(batches_each * heads_each * rows_each):
-        first_row = tile_row + remainder(iteration, rows_each) * {rows}
-        row_head = tile_head + remainder(quotient(iteration, rows_each), heads_each)
-        batch = tile_batch + quotient(iteration, rows_each * heads_each)
-        member = row_head
-{ends}
-        meets = (first_row < query_end) & (start < key_end)
-        meets = meets & (start < first_row + {rows} + right)
-        meets = meets & (start + {columns} > first_row - left)
-        if meets:
-            q_base = batch * q_batch + member * q_head
-            cotangent_base = batch * cotangent_batch + member * cotangent_head
-            k_base = batch * k_batch + quotient(member, group) * k_head
-            v_base = batch * v_batch + quotient(member, group) * v_head
-{terms_of_head}
-            # All are done with the tiles of the iteration before.
-            barrier()
-{copies}
-            cp_async_commit()
-{row_terms}
-            cp_async_wait(0)
-            barrier()
-            # Logits, and slopes: products of cotangents and values.
-{zero_logits}
-{logits}
-{slopes}
-{terms}
-{limits}
-            for half in range({halves}):
-                for i in range({row_logits}):
-                    at = {logit_at}
-                    weight = approximate_exp2_f32(logits[at] - bounds_of[half])
-                    slope = weight * (slopes[at] - means_of[half])
-                    sums[at] = sums[at] + slope
+for iteration in range(batches_each * heads_each * rows_each):
+    first_row = tile_row + remainder(iteration, rows_each) * {rows}
+    row_head = tile_head + remainder(quotient(iteration, rows_each), heads_each)
+    batch = tile_batch + quotient(iteration, rows_each * heads_each)
+    member = row_head
+    {ends}
+    meets = (first_row < query_end) & (start < key_end)
+    meets = meets & (start < first_row + {rows} + right)
+    meets = meets & (start + {columns} > first_row - left)
+    if meets:
+        q_base = batch * q_batch + member * q_head
+        cotangent_base = batch * cotangent_batch + member * cotangent_head
+        k_base = batch * k_batch + quotient(member, group) * k_head
+        v_base = batch * v_batch + quotient(member, group) * v_head
+        {terms_of_head}
+        # All are done with the tiles of the iteration before.
+        barrier()
+        {copies}
+        cp_async_commit()
+        {row_terms}
+        cp_async_wait(0)
+        barrier()
+        # Logits, and slopes: products of cotangents and values.
+        {zero_logits}
+        {logits}
+        {slopes}
+        {terms}
+        {limits}
+        for lane_row in range({lane_rows}):
+            for i in range({row_logits}):
+                at = {logit_at}
+                weight = approximate_exp2_f32(logits[at] - bounds_of[lane_row])
+                slope = weight * (slopes[at] - means_of[lane_row])
+                sums[at] = sums[at] + slope
 {give}
 """
 
 _GIVE: Final = """
 out_base = (tile_batch * bias_heads + tile_head) * bias_rows
-for half in range({halves}):
-    row = tile_row + warp * {warp_rows} + half * 8 + quotient(lane, 4)
+for lane_row in range({lane_rows}):
+    row = tile_row + warp * {warp_rows} + lane_row * 8 + quotient(lane, 4)
     for i in range({row_logits}):
         at = {logit_at}
         column = start + {COLUMN}
@@ -106,7 +107,7 @@ rows_tile = dynamic_shared_f32(0, {all_columns})
 barrier()
 for i in range({row_logits}):
     part = f32(0)
-    for half in range({halves}):
+    for lane_row in range({lane_rows}):
         at = {logit_at}
         part = part + sums[at]
     for step in range(3):
@@ -139,7 +140,7 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
         (f"{x}_tile", tiles.rows if of == "queries" else columns) for x, of in arrays
     ]
     names = {
-        "halves": text.halves,
+        "lane_rows": text.lane_rows,
         "warp_rows": 16 * tiles.strips,
         "row_logits": columns // 4,
         "logit_at": text.place(columns),
@@ -154,7 +155,8 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
         rounded=value if form.bias == "f32" else f"convert_f32_{form.bias}({value})",
         **names,
     )
-    return _TEXT.format(
+    return filled(
+        _TEXT,
         rows=tiles.rows,
         last_row=tiles.rows - 1,
         last_column=columns - 1,
@@ -163,21 +165,21 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
         cotangent_offset=2 * tiles.rows * line,
         k_offset=4 * tiles.rows * line,
         v_offset=2 * (2 * tiles.rows + columns) * line,
-        clear=indented(text.cleared(sizes), 1),
-        places=indented(text.places(), 1),
+        clear=text.cleared(sizes),
+        places=text.places(),
         factor=form.factor,
         logits_size=tiles.strips * columns // 2,
         left_size=8 * tiles.strips,
-        zero_sums=indented(text.zeros("sums", width=columns), 1),
-        ends=indented(text.ends(), 2),
-        terms_of_head=indented(text.terms_of_head(), 3),
-        copies=indented(copies, 3),
-        row_terms=indented(of_rows(text), 3),
-        zero_logits=indented(text.zeros("logits", "slopes", width=columns), 3),
-        logits=indented(text.by_columns("logits", "q_tile", "k_tile"), 3),
-        slopes=indented(text.by_columns("slopes", "cotangent_tile", "v_tile"), 3),
-        terms=indented(text.terms(), 3),
-        limits=indented(text.limits("left", "right", "query_end", "key_end"), 3),
-        give=indented(give, 1),
+        zero_sums=text.zeros("sums", width=columns),
+        ends=text.ends(),
+        terms_of_head=text.terms_of_head(),
+        copies=copies,
+        row_terms=of_rows(text),
+        zero_logits=text.zeros("logits", "slopes", width=columns),
+        logits=text.by_columns("logits", "q_tile", "k_tile"),
+        slopes=text.by_columns("slopes", "cotangent_tile", "v_tile"),
+        terms=text.terms(),
+        limits=text.limits("left", "right", "query_end", "key_end"),
+        give=give,
         **names,
     )

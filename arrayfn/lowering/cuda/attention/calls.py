@@ -7,26 +7,23 @@ result, its logarithms and its cotangent; see ``arrayfn.nn.fused_attention``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
-from arrayfn.ir import ArrayType, Atom, Equation, Var
+from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.lowering.cuda.attention import bias as biases
 from arrayfn.lowering.cuda.attention import gradient as gradients
 from arrayfn.lowering.cuda.attention.forward import forward, shared_bytes, tiles_of
-from arrayfn.lowering.cuda.attention.text import kernel_text, signature
 from arrayfn.lowering.cuda.attention.tiles import LONGEST_HEAD, UNLIMITED, Form
-from arrayfn.lowering.libraries.calls import place_of
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
+from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import place_of as pointer_of
 from arrayfn.lowering.operator_kernels import static_of
-from arrayfn.lowering.plan import Kernel, Parameter
-from arrayfn.lowering.steps import CallStep
+from arrayfn.lowering.templates.nest_builder import place_of
 from arrayfn.passes.reads import Reads
 
-Fresh = Callable[[str], str]
-Made = tuple[Kernel, CallStep]
-Place = tuple[Var, int]  # an array, and how many bytes into it
 _AXES = ("batch", "head", "row", "column")
 
 
@@ -38,7 +35,7 @@ def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
 
 
 def lies_in_pieces(type: ArrayType, offset: int) -> bool:
-    """Whether the kernels read an array of four axes as it lies."""
+    """Whether the kernels read an array of four axes in its own layout."""
     if type.ndim != 4:
         return False
     *strides, last = type.layout.strides(type.shape)
@@ -47,41 +44,41 @@ def lies_in_pieces(type: ArrayType, offset: int) -> bool:
     return last == 1 and all(step >= 0 and step % piece == 0 for step in places)
 
 
-def attention(equation: Equation, reads: Reads, fresh: Fresh) -> Iterator[Made]:
+def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
     """The kernel of an ``attention``."""
     call = _Call.of(equation, reads)
     form = call.form
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
     tiles = tiles_of(form, T, S)
     out, logarithms = equation.outputs
-    yield call.made(
-        fresh("attention"),
-        "attention by tiles of queries",
-        forward(form, tiles),
-        call.arrays(),
-        {"out": (out, 0), "logarithms_out": (logarithms, 0)},
-        {**call.integers(), **call.steps("q", "k", "v")},
-        Launch(
-            B * N * -(-T // tiles.rows),
+    yield HandwrittenCall(
+        Handwritten(
+            "attention",
+            forward(form, tiles),
             tiles.threads,
-            shared_bytes(form, tiles),
-            tiles.together,
+            "Attention: a tile of queries a block.",
+            "attention by tiles of queries",
+            shared=shared_bytes(form, tiles),
+            together=tiles.together,
         ),
+        call.arrays(),
+        {"out": Place(out), "logarithms_out": Place(logarithms)},
+        {**call.integers(), **call.steps("q", "k", "v")},
+        B * N * -(-T // tiles.rows),
     )
 
 
-def attention_gradient(
-    equation: Equation, reads: Reads, fresh: Fresh
-) -> Iterator[Made]:
+def attention_gradient(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
     """The kernels of an ``attention_gradient``.
 
-    With the sums of a head of more than 128 elements, keys and values take turns.
+    Of heads of more than 128 elements, keys and values have a kernel each: the
+    accumulators of both would not fit into registers.
     """
     call = _Call.of(equation, reads)
     form = call.form
     (B, T, N, _), (_, S, K, _) = (x.type.shape for x in equation.inputs[:2])
     of_queries = call.of_queries()
-    yield call.means(fresh, of_queries)
+    yield call.means(of_queries)
     dq, dk, dv = equation.outputs
     parts = [{"dk": dk, "dv": dv}]
     if form.padded > 128:
@@ -99,25 +96,27 @@ def attention_gradient(
         read = {**call.arrays(), "cotangent": call.cotangent, **of_queries}
         if not slopes:
             del read["v"], read["means"]
-        yield call.made(
-            fresh("attention_gradient"),
-            f"{' and '.join(wanted)} of attention by tiles",
-            gradients.gradient(form, tiles, tuple(wanted)),
-            read,
-            {f"{name}_out": (array, 0) for name, array in wanted.items()},
-            {**call.integers(), **call.steps(*arrays)},
-            Launch(
-                blocks,
+        names = " and ".join(wanted)
+        yield HandwrittenCall(
+            Handwritten(
+                "attention_gradient",
+                gradients.gradient(form, tiles, tuple(wanted)),
                 tiles.threads,
-                gradients.shared_bytes(form, tiles, slopes),
-                tiles.together,
+                f"Cotangents {names} of attention: a tile of rows a block.",
+                f"{names} of attention by tiles",
+                shared=gradients.shared_bytes(form, tiles, slopes),
+                together=tiles.together,
             ),
+            read,
+            {f"{name}_out": Place(array) for name, array in wanted.items()},
+            {**call.integers(), **call.steps(*arrays)},
+            blocks,
         )
 
 
 def attention_bias_gradient(
-    equation: Equation, reads: Reads, fresh: Fresh
-) -> Iterator[Made]:
+    equation: Equation, reads: Reads
+) -> Iterator[HandwrittenCall]:
     """The kernels of an ``attention_bias_gradient``."""
     call = _Call.of(equation, reads)
     form = call.form
@@ -125,7 +124,7 @@ def attention_bias_gradient(
     (by_bias,) = equation.outputs
     batches, heads, rows, _ = by_bias.type.shape
     of_queries = call.of_queries()
-    yield call.means(fresh, of_queries)
+    yield call.means(of_queries)
     tiles = biases.bias_tiles(form, T, S)
     one_row = rows < T
     shared = {
@@ -135,38 +134,21 @@ def attention_bias_gradient(
         "heads_each": N // heads,
         "rows_each": -(-T // tiles.rows) if one_row else 1,
     }
-    yield call.made(
-        fresh("attention_gradient"),
-        "the bias's cotangent of attention by tiles",
-        biases.bias_gradient(form, tiles, one_row=one_row),
-        {**call.arrays(), "cotangent": call.cotangent, **of_queries},
-        {"bias_out": (by_bias, 0)},
-        {**call.integers(), **shared, **call.steps("q", "k", "v", "cotangent")},
-        Launch(
-            batches * heads * -(-rows // tiles.rows) * -(-S // tiles.columns),
+    yield HandwrittenCall(
+        Handwritten(
+            "attention_gradient",
+            biases.bias_gradient(form, tiles, one_row=one_row),
             tiles.threads,
-            biases.shared_bytes(form, tiles),
-            tiles.together,
+            "The cotangent of attention's bias: a tile of it a block.",
+            "the bias's cotangent of attention by tiles",
+            shared=biases.shared_bytes(form, tiles),
+            together=tiles.together,
         ),
+        {**call.arrays(), "cotangent": call.cotangent, **of_queries},
+        {"bias_out": Place(by_bias)},
+        {**call.integers(), **shared, **call.steps("q", "k", "v", "cotangent")},
+        batches * heads * -(-rows // tiles.rows) * -(-S // tiles.columns),
     )
-
-
-def _strides(atom: Atom, reads: Reads) -> tuple[int, ...]:
-    """The strides of an operand, as it lies."""
-    assert isinstance(atom, Var)
-    read = reads[atom]
-    base = read.base.type
-    return tuple(read.strides(base.layout.strides(base.shape), atom.type.ndim))
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What a kernel's launches are like."""
-
-    blocks: int
-    threads: int
-    shared: int = 0
-    together: int = 0
 
 
 @dataclass(frozen=True)
@@ -175,7 +157,7 @@ class _Call:
 
     equation: Equation
     places: tuple[Place, ...]
-    strides: tuple[tuple[int, ...], ...]  # of the operands, as they lie
+    strides: tuple[tuple[int, ...], ...]  # of the operands, in their own layouts
     form: Form
     window: tuple[int, int]
 
@@ -185,7 +167,7 @@ class _Call:
         q, k, *_ = equation.inputs
         given: tuple[str, ...] = static["given"]
         kinds = dict(zip(given, equation.inputs[3:], strict=False))
-        strides = tuple(_strides(atom, reads) for atom in equation.inputs)
+        strides = tuple(place_of(atom, reads).strides for atom in equation.inputs)
         steps = dict(zip(given, strides[3:], strict=False))
         pairs = {
             name
@@ -211,8 +193,7 @@ class _Call:
             UNLIMITED if reach is None else max(-UNLIMITED, min(reach, UNLIMITED))
             for reach in static["window"]
         )
-        found = (place_of(atom, reads) for atom in equation.inputs)
-        places = tuple((p.array, p.offset * p.array.type.dtype.itemsize) for p in found)
+        places = tuple(pointer_of(atom, reads) for atom in equation.inputs)
         return cls(equation, places, strides, form, (left, right))
 
     @property
@@ -224,26 +205,26 @@ class _Call:
         """Arrays for what ``means`` computes."""
         B, T, N, _ = self.equation.inputs[0].type.shape
         type = ArrayType((B, N, T), dtypes.float32)
-        return {"bounds": (Var(type), 0), "means": (Var(type), 0)}
+        return {"bounds": Place(Var(type)), "means": Place(Var(type))}
 
-    def means(self, fresh: Fresh, made: Mapping[str, Place]) -> Made:
-        """The kernel of bounds and means of queries, and its call."""
+    def means(self, made: Mapping[str, Place]) -> HandwrittenCall:
+        """The call of the kernel of bounds and means of queries."""
         B, T, N, _ = self.equation.inputs[0].type.shape
         read = ("result", "logarithms", "cotangent")
         rows, warps = B * T * N, gradients.MEANS_WARPS
-        return self.made(
-            fresh("attention_means"),
-            "means of the cotangents of attention",
-            gradients.means(self.form),
+        sizes = {"queries": T, "heads": N, "rows": rows}
+        return HandwrittenCall(
+            Handwritten(
+                "attention_means",
+                gradients.means(self.form),
+                32 * warps,
+                "Bounds of the weights, and means of the cotangents of attention.",
+                "means of the cotangents of attention",
+            ),
             {name: self.places[self.names.index(name)] for name in read},
             {f"{name}_out": place for name, place in made.items()},
-            {
-                "queries": T,
-                "heads": N,
-                "rows": rows,
-                **self.steps("result", "cotangent"),
-            },
-            Launch(-(-rows // warps), 32 * warps),
+            {**sizes, **self.steps("result", "cotangent")},
+            -(-rows // warps),
         )
 
     @property
@@ -290,47 +271,3 @@ class _Call:
                 ):
                     found[f"{name}_{axis}"] = 0 if n == 1 else step
         return found
-
-    def made(
-        self,
-        name: str,
-        reason: str,
-        body: str,
-        read: Mapping[str, Place],
-        written: Mapping[str, Place],
-        integers: Mapping[str, int],
-        launch: Launch,
-    ) -> Made:
-        """The kernel with the text ``body``, and its call."""
-        arrays = {**read, **written}
-        parameters = [
-            Parameter(n, short_name(array.type.dtype) + "*")
-            for n, (array, _) in arrays.items()
-        ]
-        parameters += [Parameter(n, "i64") for n in integers]
-        place = self.equation.source
-        title = f"# {name}: {reason}" + (f"        at {place}" if place else "")
-        doc = f"{signature(parameters)} {launch.threads} threads a block."
-        kinds = ", ".join(p.kind for p in parameters)
-        kernel = Kernel(
-            name=name,
-            source=f"{title}\n{kernel_text(name, parameters, body, doc)}",
-            key=f"{kernel_text('kernel', parameters, body)}# {kinds}\n",
-            parameters=tuple(parameters),
-            reason=reason,
-            threads=launch.threads,
-            shared=launch.shared,
-            together=launch.together,
-        )
-        call = CallStep(
-            kernel=name,
-            pointers=[*arrays.values()],
-            scratch=[],
-            integers=[*integers.values()],
-            items=launch.blocks,
-            grain=1,
-            scratch_bytes=0,
-            reads=[array for array, _ in read.values()],
-            writes=[array for array, _ in written.values()],
-        )
-        return kernel, call

@@ -1,7 +1,7 @@
 """Attention as one kernel: a block has a tile of queries, and goes along the keys.
 
 The softmax is taken online (Milakov and Gimelshein, Online normalizer calculation for
-softmax, 2018), with the results of earlier keys scaled as a greater logit is met, and
+softmax, 2018), with the results of earlier keys rescaled as a larger logit is met, and
 the products are of fragments (Dao, FlashAttention-2, 2023). While a block multiplies by
 keys, their values are copied; while by these, the next keys.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.lowering.cuda.attention.text import Text, indented
+from arrayfn.lowering.cuda.attention.text import Text
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
+from arrayfn.lowering.cuda.handwritten import filled
 
 _FEW_QUERIES: Final = 1024
 
@@ -35,100 +36,100 @@ def shared_bytes(form: Form, tiles: Tiles) -> int:
 
 
 _TEXT: Final = """
-    thread = thread_index()
-    lane = remainder(thread, 32)
-    warp = quotient(thread, 32)
-    blocks = quotient(queries + {last_row}, {rows})
-    head = quotient(block_index(), blocks)
-    first_row = (blocks - 1 - remainder(block_index(), blocks)) * {rows}
-    batch = quotient(head, heads)
-    member = remainder(head, heads)
-    q_base = batch * q_batch + member * q_head
-    k_base = batch * k_batch + quotient(member, group) * k_head
-    v_base = batch * v_batch + quotient(member, group) * v_head
+thread = thread_index()
+lane = remainder(thread, 32)
+warp = quotient(thread, 32)
+blocks = quotient(queries + {last_row}, {rows})
+head = quotient(block_index(), blocks)
+first_row = (blocks - 1 - remainder(block_index(), blocks)) * {rows}
+batch = quotient(head, heads)
+member = remainder(head, heads)
+q_base = batch * q_batch + member * q_head
+k_base = batch * k_batch + quotient(member, group) * k_head
+v_base = batch * v_batch + quotient(member, group) * v_head
 {ends}
 {terms_of_head}
-    # The keys that some query of the tile may attend to.
-    start = quotient(max_i64(first_row - left, 0), 16) * 16
-    end = min_i64(first_row + {rows} + right, key_end)
-    if first_row >= query_end:
-        end = start
-    q_tile = dynamic_shared_u16(0, {q_size})
-    k_tile = dynamic_shared_u16({k_offset}, {k_size})
-    v_tile = dynamic_shared_u16({v_offset}, {k_size})
+# The keys that some query of the tile may attend to.
+start = quotient(max_i64(first_row - left, 0), 16) * 16
+end = min_i64(first_row + {rows} + right, key_end)
+if first_row >= query_end:
+    end = start
+q_tile = dynamic_shared_u16(0, {q_size})
+k_tile = dynamic_shared_u16({k_offset}, {k_size})
+v_tile = dynamic_shared_u16({v_offset}, {k_size})
 {clear}
 {copy_q}
-    if start < end:
-{copy_k_first}
-    cp_async_commit()
-    # Of each of a lane's rows: the greatest logit, and the sum of the weights, so far.
-    peak = registers_f32({halves})
-    total = registers_f32({halves})
-    for half in range({halves}):
-        peak[half] = F32_NEG_INF
-        total[half] = f32(0)
-    mixed = registers_f32({mixed_size})
+if start < end:
+    {copy_k_first}
+cp_async_commit()
+# Of each of a lane's rows: the largest logit, and the sum of the weights, so far.
+peak = registers_f32({lane_rows})
+total = registers_f32({lane_rows})
+for lane_row in range({lane_rows}):
+    peak[lane_row] = F32_NEG_INF
+    total[lane_row] = f32(0)
+mixed = registers_f32({mixed_size})
 {zero_mixed}
 {places}
-    factor = {factor}
-    logits = registers_f32({logits_size})
-    left_part = registers_u16({left_size})
-    right_part = registers_u16(8)
-    while start < end:
-        # The keys are there. Their values are copied while they are multiplied by.
-        cp_async_wait(0)
-        barrier()
-{copy_v}
-        cp_async_commit()
-{zero_logits}
-        # Logits: products of queries and keys.
-{by_keys}
-{terms}
-{limits}
-        # The values are there, and the next keys are copied meanwhile.
-        cp_async_wait(0)
-        barrier()
-        start = start + {columns}
-        if start < end:
-{copy_k}
-        cp_async_commit()
-        for half in range({halves}):
-            most = peak[half]
-            for i in range({row_logits}):
-                at = {logit_at}
-                most = accumulate_max_f32(most, logits[at])
-            most = accumulate_max_f32(most, shuffle_xor_f32(most, 1))
-            most = accumulate_max_f32(most, shuffle_xor_f32(most, 2))
-            base = select_f32(most != F32_NEG_INF, {base}, f32(0))
-            shrunk = approximate_exp2_f32({shrunk})
-            peak[half] = most
-            part = total[half] * shrunk
-            for i in range({row_logits}):
-                at = {logit_at}
-                logits[at] = approximate_exp2_f32({weight})
-                part = part + logits[at]
-            total[half] = part
-            for i in range({row_mixed}):
-                at = {mixed_at}
-                mixed[at] = mixed[at] * shrunk
-        # The values by their weights.
-{over_values}
+factor = {factor}
+logits = registers_f32({logits_size})
+left_part = registers_u16({left_size})
+right_part = registers_u16(8)
+while start < end:
+    # The keys are there. Their values are copied while they are multiplied by.
     cp_async_wait(0)
     barrier()
-    for half in range({halves}):
-        part = total[half]
-        part = part + shuffle_xor_f32(part, 1)
-        part = part + shuffle_xor_f32(part, 2)
-        total[half] = select_f32(part > f32(0), f32(1) / part, part)
-        row = first_row + warp * {warp_rows} + half * 8 + quotient(lane, 4)
-        if remainder(lane, 4) == 0 and row < queries:
-            most = select_f32(part != f32(0), peak[half], f32(0))
-            part = {in_logarithm} * most + log_f32(part)
-            logarithms_out[head * queries + row] = part
-{round_mixed}
+    {copy_v}
+    cp_async_commit()
+    {zero_logits}
+    # Logits: products of queries and keys.
+    {by_keys}
+    {terms}
+    {limits}
+    # The values are there, and the next keys are copied meanwhile.
+    cp_async_wait(0)
     barrier()
-    out_step = heads * {H}
-    out_base = batch * queries * out_step + member * {H}
+    start = start + {columns}
+    if start < end:
+        {copy_k}
+    cp_async_commit()
+    for lane_row in range({lane_rows}):
+        most = peak[lane_row]
+        for i in range({row_logits}):
+            at = {logit_at}
+            most = accumulate_max_f32(most, logits[at])
+        most = accumulate_max_f32(most, shuffle_xor_f32(most, 1))
+        most = accumulate_max_f32(most, shuffle_xor_f32(most, 2))
+        base = select_f32(most != F32_NEG_INF, {base}, f32(0))
+        shrunk = approximate_exp2_f32({shrunk})
+        peak[lane_row] = most
+        part = total[lane_row] * shrunk
+        for i in range({row_logits}):
+            at = {logit_at}
+            logits[at] = approximate_exp2_f32({weight})
+            part = part + logits[at]
+        total[lane_row] = part
+        for i in range({row_mixed}):
+            at = {mixed_at}
+            mixed[at] = mixed[at] * shrunk
+    # The values by their weights.
+    {over_values}
+cp_async_wait(0)
+barrier()
+for lane_row in range({lane_rows}):
+    part = total[lane_row]
+    part = part + shuffle_xor_f32(part, 1)
+    part = part + shuffle_xor_f32(part, 2)
+    total[lane_row] = select_f32(part > f32(0), f32(1) / part, part)
+    row = first_row + warp * {warp_rows} + lane_row * 8 + quotient(lane, 4)
+    if remainder(lane, 4) == 0 and row < queries:
+        most = select_f32(part != f32(0), peak[lane_row], f32(0))
+        part = {in_logarithm} * most + log_f32(part)
+        logarithms_out[head * queries + row] = part
+{round_mixed}
+barrier()
+out_step = heads * {H}
+out_base = batch * queries * out_step + member * {H}
 {give}
 """
 
@@ -142,41 +143,42 @@ def forward(form: Form, tiles: Tiles) -> str:
     copies = {x: text.copied(x, f"{x}_base", "end", columns) for x in ("k", "v")}
     copy_q = text.copied("q", "q_base", "queries", tiles.rows, "first_row")
     if form.ready:
-        base, shrunk, weight = "most", "peak[half] - base", "logits[at] - base"
+        base, shrunk, weight = "most", "peak[lane_row] - base", "logits[at] - base"
         in_logarithm = 1 / LOG2_E
     else:
         base = "most * factor"
-        shrunk = "fma_f32(peak[half], factor, -base)"
+        shrunk = "fma_f32(peak[lane_row], factor, -base)"
         weight = "fma_f32(logits[at], factor, -base)"
         in_logarithm = form.scale
     cleared = (("q_tile", tiles.rows), ("k_tile", columns), ("v_tile", columns))
-    return _TEXT.format(
+    return filled(
+        _TEXT,
         H=form.head,
         rows=tiles.rows,
         last_row=tiles.rows - 1,
         warp_rows=16 * strips,
         columns=columns,
-        halves=text.halves,
-        ends=indented(text.ends(), 1),
-        terms_of_head=indented(text.terms_of_head(), 1),
+        lane_rows=text.lane_rows,
+        ends=text.ends(),
+        terms_of_head=text.terms_of_head(),
         q_size=tiles.rows * line,
         k_size=columns * line,
         k_offset=2 * tiles.rows * line,
         v_offset=2 * (tiles.rows + columns) * line,
-        clear=indented(text.cleared(cleared), 1),
-        copy_q=indented(copy_q, 1),
-        copy_k_first=indented(copies["k"], 2),
-        copy_k=indented(copies["k"], 3),
-        copy_v=indented(copies["v"], 2),
+        clear=text.cleared(cleared),
+        copy_q=copy_q,
+        copy_k_first=copies["k"],
+        copy_k=copies["k"],
+        copy_v=copies["v"],
         mixed_size=strips * form.padded // 2,
         logits_size=strips * columns // 2,
         left_size=8 * strips,
-        zero_mixed=indented(text.zeros("mixed", width=form.padded), 1),
-        zero_logits=indented(text.zeros("logits", width=columns), 2),
-        places=indented(text.places(), 1),
-        by_keys=indented(text.by_columns("logits", "q_tile", "k_tile"), 2),
-        terms=indented(text.terms(), 2),
-        limits=indented(text.limits(*reach), 2),
+        zero_mixed=text.zeros("mixed", width=form.padded),
+        zero_logits=text.zeros("logits", width=columns),
+        places=text.places(),
+        by_keys=text.by_columns("logits", "q_tile", "k_tile"),
+        terms=text.terms(),
+        limits=text.limits(*reach),
         row_logits=columns // 4,
         row_mixed=form.padded // 4,
         logit_at=at,
@@ -184,9 +186,9 @@ def forward(form: Form, tiles: Tiles) -> str:
         base=base,
         shrunk=shrunk,
         weight=weight,
-        over_values=indented(text.over_columns("mixed", "logits", "v_tile"), 2),
+        over_values=text.over_columns("mixed", "logits", "v_tile"),
         factor=form.factor,
         in_logarithm=f"f32({in_logarithm!r})",
-        round_mixed=indented(text.rounded("mixed", "total[half]", "q_tile"), 1),
-        give=indented(text.given("out", "q_tile", "out_base", "out_step"), 1),
+        round_mixed=text.rounded("mixed", "total[lane_row]", "q_tile"),
+        give=text.given("out", "q_tile", "out_base", "out_step"),
     )

@@ -12,38 +12,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from arrayfn.lowering.cuda.attention.text import COLUMN, Text, indented
+from arrayfn.lowering.cuda.attention.text import COLUMN, Text
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
+from arrayfn.lowering.cuda.handwritten import filled
 
 MEANS_WARPS: Final = 4
 
 _MEANS: Final = """
-    lane = remainder(thread_index(), 32)
-    row = block_index() * {warps} + quotient(thread_index(), 32)
-    live = row < rows
-    row = min_i64(row, rows - 1)
-    token = row // heads
-    head = row - token * heads
-    batch = token // queries
-    token = token - batch * queries
-    result_at = batch * result_batch + token * result_token + head * result_head
-    cotangent_at = batch * cotangent_batch + token * cotangent_token
-    cotangent_at = cotangent_at + head * cotangent_head
-    mean = f32(0)
-    first = registers_u16({piece})
-    second = registers_u16({piece})
-    for at in range(lane, {pieces}, 32):
-{load}
-        for i in range({piece}):
-            x = convert_{T}_f32(first[i])
-            mean = mean + x * convert_{T}_f32(second[i])
-    for step in range(5):
-        mean = mean + shuffle_xor_f32(mean, 16 >> step)
-    if live and lane == 0:
-        at = (batch * heads + head) * queries + token
-        bound = logarithms[at] * f32({log2_e!r})
-        means_out[at] = mean
-        bounds_out[at] = select_f32(bound == F32_NEG_INF, F32_INF, bound)
+lane = remainder(thread_index(), 32)
+row = block_index() * {warps} + quotient(thread_index(), 32)
+live = row < rows
+row = min_i64(row, rows - 1)
+token = row // heads
+head = row - token * heads
+batch = token // queries
+token = token - batch * queries
+result_at = batch * result_batch + token * result_token + head * result_head
+cotangent_at = batch * cotangent_batch + token * cotangent_token
+cotangent_at = cotangent_at + head * cotangent_head
+mean = f32(0)
+first = registers_u16({piece})
+second = registers_u16({piece})
+for at in range(lane, {pieces}, 32):
+    {load}
+    for i in range({piece}):
+        x = convert_{T}_f32(first[i])
+        mean = mean + x * convert_{T}_f32(second[i])
+for step in range(5):
+    mean = mean + shuffle_xor_f32(mean, 16 >> step)
+if live and lane == 0:
+    at = (batch * heads + head) * queries + token
+    bound = logarithms[at] * f32({log2_e})
+    means_out[at] = mean
+    bounds_out[at] = select_f32(bound == F32_NEG_INF, F32_INF, bound)
 """
 
 
@@ -63,13 +64,14 @@ load_u16x{p}(cotangent, cotangent_at + at * {p}, second, 0)
 first[0] = result[result_at + at]
 second[0] = cotangent[cotangent_at + at]
 """
-    return _MEANS.format(
+    return filled(
+        _MEANS,
         warps=MEANS_WARPS,
         piece=p,
         pieces=form.head // p,
         T=form.dtype,
-        load=indented(load, 2),
-        log2_e=LOG2_E,
+        load=load,
+        log2_e=repr(LOG2_E),
     )
 
 
@@ -102,74 +104,74 @@ def _tiles_of_long_heads(form: Form, rows: int, columns: int) -> Tiles:
 def shared_bytes(form: Form, tiles: Tiles, with_slopes: bool = True) -> int:
     """Bytes of the tiles, of which those of columns are there twice."""
     arrays = 2 if with_slopes else 1
-    halves = form.line * (arrays * tiles.rows + 4 * tiles.columns)
-    return 2 * halves + 4 * 4 * tiles.columns
+    lane_rows = form.line * (arrays * tiles.rows + 4 * tiles.columns)
+    return 2 * lane_rows + 4 * 4 * tiles.columns
 
 
 _TEXT: Final = """
-    thread = thread_index()
-    lane = remainder(thread, 32)
-    warp = quotient(thread, 32)
-    key_heads = quotient(heads, group)
-    blocks = quotient({rows_are} + {last_row}, {rows})
-    row_head = quotient(block_index(), blocks)
-    first_row = {first_row} * {rows}
-    batch = quotient(row_head, {row_heads})
-    row_head = remainder(row_head, {row_heads})
+thread = thread_index()
+lane = remainder(thread, 32)
+warp = quotient(thread, 32)
+key_heads = quotient(heads, group)
+blocks = quotient({rows_are} + {last_row}, {rows})
+row_head = quotient(block_index(), blocks)
+first_row = {first_row} * {rows}
+batch = quotient(row_head, {row_heads})
+row_head = remainder(row_head, {row_heads})
 {row_bases}
 {ends}
-    # The columns that some row of the tile meets, and how many tiles they are.
-    begin = quotient(max_i64(first_row - {before}, 0), 16) * 16
-    end = min_i64(first_row + {rows} + {after}, {column_end})
-    visits = quotient(max_i64(end - begin, 0) + {last_column}, {columns})
-    if first_row >= {row_end}:
-        visits = i64(0)
-    count = visits * {members}
+# The columns that some row of the tile meets, and how many tiles they are.
+begin = quotient(max_i64(first_row - {before}, 0), 16) * 16
+end = min_i64(first_row + {rows} + {after}, {column_end})
+visits = quotient(max_i64(end - begin, 0) + {last_column}, {columns})
+if first_row >= {row_end}:
+    visits = i64(0)
+count = visits * {members}
 {tiles}
 {row_terms}
 {places}
 {sums}
-    factor = {factor}
-    logits = registers_f32({logits_size})
-    slopes = registers_f32({logits_size})
-    left_part = registers_u16({left_size})
-    right_part = registers_u16(8)
-    for visit in range(count + 1):
-        # All are done with the tiles that are copied to now, while others are used.
-        barrier()
-        if visit < count:
-            start = begin + remainder(visit, visits) * {columns}
-            member = {member_of}
-            stage = remainder(visit, 2) * {stage}
-{column_bases}
-{copy_columns}
-        cp_async_commit()
-        cp_async_wait(1)
-        barrier()
-        if visit > 0:
-            start = begin + remainder(visit - 1, visits) * {columns}
-            member = {member_before}
-            stage = remainder(visit - 1, 2) * {stage}
-            column_terms = remainder(visit - 1, 2) * {columns}
-{terms_of_head}
-            # Logits, and slopes: products of cotangents and values.
-{zero_logits}
-{products}
-{terms}
-{limits}
-            # Weights, and the cotangents of logits.
-            for half in range({halves}):
-                for i in range({row_logits}):
-                    at = {logit_at}
-                    column = {column_term}
-                    weight = approximate_exp2_f32({weight})
-                    logits[at] = weight
-{slope}
-{add}
-    cp_async_wait(0)
+factor = {factor}
+logits = registers_f32({logits_size})
+slopes = registers_f32({logits_size})
+left_part = registers_u16({left_size})
+right_part = registers_u16(8)
+for visit in range(count + 1):
+    # All are done with the tiles that are copied to now, while others are used.
     barrier()
-    out_step = {row_heads} * {H}
-    out_base = batch * {rows_are} * out_step + row_head * {H}
+    if visit < count:
+        start = begin + remainder(visit, visits) * {columns}
+        member = {member_of}
+        stage = remainder(visit, 2) * {stage}
+        {column_bases}
+        {copy_columns}
+    cp_async_commit()
+    cp_async_wait(1)
+    barrier()
+    if visit > 0:
+        start = begin + remainder(visit - 1, visits) * {columns}
+        member = {member_before}
+        stage = remainder(visit - 1, 2) * {stage}
+        column_terms = remainder(visit - 1, 2) * {columns}
+        {terms_of_head}
+        # Logits, and slopes: products of cotangents and values.
+        {zero_logits}
+        {products}
+        {terms}
+        {limits}
+        # Weights, and the cotangents of logits.
+        for lane_row in range({lane_rows}):
+            for i in range({row_logits}):
+                at = {logit_at}
+                column = {column_term}
+                weight = approximate_exp2_f32({weight})
+                logits[at] = weight
+                {slope}
+        {add}
+cp_async_wait(0)
+barrier()
+out_step = {row_heads} * {H}
+out_base = batch * {rows_are} * out_step + row_head * {H}
 {give}
 """
 
@@ -215,8 +217,8 @@ _OF_QUERIES: Final = _Side(
     member="row_head",
     column_head="quotient(member, group)",
     column_term="0",
-    bound="bounds_of[half]",
-    mean="means_of[half]",
+    bound="bounds_of[lane_row]",
+    mean="means_of[lane_row]",
 )
 _OF_KEYS: Final = _Side(
     rows="keys",
@@ -250,18 +252,22 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
     if not form.ready:
         weight = f"fma_f32(logits[at], factor, -{side.bound})"
     slope = f"slopes[at] = weight * (slopes[at] - {side.mean})" if slopes else ""
-    products = [_by_columns(text, "logits", row_arrays[0], side.column_arrays[0])]
-    if slopes:
-        products += [_by_columns(text, "slopes", row_arrays[1], side.column_arrays[1])]
-    return _TEXT.format(
+    products = [
+        text.by_columns(sums, f"{row}_tile", f"{column}_tile", "stage + ").strip("\n")
+        for sums, row, column in zip(
+            ("logits", "slopes"), row_arrays, side.column_arrays, strict=False
+        )
+    ]
+    return filled(
+        _TEXT,
         H=form.head,
         rows=tiles.rows,
         last_row=tiles.rows - 1,
         columns=columns,
         last_column=columns - 1,
-        halves=text.halves,
+        lane_rows=text.lane_rows,
         rows_are=side.rows,
-        row_bases=indented(_bases(row_arrays, "row_head"), 1),
+        row_bases=_bases(row_arrays, "row_head"),
         row_heads=side.row_heads,
         row_end=side.row_end,
         column_end=side.column_end,
@@ -269,31 +275,31 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         before=side.before,
         after=side.after,
         members=side.members,
-        ends=indented(text.ends(), 1),
-        tiles=indented(_tiles(text, side, row_arrays), 1),
-        row_terms=indented(of_rows(text) if side is _OF_QUERIES else "", 1),
-        places=indented(text.places(), 1),
-        sums=indented(_sums(text, wanted), 1),
+        ends=text.ends(),
+        tiles=_tiles(text, side, row_arrays),
+        row_terms=of_rows(text) if side is _OF_QUERIES else "",
+        places=text.places(),
+        sums=_sums(text, wanted),
         logits_size=strips * columns // 2,
         left_size=8 * strips,
         member_of=side.member.format(visit="visit"),
         member_before=side.member.format(visit="visit - 1"),
         stage=columns * form.line,
-        column_bases=indented(_bases(side.column_arrays, side.column_head), 3),
-        copy_columns=indented(_copied(text, side, slopes), 3),
-        terms_of_head=indented(text.terms_of_head(), 3),
-        zero_logits=indented(text.zeros("logits", "slopes", width=columns), 3),
-        products="\n".join(products),
-        terms=indented(text.terms(), 3),
-        limits=indented(text.limits(*limits), 3),
+        column_bases=_bases(side.column_arrays, side.column_head),
+        copy_columns=_copied(text, side, slopes),
+        terms_of_head=text.terms_of_head(),
+        zero_logits=text.zeros("logits", "slopes", width=columns),
+        products=products,
+        terms=text.terms(),
+        limits=text.limits(*limits),
         row_logits=columns // 4,
         logit_at=text.place(columns),
         column_term=side.column_term,
         factor=form.factor,
         weight=weight,
-        slope=indented(slope, 5),
-        add=indented(_added(text, side, wanted), 3),
-        give=indented(_given(text, row_arrays, wanted), 1),
+        slope=slope,
+        add=_added(text, side, wanted),
+        give=_given(text, row_arrays, wanted),
     )
 
 
@@ -372,21 +378,16 @@ def _bases(arrays: Sequence[str], head: str) -> list[str]:
     return [f"{x}_base = batch * {x}_batch + {head} * {x}_head" for x in arrays]
 
 
-def _by_columns(text: Text, sums: str, left: str, right: str) -> str:
-    made = text.by_columns(sums, f"{left}_tile", f"{right}_tile", "stage + ")
-    return indented(made, 3)
-
-
 def of_rows(text: Text) -> str:
     """Bounds and means of a lane's queries."""
     return f"""
-bounds_of = registers_f32({text.halves})
-means_of = registers_f32({text.halves})
-for half in range({text.halves}):
-    row = first_row + warp * {16 * text.tiles.strips} + half * 8 + quotient(lane, 4)
+bounds_of = registers_f32({text.lane_rows})
+means_of = registers_f32({text.lane_rows})
+for lane_row in range({text.lane_rows}):
+    row = first_row + warp * {16 * text.tiles.strips} + lane_row * 8 + quotient(lane, 4)
     at = (batch * heads + row_head) * queries + min_i64(row, queries - 1)
-    bounds_of[half] = bounds[at]
-    means_of[half] = means[at]
+    bounds_of[lane_row] = bounds[at]
+    means_of[lane_row] = means[at]
 """
 
 

@@ -1,69 +1,35 @@
 """Pieces of text that the kernels of attention share.
 
-Tiles of halves lie in shared memory, ``Form.line`` elements from row to row. A warp has
-``strips`` fragments of 16 rows of a block's rows. In the sums of a product each lane
-has two neighbouring columns, 8 apart, of ``2 * strips`` rows, which are 8 apart too:
-``half`` counts these rows, ``i`` a lane's columns.
+Tiles of fp16 or bf16 are in shared memory, ``Form.line`` elements from row to row. A
+warp has ``strips`` fragments of 16 rows of a block's rows. In the accumulators of a
+product each lane has pairs of neighbouring columns, 8 apart, of ``2 * strips`` rows,
+which are 8 apart too: ``lane_row`` counts these rows, ``i`` a lane's columns.
 """
 
 from __future__ import annotations
 
 import math
-import re
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from arrayfn.lowering import scalars
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
-from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
-from arrayfn.lowering.kernel_text import WIDTH, wrapped
-from arrayfn.lowering.plan import Parameter
+from arrayfn.lowering.cuda.handwritten import filled, indented
 from arrayfn.lowering.scalars.arithmetic import HALVES
 
 COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
 """Which column of a tile a lane's i-th is."""
 
 
-def indented(lines: Iterable[str] | str, depth: int) -> str:
-    """Lines, or a text, ``depth`` steps to the right."""
-    text = lines if isinstance(lines, str) else "\n".join(lines)
-    return textwrap.indent(textwrap.dedent(text).strip("\n"), "    " * depth)
-
-
-def kernel_text(
-    name: str, parameters: Sequence[Parameter], body: str, doc: str = ""
-) -> str:
-    """The source of a kernel: what it imports, and its function.
-
-    Without a docstring it has no comments either.
-    """
-    names = set(re.findall(r"\b[A-Za-z_]\w*\b", body))
-    head: list[str] = []
-    for room, known in (("cuda.vocabulary", FUNCTIONS), ("scalars", vars(scalars))):
-        used = sorted(name for name in names if name in known)
-        if used:
-            before = f"from arrayfn.lowering.{room} import "
-            head += wrapped(before, ", ".join(used), "")
-    lines = [line for line in body.splitlines() if line.strip()]
-    if not doc:
-        lines = [line for line in lines if not line.lstrip().startswith("#")]
-    head += [
-        "",
-        "",
-        *wrapped(f"def {name}(", ", ".join(p.name for p in parameters), "):"),
-    ]
-    if doc:
-        head.append(indented(textwrap.fill(f'"""{doc}"""', WIDTH - 4), 1))
-    return "\n".join([*head, *lines, ""])
-
-
-def signature(parameters: Sequence[Parameter]) -> str:
-    """What kinds parameters have, as a docstring says it."""
-    kinds: dict[str, list[str]] = {}
-    for p in parameters:
-        kinds.setdefault(p.kind, []).append(p.name)
-    return " ".join(f"{', '.join(names)}: {kind}." for kind, names in kinds.items())
+_TERMS: Final = """
+{before}
+for lane_row in range({lane_rows}):
+    {of_row}
+    for i in range({pairs}):
+        {of_pair}
+        for side in range(2):
+            {of_each}
+"""
 
 
 def _memory(dtype: str) -> str:
@@ -81,14 +47,14 @@ class Text:
     columns: str = "keys"
 
     @property
-    def halves(self) -> int:
+    def lane_rows(self) -> int:
         """How many rows of a block a lane has elements of."""
         return 2 * self.tiles.strips
 
     def place(self, width: int, *, pair: bool = False) -> str:
         """Where a lane has its i-th column (or pair of them) in sums of ``width``."""
         column = "i) * 4" if pair else "i // 2) * 4"
-        place = f"((half // 2) * {width // 8} + {column} + (half % 2) * 2"
+        place = f"((lane_row // 2) * {width // 8} + {column} + (lane_row % 2) * 2"
         return place if pair else f"{place} + i % 2"
 
     def copied(
@@ -242,7 +208,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         paired = () if across else form.paired
         before: list[str] = []
         of_row = [
-            f"row = warp * {16 * self.tiles.strips} + half * 8 + quotient(lane, 4)",
+            f"row = warp * {16 * self.tiles.strips} + lane_row * 8 + quotient(lane, 4)",
             f"row = min_i64(first_row + row, {self.rows} - 1)",
         ]
         of_pair = [
@@ -280,16 +246,14 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
                 f"logit = select_f32({shown} == 0, F32_NEG_INF, logits[at + side])",
                 "logits[at + side] = logit",
             ]
-        return "\n".join(
-            [
-                *before,
-                f"for half in range({self.halves}):",
-                indented(of_row, 1),
-                f"    for i in range({self.tiles.columns // 8}):",
-                indented(of_pair, 2),
-                "        for side in range(2):",
-                indented(of_each, 3),
-            ]
+        return filled(
+            _TERMS,
+            before=before,
+            lane_rows=self.lane_rows,
+            of_row=of_row,
+            pairs=self.tiles.columns // 8,
+            of_pair=of_pair,
+            of_each=of_each,
         )
 
     def limits(self, before: str, after: str, row_end: str, column_end: str) -> str:
@@ -300,8 +264,8 @@ inside = (start + {columns} <= {column_end}) & (first_row + {rows} <= {row_end})
 inside = inside & (start + {columns} <= first_row + {after} + 1)
 inside = inside & (start >= first_row + {rows - 1} - {before})
 if not inside:
-    for half in range({self.halves}):
-        row = warp * {16 * self.tiles.strips} + half * 8 + quotient(lane, 4)
+    for lane_row in range({self.lane_rows}):
+        row = warp * {16 * self.tiles.strips} + lane_row * 8 + quotient(lane, 4)
         row = first_row + row
         last = min_i64(row + {after} + 1, {column_end})
         last = select_i64(row < {row_end}, last, 0)
@@ -316,8 +280,8 @@ if not inside:
         """Sums times the text ``factor`` into a warp's rows of ``tile``."""
         form = self.form
         return f"""
-for half in range({self.halves}):
-    line = warp * {16 * self.tiles.strips} + half * 8 + quotient(lane, 4)
+for lane_row in range({self.lane_rows}):
+    line = warp * {16 * self.tiles.strips} + lane_row * 8 + quotient(lane, 4)
     for i in range({form.padded // 8}):
         place = {self.place(form.padded, pair=True)}
         first = {sums}[place] * {factor}

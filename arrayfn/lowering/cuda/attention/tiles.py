@@ -1,4 +1,4 @@
-"""What the kernels of attention depend on: sizes of tiles, and what terms there are."""
+"""Parameters of the kernels of attention: sizes of tiles, and optional terms."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ LOG2_E: Final = 1 / math.log(2)
 
 @dataclass(frozen=True)
 class Tiles:
-    """A block's share: ``warps`` of 16 * ``strips`` rows, ``columns`` at a time.
+    """How a block computes its part of the matrix of logits.
 
-    Rows are queries, and columns keys, but where cotangents of keys are computed.
-    ``together`` blocks are to fit on a multiprocessor.
+    Each of its ``warps`` has 16 * ``strips`` rows, and goes along the columns, so many
+    ``columns`` at a time. Rows are queries and columns keys; where the cotangents of
+    keys are computed it is the reverse. A multiprocessor must have room for
+    ``together`` blocks.
     """
 
     warps: int
@@ -36,9 +38,9 @@ class Tiles:
         together: int,
         warps: int = 4,
     ) -> Tiles:
-        """Tiles for so many ``rows`` and ``columns``, no larger than these need.
+        """Tiles for a matrix of ``rows`` by ``columns``, no larger than it needs.
 
-        They have up to so many ``strips`` and ``warps``, and up to ``most`` columns.
+        They have at most ``strips``, ``warps`` and ``most`` columns.
         """
         strips = strips if rows > 64 else 1
         warps = min(warps, -(-rows // (16 * strips)))
@@ -59,11 +61,11 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Form:
-    """What the text of a kernel depends on.
+    """What the text of a kernel depends on, besides ``Tiles``.
 
-    ``piece`` elements are copied at once, 8, 4, 2 or 1. ``scale`` is that of the
-    logits; ``bias`` is the bias's dtype, or empty. Of bias and mask those ``paired``
-    have rows whose neighbours are read in pairs.
+    ``head`` is the number of elements of a head, of which ``piece`` (8, 4, 2 or 1) are
+    copied at once. ``scale`` is that of the logits; ``bias`` is the bias's dtype, or
+    empty. Of ``"bias"`` and ``"mask"`` those ``paired`` are read two elements at once.
     """
 
     head: int

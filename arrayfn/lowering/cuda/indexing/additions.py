@@ -20,7 +20,7 @@ from arrayfn.lowering.templates.nest_builder import NestBuilder, Place
 from arrayfn.passes.reads import Reads
 
 _NEAR: Final = 1 << 25  # bytes of a range
-_LEAST: Final = 1 << 16  # updates that are worth more launches
+_MIN_UPDATES: Final = 1 << 16  # updates that are worth more launches
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def ranges_of(s: Scatter) -> Ranges | None:
     nbytes = target.size * target.dtype.itemsize
     count = -(-nbytes // _NEAR)
     each = 4 + s.width * target.dtype.itemsize  # bytes of an update, with its index
-    if count < 2 or s.count < _LEAST or count * s.count * each > nbytes:
+    if count < 2 or s.count < _MIN_UPDATES or count * s.count * each > nbytes:
         return None
     extent = target.shape[0]
     # The first index must say which range it is in, without a window that reaches out.

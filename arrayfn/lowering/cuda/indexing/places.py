@@ -29,7 +29,7 @@ INDEXED: Final = frozenset(
     ("gather", "scatter", *(f"scatter_{name}" for name in ("add", "mul", "min", "max")))
 )
 """The primitives whose nests read indices."""
-_MOST: Final = 16  # cost of what is computed again for each element
+_MAX: Final = 16  # cost of what is computed again for each element
 
 
 def with_indices(
@@ -95,7 +95,7 @@ def _is_flat(nest: Nest) -> bool:
         and not nest.has_computed_places
         and len(loads) + len(computed) + 1 == len(nest.statements)
         and 0 < len(loads) <= 2
-        and sum(s.cost for s in computed) <= _MOST
+        and sum(s.cost for s in computed) <= _MAX
         and all(o.strides == (1,) and not o.offset for o in nest.operands if o.written)
     )
 

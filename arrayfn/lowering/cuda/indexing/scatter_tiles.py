@@ -20,8 +20,9 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, indented
 from arrayfn.lowering.cuda.sorting.keys import Keys
-from arrayfn.lowering.cuda.sorting.sorts import sort_by_digit
+from arrayfn.lowering.cuda.sorting.sorts import Rows, sort_by_digit
 from arrayfn.lowering.cuda.sorting.tiles import (
     DIGIT,
     DIGITS,
@@ -30,10 +31,9 @@ from arrayfn.lowering.cuda.sorting.tiles import (
     SharedArrays,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.cuda.written import Written, WrittenCall, indented
 from arrayfn.lowering.libraries.calls import Place
 
-LEAST: Final = 1 << 16  # targets: of fewer a block would have few
+MIN_TARGETS: Final = 1 << 16  # targets: of fewer a block would have few
 _THREADS: Final = DIGITS  # of a block: each finds where a digit begins
 _ITEMS: Final = 6  # updates that a thread looks at at a time
 _TILE_BYTES: Final = 1 << 15
@@ -65,7 +65,7 @@ class Tiles:
 
 def scatter_in_tiles(
     tiles: Tiles, keys: Place, updates: Place, target: Var, result: Var, gpu: GpuConfig
-) -> Iterator[WrittenCall]:
+) -> Iterator[HandwrittenCall]:
     """The steps that combine ``updates`` with ``target``, which may lie where it does.
 
     A key is a target's number, or ``limit`` for what is left out, as u32.
@@ -78,21 +78,21 @@ def scatter_in_tiles(
     ]
     totals = Place(Var(ArrayType((DIGITS,), dtypes.int32)))
     # What is left out may have any digit.
-    yield from sort_by_digit(
-        moved, [keys, updates], own, totals, tiles.count, tiles.shift, gpu
-    )
+    rows, given = Rows(1, tiles.count, tiles.count), [keys, updates]
+    yield from sort_by_digit(rows, moved, given, given, own, tiles.shift, gpu, totals)
     blocks = -(-tiles.limit // tiles.size)
-    yield WrittenCall(
+    moved_in = dict(zip(("keys_in", "updates_in"), own, strict=True))
+    yield HandwrittenCall(
         kernel_of(tiles),
-        [*own, totals, Place(target)],
-        [Place(result)],
-        [tiles.limit, 1 << tiles.shift],
+        {**moved_in, "totals_in": totals, "target_in": Place(target)},
+        {"target_out": Place(result)},
+        {"limit": tiles.limit, "targets": 1 << tiles.shift},
         blocks,
         over=((result, target),),
     )
 
 
-def kernel_of(tiles: Tiles) -> Written:
+def kernel_of(tiles: Tiles) -> Handwritten:
     """The kernel of a tile of targets."""
     name, lanes = short_name(tiles.dtype), tiles.lanes
     warps, mine = _THREADS // WARP, _ITEMS * WARP
@@ -135,11 +135,9 @@ for vector in range({vectors}):
     if first < size:
 {indented(_store(name, lanes), 2)}
 """
-    return Written(
+    return Handwritten(
         "scatter_tiles",
         body,
-        ("keys_in", "updates_in", "totals_in", "target_in", "target_out"),
-        ("limit", "targets"),
         _THREADS,
         "Combines a tile of targets with the updates of their digit.",
         "updates combined with tiles of targets",

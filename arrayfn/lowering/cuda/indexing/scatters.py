@@ -1,7 +1,7 @@
 """Scatters whose updates may meet: keys of targets, a sort of them, and segments.
 
 The key of an update is its target's number among all that windows can begin at, and one
-more than the greatest where it is left out. Where windows may overlap without beginning
+more than the largest where it is left out. Where windows may overlap without beginning
 at the same place, each of their elements is an update of its own.
 """
 
@@ -16,10 +16,14 @@ from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype, short_name
 from arrayfn.ir import ArrayType, Equation, Literal, Var
 from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.indexing.additions import Ranges, in_ranges, ranges_of
 from arrayfn.lowering.cuda.indexing.scatter_form import Scatter, scatter_of
-from arrayfn.lowering.cuda.indexing.scatter_tiles import LEAST as TARGETS
-from arrayfn.lowering.cuda.indexing.scatter_tiles import Tiles, scatter_in_tiles
+from arrayfn.lowering.cuda.indexing.scatter_tiles import (
+    MIN_TARGETS,
+    Tiles,
+    scatter_in_tiles,
+)
 from arrayfn.lowering.cuda.indexing.segments import (
     THREADS,
     Split,
@@ -33,7 +37,6 @@ from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.sorting.sorts import Rows, sort_rows
 from arrayfn.lowering.cuda.sorting.tiles import Moved
-from arrayfn.lowering.cuda.written import Written, WrittenCall
 from arrayfn.lowering.kernel_ir import (
     Argument,
     Constant,
@@ -62,28 +65,28 @@ FUNCTIONS: Final = {
     "scatter_max": "max",
 }
 IN_ORDER: Final = 32  # updates that meet, up to which a thread goes over them all
-_MOST: Final = 2**31 - 1  # indices that kernels divide
+_MAX: Final = 2**31 - 1  # indices that kernels divide
 _ATOMIC_INTEGERS: Final = frozenset(
     (dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64)
 )
 _ATOMIC: Final = _ATOMIC_INTEGERS | {dtypes.float32, dtypes.float64}
 _NARROW: Final = 4  # elements of an update, up to which additions at once are fast
 _BINS: Final = 4096  # targets that a block has sums of its own for
-_MOST_EACH: Final = 4  # updates of a target, on average, that tiles are worth
-_LEAST_EACH: Final = 64  # targets of an update, where these are written over
+_MAX_UPDATES_EACH: Final = 4  # updates of a target, on average, that tiles are worth
+_MIN_TARGETS_EACH: Final = 64  # targets of an update, where these are written over
 _I64, _BOOL = dtypes.int64, dtypes.bool_
 _CHUNKS: Final = (32, 16, 8)
 _LANES: Final = 4
 
 
-def meets_in_parallel(equation: Equation) -> bool:
+def combines_in_parallel(equation: Equation) -> bool:
     """Whether a scatter is worth more kernels than one that goes over the updates."""
     params = equation.params
     x, _, updates = (atom.type for atom in equation.inputs)
     if params["unique_indices"] or not x.size or not updates.size:
         return False
     s = scatter_of(equation)
-    fits = max(x.size, updates.size) <= _MOST
+    fits = max(x.size, updates.size) <= _MAX
     return s.count > IN_ORDER and fits
 
 
@@ -95,7 +98,7 @@ def scatter(
     *,
     deterministic: bool,
     vectors: bool,
-) -> Iterator[Nest | WrittenCall]:
+) -> Iterator[Nest | HandwrittenCall]:
     """The steps of a scatter; ``vectors`` if arrays begin at multiples of 16 bytes."""
     s = scatter_of(equation)
     n, limit = s.count, s.limit
@@ -172,8 +175,8 @@ def way_of(
     source, dtype = _updates_place(equation, reads), s.operand.dtype
     u = _updates(s, source, function, vectors)
     in_a_row = u.number.strides == ((1,),) and u.key.strides == ((1,),)
-    many = s.limit >= TARGETS and s.count <= _MOST_EACH * s.limit
-    many = many and (copied or s.limit <= _LEAST_EACH * s.count)
+    many = s.limit >= MIN_TARGETS and s.count <= _MAX_UPDATES_EACH * s.limit
+    many = many and (copied or s.limit <= _MIN_TARGETS_EACH * s.count)
     if not in_a_row or not many or s.is_sorted or not _is_carried(source):
         return None
     lanes = 16 // dtype.itemsize if vectors else 1
@@ -188,7 +191,7 @@ def by_way(
     names: Names,
     gpu: GpuConfig,
     operand: Var,
-) -> Iterator[Nest | WrittenCall]:
+) -> Iterator[Nest | HandwrittenCall]:
     """The steps of a scatter into ``operand``, which need not be its own."""
     if isinstance(way, Ranges):
         yield from in_ranges(way, equation, reads, names, operand)
@@ -208,20 +211,20 @@ def _is_carried(source: Place) -> bool:
 
 def _in_bins(
     s: Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
-) -> WrittenCall:
+) -> HandwrittenCall:
     """Updates added in any order, first in each block: targets are few."""
     plain = replace(updates, ordered=False, lanes=1)
     blocks = min(2 * gpu.multiprocessors, -(-s.count // _BINS))
     share = -(-s.count // blocks)
-    integers = [s.count, share, s.limit, *plain.integers]
-    return WrittenCall(
-        add_in_bins(plain, power_of_two(s.limit)), read, [out], integers, blocks
-    )
+    integers = {"n": s.count, "share": share, "limit": s.limit, **plain.integers}
+    reads = dict(zip(plain.arrays_in, read, strict=True))
+    text = add_in_bins(plain, power_of_two(s.limit))
+    return HandwrittenCall(text, reads, {"target_out": out}, integers, blocks)
 
 
 def _combined(
     s: Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
-) -> Iterator[WrittenCall]:
+) -> Iterator[HandwrittenCall]:
     """Chunks of updates, chunks of what these have come to, and so on."""
     n = s.count
     lines = s.width // updates.lanes
@@ -250,18 +253,24 @@ def _combined(
 
 
 def _call(
-    text: Written,
+    text: Handwritten,
     updates: Updates,
     read: list[Pointer],
     written: list[Pointer],
     s: Scatter,
     n: int,
     chunks: int | None = None,
-) -> WrittenCall:
+) -> HandwrittenCall:
     lines = s.width // updates.lanes
     items = (n if chunks is None else chunks) * lines
-    integers = [n, lines, s.limit, *updates.integers]
-    return WrittenCall(text, read, written, integers, -(-items // THREADS))
+    names = ("target_out", "carried_out", "partial_out")
+    return HandwrittenCall(
+        text,
+        dict(zip(updates.arrays_in, read, strict=True)),
+        dict(zip(names, written, strict=False)),
+        {"n": n, "lines": lines, "limit": s.limit, **updates.integers},
+        -(-items // THREADS),
+    )
 
 
 def _updates_place(equation: Equation, reads: Reads) -> Place:

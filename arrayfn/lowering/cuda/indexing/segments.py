@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.dtypes import DType, compute_dtype, short_name
-from arrayfn.lowering.cuda.written import Written, indented
+from arrayfn.lowering.cuda.handwritten import Handwritten, indented
 from arrayfn.lowering.scalars.conversions import stored
 
 THREADS: Final = 128
@@ -31,18 +31,14 @@ class Split:
     extents: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]
 
-    def names(self, index: str) -> tuple[str, ...]:
-        """The parameters that say what the axes are."""
-        axes = range(len(self.extents))
-        extents = [f"{index}_extent{k}" for k in axes[1:]]
-        arrays = range(len(self.strides))
-        strides = [f"{index}_stride{a}{k}" for a in arrays for k in axes]
-        return (*extents, *strides)
-
-    @property
-    def integers(self) -> tuple[int, ...]:
-        """The arguments for these parameters."""
-        return (*self.extents[1:], *(s for own in self.strides for s in own))
+    def integers(self, index: str) -> dict[str, int]:
+        """The integers that say what the axes are, but for the outermost extent."""
+        inner = list(enumerate(self.extents))[1:]
+        return {f"{index}_extent{k}": extent for k, extent in inner} | {
+            f"{index}_stride{a}{k}": stride
+            for a, strides in enumerate(self.strides)
+            for k, stride in enumerate(strides)
+        }
 
     def lines(self, index: str, *places: str) -> str:
         """Lines that make ``places``, one in each array, of ``index``."""
@@ -110,17 +106,10 @@ class Updates:
         return (*names, "order_in") if self.ordered else names
 
     @property
-    def split_names(self) -> tuple[str, ...]:
-        """The parameters of all splits."""
+    def integers(self) -> dict[str, int]:
+        """The integers of all splits."""
         splits = (("key", self.key), ("number", self.number), ("line", self.element))
-        return tuple(name for index, split in splits for name in split.names(index))
-
-    @property
-    def integers(self) -> tuple[int, ...]:
-        """The arguments for these parameters."""
-        return tuple(
-            n for s in (self.key, self.number, self.element) for n in s.integers
-        )
+        return {k: n for index, s in splits for k, n in s.integers(index).items()}
 
     def find(self) -> str:
         """Lines that make ``update``, where update ``at`` lies."""
@@ -130,7 +119,7 @@ class Updates:
         return f"{number}\n{self.number.lines('number', 'update')}"
 
 
-def combine(updates: Updates, chunk: int, *, partial: bool) -> Written:
+def combine(updates: Updates, chunk: int, *, partial: bool) -> Handwritten:
     """Runs of equal keys combined by chunks; ``partial`` if there are several."""
     u = updates
     memory, wide = stored(short_name(u.given)), short_name(compute_dtype(u.given))
@@ -218,21 +207,18 @@ HEAD
 """
     head = head.replace("keys_in[begin]", "convert_u32_i64(keys_in[begin])")
     body = body.replace("HEAD\n", indented(head.strip(), 1) + "\n" if partial else "")
-    outs = ("carried_out", "partial_out") if partial else ()
-    return Written(
+    return Handwritten(
         "segments",
         body.replace("j * LANES", "j" if lanes == 1 else "j * LANES").replace(
             "LANES", str(lanes)
         ),
-        (*u.arrays_in, "target_out", *outs),
-        ("n", "lines", "limit", *u.split_names),
         THREADS,
         "Combines updates with equal keys, chunk by chunk.",
         "updates of one target combined in their order",
     )
 
 
-def put(updates: Updates) -> Written:
+def put(updates: Updates) -> Handwritten:
     """The last update of each key, put at its target."""
     u = updates
     memory = stored(short_name(u.given))
@@ -255,18 +241,16 @@ if at < n:
 {indented(_move("updates_in", "update", "values", "0", memory, u.lanes), 2)}
 {indented(_move("target_out", "place", "values", "0", memory, u.lanes, store=True), 2)}
 """
-    return Written(
+    return Handwritten(
         "put",
         body.replace("LANES", str(u.lanes)),
-        (*u.arrays_in, "target_out"),
-        ("n", "lines", "limit", *u.split_names),
         THREADS,
         "Puts the last update of each key at its target.",
         "the last update of each target put there",
     )
 
 
-def add_in_bins(updates: Updates, bins: int) -> Written:
+def add_in_bins(updates: Updates, bins: int) -> Handwritten:
     """Single elements added as they come to few targets, first by blocks."""
     u = updates
     name = short_name(u.target)
@@ -289,11 +273,9 @@ for key in range(thread, limit, {BIN_THREADS}):
 {indented(u.key.lines("key", "place"), 2)}
         atomic_add_{name}(target_out, place, value)
 """
-    return Written(
+    return Handwritten(
         "add_in_bins",
         body,
-        (*u.arrays_in, "target_out"),
-        ("n", "share", "limit", *u.split_names),
         BIN_THREADS,
         "Adds updates in whatever order threads come: in the block, then in all.",
         "updates added as they come, in bins of blocks",

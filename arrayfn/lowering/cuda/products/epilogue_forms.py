@@ -155,9 +155,9 @@ class Chain:
             return None
         compared, zero = below.arguments
         is_mask = compared == value and self.users[below.result] == [chosen]
-        mask, least, kept = chosen.arguments
+        mask, zeros, kept = chosen.arguments
         fits = is_mask and (mask, kept) == (below.result, value)
-        return chosen.result if fits and _is_zero(zero) and _is_zero(least) else None
+        return chosen.result if fits and _is_zero(zero) and _is_zero(zeros) else None
 
     def after(self, s: Compute, value: Value, e: Epilogue) -> Epilogue | None:
         """``e`` with what ``s`` does with ``value``; None if it is no part of one."""

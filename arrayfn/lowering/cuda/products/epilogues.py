@@ -1,7 +1,7 @@
 """What follows a product becomes a part of it: cuBLASLt's epilogues.
 
-A kernel that scales a product, adds an array or a row to it and takes the greater of it
-and 0, or a beginning of such a chain, is folded into the product:
+A kernel that scales a product, adds an array or a row to it and applies ReLU, or does
+the first of these, is folded into the product:
 
     activation(alpha * product + beta * added + bias)
 
@@ -161,7 +161,11 @@ class _Folding:
         return True
 
     def number(self, position: int, times: Value, alpha: float, product: Var) -> Var:
-        """An array of one number, ``alpha`` times a number of the nest there."""
+        """The scalar array that the product is scaled by: ``alpha`` times ``times``.
+
+        ``times`` is a value of the nest at ``position`` that is the same for all
+        elements. A nest of its own computes the scalar, before the product.
+        """
         dtype = dtypes.compute_dtype(product.type.dtype)
         known = self.numbers.get((times.name, alpha, dtype))
         if known is not None:

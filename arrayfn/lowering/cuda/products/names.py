@@ -18,10 +18,10 @@ PRODUCTS: Final[Products] = BLAS | {
     (dtypes.bfloat16, dtypes.float32),
     (dtypes.int8, dtypes.int32),
 }
-"""What cuBLASLt multiplies; halves are summed in float32, bytes in int32."""
+"""What cuBLASLt multiplies; fp16 and bf16 are summed in float32, bytes in int32."""
 
 BYTES_ALONG: Final = 1 << 30  # multiply-adds of bytes that pay for a transposed copy
-_LEAST_SIDE: Final = 256  # for each row of which a matrix is copied
+_MIN_SIDE: Final = 256  # for each row of which a matrix is copied
 
 
 def along_contracted(equation: Equation) -> bool:
@@ -40,7 +40,7 @@ def along_contracted(equation: Equation) -> bool:
         for t, own, shared in zip((x, y), contract, batch, strict=True)
     ]
     work = math.prod(x.shape[axis] for axis in batch[0]) * math.prod(sides) * terms
-    return terms % 16 == 0 and min(sides) >= _LEAST_SIDE and work >= BYTES_ALONG
+    return terms % 16 == 0 and min(sides) >= _MIN_SIDE and work >= BYTES_ALONG
 
 
 def provider_of(equation: Equation) -> str:

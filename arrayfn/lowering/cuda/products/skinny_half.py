@@ -1,11 +1,11 @@
-"""Products of few rows of halves and a large matrix, by tensor cores.
+"""Products of few fp16 or bf16 rows and a large matrix, by tensor cores.
 
 ``c[m, n] = a[m, k] @ b[k, n]``, where ``b`` may also be the transpose of what lies in
 memory. Warps go along what is summed over, each ``deep`` of it at a time, for all
 columns of the block. What a warp needs of ``a`` and ``b`` comes to its own part of
 shared memory, some steps ahead: warps wait for no others. There pieces of 16 bytes of a
-line are exchanged, so that eight lines are read at once, each from banks of its own. At
-the end the sums of all warps are added up, in their order.
+line are swizzled, so that eight lines are read at once without bank conflicts. At the
+end the sums of all warps are added up, in their order.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from arrayfn.lowering.cuda.handwritten import Handwritten
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, all_lanes
-from arrayfn.lowering.cuda.written import Written
 
-PIECE: Final = 8  # halves: 128 bits
+PIECE: Final = 8  # 16-bit elements: 128 bits
 _ROWS: Final = 16  # of a fragment of a, and so many of what is summed over
 
 
@@ -24,7 +24,7 @@ _ROWS: Final = 16  # of a fragment of a, and so many of what is summed over
 class HalfTile(SkinnyTile):
     """A block has ``strip`` columns, a warp ``deep`` of what is summed over.
 
-    Halves of ``dtype`` are multiplied.
+    Its elements are of ``dtype``, fp16 or bf16.
     """
 
     itemsize = 2
@@ -44,7 +44,7 @@ class HalfTile(SkinnyTile):
 
     @property
     def stage(self) -> int:
-        """Halves of a, and then b, that a warp takes at a time."""
+        """Elements of a, and then b, that a warp takes at a time."""
         return (_ROWS + self.strip) * self.deep
 
     @property
@@ -53,14 +53,16 @@ class HalfTile(SkinnyTile):
         return 4 * self.warps * self.accumulators
 
 
-def half_text(tile: HalfTile) -> Written:
+def half_text(tile: HalfTile) -> Handwritten:
     """The kernel."""
-    lines, line = (tile.strip, tile.deep) if tile.turned else (tile.deep, tile.strip)
+    lines, line = (
+        (tile.strip, tile.deep) if tile.transposed else (tile.deep, tile.strip)
+    )
     # Which line of a lane's matrix, and which piece of it, as fragments want them.
     row, side = "remainder(lane, 16)", "quotient(lane, 16)"
     load, b_row, b_piece = "ldmatrix_trans", "i * 16 + across", "j * 2 + beside"
     across, beside = row, side
-    if tile.turned:
+    if tile.transposed:
         load, b_row, b_piece = "ldmatrix", "j * 16 + across", "i * 2 + beside"
         across = "remainder(lane, 8) + quotient(lane, 16) * 8"
         beside = "remainder(quotient(lane, 8), 2)"
@@ -97,7 +99,7 @@ for i in unrolled({tile.columns // 2}):
 
 
 def _exchanged(line: str, piece: str, length: int) -> str:
-    """Where a piece of a line of ``length`` halves lies in it."""
+    """Where a piece of a line of ``length`` elements is: swizzled over the banks."""
     pieces = length // PIECE
     together = max(1, PIECE // pieces)  # lines that all banks hold
     swizzle = line if together == 1 else f"quotient({line}, {together})"
@@ -109,7 +111,7 @@ def _fetched(tile: HalfTile, lines: int, line: int) -> str:
     deep, pieces = tile.deep // PIECE, line // PIECE
     inside, source = "begin + row < end", "(begin + row) * ldb + near"
     near = f"min_i64(strip + piece * {PIECE}, n - {PIECE})"
-    if tile.turned:
+    if tile.transposed:
         inside, source = f"begin + piece * {PIECE} < end", "near * ldb + begin"
         source += f" + piece * {PIECE}"
         near = "min_i64(strip + row, n - 1)"

@@ -13,11 +13,11 @@ from typing import Final
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.handwritten import HandwrittenCall
 from arrayfn.lowering.cuda.products.skinny_half import PIECE, HalfTile, half_text
 from arrayfn.lowering.cuda.products.skinny_single import LANES, SingleTile, single_text
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile
 from arrayfn.lowering.cuda.schedule import power_of_two
-from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
 from arrayfn.lowering.scalars.arithmetic import HALVES
 
@@ -33,10 +33,10 @@ _BEGUN: Final = 6 << 20  # bytes that could be read while blocks begin and end
 _JOINED: Final = 20 << 20  # and while clusters do
 _PAIR: Final = 2  # blocks of a cluster: those of larger ones do not go everywhere
 _GROUPS: Final = 1, 2, 4  # of a warp, with other parts of what is summed over
-_TURNED_GROUPS: Final = (8,)  # so that 128 bytes of each line are side by side
+_TRANSPOSED_GROUPS: Final = (8,)  # so that 128 bytes of each line are side by side
 _HALVES: Final = 2048  # of the matrix that a warp takes at a time
-_MOST_HALVES: Final = 1 << 28  # bytes of it: larger ones the library reads as fast
-_TURNED: Final = 32  # lines of it, so that 128 bytes of each are side by side
+_MAX_HALF_BYTES: Final = 1 << 28  # bytes of it: larger ones the library reads as fast
+_TRANSPOSED: Final = 32  # lines of it, so that 128 bytes of each are side by side
 _STEP: Final = 8  # what is summed over is a multiple of
 
 
@@ -44,7 +44,7 @@ _STEP: Final = 8  # what is summed over is a multiple of
 class SkinnyProduct:
     """``c[m, n] = a[m, k] @ b[k, n]`` with few rows: strides along these axes.
 
-    The rows of b lie ``ldb`` apart; if it is ``turned`` its columns do.
+    The rows of b lie ``ldb`` apart; if it is ``transposed`` its columns do.
     """
 
     m: int
@@ -55,7 +55,7 @@ class SkinnyProduct:
     a_step: int
     b: Place
     ldb: int
-    turned: bool
+    transposed: bool
     c: Place
     c_row: int
     c_column: int
@@ -64,11 +64,11 @@ class SkinnyProduct:
         """Whether a kernel computes it: it is large, and of vectors."""
         fewest, most = _FEWEST, gpu.skinny_rows
         if self.is_half:
-            is_faster = self.turned or self.nbytes < _MOST_HALVES
+            is_faster = self.transposed or self.nbytes < _MAX_HALF_BYTES
             fewest, most = 1, most if is_faster and self.a_step == 1 else 0
         is_skinny = fewest <= self.m <= min(most, self.n - 1)
         along = (self.a.offset, self.a_row) if self.a_step == 1 else ()
-        last = self.k if self.turned else self.n
+        last = self.k if self.transposed else self.n
         starts = (self.b.offset, self.ldb, self.k, last, *along)
         lanes = PIECE if self.is_half else LANES
         whole = not any(start % lanes for start in starts) and not self.k % _STEP
@@ -81,10 +81,10 @@ class SkinnyProduct:
 
     @property
     def is_half(self) -> bool:
-        """Whether halves are multiplied."""
+        """Whether fp16 or bf16 is multiplied."""
         return short_name(self.b.array.type.dtype) in HALVES
 
-    def call(self, gpu: GpuConfig) -> WrittenCall:
+    def call(self, gpu: GpuConfig) -> HandwrittenCall:
         """Its launch."""
         tile: SkinnyTile
         if self.is_half:
@@ -93,26 +93,35 @@ class SkinnyProduct:
         else:
             tile = single_tile(self, gpu)
             made = single_text(tile)
-        integers = (self.m, self.n, self.k, self.a_row, self.a_step, self.ldb)
-        lies = (self.c_row, self.c_column, tile.part(self.k))
-        blocks = tile.blocks(self.n)
-        return WrittenCall(made, [self.a, self.b], [self.c], integers + lies, blocks)
+        integers = {
+            "rows": self.m,
+            "n": self.n,
+            "k": self.k,
+            "a_row": self.a_row,
+            "a_step": self.a_step,
+            "ldb": self.ldb,
+            "c_row": self.c_row,
+            "c_column": self.c_column,
+            "part": tile.part(self.k),
+        }
+        reads, writes = {"a_in": self.a, "b_in": self.b}, {"c_out": self.c}
+        return HandwrittenCall(made, reads, writes, integers, tile.blocks(self.n))
 
 
-def skinny_product(call: LibraryCall, gpu: GpuConfig) -> WrittenCall | None:
+def skinny_product(call: LibraryCall, gpu: GpuConfig) -> HandwrittenCall | None:
     """The launch for the product ``call``; None where the library is to compute it."""
     p = call.integers
-    if call.provider not in _PROVIDERS or p["batch"] != 1 or not gpu.most_cluster:
+    if call.provider not in _PROVIDERS or p["batch"] != 1 or not gpu.max_cluster:
         return None
     a, b, c = call.reads["a"], call.reads["b"], call.writes["c"]
     lda, ldb, ldc = p["lda"], p["ldb"], p["ldc"]
     m, n, k = p["m"], p["n"], p["k"]
-    turned_a, turned_b = bool(p["transpose_a"]), bool(p["transpose_b"])
-    a_strides = (1, lda) if turned_a else (lda, 1)
-    b_strides = (ldb, 1) if turned_b else (1, ldb)  # as rows of b.T
+    transposed_a, transposed_b = bool(p["transpose_a"]), bool(p["transpose_b"])
+    a_strides = (1, lda) if transposed_a else (lda, 1)
+    b_strides = (ldb, 1) if transposed_b else (1, ldb)  # as rows of b.T
     for made in (
-        SkinnyProduct(m, n, k, a, *a_strides, b, ldb, turned_b, c, ldc, 1),
-        SkinnyProduct(n, m, k, b, *b_strides, a, lda, not turned_a, c, 1, ldc),
+        SkinnyProduct(m, n, k, a, *a_strides, b, ldb, transposed_b, c, ldc, 1),
+        SkinnyProduct(n, m, k, b, *b_strides, a, lda, not transposed_a, c, 1, ldc),
     ):
         if made.fits(gpu):
             return made.call(gpu)
@@ -132,22 +141,24 @@ def single_tile(product: SkinnyProduct, gpu: GpuConfig) -> SingleTile:
             cluster=cluster,
             groups=groups,
             vectors=vectors,
-            turned=product.turned,
+            transposed=product.transposed,
             along=along,
             apart=not along and not whole,
         )
         for vectors, cluster, groups in itertools.product(
-            (2, 1), _clusters(gpu), _TURNED_GROUPS if product.turned else _GROUPS
+            (2, 1),
+            _clusters(gpu),
+            _TRANSPOSED_GROUPS if product.transposed else _GROUPS,
         )
         # Of many rows, loads of a take as much time, and power, as products do.
-        if vectors > 1 or product.turned or rows < gpu.skinny_rows
+        if vectors > 1 or product.transposed or rows < gpu.skinny_rows
     )
     best = min(tiles, key=partial(_cost, product, gpu))
     return replace(best, stages=min(_STAGES, gpu.shared_bytes // best.stage_bytes))
 
 
 def half_tile(product: SkinnyProduct, gpu: GpuConfig) -> HalfTile:
-    """The tile of a matrix of halves."""
+    """The tile of an fp16 or bf16 matrix."""
     given, made = (short_name(x.array.type.dtype) for x in (product.b, product.c))
     tiles = (
         HalfTile(
@@ -156,11 +167,11 @@ def half_tile(product: SkinnyProduct, gpu: GpuConfig) -> HalfTile:
             rounded=made if made in HALVES else "",
             strip=strip,
             deep=_HALVES // strip,
-            turned=product.turned,
+            transposed=product.transposed,
             dtype=given,
         )
         for cluster, strip in itertools.product(_clusters(gpu), (64, 32))
-        if not product.turned or strip == _TURNED
+        if not product.transposed or strip == _TRANSPOSED
     )
     best = min(tiles, key=partial(_cost, product, gpu))
     room = gpu.shared_bytes - best.held_bytes
@@ -168,7 +179,7 @@ def half_tile(product: SkinnyProduct, gpu: GpuConfig) -> HalfTile:
 
 
 def _clusters(gpu: GpuConfig) -> list[int]:
-    return [size for size in (1, 2, 4, 8) if size <= max(1, gpu.most_cluster)]
+    return [size for size in (1, 2, 4, 8) if size <= max(1, gpu.max_cluster)]
 
 
 def _cost(product: SkinnyProduct, gpu: GpuConfig, tile: SkinnyTile) -> float:
@@ -179,8 +190,8 @@ def _cost(product: SkinnyProduct, gpu: GpuConfig, tile: SkinnyTile) -> float:
     """
     blocks = tile.blocks(product.n)
     most = gpu.multiprocessors if tile.cluster <= _PAIR else gpu.grouped
-    least, rows = _BUSY_HALVES if product.is_half else (_BUSY, _BUSY_ROWS)
-    busy = gpu.multiprocessors * max(least, tile.rows / rows)
+    fewest, rows = _BUSY_HALVES if product.is_half else (_BUSY, _BUSY_ROWS)
+    busy = gpu.multiprocessors * max(fewest, tile.rows / rows)
     whole, rest = divmod(blocks, most)
     took = whole * max(most, busy) + (max(rest, busy) if rest else 0)
     begun = -(-blocks // most) * _BEGUN + (_JOINED if tile.cluster > 1 else 0)

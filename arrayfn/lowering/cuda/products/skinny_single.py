@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from arrayfn.lowering.cuda.handwritten import Handwritten, indented
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, all_lanes
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.cuda.written import Written, indented
 
 LANES: Final = 4  # floats of a lane's access: 128 bits
 
@@ -78,17 +78,17 @@ class SingleTile(SkinnyTile):
         return max(self.ring, self.warps * self.accumulators)
 
 
-def single_text(tile: SingleTile) -> Written:
+def single_text(tile: SingleTile) -> Handwritten:
     """The kernel."""
     rows, lanes = tile.rows, tile.lanes
     group, within = f"quotient(lane, {tile.across})", f"remainder(lane, {tile.across})"
-    if tile.turned:
+    if tile.transposed:
         # Lanes that follow each other read parts of a line that do.
         group = f"remainder(lane, {tile.groups})"
         within = f"quotient(lane, {tile.groups})"
     body = f"""{tile.begin}
 group = {group} * {LANES}
-within = {within} * {lanes if tile.turned else LANES}
+within = {within} * {lanes if tile.transposed else LANES}
 room = dynamic_shared_f32(0, {tile.words})
 near = registers_f32({LANES})
 held = registers_f32({LANES * lanes})
@@ -116,7 +116,7 @@ for i in unrolled({tile.ahead // LANES}):
 def _of_columns(tile: SingleTile) -> str:
     """Adds up the products of what is held of b with the ``i``-th four columns of a."""
     rows, lanes = tile.rows, tile.lanes
-    b = f"held[l * {LANES} + k]" if tile.turned else f"held[k * {lanes} + l]"
+    b = f"held[l * {LANES} + k]" if tile.transposed else f"held[k * {lanes} + l]"
     if tile.along:
         return f"""from_a = place + i * {tile.groups * LANES} + group
 for m in unrolled({rows}):
@@ -169,7 +169,7 @@ def _a_fetched(tile: SingleTile) -> str:
 
 def _b_fetched(tile: SingleTile) -> str:
     """Begins to copy a lane's part of b: four of what is summed over, from ``k`` on."""
-    if tile.turned:
+    if tile.transposed:
         return f"""live = select_i64(k < end, 1, 0)
 for j in unrolled({tile.lanes}):
     line = min_i64(strip + within + j, n - 1)
@@ -188,10 +188,10 @@ def _of_lanes(tile: SingleTile) -> str:
     Of two lanes each takes one half of the vectors that both have, while there are two
     or more; lanes of the same sums are left in the end if there are few.
     """
-    least = 1 if tile.turned else tile.across  # between lanes of the same columns
-    apart = tile.groups * least // 2
+    nearest = 1 if tile.transposed else tile.across  # between lanes of the same columns
+    apart = tile.groups * nearest // 2
     vectors, text, first = tile.rows * tile.vectors, "", "0"
-    while apart >= least and vectors > 1:
+    while apart >= nearest and vectors > 1:
         vectors //= 2
         half, upper = vectors * LANES, f"remainder(quotient(lane, {apart}), 2)"
         first += f" + {upper} * {vectors}"
@@ -202,19 +202,19 @@ for i in unrolled({half}):
     sums[i] = mine + shuffle_xor_f32(given, {apart})
 """
         apart //= 2
-    alike = max(1, 2 * apart // least) * least
-    while apart >= least:
+    alike = max(1, 2 * apart // nearest) * nearest
+    while apart >= nearest:
         text += f"""for i in unrolled({vectors * LANES}):
     sums[i] = sums[i] + shuffle_xor_f32(sums[i], {apart})
 """
         apart //= 2
     # Vectors of sums follow each other by rows of a, and within these by columns.
-    part = LANES if tile.turned else tile.across * LANES
+    part = LANES if tile.transposed else tile.across * LANES
     return f"""{text}from_vector = {first}
 for i in unrolled({vectors}):
     m = quotient(from_vector + i, {tile.vectors})
     v = remainder(from_vector + i, {tile.vectors})
-    if remainder(lane, {alike}) < {least}:
+    if remainder(lane, {alike}) < {nearest}:
         at = place + m * {tile.columns} + v * {part}
         store_f32x4(room, at, sums, i * {LANES})
 """

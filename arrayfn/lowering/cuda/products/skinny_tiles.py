@@ -10,14 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar
 
+from arrayfn.lowering.cuda.handwritten import Handwritten, indented
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.cuda.written import Written, indented
-
-INTEGERS: Final = (
-    *("rows", "n", "k", "a_row", "a_step", "ldb", "c_row", "c_column", "part"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +22,7 @@ class SkinnyTile(ABC):
 
     A block has ``warps``; ``stages`` steps are on their way to them, or there. Blocks
     of a ``cluster`` have the same columns. Results are ``rounded`` to this dtype, if it
-    is one. The matrix is ``turned`` if it lies along what is summed over.
+    is one. The matrix is ``transposed`` if it lies along what is summed over.
     """
 
     itemsize: ClassVar[int]  # of what is multiplied
@@ -36,7 +32,7 @@ class SkinnyTile(ABC):
     stages: int = 4
     cluster: int = 1
     rounded: str = ""
-    turned: bool = False
+    transposed: bool = False
 
     @property
     @abstractmethod
@@ -179,14 +175,12 @@ column = strip + remainder(number, {self.columns})
 if m < rows and column < n:
     c_out[m * c_row + column * c_column] = {rounded}"""
 
-    def written(self, body: str, shared: int) -> Written:
+    def written(self, body: str, shared: int) -> Handwritten:
         """The kernel of this text, for so many bytes of shared memory."""
-        what = "c = a @ b.T" if self.turned else "c = a @ b"
-        return Written(
+        what = "c = a @ b.T" if self.transposed else "c = a @ b"
+        return Handwritten(
             "skinny",
             body,
-            ("a_in", "b_in", "c_out"),
-            INTEGERS,
             self.threads,
             f"{what}, where a has up to {self.rows} rows: b is read once.",
             "a product of few rows, which takes as long as its matrix takes to read",

@@ -17,36 +17,38 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
-from arrayfn.lowering.cuda.written import Written, WrittenCall, indented
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, indented
 from arrayfn.lowering.libraries.calls import Place
 
 LANES: Final = 4
 """That share a row."""
-LEAST_TILE: Final = 8
+MIN_TILE: Final = 8
 PANEL: Final = 8
 """Columns that are factored at a time."""
 _SHARE: Final = PANEL // LANES
-MOST_SMALL: Final = {dtypes.float32: 128, dtypes.float64: 64}
+MAX_SMALL: Final = {dtypes.float32: 128, dtypes.float64: 64}
 """Rows of what is factored by one block."""
 VECTOR_BYTES: Final = 16
 
 
 def is_small(dtype: DType, n: int) -> bool:
     """Whether one block factors matrices of ``n`` rows."""
-    return 0 < n <= MOST_SMALL.get(dtype, 0)
+    return 0 < n <= MAX_SMALL.get(dtype, 0)
 
 
-def small_factors(matrices: Var) -> WrittenCall:
+def small_factors(matrices: Var) -> HandwrittenCall:
     """The lower factors of ``matrices`` [..., n, n], in place; NaN if there is none."""
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
-    size = LEAST_TILE
+    size = MIN_TILE
     while size < n:
         size *= 2
     count = math.prod(matrices.type.shape[:-2])
-    return WrittenCall(_text(dtype, size), (), (Place(matrices),), (n,), count)
+    return HandwrittenCall(
+        _text(dtype, size), {}, {"a": Place(matrices)}, {"n": n}, count
+    )
 
 
-def _text(dtype: DType, size: int) -> Written:
+def _text(dtype: DType, size: int) -> Handwritten:
     """The kernel of matrices of up to ``size`` rows."""
     t, threads, pitch = short_name(dtype), size * LANES, size + 1
     body = f"""
@@ -71,11 +73,9 @@ for at in range(thread, n * n, {threads}):
         value = {t.upper()}_NAN
     a[begin + at] = value
 """
-    return Written(
+    return Handwritten(
         "cholesky",
         body,
-        ("a",),
-        ("n",),
         threads,
         f"Factors a matrix of up to {size} rows.",
         "Cholesky factors of small matrices, a block for each",

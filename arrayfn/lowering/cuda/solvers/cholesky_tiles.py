@@ -17,6 +17,12 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
+from arrayfn.lowering.cuda.handwritten import (
+    Handwritten,
+    HandwrittenCall,
+    flag_buffer_of,
+    indented,
+)
 from arrayfn.lowering.cuda.solvers.cholesky import (
     LANES,
     PANEL,
@@ -26,10 +32,9 @@ from arrayfn.lowering.cuda.solvers.cholesky import (
     memory,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.cuda.written import Written, WrittenCall, flag_buffer_of, indented
 from arrayfn.lowering.libraries.calls import Place
 
-MOST_ROWS: Final = 2048
+MAX_ROWS: Final = 2048
 """Larger ones cuSOLVER factors faster: by products of larger tiles."""
 SIZE: Final = 64
 _PARTS: Final = {16: (2, 2), 32: (4, 2), 64: (4, 4)}
@@ -44,10 +49,10 @@ def is_tiled(dtype: DType, n: int, matrices: int) -> bool:
     One in float64 it does not: roots and divisions follow each other too slowly there.
     """
     is_known = dtype == dtypes.float32 or (dtype == dtypes.float64 and matrices > 1)
-    return is_known and n <= MOST_ROWS
+    return is_known and n <= MAX_ROWS
 
 
-def tiled_factors(matrices: Var, status: Var) -> WrittenCall:
+def tiled_factors(matrices: Var, status: Var) -> HandwrittenCall:
     """The lower factors of ``matrices`` [..., n, n], over their lower triangles.
 
     ``status`` [matrices] is 1 where there is none, and then what is written is too.
@@ -56,11 +61,11 @@ def tiled_factors(matrices: Var, status: Var) -> WrittenCall:
     count = math.prod(matrices.type.shape[:-2])
     rows = -(-n // SIZE)
     tiles = rows * (rows + 1) // 2
-    return WrittenCall(
+    return HandwrittenCall(
         _Tiles(dtype, SIZE).text(),
-        (),
-        (Place(matrices), Place(status)),
-        (n, rows, count, count * tiles),
+        {},
+        {"a": Place(matrices), "status": Place(status)},
+        {"n": n, "rows": rows, "matrices": count, "blocks": count * tiles},
         count * tiles,
         flag_buffer=flag_buffer_of(count * rows * rows, dtypes.int32),
     )
@@ -83,16 +88,14 @@ class _Tiles:
         """Elements that are read at a time."""
         return VECTOR_BYTES // self.dtype.itemsize
 
-    def text(self) -> Written:
+    def text(self) -> Handwritten:
         """The kernel."""
         size, itemsize = self.size, self.dtype.itemsize
         parts = (self._begin(), self._products(), self._diagonal(), self._below())
         # A tile and its neighbour, rows apart by vectors; a triangle's columns.
-        return Written(
+        return Handwritten(
             "cholesky",
             "\n".join(parts),
-            ("a", "status", "flag_buffer"),
-            ("n", "rows", "matrices", "blocks"),
             self.threads,
             f"Factors matrices by tiles of {size} rows and columns.",
             "Cholesky factors, a block for each tile",

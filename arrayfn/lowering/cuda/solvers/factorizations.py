@@ -1,8 +1,8 @@
 """Factorizations of matrices by cuSOLVER and cuBLAS: calls, and nests around them.
 
-The libraries are column-major. Primitives whose operands lie by columns (LU, SVD, any
-eigenvalues) are theirs as they stand; the others are turned by a nest, which the plan
-shows. Where a library says in a status that it failed, a nest puts NaN.
+The libraries are column-major. They compute primitives with column-major operands (LU,
+SVD, all eigenvalues) directly; operands of others are transposed by a nest, which the
+plan shows. Where a library's status says that it failed, a nest stores NaN.
 
 A call is of all matrices of a batch; how it does them is the provider's.
 """
@@ -10,7 +10,7 @@ A call is of all matrices of a batch; how it does them is the provider's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,22 +18,25 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.ir.layout import Shape
+from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers import cholesky as factors
 from arrayfn.lowering.cuda.solvers import cholesky_tiles, jacobi, small_svd
-from arrayfn.lowering.cuda.solvers.matrix_nests import Names, Nests, matrices_of, turned
-from arrayfn.lowering.cuda.solvers.permutation import Permutation
+from arrayfn.lowering.cuda.solvers.matrix_nests import (
+    Names,
+    Nests,
+    matrices_of,
+    transposed,
+)
+from arrayfn.lowering.cuda.solvers.permutation import permuted
 from arrayfn.lowering.cuda.solvers.triangular import System, solved
-from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.passes.reads import Reads
 
-Made = LibraryCall | Nest | Permutation | WrittenCall
-
 BATCHED: Final = 128
 """Matrices of up to this many rows for each of a batch are one call."""
-TURNED: Final = 128
-"""From here on a single matrix is turned to be factored."""
+TRANSPOSED: Final = 128
+"""From here on a single matrix is transposed to be factored."""
 SMALL_SVD: Final = 32
 """Matrices of up to so many rows and columns cuSOLVER decomposes as a batch."""
 SMALL_EIGH: Final = 32
@@ -50,8 +53,16 @@ def _count(type: ArrayType) -> int:
     return math.prod(type.shape[:-2])
 
 
-def _provider(name: str, type: ArrayType) -> str:
-    return f"{name}_{short_name(type.dtype)}"
+def _call(
+    form: str,
+    type: ArrayType,
+    writes: Mapping[str, Place],
+    library: str = "cuSOLVER",
+    **integers: int,
+) -> LibraryCall:
+    """A call of the library's ``form`` for the dtype of ``type``, in place."""
+    provider = f"{form}_{short_name(type.dtype)}"
+    return LibraryCall(provider, {}, writes, integers, items=1, library=library)
 
 
 def _status(matrices: int) -> Var:
@@ -62,7 +73,7 @@ def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """potrf. The lower triangle is, by columns, an upper one.
 
     Of a large matrix cuSOLVER factors the lower triangle by columns in less than half
-    the time: it is turned before and after.
+    the time: it is transposed before and after.
     """
     output = equation.outputs[0]
     n, matrices = output.type.shape[-1], _count(output.type)
@@ -72,39 +83,19 @@ def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     status, nests = _status(matrices), Nests(equation, names)
     whole = matrices_of(output.type, output)
     extents = (matrices, n, n)
+    place, factor = Place(output), whole
     if cholesky_tiles.is_tiled(output.type.dtype, n, matrices):
         yield cholesky_tiles.tiled_factors(output, status)
-        yield nests.moved(
-            whole,
-            whole,
-            extents,
-            "the lower triangle, or NaN",
-            status=status,
-            triangle="lower",
-        )
-        return
-    place, factor = Place(output), whole
-    is_turned = n > BATCHED * matrices or (matrices == 1 and n >= TURNED)
-    if is_turned:
-        copy = Var(ArrayType(extents, output.type.dtype))
-        place, factor = Place(copy), turned(matrices_of(copy.type, copy))
-        yield nests.moved(whole, factor, extents, "a matrix by columns")
-    yield LibraryCall(
-        provider=_provider("potrf", output.type),
-        reads={},
-        writes={"a": place, "status": Place(status)},
-        integers={"n": n, "matrices": matrices, "upper": int(not is_turned)},
-        items=1,
-        library="cuSOLVER",
-    )
-    yield nests.moved(
-        factor,
-        whole,
-        extents,
-        "the lower triangle, or NaN",
-        status=status,
-        triangle="lower",
-    )
+    else:
+        is_transposed = n > BATCHED * matrices or (matrices == 1 and n >= TRANSPOSED)
+        if is_transposed:
+            copy = Var(ArrayType(extents, output.type.dtype))
+            place, factor = Place(copy), transposed(matrices_of(copy.type, copy))
+            yield nests.moved(whole, factor, extents, "a matrix by columns")
+        writes, upper = {"a": place, "status": Place(status)}, int(not is_transposed)
+        yield _call("potrf", output.type, writes, n=n, matrices=matrices, upper=upper)
+    reason = "the lower triangle, or NaN"
+    yield nests.moved(factor, whole, extents, reason, status=status, triangle="lower")
 
 
 def triangular_solve(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
@@ -130,28 +121,19 @@ def lu(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     columns, rows = factors.type.shape[-2:]
     matrices = _count(factors.type)
     raw = Var(ArrayType(pivots.type.shape, dtypes.int32))
-    yield LibraryCall(
-        provider=_provider("getrf", factors.type),
-        reads={},
-        writes={
-            "a": Place(factors),
-            "pivots": Place(raw),
-            "status": Place(_status(matrices)),
-        },
-        integers={"rows": rows, "columns": columns, "matrices": matrices},
-        items=1,
-        library="cuSOLVER, cuBLAS",
-    )
+    status = Place(_status(matrices))
+    writes = {"a": Place(factors), "pivots": Place(raw), "status": status}
+    sizes = {"rows": rows, "columns": columns, "matrices": matrices}
+    yield _call("getrf", factors.type, writes, "cuSOLVER, cuBLAS", **sizes)
     yield Nests(equation, names).from_one(raw, pivots)
-    yield Permutation(pivots, 0, permutation)
+    yield permuted(Place(pivots), permutation)
 
 
 def pivots_to_permutation(
     equation: Equation, reads: Reads, names: Names
 ) -> Iterable[Made]:
     """A kernel that swaps."""
-    place = place_of(equation.inputs[0], reads)
-    yield Permutation(place.array, place.offset, equation.outputs[0])
+    yield permuted(place_of(equation.inputs[0], reads), equation.outputs[0])
 
 
 def eigh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
@@ -170,11 +152,11 @@ def eigh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 def eigvalsh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """syevd or heevd without vectors, over a copy of the operand."""
     (values,) = equation.outputs
-    copy = Var(ArrayType(*_of_matrices(equation)))
+    copy, nest = _copied(equation, reads, names)
     if jacobi.is_small(copy.type.dtype, copy.type.shape[-1]):
         yield jacobi.eigenvalues(copy, place_of(equation.inputs[0], reads), values)
         return
-    yield _copied(equation, reads, names, copy)
+    yield nest
     status = _status(copy.type.shape[0])
     yield _syevd(copy, values, status, vectors=False)
     yield Nests(equation, names).or_nan(values, status, "values, or NaN")
@@ -186,37 +168,28 @@ def _of_matrices(equation: Equation) -> tuple[Shape, DType]:
     return (_count(x), *x.shape[-2:]), x.dtype
 
 
-def _copied(equation: Equation, reads: Reads, names: Names, copy: Var) -> Nest:
-    """The operand in memory that may be written over."""
+def _copied(equation: Equation, reads: Reads, names: Names) -> tuple[Var, Nest]:
+    """A copy of the operand, which may be written over, and the nest that makes it."""
+    copy = Var(ArrayType(*_of_matrices(equation)))
     place = place_of(equation.inputs[0], reads)
     source = matrices_of(copy.type, place.array, place.offset)
     target = matrices_of(copy.type, copy)
     reason = "a copy that may be written over"
-    return Nests(equation, names).moved(source, target, copy.type.shape, reason)
+    return copy, Nests(equation, names).moved(source, target, copy.type.shape, reason)
 
 
 def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
-    many = status.type.size > 1
-    small = many and a.type.shape[-1] <= SMALL_EIGH
-    return LibraryCall(
-        provider=_provider("syevjbatched" if small else "syevd", a.type),
-        reads={},
-        writes={"a": Place(a), "w": Place(values), "status": Place(status)},
-        integers={
-            "n": a.type.shape[-1],
-            "matrices": status.type.size,
-            "vectors": int(vectors),
-        },
-        items=1,
-        library="cuSOLVER",
-    )
+    n, matrices = a.type.shape[-1], status.type.size
+    form = "syevjbatched" if matrices > 1 and n <= SMALL_EIGH else "syevd"
+    writes = {"a": Place(a), "w": Place(values), "status": Place(status)}
+    return _call(form, a.type, writes, n=n, matrices=matrices, vectors=int(vectors))
 
 
 def eig(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """geev of a copy. Real matrices have vectors in pairs of real and imaginary."""
     vectors, values = equation.outputs
-    copy = Var(ArrayType(*_of_matrices(equation)))
-    yield _copied(equation, reads, names, copy)
+    copy, nest = _copied(equation, reads, names)
+    yield nest
     matrices, n, _ = copy.type.shape
     status = _status(matrices)
     nests = Nests(equation, names)
@@ -234,8 +207,8 @@ def eig(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 def eigvals(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """geev of a copy, without vectors."""
     (values,) = equation.outputs
-    copy = Var(ArrayType(*_of_matrices(equation)))
-    yield _copied(equation, reads, names, copy)
+    copy, nest = _copied(equation, reads, names)
+    yield nest
     status = _status(copy.type.shape[0])
     yield _geev(copy, values, status, None)
     yield Nests(equation, names).or_nan(values, status, "values, or NaN")
@@ -245,14 +218,8 @@ def _geev(a: Var, values: Var, status: Var, vectors: Place | None) -> LibraryCal
     writes = {"a": Place(a), "w": Place(values), "status": Place(status)}
     if vectors is not None:
         writes["v"] = vectors
-    return LibraryCall(
-        provider=_provider("geev" if vectors else "geevvalues", a.type),
-        reads={},
-        writes=writes,
-        integers={"n": a.type.shape[-1], "matrices": status.type.size},
-        items=1,
-        library="cuSOLVER",
-    )
+    form, matrices = "geev" if vectors else "geevvalues", status.type.size
+    return _call(form, a.type, writes, n=a.type.shape[-1], matrices=matrices)
 
 
 @dataclass(frozen=True)
@@ -276,25 +243,16 @@ def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
     kept = columns if full else small
     right = Var(ArrayType((matrices, kept, columns), copy.type.dtype))
     status = _status(matrices)
-    call = LibraryCall(
-        provider=_provider(form, copy.type),
-        reads={},
-        writes={
-            "a": Place(copy),
-            "s": Place(s),
-            "status": Place(status),
-            "u": Place(left),
-            "v": Place(right),
-        },
-        integers={
-            "rows": rows,
-            "columns": columns,
-            "matrices": matrices,
-            "full": int(full),
-            "vectors": int(vectors),
-        },
-        items=1,
-        library="cuSOLVER",
+    arrays = {"a": copy, "s": s, "status": status, "u": left, "v": right}
+    call = _call(
+        form,
+        copy.type,
+        {name: Place(array) for name, array in arrays.items()},
+        rows=rows,
+        columns=columns,
+        matrices=matrices,
+        full=int(full),
+        vectors=int(vectors),
     )
     return _Svd(call, left, right, status)
 
@@ -310,15 +268,15 @@ def _small_operand(equation: Equation, reads: Reads) -> small_svd.Operand | None
 
 
 def svd(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
-    """gesvd in one of its forms, of a copy. V^H is V turned."""
+    """gesvd in one of its forms, of a copy. V^H is V transposed."""
     u, s, vh = equation.outputs
     operand = _small_operand(equation, reads)
     if operand is not None:
         full = bool(equation.params["full"])
         yield small_svd.vectors(operand, s, u, vh, full=full)
         return
-    copy = Var(ArrayType(*_of_matrices(equation)))
-    yield _copied(equation, reads, names, copy)
+    copy, nest = _copied(equation, reads, names)
+    yield nest
     made = _gesvd(copy, s, full=bool(equation.params["full"]), vectors=True)
     yield made.call
     nests, status = Nests(equation, names), made.status
@@ -327,7 +285,7 @@ def svd(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     extents = (matrices, *u.type.shape[-2:])
     yield nests.moved(source, target, extents, "vectors, or NaN", status=status)
     # V^H by columns is the conjugate of V by rows.
-    source = turned(matrices_of(made.right.type, made.right))
+    source = transposed(matrices_of(made.right.type, made.right))
     target = matrices_of(vh.type, vh)
     extents = (matrices, *vh.type.shape[-2:])
     yield nests.moved(
@@ -337,14 +295,14 @@ def svd(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 
 
 def svdvals(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
-    """gesvd without vectors, of a copy: turned matrices have the same values."""
+    """gesvd without vectors, of a copy: transposed matrices have the same values."""
     (s,) = equation.outputs
     operand = _small_operand(equation, reads)
     if operand is not None:
         yield small_svd.values(operand, s)
         return
-    copy = Var(ArrayType(*_of_matrices(equation)))
-    yield _copied(equation, reads, names, copy)
+    copy, nest = _copied(equation, reads, names)
+    yield nest
     made = _gesvd(copy, s, full=False, vectors=False)
     yield made.call
     yield Nests(equation, names).or_nan(s, made.status, "values, or NaN")

@@ -12,10 +12,11 @@ they. The kernel that moves the matrix to where its factors will be does that.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from arrayfn.ir import Atom, Equation, Program
-from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir.builder import rewritten
 from arrayfn.primitives import discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
@@ -35,27 +36,19 @@ def guarded(program: Program) -> Program:
     """``program`` with only finite matrices given to iterations, and NaN kept."""
     if all(equation.primitive not in _GUARDED for equation in program.equations):
         return program
-    builder = ProgramBuilder(program.name)
-    with builder:
-        inputs = builder.inputs_of(program)
-        environment = builder.bind_inputs(program, inputs)
-        for equation in program.equations:
-            builder.source = equation.source
-            row = equation.primitive
-            if row not in _GUARDED or not equation.inputs[0].type.size:
-                builder.replay(equation, environment)
-                continue
-            operands = [rename(a, environment) for a in equation.inputs]
-            assert isinstance(row, Primitive)
-            if row in _SOLVERS:
-                *sides, a = operands
-                made = row(*sides, _where(_without_nan(a), a), **equation.params)
-                results = made if isinstance(made, tuple) else (made,)
-            else:
-                results = _of_finite(row, operands[0], equation)
-            for output, result in zip(equation.outputs, results, strict=True):
-                environment[output] = result
-    return builder.build([rename(a, environment) for a in program.outputs])
+    return rewritten(program, _guarded)
+
+
+def _guarded(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
+    row = equation.primitive
+    if row not in _GUARDED or not operands[0].type.size:
+        return None
+    assert isinstance(row, Primitive)
+    if row not in _SOLVERS:
+        return _of_finite(row, operands[0], equation)
+    *sides, a = operands
+    made = row(*sides, _where(_without_nan(a), a), **equation.params)
+    return made if isinstance(made, tuple) else (made,)
 
 
 def _of_finite(row: Primitive, x: Atom, equation: Equation) -> list[Atom]:

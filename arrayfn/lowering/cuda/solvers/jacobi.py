@@ -2,8 +2,8 @@
 
 The columns of a positive definite matrix, once each is orthogonal to all others, have
 its eigenvalues as lengths and its eigenvectors as directions, as a singular value
-decomposition of it has the same vectors on both sides. What is turned is the matrix
-over the greatest sum of magnitudes in a column, plus 5/4: between 1/4 and 9/4, so
+decomposition of it has the same vectors on both sides. What is rotated is the matrix
+over the largest sum of magnitudes in a column, plus 5/4: between 1/4 and 9/4, so
 nothing is lost in small eigenvalues. Values are Rayleigh's quotients of the matrix as
 it is.
 """
@@ -14,55 +14,53 @@ import math
 
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, indented
 from arrayfn.lowering.cuda.solvers.orthogonal_columns import (
-    MOST_ROWS,
+    MAX_ROWS,
     REAL,
     Columns,
     rows_of,
 )
-from arrayfn.lowering.cuda.written import Written, WrittenCall, indented
 from arrayfn.lowering.libraries.calls import Place
 
 
 def is_small(dtype: DType, n: int) -> bool:
     """Whether the kernel finds eigenvalues of matrices of ``n`` rows."""
-    return dtype in REAL and 0 < n <= MOST_ROWS
+    return dtype in REAL and 0 < n <= MAX_ROWS
 
 
-def eigenvectors(vectors: Var, values: Var) -> WrittenCall:
+def eigenvectors(vectors: Var, values: Var) -> HandwrittenCall:
     """Matrices at ``vectors`` become their eigenvectors, as rows, in place."""
-    writes = (Place(vectors), Place(values))
-    return _call(vectors, (), writes, with_vectors=True)
+    writes = {"vectors": Place(vectors), "values": Place(values)}
+    return _call(vectors, {}, writes, with_vectors=True)
 
 
-def eigenvalues(matrices: Var, place: Place, values: Var) -> WrittenCall:
+def eigenvalues(matrices: Var, place: Place, values: Var) -> HandwrittenCall:
     """Of ``matrices`` at ``place`` the eigenvalues alone."""
-    return _call(matrices, (place,), (Place(values),), with_vectors=False)
+    return _call(matrices, {"a": place}, {"values": Place(values)}, with_vectors=False)
 
 
 def _call(
     matrices: Var,
-    reads: tuple[Place, ...],
-    writes: tuple[Place, ...],
+    reads: dict[str, Place],
+    writes: dict[str, Place],
     *,
     with_vectors: bool,
-) -> WrittenCall:
+) -> HandwrittenCall:
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
     text = _text(Columns(dtype, rows_of(n)), with_vectors)
     count = math.prod(matrices.type.shape[:-2])
-    return WrittenCall(text, reads, writes, (n,), count)
+    return HandwrittenCall(text, reads, writes, {"n": n}, count)
 
 
-def _text(c: Columns, with_vectors: bool) -> Written:
+def _text(c: Columns, with_vectors: bool) -> Handwritten:
     """The kernel."""
-    arrays = ("vectors", "values") if with_vectors else ("a", "values")
-    parts = (_begin(c, arrays[0]), c.sweeps(), _values(c, arrays[0]))
+    a = "vectors" if with_vectors else "a"
+    parts = (_begin(c, a), c.sweeps(), _values(c, a))
     what = "eigenvectors, as rows, and eigenvalues" if with_vectors else "eigenvalues"
-    return Written(
+    return Handwritten(
         "jacobi",
         "\n".join((*parts, _vectors(c)) if with_vectors else parts),
-        arrays,
-        ("n",),
         c.threads,
         f"The {what} of a symmetric matrix of up to {c.rows} rows.",
         "eigenvalues of small symmetric matrices, a block for each",
@@ -87,7 +85,7 @@ for k in unrolled({c.own}):
 {c.over_lanes("sum")}
 {c.over_lanes("other")}
 scale = max_{t}(sum, other)
-{c.greatest()}
+{c.maximum()}
 for at in range(thread, {rows * rows}, {c.threads}):
     value = columns[at] / scale
     if (at // {rows} == at % {rows}) and (at % {rows} < n):
@@ -135,7 +133,7 @@ for i in range(n):
     yy = fma_{t}(in_y, columns[here + second - lane * {vector} + i], yy)
 {c.over_lanes("xx")}
 {c.over_lanes("yy")}
-if turned > 0:
+if rotated > 0:
     xx = {t.upper()}_NAN
     yy = {t.upper()}_NAN
 {c.ranked("n", "<", ">")}
@@ -149,7 +147,7 @@ if live and (lane == 0):
 def _vectors(c: Columns) -> str:
     """Their vectors, as rows."""
     t, own, vector, step = short_name(c.dtype), c.own, c.vector, c.step
-    return f"""if turned > 0:
+    return f"""if rotated > 0:
     for k in unrolled({own}):
         x[k] = {t.upper()}_NAN
         y[k] = {t.upper()}_NAN

@@ -1,4 +1,4 @@
-"""Nests around the calls of solvers: arrays of matrices turned, cut, and made NaN."""
+"""Nests around the calls of solvers: matrices are transposed, cut, or set to NaN."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Nests:
         same = source.array is target.array
         value: Scalar = b.load("raw", own if same else b.operand(source))
         if conjugate and dtype in dtypes.COMPLEX:
-            value = b.compute("turned", "conj", value, dtype=dtype, of=dtype)
+            value = b.compute("conjugated", "conj", value, dtype=dtype, of=dtype)
         if triangle:
             first, second = (1, 2) if triangle == "lower" else (2, 1)
             row, column = self.counted(b, "row", first), self.counted(b, "at", second)
@@ -100,11 +100,11 @@ class Nests:
             for k, name in enumerate(("before", "own", "after"))
         )
         value = b.load("value", b.operand(Strided(w, dtype, (n, 1, 0))))
-        turns = b.compute("turns", "imag", value, dtype=real, of=dtype)
+        imaginary = b.compute("imaginary", "imag", value, dtype=real, of=dtype)
         zero = Constant(0.0, real)
         bools = {"dtype": dtypes.bool_, "of": real}
-        first = b.compute("is_first", "gt", turns, zero, **bools)
-        second = b.compute("is_second", "lt", turns, zero, **bools)
+        first = b.compute("is_first", "gt", imaginary, zero, **bools)
+        second = b.compute("is_second", "lt", imaginary, zero, **bools)
         minus = b.compute("minus", "neg", own, **kinds)
         re = select(b, "re", second, before, own, real)
         rest = select(b, "rest", second, minus, zero, real)
@@ -145,7 +145,7 @@ def matrices_of(type: ArrayType, array: Var, offset: int = 0) -> Strided:
     return Strided(array, type.dtype, (rows * columns, columns, 1), offset)
 
 
-def turned(place: Strided) -> Strided:
+def transposed(place: Strided) -> Strided:
     """The same matrices, transposed."""
     matrix, row, column = place.strides
     return Strided(place.array, place.dtype, (matrix, column, row), place.offset)

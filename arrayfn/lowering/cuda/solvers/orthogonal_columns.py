@@ -1,4 +1,4 @@
-"""Columns that are turned by pairs until each is orthogonal to all others.
+"""Columns that are rotated by pairs until each is orthogonal to all others.
 
 This is Jacobi's method, one-sided (Hestenes, Inversion of matrices by
 biorthogonalization, 1958), by a block of threads for each matrix, whose columns lie in
@@ -6,7 +6,7 @@ shared memory. A group of lanes has a pair of columns; all pairs of a round have
 column in common, and meet as in a tournament (Brent and Luk, The solution of
 singular-value and symmetric eigenvalue problems on multiprocessor arrays, 1985): after
 a sweep each column is where it was. Sweeps end with the first in which no pair was
-turned, which is the same one on each run.
+rotated, which is the same one on each run.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
+from arrayfn.lowering.cuda.handwritten import indented
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.cuda.written import indented
 
 REAL: Final = (dtypes.float32, dtypes.float64)
-MOST_ROWS: Final = 64
-_LEAST_ROWS: Final = 8
-_MOST_SWEEPS: Final = 40
+MAX_ROWS: Final = 64
+_MIN_ROWS: Final = 8
+_MAX_SWEEPS: Final = 40
 """Ten are many; what has not converged then is NaN."""
-_MOST_LANES: Final = 8
+_MAX_LANES: Final = 8
 _FIFTH_ORDER: Final = 2**0.5 - 1 - 0.375
 """The tangent of half an angle is t/2 - t**3/8 + this t**5, t being the angle's.
 
-It is exact at 1. Where it is not, the pair is turned again in the next sweep; that the
-turn keeps lengths is what ``sine`` sees to.
+It is exact at 1. Where it is not, the pair is rotated again in the next sweep;
+``sine`` is such that the rotation keeps lengths.
 """
 _VECTOR_BYTES: Final = 16
 
 
 def rows_of(n: int) -> int:
     """The rows of the kernel that matrices of ``n`` rows or columns are given to."""
-    rows = _LEAST_ROWS
+    rows = _MIN_ROWS
     while rows < n:
         rows *= 2
     return rows
@@ -50,7 +50,7 @@ class Columns:
     """How up to ``rows`` columns are spread over a block.
 
     Of each its first ``rows`` elements are what is to be orthogonal; it may have
-    ``more``, which are turned as they are.
+    ``more``, which are rotated as they are.
     """
 
     dtype: DType
@@ -70,7 +70,7 @@ class Columns:
     @property
     def lanes(self) -> int:
         """That share a pair of columns."""
-        return min(_MOST_LANES, self.rows // self.vector)
+        return min(_MAX_LANES, self.rows // self.vector)
 
     @property
     def step(self) -> int:
@@ -124,8 +124,8 @@ live = group < pairs
 first = select_i64(live, group, 0) * {self.height} + lane * {vector}
 second = select_i64(live, pairs + group, 1) * {self.height} + lane * {vector}"""
 
-    def greatest(self) -> str:
-        """``scale`` of all: the greatest, NaN if it is not finite, 1 if it is 0."""
+    def maximum(self) -> str:
+        """``scale`` becomes the block's maximum: NaN if not finite, 1 if it is 0."""
         t = short_name(self.dtype)
         return f"""for step in unrolled(5):
     scale = max_{t}(scale, shuffle_xor_{t}(scale, 16 >> step))
@@ -146,7 +146,7 @@ if not (scale < {t.upper()}_INF):
         """
         t, height, vector = short_name(self.dtype), self.height, self.vector
         # The cosine of columns that are orthogonal but for rounding errors.
-        least = math.sqrt(self.rows) * float(np.finfo(self.dtype).eps)
+        tolerance = math.sqrt(self.rows) * float(np.finfo(self.dtype).eps)
         longer = relative = size = ""
         if shortest is not None:
             # Squares of what is far from 1 may be none in float32.
@@ -165,12 +165,12 @@ if group == 0:
 to_x = after_x * {height} + lane * {vector}
 to_y = after_y * {height} + lane * {vector}
 here = i64(0)
-turned = i64(1)
+rotated = i64(1)
 sweep = i64(0)
-while (turned > 0) and (sweep < {_MOST_SWEEPS}):
-    turned = i64(0)
+while (rotated > 0) and (sweep < {_MAX_SWEEPS}):
+    rotated = i64(0)
     sweep = sweep + 1
-    for turn in range(2 * pairs - 1):
+    for pairing in range(2 * pairs - 1):
 {indented(self.loaded("here"), 2)}
         xx = {t}(0)
         yy = {t}(0)
@@ -184,7 +184,7 @@ while (turned > 0) and (sweep < {_MOST_SWEEPS}):
 {indented(self.over_lanes("xy"), 2)}
         sine = {t}(0)
         half = {t}(0)
-        if xy * xy > {t}({least * least!r}) * xx * yy{longer}:{size}
+        if xy * xy > {t}({tolerance * tolerance!r}) * xx * yy{longer}:{size}
             gap = {self._near(f"(yy - xx){relative}")}
             twice = {self._near(f"(xy + xy){relative}")}
             squares = fma_f32(gap, gap, twice * twice)
@@ -196,7 +196,7 @@ while (turned > 0) and (sweep < {_MOST_SWEEPS}):
             series = fma_f32(squares, f32({_FIFTH_ORDER!r}), f32(-0.125))
             half = {self._wide("tangent * fma_f32(squares, series, f32(0.5))")}
             sine = {self._over(f"fma_{t}(half, half, {t}(1))", "(half + half)")}
-            turned = i64(1)
+            rotated = i64(1)
         here = {self.size} - here
         for k in unrolled({self.own}):
             less = fma_{t}(half, x[k], y[k])
@@ -225,20 +225,19 @@ while (turned > 0) and (sweep < {_MOST_SWEEPS}):
         return f"{value} / ({divisor})"
 
     def _agreed(self) -> str:
-        """``turned`` of all threads of the block."""
+        """``rotated`` of all threads of the block."""
         t = short_name(self.dtype)
         if self.warps == 1:
-            return (
-                "turned = convert_i32_i64(popcount_i32(ballot((turned > 0) and live)))"
-            )
-        return f"""some = popcount_i32(ballot((turned > 0) and live))
+            return """some = popcount_i32(ballot((rotated > 0) and live))
+rotated = convert_i32_i64(some)"""
+        return f"""some = popcount_i32(ballot((rotated > 0) and live))
 if remainder(thread, {WARP}) == 0:
     marks[quotient(thread, {WARP})] = convert_i32_{t}(some)
 barrier()
-turned = i64(0)
+rotated = i64(0)
 for warp in unrolled({self.warps}):
     if marks[warp] > {t}(0):
-        turned = i64(1)
+        rotated = i64(1)
 barrier()"""
 
     def ranked(self, count: str, before: str, after: str) -> str:

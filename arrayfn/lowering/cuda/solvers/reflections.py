@@ -15,33 +15,31 @@ from dataclasses import dataclass
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Equation, Var
+from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers.matrix_nests import (
     Names,
     Nests,
     matrices_of,
     select,
-    turned,
+    transposed,
 )
 from arrayfn.lowering.cuda.solvers.triangular import System, solved
-from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.kernel_ir import Constant, Nest, Scalar, Value
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.lowering.templates.nest_builder import NestBuilder
 from arrayfn.lowering.templates.nest_builder import Place as Strided
 from arrayfn.passes.reads import Read
 
-Made = LibraryCall | Nest | WrittenCall
-
 
 def qr(equation: Equation, reads: Mapping[Var, Read], names: Names) -> Iterable[Made]:
-    """geqrf of the turned operand; R is its upper triangle, Q the reflections'."""
+    """geqrf of the transposed operand; R is its upper triangle, Q the reflections'."""
     x = equation.inputs[0].type
     made = _Reflections.of(equation, names)
     place = place_of(equation.inputs[0], reads)
     rows, columns = x.shape[-2:]
     whole = matrices_of(made.a.type, made.a)
     yield made.nests.moved(
-        turned(matrices_of(x, place.array, place.offset)),
+        transposed(matrices_of(x, place.array, place.offset)),
         whole,
         made.a.type.shape,
         "a matrix by columns",
@@ -60,7 +58,7 @@ def qr(equation: Equation, reads: Mapping[Var, Read], names: Names) -> Iterable[
     )
     r = equation.outputs[1]
     yield made.nests.moved(
-        turned(whole),
+        transposed(whole),
         matrices_of(r.type, r),
         (made.matrices, *r.type.shape[-2:]),
         "the upper triangle",
@@ -102,7 +100,7 @@ class _Reflections:
         rest = Var(ArrayType((count, rows, inner), dtype))
         yield self._vectors(v)
         yield _product(v, v, gram, transpose_b=2)
-        yield self._scaled(turned(matrices_of(gram.type, gram)), system, "a system")
+        yield self._scaled(transposed(matrices_of(gram.type, gram)), system, "a system")
         yield self._scaled(matrices_of(v.type, v), t, "its right-hand side", True)
         upper = System(left=True, lower=False, unit=True)
         yield from solved(self.nests, Place(system), t, upper)
@@ -130,7 +128,7 @@ class _Reflections:
         small = self.tau.type.shape[-1]
         value: Scalar = b.load("raw", b.operand(source))
         if conjugate and dtype in dtypes.COMPLEX:
-            value = b.compute("turned", "conj", value, dtype=dtype, of=dtype)
+            value = b.compute("conjugated", "conj", value, dtype=dtype, of=dtype)
         scale = b.load("scale", b.operand(Strided(self.tau, dtype, (small, 1, 0))))
         scaled = b.compute("scaled", "mul", scale, value, dtype=dtype, of=dtype)
         b.store(b.operand(matrices_of(target.type, target), written=True), scaled)

@@ -1,12 +1,13 @@
-"""Singular values of small matrices by Jacobi's method: a block of threads for each.
+"""Singular value decompositions of small matrices by Jacobi's method, a block for each.
 
-The columns of the matrix, or its rows if they are fewer, are turned until each is
-orthogonal to all others: their lengths are the singular values then, their directions
-the vectors on the one side, and the turns those on the other. What a column shorter
-than rounding errors points to means nothing: it is left as it is, and the vectors that
-are wanted beyond the others are unit vectors freed of them, twice (Giraud, Langou,
-Rozloznik, The loss of orthogonality in the Gram-Schmidt orthogonalization process,
-2005).
+Pairs of columns (or of rows, if there are fewer) are rotated until all are orthogonal.
+Their lengths are then the singular values, their directions the singular vectors on one
+side, and the product of the rotations gives those on the other side.
+
+A column that is shorter than rounding errors has no meaningful direction. Missing
+vectors are made by Gram-Schmidt instead: from the unit vector that is the farthest from
+those found so far, made orthogonal to them twice (Giraud, Langou, Rozloznik, The loss
+of orthogonality in the Gram-Schmidt orthogonalization process, 2005).
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import numpy as np
 
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, indented
 from arrayfn.lowering.cuda.solvers.orthogonal_columns import (
-    MOST_ROWS,
+    MAX_ROWS,
     REAL,
     Columns,
     rows_of,
 )
-from arrayfn.lowering.cuda.written import Written, WrittenCall, indented
 from arrayfn.lowering.libraries.calls import Place
 
 _INTEGERS = (
@@ -34,7 +35,7 @@ _INTEGERS = (
 
 def is_small(dtype: DType, rows: int, columns: int) -> bool:
     """Whether the kernel decomposes matrices of so many ``rows`` and ``columns``."""
-    return dtype in REAL and min(rows, columns) > 0 and max(rows, columns) <= MOST_ROWS
+    return dtype in REAL and min(rows, columns) > 0 and max(rows, columns) <= MAX_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +49,32 @@ class Operand:
 
     @property
     def is_tall(self) -> bool:
-        """Whether it is columns that are turned."""
+        """Whether columns are rotated, not rows."""
         return self.rows >= self.columns
 
     @property
     def integers(self) -> tuple[int, ...]:
-        """How long what is turned is, and how much there is of it; where it lies."""
+        """Length and number of the rotated vectors; strides along and between them."""
         if self.is_tall:
             return self.rows, self.columns, 1, self.rows
         return self.columns, self.rows, self.rows, 1
 
 
-def values(operand: Operand, s: Var) -> WrittenCall:
+def values(operand: Operand, s: Var) -> HandwrittenCall:
     """``s`` [..., count]: the singular values, in descending order."""
     length, count, down, across = operand.integers
     dtype = operand.place.array.type.dtype
     text = _text(Columns(dtype, rows_of(length)), with_vectors=False)
-    integers = (length, count, count, down, across)
-    return WrittenCall(text, (operand.place,), (Place(s),), integers, operand.matrices)
+    integers = dict(zip(_INTEGERS, (length, count, count, down, across), strict=False))
+    reads, writes = {"a": operand.place}, {"s": Place(s)}
+    return HandwrittenCall(text, reads, writes, integers, operand.matrices)
 
 
-def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> WrittenCall:
-    """And left vectors ``u`` as rows, right ones ``v`` as columns; all if ``full``."""
+def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> HandwrittenCall:
+    """Singular values, left vectors ``u`` as rows and right ones ``v`` as columns.
+
+    If ``full``, vectors of a whole basis.
+    """
     length, count, down, across = operand.integers
     rows = rows_of(length)
     text = _text(Columns(u.type.dtype, rows, rows), with_vectors=True)
@@ -78,24 +83,25 @@ def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> WrittenC
     of_u, of_v = (1, operand.rows), (v.type.shape[-1], 1)
     far, near = (of_u, of_v) if operand.is_tall else (of_v, of_u)
     ends = (u, v) if operand.is_tall else (v, u)
-    integers = (length, count, total, down, across, *far, *near)
-    writes = tuple(Place(array) for array in (s, *ends))
-    return WrittenCall(text, (operand.place,), writes, integers, operand.matrices)
+    numbers = (length, count, total, down, across, *far, *near)
+    names = ("s", "far", "near_side")
+    writes = {n: Place(x) for n, x in zip(names, (s, *ends), strict=True)}
+    integers = dict(zip(_INTEGERS, numbers, strict=True))
+    reads = {"a": operand.place}
+    return HandwrittenCall(text, reads, writes, integers, operand.matrices)
 
 
-def _text(c: Columns, *, with_vectors: bool) -> Written:
+def _text(c: Columns, *, with_vectors: bool) -> Handwritten:
     """The kernel."""
-    # What is shorter, of columns whose greatest element is 1, is rounding errors.
-    least = float(np.finfo(c.dtype).eps) / 4
-    parts = [_begin(c), c.sweeps(least), _values(c, least)]
+    # Shorter columns, of a matrix whose largest element is 1, are rounding errors.
+    tolerance = float(np.finfo(c.dtype).eps) / 4
+    parts = [_begin(c), c.sweeps(tolerance), _values(c, tolerance)]
     if with_vectors:
         parts += [_basis(c), _stored(c)]
     what = "singular values and vectors" if with_vectors else "singular values"
-    return Written(
+    return Handwritten(
         "svd",
         "\n".join(parts),
-        ("a", "s", "far", "near_side") if with_vectors else ("a", "s"),
-        _INTEGERS if with_vectors else _INTEGERS[:5],
         c.threads,
         f"The {what} of a matrix of up to {c.rows} rows and columns.",
         "singular values of small matrices, a block for each",
@@ -104,12 +110,12 @@ def _text(c: Columns, *, with_vectors: bool) -> Written:
 
 
 def _begin(c: Columns) -> str:
-    """The matrix over its greatest element; the identity below, if there are turns."""
+    """The matrix over its largest element, and the identity for the rotations."""
     t, rows = short_name(c.dtype), c.rows
     parts = rows * rows // c.threads
-    turns = ""
+    rotations = ""
     if c.more:
-        turns = f"""for at in range(thread, {rows * rows}, {c.threads}):
+        rotations = f"""for at in range(thread, {rows * rows}, {c.threads}):
     j = at // {rows}
     i = at % {rows}
     columns[j * {c.height} + {rows} + i] = select_{t}(i == j, {t}(1), {t}(0))
@@ -128,16 +134,16 @@ for part in unrolled({parts}):
     loaded[part] = select_{t}((i < length) and (j < count), value, {t}(0))
 for part in unrolled({parts}):
     scale = max_{t}(scale, abs_{t}(loaded[part]))
-{c.greatest()}
+{c.maximum()}
 for part in unrolled({parts}):
     j = (thread + part * {c.threads}) // {rows}
     i = (thread + part * {c.threads}) % {rows}
     columns[j * {c.height} + i] = loaded[part] / scale
-{turns}barrier()"""
+{rotations}barrier()"""
 
 
-def _values(c: Columns, least: float) -> str:
-    """Singular values in descending order; ``known`` are no rounding errors."""
+def _values(c: Columns, tolerance: float) -> str:
+    """Singular values in descending order; ``known`` of them exceed rounding errors."""
     t = short_name(c.dtype)
     return f"""
 if live:
@@ -149,14 +155,14 @@ for k in unrolled({c.compared}):
     yy = fma_{t}(y[k], y[k], yy)
 {c.over_lanes("xx")}
 {c.over_lanes("yy")}
-failed = (turned > 0) or isnan_{t}(scale)
+failed = (rotated > 0) or isnan_{t}(scale)
 if failed:
     xx = {t.upper()}_NAN
     yy = {t.upper()}_NAN
 {c.ranked("count", ">", "<")}
 known = i64(0)
 for k in range(count):
-    if results[k] > {t}({least**2!r}):
+    if results[k] > {t}({tolerance**2!r}):
         known = known + 1
 xx = sqrt_{t}(xx)
 yy = sqrt_{t}(yy)
@@ -168,7 +174,7 @@ if live and (lane == 0):
 
 
 def _basis(c: Columns) -> str:
-    """Long vectors in their order, in memory that is free; and what they lack."""
+    """The vectors of one side in order, completed to ``total`` by Gram-Schmidt."""
     t, rows, vector, step = short_name(c.dtype), c.rows, c.vector, c.step
     return f"""spare = {c.size} - here
 for k in unrolled({c.compared // vector}):
@@ -233,7 +239,7 @@ for k in range(known, total):
 
 
 def _stored(c: Columns) -> str:
-    """Vectors of both sides."""
+    """Store the vectors of both sides."""
     t, rows, vector, step = short_name(c.dtype), c.rows, c.vector, c.step
     return f"""begin = block_index() * total * length
 for at in range(thread, total * length, {c.threads}):

@@ -5,7 +5,8 @@ what it learns of the rows above, block after block, as these publish it: blocks
 in the order in which they are waited for. What is left is multiplied by the inverse of
 the block's triangle on the diagonal, which it has made before. Eight lanes share a row;
 what they have summed up for eight sides they exchange, so that each has one side's.
-Matrices and sides are read as they lie, upper triangles from their last row on.
+Matrices and sides are read in their own layouts, upper triangles from their last row
+on.
 (Higham, Accuracy and Stability of Numerical Algorithms, 8.4: inverses of diagonal
 blocks are as stable as substitution.)
 """
@@ -19,13 +20,18 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
+from arrayfn.lowering.cuda.handwritten import (
+    Handwritten,
+    HandwrittenCall,
+    flag_buffer_of,
+    indented,
+)
 from arrayfn.lowering.cuda.solvers.matrix_nests import Strided
-from arrayfn.lowering.cuda.written import Written, WrittenCall, flag_buffer_of, indented
 from arrayfn.lowering.libraries.calls import Place
 
-MOST_SIDES: Final = 32
-LEAST_ROWS: Final = 16
-MOST_ROWS: Final = 8192
+MAX_SIDES: Final = 32
+MIN_ROWS: Final = 16
+MAX_ROWS: Final = 8192
 """Of fewer rows cuBLAS is as fast; of more, the published values take much memory."""
 _ROWS: Final = {dtypes.float32: 64, dtypes.float64: 32}
 """Of a block."""
@@ -35,12 +41,12 @@ _VECTOR_BYTES: Final = 16
 
 def is_substituted(dtype: DType, n: int, sides: int) -> bool:
     """Whether this kernel solves systems of ``n`` rows with so many ``sides``."""
-    return dtype in _ROWS and LEAST_ROWS <= n <= MOST_ROWS and sides <= MOST_SIDES
+    return dtype in _ROWS and MIN_ROWS <= n <= MAX_ROWS and sides <= MAX_SIDES
 
 
 def substituted(
     matrix: Strided, answers: Strided, b: Var, n: int, sides: int, *, unit: bool
-) -> Iterable[WrittenCall]:
+) -> Iterable[HandwrittenCall]:
     """``b``, which ``answers`` are the places [matrix, row, side] of, becomes x.
 
     The ``matrix`` is a lower triangle. Strides of both may be negative.
@@ -64,21 +70,19 @@ def substituted(
         "down_sides": row,
         "across_sides": side,
     }
-    text = Written(
+    text = Handwritten(
         "triangles",
         _text(dtype, size, unit),
-        ("a", "b", "flag_buffer"),
-        tuple(integers),
         size * _SIDES,
         f"Solves systems, {size} rows and {_SIDES} sides a block.",
         "a triangular system, block by block",
     )
     flag_buffer = flag_buffer_of(matrices * parts * blocks * size * _SIDES, dtype)
-    yield WrittenCall(
+    yield HandwrittenCall(
         text,
-        (Place(matrix.array),),
-        (Place(b),),
-        list(integers.values()),
+        {"a": Place(matrix.array)},
+        {"b": Place(b)},
+        integers,
         matrices * blocks * parts,
         flag_buffer=flag_buffer,
     )

@@ -1,9 +1,9 @@
 """Triangular systems: by cuBLAS, or by kernels where there are few sides.
 
-cuBLAS takes several small matrices as they lie. Of others it is the fastest by far
-where it goes down the columns of a lower triangle, and sides are columns too. So a
-matrix and its sides are turned to be that; an upper triangle is a lower one from its
-last row to its first.
+A batch of small matrices is one call of cuBLAS, in their own layouts. Of larger ones
+cuBLAS is by far the fastest for a lower triangle by columns whose right-hand sides are
+columns, too. So a matrix and its sides are transposed to be that; an upper triangle is
+a lower one from its last row to its first.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers.matrix_nests import (
     Nests,
     Strided,
     backward,
     matrices_of,
-    turned,
+    transposed,
 )
 from arrayfn.lowering.cuda.solvers.substitution import is_substituted, substituted
-from arrayfn.lowering.cuda.written import WrittenCall
-from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
 
 BATCHED: Final = 256
@@ -46,9 +45,7 @@ class System:
     unit: bool = False
 
 
-def solved(
-    nests: Nests, a: Place, b: Var, system: System
-) -> Iterable[LibraryCall | Nest | WrittenCall]:
+def solved(nests: Nests, a: Place, b: Var, system: System) -> Iterable[Made]:
     """``b`` [..., rows, columns] becomes x."""
     rows, columns = b.type.shape[-2:]
     matrices = math.prod(b.type.shape[:-2])
@@ -64,9 +61,7 @@ def solved(
     return _by_columns(nests, a, b, system)
 
 
-def _by_columns(
-    nests: Nests, a: Place, b: Var, system: System
-) -> Iterable[LibraryCall | Nest | WrittenCall]:
+def _by_columns(nests: Nests, a: Place, b: Var, system: System) -> Iterable[Made]:
     left, dtype = system.left, b.type.dtype
     matrices = math.prod(b.type.shape[:-2])
     n, sides = b.type.shape[-2:] if left else b.type.shape[:-3:-1]
@@ -74,9 +69,9 @@ def _by_columns(
     is_transpose = left == system.transpose
     is_lower = system.lower != is_transpose
     matrix = Strided(a.array, dtype, (n * n, n, 1), a.offset)
-    matrix = turned(matrix) if is_transpose else matrix
+    matrix = transposed(matrix) if is_transpose else matrix
     own = matrices_of(b.type, b)
-    answers = own if left else turned(own)
+    answers = own if left else transposed(own)
     if not is_lower:
         matrix = backward(backward(matrix, n, 1), n, 2)
         answers = backward(answers, n, 1)
@@ -87,7 +82,7 @@ def _by_columns(
     if conjugate or not (is_transpose and is_lower):
         copy = Var(ArrayType((matrices, n, n), dtype))
         a = Place(copy)
-        target = turned(matrices_of(copy.type, copy))
+        target = transposed(matrices_of(copy.type, copy))
         reason = "a lower triangle by columns"
         yield nests.moved(matrix, target, (matrices, n, n), reason, conjugate=conjugate)
     integers = {"n": n, "sides": sides}
@@ -95,7 +90,7 @@ def _by_columns(
         yield _call("trsm", a, Place(b), system, matrices, integers)
         return
     copy = Var(ArrayType((matrices, sides, n), dtype))
-    columns = turned(matrices_of(copy.type, copy))
+    columns = transposed(matrices_of(copy.type, copy))
     extents = matrices, n, sides
     yield nests.moved(answers, columns, extents, "sides by columns")
     yield _call("trsm", a, Place(copy), system, matrices, integers)

@@ -2,7 +2,7 @@
 
 A key is the low ``bits`` bits of an i64, and its order is theirs as an unsigned number.
 That of a float is its bits: those of positive numbers above those of negative ones,
-which are inverted; NaN is the greatest. So -0.0 comes before 0.0 in a sort of values;
+which are inverted; NaN is the largest. So -0.0 comes before 0.0 in a sort of values;
 where positions are sorted both zeros have one key, and keep their order.
 """
 
@@ -24,14 +24,14 @@ _FLOATS: Final = {  # as which integers they lie in memory, and the bits of infi
 
 Part = Literal["", "imag", "real", "nans"]
 PARTS: Final[tuple[Part, ...]] = ("imag", "real", "nans")
-"""What complex numbers are sorted by, the least significant first."""
+"""What complex numbers are sorted by, least significant part first."""
 
 
 @dataclass(frozen=True)
 class Keys:
     """The keys of a dtype. ``by_order`` if positions are sorted, ``down`` descending.
 
-    Lines of ``encode`` make ``key`` of ``x``, an element as it lies in memory; those of
+    Lines of ``encode`` make ``key`` of ``x``, an element in memory; those of
     ``decode`` make ``x`` again. ``word`` is the dtype of keys in memory. A ``part`` of
     complex numbers has keys of its own: ``nans`` says which parts are NaN.
     """
@@ -55,8 +55,13 @@ class Keys:
         return "u32" if size <= 4 else "i64"
 
     @property
-    def greatest(self) -> int:
-        """The greatest key; all bits of an i64 are -1."""
+    def word_dtype(self) -> DType:
+        """The same as a NumPy dtype."""
+        return dtypes.uint32 if self.word == "u32" else dtypes.int64
+
+    @property
+    def max_key(self) -> int:
+        """The largest key; all bits of an i64 are -1."""
         return (1 << self.bits) - 1 if self.bits < 64 else -1
 
     @property
@@ -94,7 +99,7 @@ class Keys:
         else:
             lines = [f"key = {self._encode_integer(x)}"]
         if self.down:
-            lines.append(f"key = key ^ {self.greatest}")
+            lines.append(f"key = key ^ {self.max_key}")
         return "\n".join(lines)
 
     def _encode_integer(self, x: str) -> str:
@@ -104,14 +109,14 @@ class Keys:
         name = "u8" if self.dtype == dtypes.bool_ else name
         convert = x if name == "i64" else f"convert_{name}_i64({x})"
         if self.dtype in dtypes.SIGNED:
-            return f"({convert} ^ {self._sign}) & {self.greatest}"
+            return f"({convert} ^ {self._sign}) & {self.max_key}"
         return convert
 
     def _encode_float(self, x: str) -> list[str]:
         raw, infinity = _FLOATS[self.dtype]
         bits = f"bitcast_{short_name(self.dtype)}_{raw}({x})" if raw[0] == "i" else x
         word = bits if raw == "i64" else f"convert_{raw}_i64({bits})"
-        magnitude = self.greatest ^ self._sign
+        magnitude = self.max_key ^ self._sign
         lines = [
             f"raw = {word}",
             f"magnitude = raw & {magnitude}",
@@ -124,17 +129,17 @@ class Keys:
         return [
             *lines,
             f"if magnitude > {infinity}:",
-            f"    key = i64({self.greatest})",
+            f"    key = i64({self.max_key})",
         ]
 
     def decode(self) -> str:
         """Lines that make ``x`` of ``key``."""
         name = short_name(self.dtype)
-        lines = [f"key = key ^ {self.greatest}"] if self.down else []
+        lines = [f"key = key ^ {self.max_key}"] if self.down else []
         if self.dtype in _FLOATS:
             raw, _ = _FLOATS[self.dtype]
             lines += [
-                f"raw = key ^ {self.greatest}",
+                f"raw = key ^ {self.max_key}",
                 f"if (key & {self._sign}) != 0:",
                 f"    raw = key ^ {self._sign}",
             ]

@@ -1,4 +1,4 @@
-"""Sorting by digits of eight bits, the least significant first: the kernels' texts.
+"""Radix sort by digits of eight bits, least significant first: the kernels' texts.
 
 Rows that fit into the shared memory of a block are sorted there by all their digits.
 Longer ones are cut into tiles, a block's each, and each digit takes three kernels: the
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from arrayfn.lowering.cuda.handwritten import Handwritten, indented
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.sorting.tiles import (
     DIGITS,
@@ -31,17 +32,15 @@ from arrayfn.lowering.cuda.sorting.tiles import (
     tile_shared_arrays,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.cuda.written import Written, indented
 
 _TOGETHER: Final = 1024  # threads of a multiprocessor that sort keys alone
 
 
-def row_sort(moved: Moved, tile: Tile, parts: Sequence[Keys] = ()) -> Written:
+def row_sort(moved: Moved, tile: Tile, parts: Sequence[Keys] = ()) -> Handwritten:
     """A block sorts a tile of a row, of which the first ``keep`` are written.
 
-    By several ``parts`` of the elements, the least significant first, if they are given
-    (of whole rows, whose positions count). Whatever it is that comes behind the end of
-    a row comes last.
+    By several ``parts`` of the elements, least significant first, if they are given (of
+    whole rows, whose positions count). What is behind the end of a row comes last.
     """
     shared = tile_shared_arrays(moved, tile, bases=False)
     items = tile.items
@@ -86,11 +85,9 @@ for at in range(thread, keep, {tile.threads}):
     target = block_index() * keep + at
 {indented(moved.store("length"), 1)}
 """
-    return Written(
+    return Handwritten(
         "sort_rows",
-        _without_blanks(body),
-        (*moved.arrays_in, *moved.arrays_out),
-        ("n", "tiles", "keep", "length", "bits"),
+        body,
         tile.threads,
         "Sorts tiles in shared memory, digit by digit; the first ``keep`` are written.",
         f"rows of up to {tile.size} sorted by a block each",
@@ -98,7 +95,7 @@ for at in range(thread, keep, {tile.threads}):
     )
 
 
-def count_digits(moved: Moved, tile: Tile, *, summed: bool) -> Written:
+def count_digits(moved: Moved, tile: Tile, *, summed: bool) -> Handwritten:
     """How often each tile has each digit.
 
     Counts of a digit lie side by side if they are to be ``summed``; else a tile's do.
@@ -125,11 +122,9 @@ barrier()
 for digit in range(thread, 256, {tile.threads}):
     counts_out[{line}] = counters[digit]
 """
-    return Written(
+    return Handwritten(
         "count_digits",
         body,
-        (*moved.sources, "counts_out"),
-        ("n", "tiles", "shift"),
         tile.threads,
         "Counts the digits at ``shift`` in each tile of each row.",
         "how often each tile has each digit",
@@ -137,7 +132,7 @@ for digit in range(thread, 256, {tile.threads}):
     )
 
 
-def digit_places(threads: int) -> Written:
+def digit_places(threads: int) -> Handwritten:
     """Running sums of a digit's counts over the tiles, in place, and their total."""
     warps = threads // WARP
     body = f"""
@@ -170,18 +165,16 @@ for begin in range(0, tiles, {threads}):
 if thread == 0:
     totals_out[block_index()] = convert_i64_i32(upto)
 """
-    return Written(
+    return Handwritten(
         "digit_places",
         body,
-        ("counts_out", "totals_out"),
-        ("tiles",),
         threads,
         "Where each tile's elements of a digit begin: sums of the counts before.",
         "where each tile's elements of a digit go",
     )
 
 
-def tile_sort(moved: Moved, tile: Tile, *, summed: bool) -> Written:
+def tile_sort(moved: Moved, tile: Tile, *, summed: bool) -> Handwritten:
     """Sorts each tile by a digit and writes it in runs to where they belong.
 
     Where that is say counts that are ``summed`` up, or those of all tiles.
@@ -189,7 +182,6 @@ def tile_sort(moved: Moved, tile: Tile, *, summed: bool) -> Written:
     narrow = moved.keys.word == "u32" and not moved.has_positions
     pieces = pieces_of(moved, tile)
     shared = tile_shared_arrays(moved, tile, bases=True)
-    counts = ("counts_in", "totals_in") if summed else ("counts_in",)
     # What waits for memory comes first.
     begin = "" if summed else add_up(tile).lstrip()
     position = ""
@@ -218,18 +210,12 @@ for item in range({tile.items}):
         target = row * keep + place
 {indented(moved.store(), 2)}
 """
-    return Written(
+    return Handwritten(
         "sort_digits",
-        _without_blanks(body),
-        (*moved.arrays_in, *counts, *moved.arrays_out),
-        ("n", "tiles", "shift", "keep"),
+        body,
         tile.threads,
         "Sorts tiles by the digit at ``shift``, and writes its runs to their places.",
         "tiles sorted by a digit, and put in order",
         shared.size,
         _TOGETHER // tile.threads if narrow else 0,
     )
-
-
-def _without_blanks(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if line.strip())

@@ -1,7 +1,7 @@
-"""Sorts, orders and the greatest few of rows: calls of the kernels of ``radix``.
+"""Sorts, orders and the largest few of rows: calls of the kernels of ``radix``.
 
 How many kernels a sort takes follows from its shape. Rows that a block holds are sorted
-in one; longer ones take two for each digit, or three. The greatest few of a long row
+in one; longer ones take two for each digit, or three. The largest few of a long row
 are found among those of its tiles, as long as that leaves fewer by half.
 """
 
@@ -16,6 +16,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.lowering.cuda.config import GpuConfig
+from arrayfn.lowering.cuda.handwritten import HandwrittenCall
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.sorting.keys import PARTS, Keys
 from arrayfn.lowering.cuda.sorting.radix import (
@@ -26,7 +27,6 @@ from arrayfn.lowering.cuda.sorting.radix import (
 )
 from arrayfn.lowering.cuda.sorting.tiles import DIGIT, DIGITS, Moved, Tile
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import Place, place_of
 from arrayfn.passes.reads import Reads
 
@@ -52,7 +52,7 @@ def can_sort(equation: Equation) -> bool:
     return equation.inputs[0].type.shape[-1] <= LONGEST
 
 
-def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[WrittenCall]:
+def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[HandwrittenCall]:
     """The calls for a sort, an argsort or a top_k along the last axis."""
     x = equation.inputs[0]
     place = place_of(x, reads)
@@ -84,7 +84,7 @@ def sort_rows(
     outputs: list[Place],
     gpu: GpuConfig,
     bits: int | None = None,
-) -> Iterator[WrittenCall]:
+) -> Iterator[HandwrittenCall]:
     """Keys, and what is carried with them, sorted: ``given`` into ``outputs``.
 
     Only the lowest ``bits`` of keys differ.
@@ -99,7 +99,7 @@ def sort_rows(
 
 def _sort_complex(
     rows: Rows, dtype: DType, x: Place, output: Place, name: str, gpu: GpuConfig
-) -> Iterator[WrittenCall]:
+) -> Iterator[HandwrittenCall]:
     """By imaginary parts, by real parts, and by which of them are NaN."""
     parts = [Keys(dtype, by_order=True, part=part) for part in PARTS]
     if rows.n <= gpu.sort_row_threads * gpu.sort_items:
@@ -134,20 +134,13 @@ def sort_digits(
     outputs: list[Place],
     gpu: GpuConfig,
     bits: int | None = None,
-) -> Iterator[WrittenCall]:
+) -> Iterator[HandwrittenCall]:
     """Rows of any length, digit by digit; only the lowest ``bits`` of keys differ.
 
     ``given`` are the keys and perhaps positions to begin with. ``moved`` says what is
     read first and what is written last.
     """
-    keys = moved.keys
-    items = gpu.sort_items if keys.word == "u32" else gpu.sort_items // 2
-    tile = Tile(gpu.sort_threads, items)
-    tiles = -(-rows.n // tile.size)
-    blocks = rows.count * tiles
-    summed = tiles > _FEW_TILES
-    word = dtypes.uint32 if keys.word == "u32" else dtypes.int64
-    size = rows.count * rows.n
+    keys, size = moved.keys, rows.count * rows.n
     shifts = range(0, keys.bits if bits is None else max(bits, 1), DIGIT)
     between = replace(
         moved,
@@ -157,70 +150,73 @@ def sort_digits(
         order=moved.carried if moved.has_positions else "",
     )
     for shift in shifts:
-        counts = [Place(_temporary(blocks * DIGITS, dtypes.int32))]
         last = shift == shifts[-1]
         step = between
         if not shift:
             step = replace(between, reads=moved.reads, positions=moved.positions)
         if last:
             step = replace(step, gives=moved.gives, order=moved.order)
-        sources = given[: len(step.sources)]
-        integers = [rows.n, tiles, shift]
-        text = count_digits(step, tile, summed=summed)
-        yield WrittenCall(text, sources, list(counts), integers, blocks)
-        if summed:
-            counts.append(Place(_temporary(rows.count * DIGITS, dtypes.int32)))
-            yield _digit_places(tiles, rows.count * DIGITS, counts, gpu)
-        given = given[: 2 if step.positions else 1]
-        if last:
-            written = outputs
-        else:
-            written = [Place(_temporary(size, word))]
+        written = outputs
+        if not last:
+            written = [Place(_temporary(size, keys.word_dtype))]
             if moved.has_positions:
                 carried = dtypes.BY_SHORT_NAME[moved.carried]
                 written.append(Place(_temporary(size, carried)))
         taken = [x] if step.gives == "taken" else []
-        keep = rows.keep if last else rows.n
-        read = [*given, *taken, *counts]
-        text = tile_sort(step, tile, summed=summed)
-        yield WrittenCall(text, read, written, [*integers, keep], blocks)
+        read = [*given[: 2 if step.positions else 1], *taken]
+        part = Rows(rows.count, rows.n, rows.keep if last else rows.n)
+        yield from sort_by_digit(part, step, given, read, written, shift, gpu)
         given = written
 
 
 def sort_by_digit(
+    rows: Rows,
     moved: Moved,
-    given: list[Place],
-    outputs: list[Place],
-    totals: Place,
-    n: int,
+    given: Sequence[Place],
+    read: Sequence[Place],
+    outputs: Sequence[Place],
     shift: int,
     gpu: GpuConfig,
-) -> Iterator[WrittenCall]:
-    """One row by the digit at ``shift``; ``totals`` says how often there is each."""
+    totals: Place | None = None,
+) -> Iterator[HandwrittenCall]:
+    """Rows by the digit at ``shift``: keys are made of ``given``, ``read`` is moved.
+
+    ``totals``, if they are wanted, receive how often each row has each digit.
+    """
     items = gpu.sort_items if moved.keys.word == "u32" else gpu.sort_items // 2
     tile = Tile(gpu.sort_threads, items)
-    tiles = -(-n // tile.size)
-    counts = Place(_temporary(tiles * DIGITS, dtypes.int32))
-    sources = given[: len(moved.sources)]
-    integers = [n, tiles, shift]
-    text = count_digits(moved, tile, summed=True)
-    yield WrittenCall(text, sources, [counts], integers, tiles)
-    yield _digit_places(tiles, DIGITS, [counts, totals], gpu)
-    read = [*given, counts, totals]
-    text = tile_sort(moved, tile, summed=True)
-    yield WrittenCall(text, read, outputs, [*integers, n], tiles)
-
-
-def _digit_places(
-    tiles: int, lines: int, written: list[Place], gpu: GpuConfig
-) -> WrittenCall:
-    threads = min(gpu.threads, max(WARP, power_of_two(tiles)))
-    return WrittenCall(digit_places(threads), [], written, [tiles], lines)
+    tiles = -(-rows.n // tile.size)
+    blocks = rows.count * tiles
+    summed = totals is not None or tiles > _FEW_TILES
+    counts = Place(_temporary(blocks * DIGITS, dtypes.int32))
+    counted = {"counts_in": counts}
+    integers = {"n": rows.n, "tiles": tiles, "shift": shift}
+    sources = dict(zip(moved.sources, given, strict=False))
+    text = count_digits(moved, tile, summed=summed)
+    yield HandwrittenCall(text, sources, {"counts_out": counts}, integers, blocks)
+    if summed:
+        totals = totals or Place(_temporary(rows.count * DIGITS, dtypes.int32))
+        counted["totals_in"] = totals
+        threads = min(gpu.threads, max(WARP, power_of_two(tiles)))
+        yield HandwrittenCall(
+            digit_places(threads),
+            {},
+            {"counts_out": counts, "totals_out": totals},
+            {"tiles": tiles},
+            rows.count * DIGITS,
+        )
+    yield HandwrittenCall(
+        tile_sort(moved, tile, summed=summed),
+        {**dict(zip(moved.arrays_in, read, strict=True)), **counted},
+        dict(zip(moved.arrays_out, outputs, strict=True)),
+        {**integers, "keep": rows.keep},
+        blocks,
+    )
 
 
 def _first(
     rows: Rows, moved: Moved, x: Place, outputs: list[Place], gpu: GpuConfig
-) -> Iterator[WrittenCall]:
+) -> Iterator[HandwrittenCall]:
     """The first of each tile, then of these, until a block holds them all."""
     most = gpu.sort_row_threads * gpu.sort_items
     given, n = [x], rows.n
@@ -230,8 +226,8 @@ def _first(
         if len(given) > 1:
             step = replace(step, reads="words", positions=True)
         size = rows.count * tiles * rows.keep
-        word = dtypes.uint32 if moved.keys.word == "u32" else dtypes.int64
-        written = [Place(_temporary(size, d)) for d in (word, dtypes.int32)]
+        kinds = moved.keys.word_dtype, dtypes.int32
+        written = [Place(_temporary(size, dtype)) for dtype in kinds]
         part = Rows(rows.count, n, rows.keep)
         yield _row_sort(part, step, _tile_of(most, gpu), given, x, written)
         given, n = written, tiles * rows.keep
@@ -255,18 +251,28 @@ def _row_sort(
     length: int = 0,
     bits: int | None = None,
     parts: Sequence[Keys] = (),
-) -> WrittenCall:
+) -> HandwrittenCall:
     """Rows, of which a block has a tile; elements are from rows of ``length``."""
     tiles = -(-rows.n // tile.size)
     read = [*given, *([x] if moved.gives == "taken" else [])]
     bits = moved.keys.bits if bits is None else bits
-    integers = [rows.n, tiles, rows.keep, length or rows.n, bits]
-    text = row_sort(moved, tile, parts)
-    return WrittenCall(text, read, outputs, integers, rows.count * tiles)
+    return HandwrittenCall(
+        row_sort(moved, tile, parts),
+        dict(zip(moved.arrays_in, read, strict=True)),
+        dict(zip(moved.arrays_out, outputs, strict=True)),
+        {
+            "n": rows.n,
+            "tiles": tiles,
+            "keep": rows.keep,
+            "length": length or rows.n,
+            "bits": bits,
+        },
+        rows.count * tiles,
+    )
 
 
 def _tile_of(n: int, gpu: GpuConfig) -> Tile:
-    """The least tile for ``n`` elements: first more items, then more threads."""
+    """The smallest tile for ``n`` elements: first more items, then more threads."""
     threads, items = WARP, 1
     while threads * items < n:
         if items < gpu.sort_items // 2 or threads == gpu.sort_row_threads:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from arrayfn.lowering.cuda.handwritten import indented
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.cuda.written import indented
 
 DIGIT: Final = 8
 DIGITS: Final = 1 << DIGIT
@@ -156,7 +156,7 @@ for item in range({items}):
     at = min_i64(place, count - 1)
 {load}
     if place >= count:
-        key = i64({greatest})
+        key = i64({max_key})
     keys[item] = {word}
 """
 
@@ -288,7 +288,7 @@ def pieces_of(moved: Moved, tile: Tile, source: str = "source + at") -> dict[str
     sizes = {"items": tile.items, "threads": tile.threads}
     return {
         "load": _LOAD.format(
-            greatest=keys.greatest,
+            max_key=keys.max_key,
             load=indented(load, 1),
             word=call_of(keys.to_word, "key"),
             **sizes,

@@ -18,11 +18,11 @@ from typing import Any, Final
 from arrayfn import dtypes
 from arrayfn.dtypes import BY_SHORT_NAME, DType, short_name
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
-from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.ir.builder import ProgramBuilder, rewritten
 from arrayfn.lowering.cuda.config import Convolves, Way
+from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.windows.depthwise import depthwise, is_depthwise
 from arrayfn.lowering.cuda.windows.strided_blocks import of_blocks
-from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.passes.reads import Read
 from arrayfn.primitives import conversion, slicing, views
@@ -39,7 +39,7 @@ from arrayfn.primitives.convolution_forms import (
 from arrayfn.primitives.padded_convolution import ARRAYS, ROLES, padded_convolution
 
 _DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
-_MOST_AXES: Final = 3
+_MAX_AXES: Final = 3
 AXIS: Final = ("extent", "size", "count", "stride", "dilation", "low", "high")
 """What the integers of a call say of each spatial axis, with its number after it."""
 ON_TENSOR_CORES: Final = ("_f16", "_bf16", "_tf32")
@@ -131,7 +131,7 @@ class _Arrangement:
         result = equation.outputs[0].type
         if (
             types[0].dtype not in _DTYPES
-            or not 1 <= axes <= _MOST_AXES
+            or not 1 <= axes <= _MAX_AXES
             or 0 in (types[0].size, types[1].size, result.size)
         ):
             return None
@@ -249,7 +249,7 @@ class _Arrangement:
             zero = conversion.literal(0, x.type.dtype)
             arrays["operand"] = slicing.pad(x, zero, config=config)
         given = [
-            _turned(x, self.roles[name], self.params[ROLES[name]])
+            _as_called(x, self.roles[name], self.params[ROLES[name]])
             for name, x in arrays.items()
         ]
         given = [conversion.convert(x, self.dtype) for x in given]
@@ -265,12 +265,12 @@ class _Arrangement:
         made = conversion.convert(made, result.dtype)
         back = self.roles[gives], self.params[ROLES[gives]]
         if gives != "operand" or not self.more or in_blocks:
-            return _turned_back(made, result, *back)
+            return _as_given(made, result, *back)
         ndim, shape = result.ndim, result.shape
         start = tuple(self.more.get(axis, (0, 0))[0] for axis in range(ndim))
         limit = tuple(a + n for a, n in zip(start, shape, strict=True))
         wide = (n + sum(self.more.get(axis, ())) for axis, n in enumerate(shape))
-        made = _turned_back(made, result.with_shape(wide), *back)
+        made = _as_given(made, result.with_shape(wide), *back)
         return slicing.slice_(made, start=start, limit=limit, strides=(1,) * ndim)
 
 
@@ -311,7 +311,7 @@ def _order(own: Roles, target: Roles) -> tuple[list[int], list[Axes]]:
     return [axis for axes in merged for axis in axes], merged
 
 
-def _turned(x: Atom, own: Roles, target: Roles) -> Atom:
+def _as_called(x: Atom, own: Roles, target: Roles) -> Atom:
     order, merged = _order(own, target)
     shape = tuple(math.prod(extents_of(x.type, axes)) for axes in merged)
     if not _lie_so(order, x.type):
@@ -325,7 +325,7 @@ def _lie_so(order: Sequence[int], type: ArrayType) -> bool:
     return longer == sorted(longer)
 
 
-def _turned_back(x: Atom, type: ArrayType, own: Roles, target: Roles) -> Atom:
+def _as_given(x: Atom, type: ArrayType, own: Roles, target: Roles) -> Atom:
     order, _ = _order(own, target)
     if _lie_so(order, type):
         shape = type.shape
@@ -351,20 +351,14 @@ def arranged(
     """
     if all(eq.primitive is not padded_convolution for eq in program.equations):
         return program
-    builder = ProgramBuilder(program.name)
-    with builder:
-        inputs = builder.inputs_of(program)
-        environment = builder.bind_inputs(program, inputs)
-        for equation in program.equations:
-            builder.source = equation.source
-            found = _chosen(equation, convolves, deterministic)
-            if found is None:
-                builder.replay(equation, environment)
-                continue
-            operands = [rename(a, environment) for a in equation.inputs]
-            (output,) = equation.outputs
-            environment[output] = found.emit(operands, output.type)
-    return builder.build([rename(a, environment) for a in program.outputs])
+
+    def arrange(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+        found = _chosen(equation, convolves, deterministic)
+        if found is None:
+            return None
+        return [found.emit(operands, equation.outputs[0].type)]
+
+    return rewritten(program, arrange)
 
 
 def _chosen(
@@ -387,7 +381,7 @@ def _chosen(
 
 def convolution(
     equation: Equation, reads: Mapping[Var, Read], deterministic: bool = True
-) -> Iterable[LibraryCall | WrittenCall]:
+) -> Iterable[Made]:
     """The call, or kernels, for an equation that is arranged."""
     found = _Arrangement.of(equation)
     assert found is not None

@@ -11,6 +11,7 @@ from typing import Final
 
 from arrayfn.dtypes import DType
 from arrayfn.ir import Var
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.windows import stencils
 from arrayfn.lowering.cuda.windows.depthwise_kernels import has_kernel_sums, kernel_sums
 from arrayfn.lowering.cuda.windows.stencils import (
@@ -20,11 +21,10 @@ from arrayfn.lowering.cuda.windows.stencils import (
     Extents,
     Lanes,
 )
-from arrayfn.lowering.cuda.written import Written, WrittenCall
 from arrayfn.lowering.libraries.calls import Place
 
 AXES: Final = 2
-_MOST_TAPS: Final = 64
+_MAX_TAPS: Final = 64
 _WIDEST: Final = 9
 
 
@@ -39,7 +39,7 @@ def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
         or p["last"] != 1
         or (p["inner"], p["outer"]) != (1, 1)
         or p["groups"] % Lanes(dtype).count
-        or not 1 < p["size0"] * p["size1"] <= _MOST_TAPS
+        or not 1 < p["size0"] * p["size1"] <= _MAX_TAPS
         or p["size1"] > _WIDEST
     ):
         return False
@@ -58,7 +58,7 @@ def _extents(gives: str, p: Mapping[str, int]) -> Extents:
 
 def depthwise(
     first: Place, second: Place, result: Var, gives: str, p: Mapping[str, int]
-) -> Iterable[WrittenCall]:
+) -> Iterable[HandwrittenCall]:
     """``result``, of two arrays of the convolution that gives it.
 
     The kernel of it is [size, size, channel]; the integers are those of a call of
@@ -71,7 +71,7 @@ def depthwise(
 
 def _convolution(
     given: Place, taps: Place, result: Var, gives: str, p: Mapping[str, int]
-) -> WrittenCall:
+) -> HandwrittenCall:
     lanes = Lanes(result.type.dtype)
     forward = gives == "output"
 
@@ -82,20 +82,18 @@ def _convolution(
 
     axes = along(0), along(1)
     integers = _extents(gives, p).integers(lanes.count)
-    text = Written(
+    text = Handwritten(
         "depthwise",
         "\n".join(_body(lanes, axes, forward)),
-        ("x", "taps", "sums"),
-        tuple(integers),
         THREADS,
         "Windows of channels: each channel's sum with taps of its own.",
         "channels by themselves, whose windows are read where they lie",
     )
-    return WrittenCall(
+    return HandwrittenCall(
         text,
-        (given, taps),
-        (Place(result),),
-        list(integers.values()),
+        {"x": given, "taps": taps},
+        {"sums": Place(result)},
+        integers,
         stencils.blocks_of(integers),
     )
 

@@ -1,8 +1,9 @@
-"""What depthwise convolutions have for their kernel: sums over all that they pair.
+"""Gradients of depthwise convolutions with respect to their kernels.
 
-A thread adds up some lines of the output's cotangent, times the operand's elements
-under one row of the window. What the threads have come to is added up by a second
-kernel, in a fixed order.
+An element of the gradient is the sum, over all outputs, of the output's cotangent times
+the operand's element under that tap. A first kernel computes partial sums: a thread
+has one row of the window and some lines of the output. A second kernel adds them up in
+a fixed order.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 
 from arrayfn.dtypes import BY_SHORT_NAME, DType
 from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.windows.stencils import (
     COLUMNS,
     THREADS,
@@ -19,15 +21,14 @@ from arrayfn.lowering.cuda.windows.stencils import (
     Lanes,
     inside,
 )
-from arrayfn.lowering.cuda.written import Written, WrittenCall
 from arrayfn.lowering.libraries.calls import Place
 
 _WORK: Final = 1 << 16
-"""Threads that are worth another line for each, instead of more of them."""
-_MOST_SUMS: Final = 72
+"""Threads, beyond which each gets more lines, instead of there being more threads."""
+_MAX_SUMS: Final = 72
 _LARGEST: Final = 2**31
 _SIDE: Final = 32
-"""Warps of a block that add up what threads have come to, and lanes of a warp."""
+"""Warps of a block that adds up partial sums, and lanes of a warp."""
 
 
 def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
@@ -37,7 +38,7 @@ def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
     arrays = ("count", "extent")
     vectors = [p["batch"] * p[f"{name}0"] * p[f"{name}1"] for name in arrays]
     return (
-        p["size1"] * lanes.count * words <= _MOST_SUMS
+        p["size1"] * lanes.count * words <= _MAX_SUMS
         and max(vectors) * p["groups"] < _LARGEST
         and min(vectors) > 1  # a part of the only channels may begin anywhere
     )
@@ -45,7 +46,7 @@ def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
 
 def kernel_sums(
     given: Place, cotangent: Place, result: Var, p: Mapping[str, int]
-) -> Iterable[WrittenCall]:
+) -> Iterable[HandwrittenCall]:
     """The kernel's cotangent ``result`` [size, size, channel], by two calls."""
     dtype = result.type.dtype
     lanes = Lanes(dtype)
@@ -68,34 +69,30 @@ def kernel_sums(
         Along(p[f"size{k}"], p[f"stride{k}"], p[f"dilation{k}"], p[f"low{k}"])
         for k in range(2)
     )
-    yield WrittenCall(
-        Written(
+    yield HandwrittenCall(
+        Handwritten(
             "depthwise",
             "\n".join(_sums(lanes, down, right)),
-            ("x", "cotangent", "sums"),
-            tuple(integers),
             THREADS,
             "Sums for a row of each channel's window, over some lines.",
             "channels by themselves, whose windows are read where they lie",
         ),
-        (given, cotangent),
-        (Place(partial),),
-        list(integers.values()),
+        {"x": given, "cotangent": cotangent},
+        {"sums": Place(partial)},
+        integers,
         -(-integers["items"] // THREADS),
     )
-    yield WrittenCall(
-        Written(
+    yield HandwrittenCall(
+        Handwritten(
             "depthwise",
             "\n".join(_totals(lanes)),
-            ("sums", "totals"),
-            ("slots", "count"),
             _SIDE * _SIDE,
             "The sums of all lines.",
-            "what threads have come to, in a fixed order",
+            "partial sums of threads added up in a fixed order",
         ),
-        (Place(partial),),
-        (Place(result),),
-        [slots, result.type.size],
+        {"sums": Place(partial)},
+        {"totals": Place(result)},
+        {"slots": slots, "count": result.type.size},
         -(-result.type.size // _SIDE),
     )
 

@@ -19,12 +19,12 @@ from arrayfn.lowering.cuda.windows.stencils import (
 
 CELLS: Final = 2
 """A thread's cells: each is as large as the strides of windows."""
-MOST_CELLS: Final = 4
+MAX_CELLS: Final = 4
 """The most elements of a cell, for a thread to have room for its cells."""
 
 
 def sum_body(lanes: Lanes, axes: tuple[Along, Along]) -> list[str]:
-    """The sum of each window, in float32 and rounded once if elements are halves."""
+    """The sum of each window, in float32 and rounded once for fp16 and bf16."""
     sums = [f"sums{k}" for k in range(COLUMNS)]
     each = [
         f"sums{k}[lane] = sums{k}[lane] + x{at}"
@@ -52,14 +52,14 @@ def _tiles(names: Sequence[str], dtype: str, count: int, value: str) -> list[str
 
 
 def extremum_body(
-    lanes: Lanes, axes: tuple[Along, Along], gives: Sequence[str], *, least: bool
+    lanes: Lanes, axes: tuple[Along, Along], gives: Sequence[str], *, minimum: bool
 ) -> list[str]:
-    """The greatest of each window, or the least: its ``best``, its ``position``.
+    """The maximum of each window, or the minimum: its ``best``, its ``position``.
 
     NaN is beyond everything; of equal elements the first is taken, counted row-major.
     """
     wide, n = lanes.wide, lanes.count
-    limit = f"{wide.upper()}_{'INF' if least else 'NEG_INF'}"
+    limit = f"{wide.upper()}_{'INF' if minimum else 'NEG_INF'}"
     if lanes.is_narrow:
         limit = f"convert_f32_{lanes.short}({limit})"
     best = [f"best{k}" for k in range(COLUMNS)]
@@ -70,10 +70,10 @@ def extremum_body(
         for k, j in readers:
             own, x = f"best{k}[lane]", f"x{at}"
             if not given:
-                word = "min" if least else "max"
+                word = "min" if minimum else "max"
                 each.append(f"{own} = accumulate_{word}_{wide}({own}, {x})")
                 continue
-            further = f"{'lt' if least else 'gt'}_{wide}({x}, {own})"
+            further = f"{'lt' if minimum else 'gt'}_{wide}({x}, {own})"
             later = f"and_bool(isnan_{wide}({x}), not_bool(isnan_{wide}({own})))"
             place = f"position{k}[lane]"
             each += [

@@ -17,9 +17,10 @@ from arrayfn.dtypes import DType
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.ir.layout import Shape
+from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.windows.pool_text import (
     CELLS,
-    MOST_CELLS,
+    MAX_CELLS,
     extremum_body,
     put_body,
     sum_body,
@@ -31,7 +32,6 @@ from arrayfn.lowering.cuda.windows.stencils import (
     Lanes,
     blocks_of,
 )
-from arrayfn.lowering.cuda.written import Written, WrittenCall
 from arrayfn.lowering.libraries.calls import Place, place_of
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives import slicing
@@ -51,9 +51,9 @@ _DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float6
 _POSITIONS: Final = {window_argmax: reduce_window_max, window_argmin: reduce_window_min}
 _REDUCTIONS: Final = (reduce_window_sum, reduce_window_max, reduce_window_min)
 _FORWARD: Final = (*_REDUCTIONS, *_POSITIONS)
-_MOST_TAPS: Final = 32
+_MAX_TAPS: Final = 32
 _WIDEST: Final = 9
-_LEAST: Final = 1 << 10
+_MIN_RESULTS: Final = 1 << 10
 """Results that are worth a kernel of their own: few are better fused."""
 _NONE: Final = ((0, 0), (0, 0))
 
@@ -80,9 +80,9 @@ class _Geometry:
         if (
             second != first + 1
             or channels % Lanes(dtype).count
-            or math.prod(windows.sizes) > _MOST_TAPS
+            or math.prod(windows.sizes) > _MAX_TAPS
             or windows.sizes[1] > _WIDEST
-            or size < _LEAST
+            or size < _MIN_RESULTS
         ):
             return None
         batch, extents = math.prod(shape[:first]), shape[first : second + 1]
@@ -139,7 +139,7 @@ def _geometry(equation: Equation) -> _Geometry | None:
     if not is_put:
         return found if not found.apart and found.forward().fits() else None
     strides, dilations = found.windows.strides, found.windows.dilations
-    fits = math.prod(strides) <= MOST_CELLS and max(dilations) == 1
+    fits = math.prod(strides) <= MAX_CELLS and max(dilations) == 1
     return found if fits and found.back().fits() else None
 
 
@@ -241,7 +241,7 @@ def pairs_of(program: Program) -> dict[Equation, Equation]:
     return pairs
 
 
-def pool(equation: Equation, other: Equation | None, reads: Reads) -> WrittenCall:
+def pool(equation: Equation, other: Equation | None, reads: Reads) -> HandwrittenCall:
     """The kernel of ``equation``, and of the ``other`` of its pair."""
     geometry = _geometry(equation)
     assert geometry is not None
@@ -252,51 +252,47 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> WrittenCal
     lanes, axes = Lanes(x.type.dtype), (geometry.along(0), geometry.along(1))
     integers = geometry.forward().integers(lanes.count)
     if reduce_window_sum in results:
-        names, body = ["sums"], sum_body(lanes, axes)
-        places = [Place(results[reduce_window_sum])]
+        body = sum_body(lanes, axes)
+        writes = {"sums": Place(results[reduce_window_sum])}
     else:
         position = next((row for row in _POSITIONS if row in results), None)
-        least = reduce_window_min in results or position is window_argmin
+        minimum = reduce_window_min in results or position is window_argmin
         value = next((row for row in _POSITIONS.values() if row in results), None)
         given = {"best": value, "position": position}
-        names = [name for name, row in given.items() if row is not None]
-        places = [Place(results[row]) for row in given.values() if row is not None]
-        body = extremum_body(lanes, axes, names, least=least)
-    text = Written(
+        writes = {
+            name: Place(results[row]) for name, row in given.items() if row is not None
+        }
+        body = extremum_body(lanes, axes, tuple(writes), minimum=minimum)
+    text = Handwritten(
         "windows",
         "\n".join(body),
-        ("x", *names),
-        tuple(integers),
         THREADS,
         "Windows of channels, reduced.",
         "windows that are read where they lie",
     )
-    place = place_of(x, reads)
-    return WrittenCall(
-        text, (place,), places, list(integers.values()), blocks_of(integers)
+    return HandwrittenCall(
+        text, {"x": place_of(x, reads)}, writes, integers, blocks_of(integers)
     )
 
 
-def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> WrittenCall:
+def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> HandwrittenCall:
     values, positions = (place_of(atom, reads) for atom in equation.inputs)
     (output,) = equation.outputs
     lanes = Lanes(output.type.dtype)
     integers = geometry.back().integers(lanes.count)
     integers["whole_rows"], integers["whole_columns"] = geometry.extents
     axes = geometry.along(0), geometry.along(1)
-    text = Written(
+    text = Handwritten(
         "windows",
         "\n".join(put_body(lanes, axes)),
-        ("values", "positions", "sums"),
-        tuple(integers),
         THREADS,
         "What windows have put where they peak: elements ask the windows they are in.",
         "windows that are read where they lie",
     )
-    return WrittenCall(
+    return HandwrittenCall(
         text,
-        (values, positions),
-        (Place(output),),
-        list(integers.values()),
+        {"values": values, "positions": positions},
+        {"sums": Place(output)},
+        integers,
         blocks_of(integers),
     )

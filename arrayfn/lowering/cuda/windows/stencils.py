@@ -23,7 +23,7 @@ _LARGEST: Final = 2**31
 
 @dataclass(frozen=True)
 class Lanes:
-    """The vector of a thread: as it lies in memory, and as it is computed with."""
+    """The vector of a thread, in memory and in arithmetic."""
 
     dtype: DType
 

@@ -17,7 +17,7 @@ from arrayfn.ir import Atom
 from arrayfn.primitives import conversion, slicing, views
 from arrayfn.primitives.padded_convolution import ARRAYS, padded_convolution
 
-MOST_CHANNELS: Final = 64
+MAX_CHANNELS: Final = 64
 """Of what blocks become: from there on libraries have enough of them."""
 _ALIGNED: Final = 16
 """Bytes that channels are filled up to."""
@@ -32,7 +32,7 @@ def has_blocks(p: Mapping[str, int]) -> bool:
         and p["groups"] == 1
         and max(strides) > 1
         and all(p[f"size{k}"] > strides[k] and p[f"dilation{k}"] == 1 for k in axes)
-        and p["inner"] * math.prod(strides) <= MOST_CHANNELS
+        and p["inner"] * math.prod(strides) <= MAX_CHANNELS
     )
 
 

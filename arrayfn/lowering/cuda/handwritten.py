@@ -1,0 +1,158 @@
+"""Handwritten kernels: a text, and calls of it.
+
+A text is the body of a function in the two vocabularies. Its parameters are what a call
+names; its imports follow from the functions that it calls.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType, short_name
+from arrayfn.ir import ArrayType, Var
+from arrayfn.lowering.cuda.imports import imports
+from arrayfn.lowering.kernel_ir import Nest
+from arrayfn.lowering.kernel_text import wrapped
+from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.plan import Kernel, Parameter
+from arrayfn.lowering.steps import CallStep
+
+_ALONE: Final = re.compile(r"( *)\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Handwritten:
+    """A kernel's text, and what a launch of it needs.
+
+    ``body`` are the statements of its function, without indentation, and ``doc`` its
+    docstring. ``shared`` are the bytes of a block's dynamic shared memory, ``together``
+    how many blocks a multiprocessor must have room for, if that matters, and
+    ``cluster`` how many blocks make a cluster.
+    """
+
+    stem: str
+    body: str
+    threads: int
+    doc: str
+    reason: str
+    shared: int = 0
+    together: int = 0
+    cluster: int = 1
+
+    def kernel(
+        self, name: str, arrays: Mapping[str, str], integers: Iterable[str]
+    ) -> Kernel:
+        """The kernel over ``arrays`` of these dtypes, and ``integers``."""
+        parameters = [Parameter(n, f"{dtype}*") for n, dtype in arrays.items()]
+        parameters += [Parameter(n, "i64") for n in integers]
+        signature = ", ".join(f"{p.name}: {p.kind}" for p in parameters)
+        lines = textwrap.wrap(f"{signature}. {self.threads} threads a block.", 80)
+        kinds = ", ".join(p.kind for p in parameters)
+        return Kernel(
+            name=name,
+            source=_function(name, parameters, self.body, [self.doc, "", *lines]),
+            key=f"{_function('kernel', parameters, self.body)}# {kinds}\n",
+            parameters=tuple(parameters),
+            reason=self.reason,
+            threads=self.threads,
+            shared=self.shared,
+            together=self.together,
+            cluster=self.cluster,
+        )
+
+
+@dataclass(frozen=True)
+class HandwrittenCall:
+    """A launch of ``blocks`` blocks of a handwritten kernel.
+
+    The kernel's parameters are the arrays that it ``reads``, those that it ``writes``
+    (it may read them, too), its ``flag_buffer`` for look-back or a work queue, if there
+    is one, and ``integers``. The results of ``over`` may take the memory of operands.
+    """
+
+    text: Handwritten
+    reads: Mapping[str, Place]
+    writes: Mapping[str, Place]
+    integers: Mapping[str, int]
+    blocks: int
+    over: Sequence[tuple[Var, Var]] = ()
+    flag_buffer: Var | None = None
+
+    @property
+    def _written(self) -> dict[str, Place]:
+        flags = {} if self.flag_buffer is None else {"flag_buffer": self.flag_buffer}
+        return {**self.writes, **{name: Place(var) for name, var in flags.items()}}
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel."""
+        arrays = {**self.reads, **self._written}
+        types = {n: short_name(p.array.type.dtype) for n, p in arrays.items()}
+        return self.text.kernel(name, types, self.integers)
+
+    def step(self, kernel: str) -> CallStep:
+        """The step that calls ``kernel``."""
+        places = (*self.reads.values(), *self._written.values())
+        return CallStep(
+            kernel=kernel,
+            pointers=[
+                (p.array, p.offset * p.array.type.dtype.itemsize) for p in places
+            ],
+            scratch=[],
+            integers=list(self.integers.values()),
+            items=self.blocks,
+            grain=1,
+            scratch_bytes=0,
+            reads=[p.array for p in self.reads.values()],
+            writes=[p.array for p in self._written.values()],
+            over=list(self.over),
+        )
+
+
+def _function(
+    name: str, parameters: Sequence[Parameter], body: str, doc: Sequence[str] = ()
+) -> str:
+    """The source of a kernel: what it imports, and its function."""
+    lines = [line for line in body.splitlines() if line.strip()]
+    head = wrapped(f"def {name}(", ", ".join(p.name for p in parameters), "):")
+    text = [f'"""{doc[0]}', *doc[1:], '"""', ""] if doc else []
+    own = indented([*text, *lines], 1)
+    return "\n".join([*imports(lines), "", "", *head, own, ""])
+
+
+Made = LibraryCall | Nest | HandwrittenCall
+"""What an equation becomes that no generated kernel computes as it stands."""
+
+
+def flag_buffer_of(values: int, dtype: DType) -> Var:
+    """A flag buffer with slots for so many values of ``dtype``."""
+    words = 1 + values * max(1, dtype.itemsize // 4)
+    return Var(ArrayType((words,), dtypes.uint64))
+
+
+def filled(template: str, **parts: str | int | Iterable[str]) -> str:
+    """``template`` with ``parts`` for the names in braces.
+
+    A part that has a line for itself may be several lines, given as a text or one by
+    one; they are indented as that line is.
+    """
+    lines: list[str] = []
+    for line in template.splitlines():
+        alone = _ALONE.fullmatch(line)
+        if alone is None:
+            lines.append(line.format(**parts))
+            continue
+        part = parts[alone[2]]
+        text = str(part) if isinstance(part, str | int) else "\n".join(part)
+        lines.append(textwrap.indent(text.strip("\n"), alone[1]))
+    return "\n".join(lines)
+
+
+def indented(text: str | Iterable[str], levels: int) -> str:
+    """Lines of a text, those that are not empty further to the right."""
+    lines = text.splitlines() if isinstance(text, str) else text
+    return "\n".join("    " * levels + line if line else "" for line in lines)
