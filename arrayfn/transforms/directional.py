@@ -65,7 +65,8 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     """``function(*primals)``, and the function from output to input cotangents.
 
     With ``has_aux`` the function returns a pair (value, aux), and the result has
-    ``aux`` as its third. The cotangents of arguments that are not inexact are zeros.
+    ``aux`` as its third. The cotangents of arguments that are not inexact are zeros;
+    positions of ``tree.Indexed`` nodes stay.
 
     >>> import numpy as np
     >>> y, pull_back = vjp(lambda x: x * x, np.array(3.0))
@@ -87,13 +88,17 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     residuals = results[outputs:]
     backward = transpose(_first_outputs(split.linear, own), split.residuals)
     types = program.output_types[:own]
+    others = [
+        x if is_position else np.zeros(leaf_type(x).shape)
+        for x, is_position in zip(leaves, tree.positions_in(primals), strict=True)
+    ]
 
     def pull_back(cotangents: Any) -> Any:
         given = _flat_like("vjp: cotangent", cotangents, value_tree, types)
         gradients = iter(apply_program(backward, [*residuals, *given]))
         dense = [
-            next(gradients) if wanted else np.zeros(leaf_type(x).shape)
-            for x, wanted in zip(leaves, wrt, strict=True)
+            next(gradients) if wanted else other
+            for wanted, other in zip(wrt, others, strict=True)
         ]
         return tree.unflatten(structure, dense)
 

@@ -121,16 +121,21 @@ def chosen_arguments(
     return tuple(k % count for k in named)
 
 
-def check_inexact(function: Function, position: int, argument: Any) -> None:
+def check_inexact(
+    function: Function,
+    position: int,
+    argument: Any,
+    varies: Sequence[bool] | None = None,
+) -> None:
     """Raise DifferentiationError unless the leaves of ``argument`` are inexact.
 
-    Positions of ``tree.Indexed`` nodes are not differentiated by.
+    Only those that vary are to be so.
     """
-    moving = varying(argument)
     for number, leaf in enumerate(tree.leaves(argument)):
         check_leaf(leaf, partial(_place_in, function, position, argument, number))
         type = leaf_type(leaf)
-        if moving[number] and type.dtype not in dtypes.INEXACT:
+        is_fixed = varies is not None and not varies[number]
+        if not is_fixed and type.dtype not in dtypes.INEXACT:
             raise DifferentiationError(
                 f"{name_of(function)} cannot be differentiated by argument "
                 f"{position}, which is {type}: derivatives are of "
@@ -183,8 +188,9 @@ def _differentiated(
     wrt: list[bool] = []
     for position, argument in enumerate(args):
         if position in chosen:
-            check_inexact(function, position, argument)
-            wrt += varying(argument)
+            moving = varying(argument)
+            check_inexact(function, position, argument, moving)
+            wrt += moving
         else:
             wrt += [False] * len(tree.leaves(argument))
     wrt += [False] * len(tree.leaves(kwargs))
@@ -202,9 +208,7 @@ def _in_order_of(
     leaves_of = {
         k: [
             next(rest) if moves else leaf
-            for leaf, moves in zip(
-                tree.leaves(args[k]), varying(args[k]), strict=True
-            )
+            for leaf, moves in zip(tree.leaves(args[k]), varying(args[k]), strict=True)
         ]
         for k in sorted({*chosen})
     }

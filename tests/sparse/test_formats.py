@@ -11,9 +11,14 @@ import scipy.sparse
 import arrayfn.numpy as anp
 from arrayfn import tree
 from arrayfn.compilation.jit import jit
-from arrayfn.errors import AbstractValueError, ArgumentError, ShapeError
+from arrayfn.errors import (
+    AbstractValueError,
+    ArgumentError,
+    DifferentiationError,
+    ShapeError,
+)
 from arrayfn.sparse import COO, CSC, CSR, products
-from arrayfn.transforms import grad, vmap
+from arrayfn.transforms import grad, jacfwd, jvp, vjp, vmap
 
 RNG = np.random.default_rng(3)
 
@@ -124,6 +129,16 @@ def test_gradients_are_the_dense_ones_at_the_entries(form: Any, wrap: Any) -> No
     want = grad(second, (0, 1))(A, x)
     same(have[0], want[0] * (A != 0))
     same(have[1], want[1])
+
+
+def test_directional_derivatives_keep_positions(form: Any) -> None:
+    a, x = form(A), X[:, 0]
+    value, (by_matrix,) = vjp(lambda a: a @ x, a)[0], vjp(lambda a: a @ x, a)[1](Y)
+    same(value, A @ x)
+    same(by_matrix, np.outer(Y, x) * (A != 0))
+    same(jvp(lambda a: a @ x, (a,), (2 * a,))[1], 2 * A @ x)
+    with pytest.raises(DifferentiationError, match="is i32"):
+        jacfwd(lambda a: a @ x)(a)
 
 
 def test_mapping_of_vectors_and_of_matrices(form: Any) -> None:

@@ -10,11 +10,12 @@ import pytest
 import arrayfn.numpy as anp
 from arrayfn import tree
 from arrayfn.compilation.jit import jit
-from arrayfn.errors import ArgumentError, ShapeError
+from arrayfn.errors import ArgumentError, BackendError, ShapeError
 from arrayfn.scipy.sparse.linalg import bicgstab, cg, factorized, gmres, norm, spsolve
 from arrayfn.sparse import COO, CSC, CSR, diags_array
 from arrayfn.sparse.solves import FACTORS
 from arrayfn.transforms import grad, jacfwd, vmap
+from tests.lowered_on_gpu import lowered
 
 RNG = np.random.default_rng(4)
 N = 8
@@ -120,6 +121,11 @@ def test_norms() -> None:
         same(norm(a, ord), np.linalg.norm(DENSE, ord))
     with pytest.raises(ArgumentError, match="ord is"):
         norm(a, 2)
+
+
+def test_a_gpu_has_no_factors_of_sparse_matrices() -> None:
+    with pytest.raises(BackendError, match="cuDSS"):
+        lowered(spsolve, CSR(DENSE), B)
 
 
 def test_a_singular_matrix_gives_nan_and_what_does_not_fit_is_refused() -> None:
