@@ -76,15 +76,15 @@ from arrayfn.transforms.custom import (
 )
 
 if TYPE_CHECKING:
-    from arrayfn import scipy, sparse
+    from arrayfn import ode, scipy, sparse
 
 immediate.install()
 Namespace.special_module = "arrayfn.scipy.special"
 
 
 def __getattr__(name: str) -> object:
-    """``scipy`` and ``sparse``, imported when they are asked for."""
-    if name in ("scipy", "sparse"):
+    """``ode``, ``scipy`` and ``sparse``, imported when they are asked for."""
+    if name in ("ode", "scipy", "sparse"):
         return import_module(f"arrayfn.{name}")
     raise AttributeError(f"module 'arrayfn' has no attribute {name!r}")
 
@@ -137,6 +137,7 @@ __all__ = [
     "memory_stats",
     "nn",
     "numpy",
+    "ode",
     "operator",
     "ops",
     "optim",
