@@ -41,9 +41,7 @@ def backsolve(
         return function(t, y, *args, *captured)
 
     def run(y: Array, ts: Array, leaves: list[Any]) -> tuple[Array, State]:
-        return along(
-            method, lambda t, y: slope(t, y, leaves), y, ts, control, first
-        )
+        return along(method, lambda t, y: slope(t, y, leaves), y, ts, control, first)
 
     def ahead(y: Array, ts: Array, leaves: list[Any]) -> Any:
         result = run(y, ts, leaves)
@@ -77,8 +75,9 @@ def backsolve(
             by_t = _inner(ct, of_varying(t, value, varying))
             state = anp.concatenate([value, a, total])
             times = anp.stack([t, before])
-            state = along(method, together, state, times, _wider(control, count, state),
-                          None)[0][1]
+            state = along(
+                method, together, state, times, _wider(control, count, state), None
+            )[0][1]
             return (state[count : 2 * count], state[2 * count :]), by_t
 
         items = (ts[:-1], ts[1:], values[1:], given[1:])
@@ -87,8 +86,11 @@ def backsolve(
         by_first = -_inner(a, of_varying(ts[0], values[0], varying))
         by_first = by_first + _inner(given[0], anp.zeros_like(given[0]))
         by_ts = anp.concatenate([by_first[None], by_ts])
-        found = iter(restore(anp.astype(total, ravel_pytree(varying)[0].dtype))
-                     if varying else [])
+        found = iter(
+            restore(anp.astype(total, ravel_pytree(varying)[0].dtype))
+            if varying
+            else []
+        )
         by_leaves = [
             next(found) if moves else np.zeros(leaf_type(x).shape, leaf_type(x).dtype)
             for x, moves in zip(leaves, moving, strict=True)

@@ -1,14 +1,13 @@
 """Methods: one step of an ordinary differential equation, with its error.
 
 A method advances a vector y over h: ``step`` gives the new y, an estimate of its error
-relative to a scale, and the stages. ``interpolate`` evaluates the solution inside a
-step. ``METHODS`` has them by SciPy's names, and the stiff one.
+relative to a scale, and the stages. Of these ``dense`` makes the coefficients of an
+interpolant, which ``evaluate`` evaluates inside the step.
 
 Sources: Dormand and Prince, A family of embedded Runge-Kutta formulae (1980); Shampine,
 Some practical Runge-Kutta formulas (1986), for the interpolant; Bogacki and Shampine, A
 3(2) pair of Runge-Kutta formulas (1989); Hairer, Norsett and Wanner, Solving Ordinary
-Differential Equations I (1993), section II.5, for DOP853; Tsitouras, Runge-Kutta pairs of
-order 5(4) (2011).
+Differential Equations I (1993), section II.5, for DOP853.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Row = tuple[float, ...]
 
 
 class Step(NamedTuple):
-    """What a step gives: y at its end, f there, the norm of its error, and its stages."""
+    """y at the end of a step, f there, the norm of its error, and its stages."""
 
     y: Array
     f: Array
@@ -62,11 +61,19 @@ class Method(Protocol):
         """A step of length h from (t, y), where f is ``fy``."""
         ...
 
-    def interpolate(
-        self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array,
-        at: Array,
+    @property
+    def coefficients(self) -> int:
+        """The number of vectors that the interpolant has."""
+        ...
+
+    def dense(
+        self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array
     ) -> Array:
-        """y at ``t + at * h`` in a step from y to ``end``."""
+        """The interpolant of a step from (t, y) over h to ``end``."""
+        ...
+
+    def evaluate(self, coefficients: Array, y: Array, at: Array) -> Array:
+        """y at the fraction ``at`` of the step that began with y."""
         ...
 
 
@@ -94,8 +101,8 @@ class RungeKutta:
     """An explicit embedded pair, whose last stage is f at the end of the step.
 
     ``errors`` has the weights of an estimate, or of two, as DOP853 combines them.
-    ``extra`` are stages for the interpolant alone. With ``powers`` the interpolant is
-    the sum of h * stage * powers of the fraction of the step; else it is DOP853's.
+    The interpolant is a polynomial: each row of ``powers`` has a stage's weights of at,
+    at**2, ... Without ``powers`` it is DOP853's, which has ``extra`` stages of its own.
     """
 
     order: int
@@ -105,7 +112,7 @@ class RungeKutta:
     errors: tuple[Row, ...]
     powers: tuple[Row, ...] = ()
     extra: tuple[tuple[float, Row], ...] = ()
-    dense: tuple[Row, ...] = ()
+    products: tuple[Row, ...] = ()
 
     @property
     def stages(self) -> int:
@@ -134,32 +141,35 @@ class RungeKutta:
             error = anp.where(nothing, 0.0, error)
         return Step(end, stages[-1], error, anp.stack(stages))
 
-    def interpolate(
-        self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array,
-        at: Array,
+    @property
+    def coefficients(self) -> int:
+        return len(self.powers[0]) if self.powers else 3 + len(self.products)
+
+    def dense(
+        self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array
     ) -> Array:
         given = [stages[k] for k in range(self.stages)]
+        size = of_dtype(h, y)
         if self.powers:
-            fractions = [at ** (k + 1) for k in range(len(self.powers[0]))]
-            weights = [
-                sum((c * p for c, p in zip(row, fractions, strict=True)), 0.0 * at)
-                for row in self.powers
-            ]
-            terms = [of_dtype(w, y) * k for w, k in zip(weights, given, strict=True)]
-            return y + of_dtype(h, y) * sum(terms[1:], terms[0])
+            columns = zip(*self.powers, strict=True)
+            return size * anp.stack([combined(column, given) for column in columns])
         for node, row in self.extra:
-            given.append(f(t + node * h, y + of_dtype(h, y) * combined(row, given)))
-        step, change = of_dtype(h, y), end - y
+            given.append(f(t + node * h, y + size * combined(row, given)))
+        change = end - y
         parts = [
             change,
-            step * given[0] - change,
-            2 * change - step * (given[self.stages - 1] + given[0]),
-            *(step * combined(row, given) for row in self.dense),
+            size * given[0] - change,
+            2 * change - size * (given[self.stages - 1] + given[0]),
+            *(size * combined(row, given) for row in self.products),
         ]
+        return anp.stack(parts)
+
+    def evaluate(self, coefficients: Array, y: Array, at: Array) -> Array:
+        at = of_dtype(at, y)
         result = anp.zeros_like(y)
-        fraction = of_dtype(at, y)
-        for k, part in enumerate(reversed(parts)):
-            result = (result + part) * (fraction if k % 2 == 0 else 1 - fraction)
+        for k, number in enumerate(reversed(range(self.coefficients))):
+            is_power = bool(self.powers) or k % 2 == 0
+            result = (result + coefficients[number]) * (at if is_power else 1 - at)
         return y + result
 
 
@@ -193,11 +203,31 @@ DORMAND_PRINCE: Final = RungeKutta(
         (-71 / 57600, 0, 71 / 16695, -71 / 1920, 17253 / 339200, -22 / 525, 1 / 40),
     ),
     powers=(
-        (1, -8048581381 / 2820520608, 8663915743 / 2820520608, -12715105075 / 11282082432),
+        (
+            1,
+            -8048581381 / 2820520608,
+            8663915743 / 2820520608,
+            -12715105075 / 11282082432,
+        ),
         (0, 0, 0, 0),
-        (0, 131558114200 / 32700410799, -68118460800 / 10900136933, 87487479700 / 32700410799),
-        (0, -1754552775 / 470086768, 14199869525 / 1410260304, -10690763975 / 1880347072),
-        (0, 127303824393 / 49829197408, -318862633887 / 49829197408, 701980252875 / 199316789632),
+        (
+            0,
+            131558114200 / 32700410799,
+            -68118460800 / 10900136933,
+            87487479700 / 32700410799,
+        ),
+        (
+            0,
+            -1754552775 / 470086768,
+            14199869525 / 1410260304,
+            -10690763975 / 1880347072,
+        ),
+        (
+            0,
+            127303824393 / 49829197408,
+            -318862633887 / 49829197408,
+            701980252875 / 199316789632,
+        ),
         (0, -282668133 / 205662961, 2019193451 / 616988883, -1453857185 / 822651844),
         (0, 40617522 / 29380423, -110615467 / 29380423, 69997945 / 29380423),
     ),
@@ -220,5 +250,5 @@ def dormand_prince_853() -> RungeKutta:
         weights=rows([DOP853.B])[0],
         errors=rows([DOP853.E5, DOP853.E3]),
         extra=tuple((float(node), row) for node, row in nodes),
-        dense=rows(DOP853.D),
+        products=rows(DOP853.D),
     )

@@ -22,9 +22,10 @@ from arrayfn.transforms import jacfwd, jvp
 
 @dataclass(frozen=True, eq=False)
 class Rosenbrock:
-    """Stages k with (1 / (h gamma) - J) k = f(t + node h, y + a k) + (c / h) k + h d f_t.
+    """A method with stages k, where J and f_t are the derivatives of f.
 
-    The last two stages are evaluated at the end of the step; the last one is the error.
+    (1 / (gamma h) - J) k = f(t + node h, y + a k) + (c / h) k + d h f_t. The last two
+    stages are evaluated at the end of the step; the last one is the error.
     """
 
     order: int
@@ -33,7 +34,7 @@ class Rosenbrock:
     matrix: tuple[Row, ...]  # a
     coupling: tuple[Row, ...]  # c
     shares: Row  # d
-    dense: tuple[Row, ...]
+    products: tuple[Row, ...]
 
     @property
     def stages(self) -> int:
@@ -41,7 +42,7 @@ class Rosenbrock:
 
     @property
     def evaluations(self) -> int:
-        return len(self.nodes) - 1
+        return len(self.nodes)
 
     def step(
         self, f: Function, t: Array, y: Array, fy: Array, h: Array, scale: Scale
@@ -58,8 +59,9 @@ class Rosenbrock:
         identity = anp.eye(y.shape[0], dtype=y.dtype)
         matrix = identity / (length * self.gamma) - by_y
         stages: list[Array] = []
+        place = y
         for k, node in enumerate(self.nodes):
-            place, slope = y, fy
+            slope = fy
             if k:
                 place = y + combined(self.matrix[k], stages)
                 slope = f(t + node * h, place)
@@ -71,21 +73,22 @@ class Rosenbrock:
         end = place + error
         return Step(end, f(t + h, end), norm(error / scale(y, end)), anp.stack(stages))
 
-    def interpolate(
-        self,
-        f: Function,
-        t: Array,
-        h: Array,
-        y: Array,
-        end: Array,
-        stages: Array,
-        at: Array,
+    @property
+    def coefficients(self) -> int:
+        return 1 + len(self.products)
+
+    def dense(
+        self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array
     ) -> Array:
         given = [stages[k] for k in range(self.stages)]
+        return anp.stack([end, *(combined(row, given) for row in self.products)])
+
+    def evaluate(self, coefficients: Array, y: Array, at: Array) -> Array:
         at = of_dtype(at, y)
+        end, *rest = (coefficients[k] for k in range(self.coefficients))
         total = anp.zeros_like(y)
-        for row in reversed(self.dense):
-            total = at * total + combined(row, given)
+        for vector in reversed(rest):
+            total = at * total + vector
         return (1 - at) * y + at * (end + (1 - at) * total)
 
 
@@ -184,7 +187,7 @@ RODAS5P: Final = Rosenbrock(
         0.0,
         0.0,
     ),
-    dense=(
+    products=(
         (
             25.948786856663858,
             -2.5579724845846235,

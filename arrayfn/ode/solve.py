@@ -1,4 +1,4 @@
-"""``solve``: ordinary differential equations, at given times or as a function of time."""
+"""``solve``: the solution of a differential equation, at times or as a function."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.flatten_util import ravel_pytree
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
-from arrayfn.ode import methods
+from arrayfn.ode import methods, stepping
 from arrayfn.ode.adjoint import backsolve
+from arrayfn.ode.dense import Dense
 from arrayfn.ode.rosenbrock import RODAS5P
 from arrayfn.ode.stepping import Control, along
 from arrayfn.transforms import leaf_type, vmap
 
 ADJOINTS: Final = ("direct", "backsolve")
 MOST_STEPS: Final = 1 << 17
+MOST_DENSE: Final = 1 << 12
 
 METHODS: Final[dict[str, Callable[[], methods.Method]]] = {
     "RK23": lambda: methods.BOGACKI_SHAMPINE,
@@ -39,6 +41,7 @@ class Solution(NamedTuple):
     steps: Array  # that were accepted
     attempts: Array  # accepted and rejected steps
     success: Array  # whether the last time was reached
+    sol: Dense | None = None  # of time, with ``dense``
 
 
 def solve(
@@ -51,8 +54,9 @@ def solve(
     atol: Any = 1e-9,
     first_step: Any = None,
     max_step: Any = np.inf,
-    max_steps: int = MOST_STEPS,
+    max_steps: int | None = None,
     adjoint: str = "direct",
+    dense: bool = False,
 ) -> Solution:
     """The solution of dy/dt = f(t, y, *args) with y(ts[0]) = y0, at the times ``ts``.
 
@@ -64,10 +68,13 @@ def solve(
         args: further arguments of ``f``, pytrees.
         method: "RK45" (Dormand and Prince, order 5), "DOP853" (order 8, for small
             tolerances), "RK23" (for large ones), or "Rodas5P" for stiff equations.
-        rtol, atol: a step's error is at most about ``atol + rtol * abs(y)``, in the
-            root mean square; ``atol`` is a number or a pytree like y0.
-        first_step, max_step: the first and the largest size of a step.
-        max_steps: how many steps are tried before giving up.
+        rtol: a step's error is at most about ``atol + rtol * abs(y)``, in the root mean
+            square.
+        atol: see ``rtol``; a number, or a pytree like y0.
+        first_step: the size of the first step; chosen by default.
+        max_step: the largest size of a step.
+        max_steps: how many steps are tried before giving up: 131072, or 4096 with
+            ``dense``, which has memory for as many.
         adjoint: how derivatives are computed. "direct" is the derivative of the steps
             taken, in both modes and every order; in reverse mode y is kept after some
             steps, and steps are computed again from there. "backsolve" solves the
@@ -75,6 +82,7 @@ def solve(
             Differential Equations, 2018): the memory of one step, reverse mode alone,
             and an error of the size of the tolerances; y is solved backwards too, which
             is unstable for stiff equations.
+        dense: whether the result has ``sol``, the solution as a function of time.
 
     Returns:
         a Solution. Values at times that were not reached are NaN.
@@ -108,7 +116,7 @@ def solve(
         rtol=anp.asarray(rtol),
         atol=_tolerance(atol, y0),
         largest=anp.asarray(max_step),
-        steps=max_steps,
+        steps=(MOST_DENSE if dense else MOST_STEPS) if max_steps is None else max_steps,
     )
 
     def slope(t: Array, y: Array, *args: Any) -> Array:
@@ -129,14 +137,32 @@ def solve(
         return ops.convert(ravel_pytree(value)[0], y.dtype)
 
     made = METHODS[method]()
-    if adjoint == "backsolve":
+    sol: Dense | None = None
+    if dense:
+        if adjoint == "backsolve":
+            raise ArgumentError(
+                "solve: a dense solution has the derivatives of its steps; leave out "
+                'adjoint="backsolve"',
+                user_location(),
+            )
+        steps, last = stepping.recorded(
+            made,
+            lambda t, y: slope(t, y, *args),
+            y,
+            (ts[0], ts[-1]),
+            control,
+            first_step,
+        )
+        sol = Dense(made, y0, steps)
+        run = vmap(sol.vector)(ts), last
+    elif adjoint == "backsolve":
         run = backsolve(slope, made, control, first_step, y, ts, *args)
     else:
         run = along(made, lambda t, y: slope(t, y, *args), y, ts, control, first_step)
     values, last = run
     ys = vmap(unravel)(values)
     reached = ~last.failed & (last.attempted < control.steps)
-    return Solution(ts, ys, last.accepted, last.attempted, reached)
+    return Solution(ts, ys, last.accepted, last.attempted, reached, sol)
 
 
 def _tolerance(atol: Any, y0: Any) -> Array:

@@ -82,6 +82,66 @@ def along(
     return anp.concatenate([y[None], later]), state
 
 
+class Recorded(NamedTuple):
+    """All accepted steps of a solution; the places after the last one repeat the end.
+
+    The step that ends at ``times[k + 1]`` began at ``times[k]``, with ``values[k]``.
+    """
+
+    times: Array
+    values: Array
+    coefficients: Array
+    accepted: Array
+
+
+def recorded(
+    method: Method,
+    f: Function,
+    y: Array,
+    ends: tuple[Array, Array],
+    control: Control,
+    first: Array | None = None,
+) -> tuple[Recorded, State]:
+    """All steps from one time to another, and the last state."""
+    begin, end = ends
+    direction = _direction(begin, end)
+    count = control.steps
+    room = anp.zeros((count, method.coefficients, *y.shape), y.dtype)
+    times = anp.zeros(count + 1, begin.dtype) + end
+    values = anp.zeros((count + 1, *y.shape), y.dtype)
+    record = Recorded(
+        anp.at(times)[0].set(begin),
+        anp.at(values)[0].set(y),
+        room,
+        anp.zeros((), np.int64),
+    )
+    state = start(method, f, begin, y, end, control, first)
+
+    def going(carry: tuple[State, Recorded]) -> Array:
+        now = carry[0]
+        is_there = direction * (now.t - end) >= 0
+        return ~is_there & ~now.failed & (now.attempted < count)
+
+    def once(carry: tuple[State, Recorded]) -> tuple[State, Recorded]:
+        now, record = carry
+        after = attempt(method, f, now, end, direction, control)
+        # A rejected step is written where the next one will be.
+        place = now.accepted
+        coefficients = _interpolant(method, f, after)
+        return after, Recorded(
+            anp.at(record.times)[place + 1].set(after.t),
+            anp.at(record.values)[place + 1].set(after.y),
+            anp.at(record.coefficients)[place].set(coefficients),
+            after.accepted,
+        )
+
+    state, record = lax.while_loop(going, once, (state, record))
+    beyond = anp.arange(count + 1) > record.accepted
+    times = anp.where(beyond, state.t, record.times)
+    values = anp.where(beyond[:, None], state.y, record.values)
+    return record._replace(times=times, values=values), state
+
+
 def start(
     method: Method,
     f: Function,
@@ -116,7 +176,12 @@ def start(
 
 
 def advance(
-    method: Method, f: Function, state: State, until: Array, end: Array, control: Control
+    method: Method,
+    f: Function,
+    state: State,
+    until: Array,
+    end: Array,
+    control: Control,
 ) -> State:
     """Step until ``until`` is passed, but not past ``end``."""
     direction = _direction(state.t, end)
@@ -178,12 +243,15 @@ def between(method: Method, f: Function, state: State, t: Array) -> Array:
     """y at ``t``, inside of the last step."""
     is_there = state.length == 0
     at = (t - state.before) / anp.where(is_there, 1.0, state.length)
-    return anp.where(
-        is_there,
-        state.y,
-        method.interpolate(
-            f, state.before, state.length, state.y_before, state.y, state.stages, at
-        ),
+    coefficients = _interpolant(method, f, state)
+    inside = method.evaluate(coefficients, state.y_before, at)
+    return anp.where(is_there, state.y, inside)
+
+
+def _interpolant(method: Method, f: Function, state: State) -> Array:
+    """The coefficients of the last step."""
+    return method.dense(
+        f, state.before, state.length, state.y_before, state.y, state.stages
     )
 
 
