@@ -76,16 +76,16 @@ from arrayfn.transforms.custom import (
 )
 
 if TYPE_CHECKING:
-    from arrayfn import scipy
+    from arrayfn import ode, scipy, sparse
 
 immediate.install()
 Namespace.special_module = "arrayfn.scipy.special"
 
 
 def __getattr__(name: str) -> object:
-    """``arrayfn.scipy``, imported when it is asked for: a tenth of all the rest."""
-    if name == "scipy":
-        return import_module("arrayfn.scipy")
+    """``ode``, ``scipy`` and ``sparse``, imported when they are asked for."""
+    if name in ("ode", "scipy", "sparse"):
+        return import_module(f"arrayfn.{name}")
     raise AttributeError(f"module 'arrayfn' has no attribute {name!r}")
 
 
@@ -137,6 +137,7 @@ __all__ = [
     "memory_stats",
     "nn",
     "numpy",
+    "ode",
     "operator",
     "ops",
     "optim",
@@ -147,6 +148,7 @@ __all__ = [
     "save",
     "scipy",
     "set_num_threads",
+    "sparse",
     "stop_gradient",
     "tree",
     "value_and_grad",

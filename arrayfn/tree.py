@@ -179,11 +179,24 @@ def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
 # Custom classes.
 
 
+class Indexed:
+    """A node whose integer leaves are positions, such as a sparse matrix's indices.
+
+    Derivatives by it are by its other leaves; a gradient has the same positions.
+    """
+
+
+def positions_in(tree: Any) -> list[bool]:
+    """Whether each leaf of ``tree`` is below an ``Indexed`` node."""
+    nodes = leaves(tree, is_leaf=lambda x: isinstance(x, Indexed))
+    return [isinstance(node, Indexed) for node in nodes for _ in leaves(node)]
+
+
 def register_node(
-    cls: type,
+    cls: C,
     flatten: Callable[[Any], tuple[Iterable[Any], Hashable]] | None = None,
     unflatten: Callable[[Any, tuple[Any, ...]], Any] | None = None,
-) -> type:
+) -> C:
     """Make instances of ``cls`` nodes of trees; gives ``cls``.
 
     ``flatten(instance)`` gives the pair (children, metadata), and

@@ -93,6 +93,7 @@ from arrayfn.lax.indexing import (
     scatter_mul,
     scatter_sub,
 )
+from arrayfn.lax.linear_calls import linear_call
 from arrayfn.lax.ragged import (
     RaggedDotDimensionNumbers,
     ragged_dot,
@@ -337,6 +338,7 @@ __all__ = [
     "le",
     "lgamma",
     "linalg",
+    "linear_call",
     "log",
     "log1p",
     "logistic",

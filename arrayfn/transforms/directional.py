@@ -67,7 +67,8 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     """``function(*primals)``, and the function from output to input cotangents.
 
     With ``has_aux`` the function returns a pair (value, aux), and the result has
-    ``aux`` as its third. The cotangents of arguments that are not inexact are zeros.
+    ``aux`` as its third. The cotangents of arguments that are not inexact are zeros;
+    positions of ``tree.Indexed`` nodes stay.
 
     >>> import numpy as np
     >>> y, pull_back = vjp(lambda x: x * x, np.array(3.0))
@@ -76,6 +77,11 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     """
     at = _Linearized(function, primals, has_aux)
     backward = transpose(at.linear, at.split.residuals)
+    leaves, positions = tree.leaves(primals), tree.positions_in(primals)
+    others = [
+        x if is_position else np.zeros(t.shape)
+        for x, t, is_position in zip(leaves, at.types, positions, strict=True)
+    ]
 
     def pull_back(cotangents: Any) -> Any:
         given = _flat_like(
@@ -83,8 +89,8 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
         )
         gradients = iter(apply_program(backward, [*at.residuals, *given]))
         dense = [
-            next(gradients) if wanted else np.zeros(t.shape)
-            for t, wanted in zip(at.types, at.wrt, strict=True)
+            next(gradients) if wanted else other
+            for wanted, other in zip(at.wrt, others, strict=True)
         ]
         return tree.unflatten(at.structure, dense)
 

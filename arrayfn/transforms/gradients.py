@@ -121,12 +121,21 @@ def chosen_arguments(
     return tuple(k % count for k in named)
 
 
-def check_inexact(function: Function, position: int, argument: Any) -> None:
-    """Raise DifferentiationError unless the leaves of ``argument`` are inexact."""
+def check_inexact(
+    function: Function,
+    position: int,
+    argument: Any,
+    varies: Sequence[bool] | None = None,
+) -> None:
+    """Raise DifferentiationError unless the leaves of ``argument`` are inexact.
+
+    Only those that vary are to be so.
+    """
     for number, leaf in enumerate(tree.leaves(argument)):
         check_leaf(leaf, partial(_place_in, function, position, argument, number))
         type = leaf_type(leaf)
-        if type.dtype not in dtypes.INEXACT:
+        is_fixed = varies is not None and not varies[number]
+        if not is_fixed and type.dtype not in dtypes.INEXACT:
             raise DifferentiationError(
                 f"{name_of(function)} cannot be differentiated by argument "
                 f"{position}, which is {type}: derivatives are of "
@@ -134,6 +143,15 @@ def check_inexact(function: Function, position: int, argument: Any) -> None:
                 ".astype(numpy.float64) (or write 1.0 for 1)",
                 user_location(),
             )
+
+
+def varying(argument: Any) -> list[bool]:
+    """Whether each leaf of ``argument`` is differentiated by: it is no position."""
+    pairs = zip(tree.leaves(argument), tree.positions_in(argument), strict=True)
+    return [
+        not (is_position and leaf_type(leaf).dtype in dtypes.INTEGERS)
+        for leaf, is_position in pairs
+    ]
 
 
 def check_holomorphic(function: Function, arguments: Sequence[Any]) -> None:
@@ -170,8 +188,11 @@ def _differentiated(
     wrt: list[bool] = []
     for position, argument in enumerate(args):
         if position in chosen:
-            check_inexact(function, position, argument)
-        wrt += [position in chosen] * len(tree.leaves(argument))
+            moving = varying(argument)
+            check_inexact(function, position, argument, moving)
+            wrt += moving
+        else:
+            wrt += [False] * len(tree.leaves(argument))
     wrt += [False] * len(tree.leaves(kwargs))
     return wrt, tree.structure(tuple(args[k] for k in chosen))
 
@@ -179,10 +200,17 @@ def _differentiated(
 def _in_order_of(
     chosen: tuple[int, ...], args: tuple[Any, ...], gradients: Sequence[Any]
 ) -> list[Any]:
-    """The gradients, given in the arguments' order, in the order of ``chosen``."""
+    """The gradients, given in the arguments' order, in the order of ``chosen``.
+
+    In the place of a position's gradient is the position.
+    """
     rest = iter(gradients)
     leaves_of = {
-        k: [next(rest) for _ in tree.leaves(args[k])] for k in sorted({*chosen})
+        k: [
+            next(rest) if moves else leaf
+            for leaf, moves in zip(tree.leaves(args[k]), varying(args[k]), strict=True)
+        ]
+        for k in sorted({*chosen})
     }
     return [leaf for k in chosen for leaf in leaves_of[k]]
 

@@ -1,8 +1,9 @@
-"""Iterative solvers of linear systems: cg, bicgstab and gmres.
+"""Linear systems with sparse matrices, or with matrices known by their products.
 
-A system is given by a matrix, or by a function that multiplies vectors or pytrees by
-it. Each solver is one loop, differentiated by ``lax.custom_linear_solve``: by b and by
-what the function captures, in both modes and every order.
+``spsolve`` factors a sparse matrix. ``cg``, ``bicgstab`` and ``gmres`` iterate: their
+system is given by a matrix, sparse or dense, or by a function that multiplies vectors
+or pytrees by it. Each is one loop, differentiated by ``lax.custom_linear_solve``: by b
+and by what the function captures, in both modes and every order.
 
 Sources: Saad, Iterative Methods for Sparse Linear Systems (2003), algorithms 9.1 (CG),
 7.7 (BiCGSTAB) and 9.5 (GMRES); a solver of a transposed system has the transposed
@@ -20,6 +21,8 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.flatten_util import ravel_pytree
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
+from arrayfn.sparse import SparseArray
+from arrayfn.sparse.solves import factorized, spsolve
 from arrayfn.transforms import leaf_type, linear_transpose
 
 Operator = Callable[[Any], Any]
@@ -57,7 +60,8 @@ def cg(
     """x with A x = b, by conjugate gradients, for Hermitian positive definite A.
 
     Args:
-        A: a matrix (n, n), or a linear function from pytrees like b to pytrees like b.
+        A: a matrix (n, n), dense or sparse, or a linear function from pytrees like b to
+            such pytrees.
         b: the right-hand side, a vector (n,) or a pytree of arrays.
         x0: the initial guess, like b; zeros by default. Systems for derivatives start
             there too if it is closer than zero.
@@ -137,6 +141,27 @@ def gmres(
     return _solved("gmres", solve, (A, b, x0, M), (tol, atol, maxiter))
 
 
+def norm(x: SparseArray, ord: Any = "fro") -> Array:
+    """A norm of a sparse matrix: "fro" (Frobenius), 1, -1, inf or -inf.
+
+    >>> import numpy as np
+    >>> from arrayfn.sparse import CSR
+    >>> norm(CSR(np.array([[3.0, 0.0], [0.0, 4.0]])))
+    array(5.)
+    """
+    if ord in ("fro", None, "f"):
+        return anp.linalg.norm(x.tocsr().data)
+    sums = {1: (0, anp.max), -1: (0, anp.min), anp.inf: (1, anp.max)}
+    sums[-anp.inf] = (1, anp.min)
+    if ord not in sums:
+        raise ArgumentError(
+            f"norm of a sparse matrix: ord is 'fro', 1, -1, inf or -inf, not {ord!r}",
+            user_location(),
+        )
+    axis, most = sums[ord]
+    return most(abs(x).sum(axis=axis))
+
+
 # Operators of vectors.
 
 
@@ -192,6 +217,9 @@ def _operator(
     what: str, given: Any, like: Any, unravel: Callable[[Array], Any], dtype: Any
 ) -> Operator:
     """A matrix, or a function of pytrees like ``like``, as a function of vectors."""
+    if isinstance(given, SparseArray):
+        _check_size(what, given.shape, like)
+        return lambda x: given @ x
     if callable(given):
 
         def applied(x: Array) -> Array:
@@ -200,15 +228,18 @@ def _operator(
             return ops.convert(ravel_pytree(result)[0], dtype)
 
         return applied
-    type = leaf_type(given)
+    _check_size(what, leaf_type(given).shape, like)
+    return lambda x: anp.matmul(given, x)
+
+
+def _check_size(what: str, shape: tuple[int, ...], like: Any) -> None:
     size = leaf_type(ravel_pytree(like)[0]).shape[0]
-    if tree.structure(like) != tree.structure(0.0) or type.shape != (size, size):
+    if tree.structure(like) != tree.structure(0.0) or shape != (size, size):
         raise ShapeError(
-            f"{what} is a matrix of shape {type.shape}, which takes no vector like b; "
+            f"{what} is a matrix of shape {shape}, which takes no vector like b; "
             "give a matrix (n, n) with a vector (n,), or a function",
             user_location(),
         )
-    return lambda x: anp.matmul(given, x)
 
 
 def _check_form(what: str, given: Any, wanted: Any) -> None:
@@ -347,4 +378,4 @@ def _gmres(
     return _end(x, b, residual, count, limits)
 
 
-__all__ = ["bicgstab", "cg", "gmres"]
+__all__ = ["bicgstab", "cg", "factorized", "gmres", "norm", "spsolve"]

@@ -1,0 +1,89 @@
+"""Linear functions whose transpose is given: ``linear_call``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from arrayfn import tree
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import ArrayType
+from arrayfn.lax.control_flow_tracing import (
+    check_arrays,
+    check_function,
+    close,
+    described,
+    plain_type,
+    sharing,
+    with_types,
+)
+from arrayfn.primitives.control_flow import all_of
+from arrayfn.primitives.linear_call import linear_call as row
+from arrayfn.tracing import apply, is_staged
+
+
+def linear_call(
+    fun: Callable[[Any, Any], Any],
+    fun_transpose: Callable[[Any, Any], Any],
+    residual_args: Any,
+    linear_args: Any,
+) -> Any:
+    """``fun(residual_args, linear_args)``, linear in its second argument.
+
+    ``fun_transpose(residual_args, cotangents)`` computes the cotangents of the linear
+    arguments; it is called in reverse mode, where the transpose of ``fun`` could be
+    derived too, but slower. Derivatives by the residuals are those of ``fun``.
+
+    Args:
+        fun: a function of two pytrees of arrays.
+        fun_transpose: takes the residuals and a pytree like the result of ``fun``, and
+            gives one like ``linear_args``.
+        residual_args: what the matrix of ``fun`` depends on.
+        linear_args: what ``fun`` is linear in.
+
+    Raises:
+        ArgumentError, ShapeError: ``fun_transpose`` does not give what ``fun`` takes.
+
+    >>> import numpy as np
+    >>> from arrayfn.transforms import grad
+    >>> def shifted(a, x):
+    ...     back = lambda a, y: np.roll(y * a, -1)
+    ...     return linear_call(lambda a, x: np.roll(x, 1) * a, back, a, x).sum()
+    >>> grad(shifted, 1)(np.arange(3.0), np.ones(3))
+    array([1., 2., 0.])
+    """
+    name = "linear_call"
+    for what, given in (("fun", fun), ("fun_transpose", fun_transpose)):
+        check_function(name, what, given)
+    check_arrays(name, "linear_args", linear_args)
+    leaves = tree.leaves(linear_args)
+    if not is_staged([*leaves, *tree.leaves(residual_args)]):
+        return fun(residual_args, linear_args)
+    types = [_strong(plain_type(x)) for x in leaves]
+    forward = close(lambda x: fun(residual_args, x), (linear_args,), types)
+    results = [_strong(t) for t in forward.out_types]
+    stand_ins = tree.unflatten(forward.out_tree, [0.0] * len(results))
+    back = close(lambda ct: fun_transpose(residual_args, ct), (stand_ins,), results)
+    if back.out_tree != tree.structure(linear_args):
+        raise ArgumentError(
+            f"{name}: {described(fun_transpose)} gives the structure {back.out_tree}, "
+            f"and the linear arguments are {tree.structure(linear_args)}",
+            user_location(),
+        )
+    values, (body, transposed) = sharing([forward, back])
+    made = apply(
+        row,
+        *values,
+        *leaves,
+        body=with_types(body, results),
+        transposed=with_types(transposed, types),
+        consts=len(values),
+    )
+    return tree.unflatten(forward.out_tree, all_of(made))
+
+
+def _strong(type: ArrayType) -> ArrayType:
+    return ArrayType(type.shape, type.dtype)
+
+
+__all__ = ["linear_call"]

@@ -1,0 +1,119 @@
+"""The adjoint equation, solved backwards in time for derivatives in reverse mode.
+
+With a(t) the derivative of a result by y(t), da/dt = -a df/dy, and the derivative by a
+parameter is the integral of a df/dp (Pontryagin; Chen et al., 2018). Between two times
+that y was asked for, y, a and the integrals are solved together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, lax, tree
+from arrayfn.flatten_util import ravel_pytree
+from arrayfn.numpy._operands import Array
+from arrayfn.ode.methods import Method
+from arrayfn.ode.stepping import Control, State, along
+from arrayfn.transforms import leaf_type, vjp
+from arrayfn.transforms.custom import closure_convert, custom_vjp
+
+
+def backsolve(
+    f: Callable[..., Array],
+    method: Method,
+    control: Control,
+    first: Any,
+    y: Array,
+    ts: Array,
+    *args: Any,
+) -> tuple[Array, State]:
+    """``along`` for ``f(t, y, *args)``, differentiated by the adjoint equation."""
+    function, captured = closure_convert(f, ts[0], y, *args)
+    leaves, structure = tree.flatten((args, captured))
+    moving = [leaf_type(x).dtype in dtypes.INEXACT for x in leaves]
+
+    def slope(t: Array, y: Array, leaves: Sequence[Any]) -> Array:
+        args, captured = tree.unflatten(structure, leaves)
+        return function(t, y, *args, *captured)
+
+    def run(y: Array, ts: Array, leaves: list[Any]) -> tuple[Array, State]:
+        return along(method, lambda t, y: slope(t, y, leaves), y, ts, control, first)
+
+    def ahead(y: Array, ts: Array, leaves: list[Any]) -> Any:
+        result = run(y, ts, leaves)
+        return result, (result[0], ts, leaves)
+
+    def back(residuals: Any, cotangents: Any) -> Any:
+        values, ts, leaves = residuals
+        given = cotangents[0]
+        varying = [x for x, moves in zip(leaves, moving, strict=True) if moves]
+        none, restore = ravel_pytree([anp.zeros_like(x) for x in varying])
+        none = anp.astype(none, _common(none, given))
+        count = values.shape[1]
+
+        def of_varying(t: Array, y: Array, varying: list[Any]) -> Array:
+            parts = iter(varying)
+            pairs = zip(leaves, moving, strict=True)
+            return slope(t, y, [next(parts) if moves else x for x, moves in pairs])
+
+        def together(t: Array, state: Array) -> Array:
+            y, a = state[:count], state[count : 2 * count]
+            value, pull_back = vjp(lambda y, p: of_varying(t, y, p), y, varying)
+            by_y, by_varying = pull_back(a)
+            change = ravel_pytree(by_varying)[0]
+            change = anp.astype(change, none.dtype)
+            return anp.concatenate([value, -by_y, -change])
+
+        def earlier(carry: tuple[Array, Array], item: Any) -> Any:
+            a, total = carry
+            before, t, value, ct = item
+            a = a + ct
+            by_t = _inner(ct, of_varying(t, value, varying))
+            state = anp.concatenate([value, a, total])
+            times = anp.stack([t, before])
+            state = along(
+                method, together, state, times, _wider(control, count, state), None
+            )[0][1]
+            return (state[count : 2 * count], state[2 * count :]), by_t
+
+        items = (ts[:-1], ts[1:], values[1:], given[1:])
+        start = (anp.zeros_like(given[0]), none)
+        (a, total), by_ts = lax.scan(earlier, start, items, reverse=True)
+        by_first = -_inner(a, of_varying(ts[0], values[0], varying))
+        by_first = by_first + _inner(given[0], anp.zeros_like(given[0]))
+        by_ts = anp.concatenate([by_first[None], by_ts])
+        found = iter(
+            restore(anp.astype(total, ravel_pytree(varying)[0].dtype))
+            if varying
+            else []
+        )
+        by_leaves = [
+            next(found) if moves else np.zeros(leaf_type(x).shape, leaf_type(x).dtype)
+            for x, moves in zip(leaves, moving, strict=True)
+        ]
+        return a + given[0], anp.astype(by_ts, ts.dtype), by_leaves
+
+    solved = custom_vjp(run)
+    solved.defvjp(ahead, back)
+    return solved(y, ts, leaves)
+
+
+def _common(x: Array, y: Array) -> Any:
+    return anp.promote_types(x.dtype, y.dtype)
+
+
+def _inner(x: Array, y: Array) -> Array:
+    """The change of a real result for a change of y: cotangents are not conjugated."""
+    return anp.sum(x * y).real
+
+
+def _wider(control: Control, count: int, state: Array) -> Control:
+    """Tolerances for y, its adjoint and the integrals."""
+    if not leaf_type(control.atol).shape:
+        return control
+    rest = anp.full(state.shape[0] - 2 * count, anp.min(control.atol))
+    return control._replace(atol=anp.concatenate([control.atol, control.atol, rest]))

@@ -1,0 +1,87 @@
+"""``Dense``: a solution as a function of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import tree
+from arrayfn.flatten_util import ravel_pytree
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array
+from arrayfn.ode.methods import Method
+from arrayfn.ode.stepping import Recorded
+from arrayfn.transforms import leaf_type, vmap
+
+
+@tree.register_node
+class Dense:
+    """A solution, callable with a time or an array of times.
+
+    ``ts`` has the times at which steps ended; those after the last step repeat its end.
+    Times outside give NaN. It is a pytree, and has derivatives by time and by what the
+    solution depends on.
+    """
+
+    def __init__(self, method: Method, like: Any, steps: Recorded) -> None:
+        leaves, structure = tree.flatten(like)
+        types = map(leaf_type, leaves)
+        self.form = structure, tuple((t.shape, t.dtype) for t in types)
+        self.method = method
+        self.steps = steps
+
+    @property
+    def ts(self) -> Array:
+        """The times at which steps began and ended."""
+        return self.steps.times
+
+    def vector(self, t: Array) -> Array:
+        """The solution at one time, as a vector."""
+        times, count = self.steps.times, self.steps.accepted
+        direction = anp.where(times[-1] < times[0], -1.0, 1.0)
+        place = anp.searchsorted(direction * times, direction * t, side="right") - 1
+        place = anp.clip(place, 0, anp.maximum(count - 1, 0))
+        begin, end = (anp.take(times, k) for k in (place, place + 1))
+        length = anp.where(end == begin, 1.0, end - begin)
+        coefficients, value = (
+            anp.take(x, place, axis=0)
+            for x in (self.steps.coefficients, self.steps.values)
+        )
+        inner = self.method.evaluate(coefficients, value, (t - begin) / length)
+        value = anp.where(count == 0, value, inner)
+        inside = (direction * (t - times[0]) >= 0) & (direction * (times[-1] - t) >= 0)
+        return anp.where(inside, value, anp.nan)
+
+    def __call__(self, t: Any) -> Any:
+        """y at the times ``t``, whose axes stand in front."""
+        times = ops.as_floating("a time", anp.asarray(t))
+        structure, forms = self.form
+        like = tree.unflatten(structure, [np.zeros(*form) for form in forms])
+        unravel = ravel_pytree(like)[1]
+
+        def value(t: Array) -> Any:
+            return unravel(self.vector(t))
+
+        mapped: Callable[[Array], Any] = value
+        for _ in leaf_type(times).shape:
+            mapped = vmap(mapped)
+        return mapped(times)
+
+    def tree_flatten(self) -> tuple[tuple[Recorded], Any]:
+        """The steps; the method, and the form of y."""
+        return (self.steps,), (self.method, self.form)
+
+    @classmethod
+    def tree_unflatten(cls, metadata: Any, children: tuple[Any, ...]) -> Self:
+        """The solution of these steps."""
+        made = object.__new__(cls)
+        made.method, made.form = metadata
+        (made.steps,) = children
+        return made
+
+    def __repr__(self) -> str:
+        name = type(self.method).__name__
+        return f"<Dense solution by {name} of order {self.method.order + 1}>"

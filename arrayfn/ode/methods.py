@@ -1,0 +1,254 @@
+"""Methods: one step of an ordinary differential equation, with its error.
+
+A method advances a vector y over h: ``step`` gives the new y, an estimate of its error
+relative to a scale, and the stages. Of these ``dense`` makes the coefficients of an
+interpolant, which ``evaluate`` evaluates inside the step.
+
+Sources: Dormand and Prince, A family of embedded Runge-Kutta formulae (1980); Shampine,
+Some practical Runge-Kutta formulas (1986), for the interpolant; Bogacki and Shampine, A
+3(2) pair of Runge-Kutta formulas (1989); Hairer, Norsett and Wanner, Solving Ordinary
+Differential Equations I (1993), section II.5, for DOP853.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn.numpy._operands import Array
+
+Function = Callable[[Array, Array], Array]
+"""f(t, y), the derivative of the vector y."""
+
+Row = tuple[float, ...]
+
+
+class Step(NamedTuple):
+    """y at the end of a step, f there, the norm of its error, and its stages."""
+
+    y: Array
+    f: Array
+    error: Array
+    stages: Array
+
+
+class Method(Protocol):
+    """What the stepping loop needs to know of a method."""
+
+    @property
+    def order(self) -> int:
+        """The error of a step is of this order, plus one, in h."""
+        ...
+
+    @property
+    def stages(self) -> int:
+        """The number of vectors that a step keeps for the interpolant."""
+        ...
+
+    @property
+    def evaluations(self) -> int:
+        """How often a step calls f, but for the Jacobian."""
+        ...
+
+    def step(
+        self, f: Function, t: Array, y: Array, fy: Array, h: Array, scale: Scale
+    ) -> Step:
+        """A step of length h from (t, y), where f is ``fy``."""
+        ...
+
+    @property
+    def coefficients(self) -> int:
+        """The number of vectors that the interpolant has."""
+        ...
+
+    def dense(
+        self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array
+    ) -> Array:
+        """The interpolant of a step from (t, y) over h to ``end``."""
+        ...
+
+    def evaluate(self, coefficients: Array, y: Array, at: Array) -> Array:
+        """y at the fraction ``at`` of the step that began with y."""
+        ...
+
+
+Scale = Callable[[Array, Array], Array]
+"""The errors allowed in a step, by its first and its last y."""
+
+
+def norm(x: Array) -> Array:
+    """The root mean square of the elements; 0 for none."""
+    size = max(1, x.shape[0])
+    return anp.sqrt(anp.sum(anp.abs(x) ** 2) / size)
+
+
+def combined(weights: Row, stages: list[Array]) -> Array:
+    """The sum of stages with weights; weights that are 0 are left out."""
+    terms = [w * k for w, k in zip(weights, stages, strict=False) if w]
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+@dataclass(frozen=True, eq=False)
+class RungeKutta:
+    """An explicit embedded pair, whose last stage is f at the end of the step.
+
+    ``errors`` has the weights of an estimate, or of two, as DOP853 combines them.
+    The interpolant is a polynomial: each row of ``powers`` has a stage's weights of at,
+    at**2, ... Without ``powers`` it is DOP853's, which has ``extra`` stages of its own.
+    """
+
+    order: int
+    nodes: Row
+    matrix: tuple[Row, ...]
+    weights: Row
+    errors: tuple[Row, ...]
+    powers: tuple[Row, ...] = ()
+    extra: tuple[tuple[float, Row], ...] = ()
+    products: tuple[Row, ...] = ()
+
+    @property
+    def stages(self) -> int:
+        return len(self.weights) + 1
+
+    @property
+    def evaluations(self) -> int:
+        return len(self.weights)
+
+    def step(
+        self, f: Function, t: Array, y: Array, fy: Array, h: Array, scale: Scale
+    ) -> Step:
+        stages = [fy]
+        for node, row in zip(self.nodes[1:], self.matrix[1:], strict=True):
+            stages.append(f(t + node * h, y + of_dtype(h, y) * combined(row, stages)))
+        end = y + of_dtype(h, y) * combined(self.weights, stages)
+        stages.append(f(t + h, end))
+        allowed = scale(y, end)
+        norms = [norm(combined(row, stages) / allowed) for row in self.errors]
+        error = anp.abs(of_dtype(h, y)) * norms[0]
+        if len(norms) == 2:
+            # HNW I, section II.10: the fifth-order estimate, corrected by the third's.
+            whole = norms[0] ** 2 + 0.01 * norms[1] ** 2
+            nothing = whole == 0
+            error = error * norms[0] / anp.sqrt(anp.where(nothing, 1.0, whole))
+            error = anp.where(nothing, 0.0, error)
+        return Step(end, stages[-1], error, anp.stack(stages))
+
+    @property
+    def coefficients(self) -> int:
+        return len(self.powers[0]) if self.powers else 3 + len(self.products)
+
+    def dense(
+        self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array
+    ) -> Array:
+        given = [stages[k] for k in range(self.stages)]
+        size = of_dtype(h, y)
+        if self.powers:
+            columns = zip(*self.powers, strict=True)
+            return size * anp.stack([combined(column, given) for column in columns])
+        for node, row in self.extra:
+            given.append(f(t + node * h, y + size * combined(row, given)))
+        change = end - y
+        parts = [
+            change,
+            size * given[0] - change,
+            2 * change - size * (given[self.stages - 1] + given[0]),
+            *(size * combined(row, given) for row in self.products),
+        ]
+        return anp.stack(parts)
+
+    def evaluate(self, coefficients: Array, y: Array, at: Array) -> Array:
+        at = of_dtype(at, y)
+        result = anp.zeros_like(y)
+        for k, number in enumerate(reversed(range(self.coefficients))):
+            is_power = bool(self.powers) or k % 2 == 0
+            result = (result + coefficients[number]) * (at if is_power else 1 - at)
+        return y + result
+
+
+def of_dtype(h: Array, y: Array) -> Array:
+    """A time in the precision of y."""
+    return anp.astype(h, anp.finfo(y.dtype).dtype)
+
+
+BOGACKI_SHAMPINE: Final = RungeKutta(
+    order=2,
+    nodes=(0, 1 / 2, 3 / 4),
+    matrix=((), (1 / 2,), (0, 3 / 4)),
+    weights=(2 / 9, 1 / 3, 4 / 9),
+    errors=((5 / 72, -1 / 12, -1 / 9, 1 / 8),),
+    powers=((1, -4 / 3, 5 / 9), (0, 1, -2 / 3), (0, 4 / 3, -8 / 9), (0, -1, 1)),
+)
+
+DORMAND_PRINCE: Final = RungeKutta(
+    order=4,
+    nodes=(0, 1 / 5, 3 / 10, 4 / 5, 8 / 9, 1),
+    matrix=(
+        (),
+        (1 / 5,),
+        (3 / 40, 9 / 40),
+        (44 / 45, -56 / 15, 32 / 9),
+        (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+        (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+    ),
+    weights=(35 / 384, 0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
+    errors=(
+        (-71 / 57600, 0, 71 / 16695, -71 / 1920, 17253 / 339200, -22 / 525, 1 / 40),
+    ),
+    powers=(
+        (
+            1,
+            -8048581381 / 2820520608,
+            8663915743 / 2820520608,
+            -12715105075 / 11282082432,
+        ),
+        (0, 0, 0, 0),
+        (
+            0,
+            131558114200 / 32700410799,
+            -68118460800 / 10900136933,
+            87487479700 / 32700410799,
+        ),
+        (
+            0,
+            -1754552775 / 470086768,
+            14199869525 / 1410260304,
+            -10690763975 / 1880347072,
+        ),
+        (
+            0,
+            127303824393 / 49829197408,
+            -318862633887 / 49829197408,
+            701980252875 / 199316789632,
+        ),
+        (0, -282668133 / 205662961, 2019193451 / 616988883, -1453857185 / 822651844),
+        (0, 40617522 / 29380423, -110615467 / 29380423, 69997945 / 29380423),
+    ),
+)
+
+
+@cache
+def dormand_prince_853() -> RungeKutta:
+    """DOP853; the coefficients are SciPy's."""
+    from scipy.integrate import DOP853
+
+    def rows(matrix: Any) -> tuple[Row, ...]:
+        return tuple(tuple(map(float, row)) for row in np.asarray(matrix))
+
+    nodes = zip(DOP853.C_EXTRA, rows(DOP853.A_EXTRA), strict=True)
+    return RungeKutta(
+        order=7,
+        nodes=tuple(map(float, DOP853.C)),
+        matrix=rows(DOP853.A),
+        weights=rows([DOP853.B])[0],
+        errors=rows([DOP853.E5, DOP853.E3]),
+        extra=tuple((float(node), row) for node, row in nodes),
+        products=rows(DOP853.D),
+    )

@@ -1,0 +1,222 @@
+"""Rodas5P, a method for stiff equations: eight linear systems with one matrix a step.
+
+The Jacobian is that of automatic differentiation. The method is L-stable and of order
+5, its interpolant of order 4. Source: Steinebach, Construction of Rosenbrock-Wanner
+method Rodas5P and numerical benchmarks within the Julia Differential Equations package
+(BIT, 2023); the form of the stages is Hairer and Wanner's, Solving Ordinary
+Differential Equations II (1996), section IV.7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.errors import DTypeError, user_location
+from arrayfn.numpy._operands import Array
+from arrayfn.ode.methods import Function, Row, Scale, Step, combined, norm, of_dtype
+from arrayfn.transforms import jacfwd, jvp
+
+
+@dataclass(frozen=True, eq=False)
+class Rosenbrock:
+    """A method with stages k, where J and f_t are the derivatives of f.
+
+    (1 / (gamma h) - J) k = f(t + node h, y + a k) + (c / h) k + d h f_t. The last two
+    stages are evaluated at the end of the step; the last one is the error.
+    """
+
+    order: int
+    gamma: float
+    nodes: Row
+    matrix: tuple[Row, ...]  # a
+    coupling: tuple[Row, ...]  # c
+    shares: Row  # d
+    products: tuple[Row, ...]
+
+    @property
+    def stages(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def evaluations(self) -> int:
+        return len(self.nodes)
+
+    def step(
+        self, f: Function, t: Array, y: Array, fy: Array, h: Array, scale: Scale
+    ) -> Step:
+        if y.dtype in dtypes.COMPLEX:
+            raise DTypeError(
+                f"the method Rodas5P takes real y, not {y.dtype}; solve for real and "
+                "imaginary parts",
+                user_location(),
+            )
+        length = of_dtype(h, y)
+        by_y = jacfwd(lambda y: f(t, y))(y)
+        _, by_t = jvp(lambda t: f(t, y), (t,), (anp.ones_like(t),))
+        identity = anp.eye(y.shape[0], dtype=y.dtype)
+        matrix = identity / (length * self.gamma) - by_y
+        stages: list[Array] = []
+        place = y
+        for k, node in enumerate(self.nodes):
+            slope = fy
+            if k:
+                place = y + combined(self.matrix[k], stages)
+                slope = f(t + node * h, place)
+                slope = slope + combined(self.coupling[k], stages) / length
+            if self.shares[k]:
+                slope = slope + self.shares[k] * length * by_t
+            stages.append(anp.linalg.solve(matrix, slope))
+        error = stages[-1]
+        end = place + error
+        return Step(end, f(t + h, end), norm(error / scale(y, end)), anp.stack(stages))
+
+    @property
+    def coefficients(self) -> int:
+        return 1 + len(self.products)
+
+    def dense(
+        self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array
+    ) -> Array:
+        given = [stages[k] for k in range(self.stages)]
+        return anp.stack([end, *(combined(row, given) for row in self.products)])
+
+    def evaluate(self, coefficients: Array, y: Array, at: Array) -> Array:
+        at = of_dtype(at, y)
+        end, *rest = (coefficients[k] for k in range(self.coefficients))
+        total = anp.zeros_like(y)
+        for vector in reversed(rest):
+            total = at * total + vector
+        return (1 - at) * y + at * (end + (1 - at) * total)
+
+
+RODAS5P: Final = Rosenbrock(
+    order=4,
+    gamma=0.21193756319429014,
+    nodes=(
+        0.0,
+        0.6358126895828704,
+        0.4095798393397535,
+        0.9769306725060716,
+        0.4288403609558664,
+        1.0,
+        1.0,
+        1.0,
+    ),
+    matrix=(
+        (),
+        (3.0,),
+        (2.849394379747939, 0.45842242204463923),
+        (-6.954028509809101, 2.489845061869568, -10.358996098473584),
+        (
+            2.8029986275628964,
+            0.5072464736228206,
+            -0.3988312541770524,
+            -0.04721187230404641,
+        ),
+        (
+            -7.502846399306121,
+            2.561846144803919,
+            -11.627539656261098,
+            -0.18268767659942256,
+            0.030198172008377946,
+        ),
+        (
+            -7.502846399306121,
+            2.561846144803919,
+            -11.627539656261098,
+            -0.18268767659942256,
+            0.030198172008377946,
+            1.0,
+        ),
+        (
+            -7.502846399306121,
+            2.561846144803919,
+            -11.627539656261098,
+            -0.18268767659942256,
+            0.030198172008377946,
+            1.0,
+            1.0,
+        ),
+    ),
+    coupling=(
+        (),
+        (-14.155112264123755,),
+        (-17.97296035885952, -2.859693295451294),
+        (147.12150275711716, -1.41221402718213, 71.68940251302358),
+        (
+            165.43517024871676,
+            -0.4592823456491126,
+            42.90938336958603,
+            -5.961986721573306,
+        ),
+        (
+            24.854864614690072,
+            -3.0009227002832186,
+            47.4931110020768,
+            5.5814197821558125,
+            -0.6610691825249471,
+        ),
+        (
+            30.91273214028599,
+            -3.1208243349937974,
+            77.79954646070892,
+            34.28646028294783,
+            -19.097331116725623,
+            -28.087943162872662,
+        ),
+        (
+            37.80277123390563,
+            -3.2571969029072276,
+            112.26918849496327,
+            66.9347231244047,
+            -40.06618937091002,
+            -54.66780262877968,
+            -9.48861652309627,
+        ),
+    ),
+    shares=(
+        0.21193756319429014,
+        -0.42387512638858027,
+        -0.3384627126235924,
+        1.8046452872882734,
+        2.325825639765069,
+        0.0,
+        0.0,
+        0.0,
+    ),
+    products=(
+        (
+            25.948786856663858,
+            -2.5579724845846235,
+            10.433815404888879,
+            -2.3679251022685204,
+            0.524948541321073,
+            1.1241088310450404,
+            0.4272876194431874,
+            -0.17202221070155493,
+        ),
+        (
+            -9.91568850695171,
+            -0.9689944594115154,
+            3.0438037242978453,
+            -24.495224566215796,
+            20.176138334709044,
+            15.98066361424651,
+            -6.789040303419874,
+            -6.710236069923372,
+        ),
+        (
+            11.419903575922262,
+            2.8879645146136994,
+            72.92137995996029,
+            80.12511834622643,
+            -52.072871366152654,
+            -59.78993625266729,
+            -0.15582684282751913,
+            4.883087185713722,
+        ),
+    ),
+)

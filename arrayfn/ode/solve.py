@@ -1,0 +1,173 @@
+"""``solve``: the solution of a differential equation, at times or as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, tree
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.flatten_util import ravel_pytree
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array
+from arrayfn.ode import methods, stepping
+from arrayfn.ode.adjoint import backsolve
+from arrayfn.ode.dense import Dense
+from arrayfn.ode.rosenbrock import RODAS5P
+from arrayfn.ode.stepping import Control, along
+from arrayfn.transforms import leaf_type, vmap
+
+ADJOINTS: Final = ("direct", "backsolve")
+MOST_STEPS: Final = 1 << 17
+MOST_DENSE: Final = 1 << 12
+
+METHODS: Final[dict[str, Callable[[], methods.Method]]] = {
+    "RK23": lambda: methods.BOGACKI_SHAMPINE,
+    "RK45": lambda: methods.DORMAND_PRINCE,
+    "DOP853": methods.dormand_prince_853,
+    "Rodas5P": lambda: RODAS5P,
+}
+"""The methods by name: three explicit ones, as SciPy's, and one for stiff equations."""
+
+
+class Solution(NamedTuple):
+    """What ``solve`` gives. It is a pytree."""
+
+    ts: Array
+    ys: Any  # a pytree like y0, with an axis of times in front
+    steps: Array  # that were accepted
+    attempts: Array  # accepted and rejected steps
+    success: Array  # whether the last time was reached
+    sol: Dense | None = None  # of time, with ``dense``
+
+
+def solve(
+    f: Callable[..., Any],
+    y0: Any,
+    ts: Any,
+    *args: Any,
+    method: str = "RK45",
+    rtol: Any = 1e-6,
+    atol: Any = 1e-9,
+    first_step: Any = None,
+    max_step: Any = np.inf,
+    max_steps: int | None = None,
+    adjoint: str = "direct",
+    dense: bool = False,
+) -> Solution:
+    """The solution of dy/dt = f(t, y, *args) with y(ts[0]) = y0, at the times ``ts``.
+
+    Args:
+        f: gives the derivative, a pytree like y0. It may capture traced values.
+        y0: the initial value, a pytree of floating-point or complex arrays.
+        ts: times (n,), ascending or descending. Steps do not end at them: values are
+            interpolated.
+        args: further arguments of ``f``, pytrees.
+        method: "RK45" (Dormand and Prince, order 5), "DOP853" (order 8, for small
+            tolerances), "RK23" (for large ones), or "Rodas5P" for stiff equations.
+        rtol: a step's error is at most about ``atol + rtol * abs(y)``, in the root mean
+            square.
+        atol: see ``rtol``; a number, or a pytree like y0.
+        first_step: the size of the first step; chosen by default.
+        max_step: the largest size of a step.
+        max_steps: how many steps are tried before giving up: 131072, or 4096 with
+            ``dense``, which has memory for as many.
+        adjoint: how derivatives are computed. "direct" is the derivative of the steps
+            taken, in both modes and every order; in reverse mode y is kept after some
+            steps, and steps are computed again from there. "backsolve" solves the
+            adjoint equation backwards in time (Chen et al., Neural Ordinary
+            Differential Equations, 2018): the memory of one step, reverse mode alone,
+            and an error of the size of the tolerances; y is solved backwards too, which
+            is unstable for stiff equations.
+        dense: whether the result has ``sol``, the solution as a function of time.
+
+    Returns:
+        a Solution. Values at times that were not reached are NaN.
+
+    Raises:
+        ArgumentError, ShapeError: an unknown method, or arguments that do not fit.
+
+    >>> solve(lambda t, y: -y, 1.0, np.array([0.0, 1.0, 2.0])).ys.round(5)
+    array([1.     , 0.36788, 0.13534])
+    """
+    if method not in METHODS:
+        raise ArgumentError(
+            f"solve: method is one of {', '.join(METHODS)}, not {method!r}",
+            user_location(),
+        )
+    if adjoint not in ADJOINTS:
+        raise ArgumentError(
+            f"solve: adjoint is one of {ADJOINTS}, not {adjoint!r}", user_location()
+        )
+    times = ops.type_of_operand("solve: ts", anp.asarray(ts))
+    if times.ndim != 1 or not times.size:
+        raise ShapeError(
+            f"solve: ts is a vector of at least one time, not {times}", user_location()
+        )
+    ts = ops.as_floating("solve: ts", anp.asarray(ts))
+    y, unravel = ravel_pytree(y0)
+    if y.dtype not in dtypes.INEXACT:
+        y0 = tree.map(lambda x: ops.as_floating("solve: y0", anp.asarray(x)), y0)
+        y, unravel = ravel_pytree(y0)
+    control = Control(
+        rtol=anp.asarray(rtol),
+        atol=_tolerance(atol, y0),
+        largest=anp.asarray(max_step),
+        steps=(MOST_DENSE if dense else MOST_STEPS) if max_steps is None else max_steps,
+    )
+
+    def slope(t: Array, y: Array, *args: Any) -> Array:
+        value = f(t, unravel(y), *args)
+        if tree.structure(value) != tree.structure(y0):
+            raise ArgumentError(
+                f"solve: f gives the structure {tree.structure(value)}, and y0 is "
+                f"{tree.structure(y0)}",
+                user_location(),
+            )
+        pairs = zip(tree.leaves(value), tree.leaves(y0), strict=True)
+        for have, want in pairs:
+            if leaf_type(have).shape != leaf_type(want).shape:
+                raise ShapeError(
+                    f"solve: f gives {leaf_type(have)} where y0 is {leaf_type(want)}",
+                    user_location(),
+                )
+        return ops.convert(ravel_pytree(value)[0], y.dtype)
+
+    made = METHODS[method]()
+    sol: Dense | None = None
+    if dense:
+        if adjoint == "backsolve":
+            raise ArgumentError(
+                "solve: a dense solution has the derivatives of its steps; leave out "
+                'adjoint="backsolve"',
+                user_location(),
+            )
+        steps, last = stepping.recorded(
+            made,
+            lambda t, y: slope(t, y, *args),
+            y,
+            (ts[0], ts[-1]),
+            control,
+            first_step,
+        )
+        sol = Dense(made, y0, steps)
+        run = vmap(sol.vector)(ts), last
+    elif adjoint == "backsolve":
+        run = backsolve(slope, made, control, first_step, y, ts, *args)
+    else:
+        run = along(made, lambda t, y: slope(t, y, *args), y, ts, control, first_step)
+    values, last = run
+    ys = vmap(unravel)(values)
+    reached = ~last.failed & (last.attempted < control.steps)
+    return Solution(ts, ys, last.accepted, last.attempted, reached, sol)
+
+
+def _tolerance(atol: Any, y0: Any) -> Array:
+    """A number, or one for each element of the vector."""
+    if tree.structure(atol) == tree.structure(0.0) and not leaf_type(atol).shape:
+        return anp.asarray(atol)
+    spread = tree.map(lambda a, y: anp.broadcast_to(a, leaf_type(y).shape), atol, y0)
+    return ravel_pytree(spread)[0]

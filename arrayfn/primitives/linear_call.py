@@ -1,0 +1,189 @@
+"""``linear_call``: a linear function, with a Program of its transpose.
+
+``body(consts, x)`` is linear in x, which is several arrays; ``transposed(consts, ct)``
+gives the cotangents of x from those of the results. By x both derivatives are calls
+again. By the consts the derivative is that of ``body``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from arrayfn import dtypes
+from arrayfn.errors import DifferentiationError
+from arrayfn.ir import ArrayType, Atom, Program
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import reductions, views
+from arrayfn.primitives.base import (
+    Body,
+    Dim,
+    Linear,
+    Operand,
+    OverPrograms,
+    Primitive,
+    Sample,
+)
+from arrayfn.primitives.calls import body_reference
+from arrayfn.primitives.control_flow import (
+    Batch,
+    Jvp,
+    all_of,
+    built,
+    check_closed,
+    check_types,
+    emitted,
+    plain,
+    where,
+    zeros,
+)
+from arrayfn.primitives.families import random_array
+
+
+def _types(
+    *operands: ArrayType, body: Program, transposed: Program, consts: int
+) -> tuple[ArrayType, ...]:
+    check_closed("linear_call", body, transposed)
+    check_types("linear_call: operands", operands, body.input_types)
+    results = body.output_types
+    what = "linear_call: operands of the transpose"
+    check_types(what, [*operands[:consts], *results], transposed.input_types)
+    what = "linear_call: results of the transpose"
+    check_types(what, transposed.output_types, operands[consts:])
+    return tuple(plain(t) for t in results)
+
+
+def _jvp(
+    jvp: Jvp,
+    primals: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    body: Program,
+    transposed: Program,
+    consts: int,
+) -> tuple[list[Atom], list[Atom | None]]:
+    def called(x: Sequence[Atom]) -> list[Atom]:
+        params = {"body": body, "transposed": transposed, "consts": consts}
+        return all_of(linear_call(*primals[:consts], *x, **params))
+
+    x, changes = primals[consts:], tangents[consts:]
+    outputs = called(x)
+    moved: list[Atom | None] = [None] * len(outputs)
+    if any(t is not None for t in changes):
+        pairs = zip(x, changes, strict=True)
+        moved = list(called([zeros(a.type) if t is None else t for a, t in pairs]))
+    wrt = [t is not None for t in tangents[:consts]]
+    if any(wrt):
+        fixed = [False] * len(x)
+        program, varies = jvp(body, [*wrt, *fixed], [False] * len(outputs))
+        given = [t for t in tangents[:consts] if t is not None]
+        terms = iter(emitted(program, [*primals, *given])[len(outputs) :])
+        for number in where(range(len(outputs)), varies):
+            there, term = moved[number], next(terms)
+            moved[number] = term if there is None else e.add(there, term)
+    return outputs, moved
+
+
+def _transpose(
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    body: Program,
+    transposed: Program,
+    consts: int,
+) -> list[Atom | None]:
+    fixed = [x for x in inputs[:consts] if not isinstance(x, Linear)]
+    if len(fixed) != consts:
+        raise DifferentiationError(
+            "the transpose of a function that is not linear was asked for: linear_call "
+            "is linear in its second argument alone"
+        )
+    results = body.output_types
+    given = [
+        zeros(plain(t)) if ct is None else ct
+        for t, ct in zip(results, cotangents, strict=True)
+    ]
+    params = {"body": transposed, "transposed": body, "consts": consts}
+    found = all_of(linear_call(*fixed, *given, **params))
+    pairs = zip(inputs[consts:], found, strict=True)
+    return [
+        *[None] * consts,
+        *(ct if isinstance(x, Linear) else None for x, ct in pairs),
+    ]
+
+
+def _batch(
+    batch: Batch,
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    body: Program,
+    transposed: Program,
+    consts: int,
+) -> tuple[list[Atom], list[Dim]]:
+    fixed = [
+        x if dim is None else views.move_axis(x, dim, 0)
+        for x, dim in zip(inputs[:consts], dims[:consts], strict=True)
+    ]
+    mapped = [dim is not None for dim in dims[:consts]]
+    own = [
+        views.batched(size, x, dim)
+        for x, dim in zip(inputs[consts:], dims[consts:], strict=True)
+    ]
+
+    def of_members(program: Program) -> Program:
+        given = len(program.inputs) - consts
+        every = [True] * len(program.outputs)
+        return batch(program, size, [*mapped, *[True] * given], every)[0]
+
+    found = linear_call(
+        *fixed,
+        *own,
+        body=of_members(body),
+        transposed=of_members(transposed),
+        consts=consts,
+    )
+    return all_of(found), [0] * len(body.outputs)
+
+
+def _samples() -> Iterable[Sample]:
+    # c x + y and the sum of y's rows, for the arrays x and y.
+    whole, row = ArrayType((3, 4), dtypes.float32), ArrayType((4,), dtypes.float32)
+
+    def program(
+        name: str, emit: Callable[..., Sequence[Atom]], types: Sequence[ArrayType]
+    ) -> Program:
+        return built(name, emit, types)
+
+    def spread(x: Atom) -> Atom:
+        return views.broadcast_in_dim(x, shape=(3, 4), axes=(1,))
+
+    forward = program(
+        "forward",
+        lambda c, x, y: [e.add(e.mul(c, x), y), reductions.reduce_sum(y, axes=(0,))],
+        [whole] * 3,
+    )
+    backward = program(
+        "backward",
+        lambda c, p, q: [e.mul(c, p), e.add(p, spread(q))],
+        [whole, whole, row],
+    )
+    given = [random_array(dtypes.float32, (3, 4), 181 + k, 0.5, 3.0) for k in range(3)]
+    params = {"body": forward, "transposed": backward, "consts": 1}
+    yield Sample(tuple(given), params)
+
+
+linear_call = Primitive(
+    name="linear_call",
+    family="call",
+    types=_types,
+    reference=body_reference,
+    kernel=Body(),
+    jvp=OverPrograms(_jvp),
+    transpose=_transpose,
+    batch=OverPrograms(_batch),
+    samples=_samples,
+    doc="A function that is linear in its last operands, with its transpose.",
+)
+
+ROWS = (linear_call,)

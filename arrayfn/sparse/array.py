@@ -1,0 +1,489 @@
+"""``SparseArray``: what the formats share.
+
+A format is a class with ``data``, two index arrays and a ``shape``: a pytree whose
+leaves are the three arrays. Everything here is written on ``coordinates`` and
+``with_data``, so it works for traced entries, and, where nothing else is said, for
+traced positions too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import tree
+from arrayfn.dtypes import DType, canonical
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.sparse import display, products, structure
+from arrayfn.sparse.products import Indices, Shape
+from arrayfn.transforms import leaf_type
+
+KEEP_ZERO: Final = [
+    "abs",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctanh",
+    "ceil",
+    "conj",
+    "conjugate",
+    "deg2rad",
+    "expm1",
+    "fabs",
+    "floor",
+    "imag",
+    "log1p",
+    "negative",
+    "positive",
+    "rad2deg",
+    "real",
+    "rint",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "tan",
+    "tanh",
+    "trunc",
+]
+"""Functions with f(0) = 0: methods, and NumPy's ufuncs of these names."""
+
+_OPERATORS: Final = {
+    "add": ("__add__", "__radd__"),
+    "subtract": ("__sub__", "__rsub__"),
+    "multiply": ("__mul__", "__rmul__"),
+    "divide": ("__truediv__", "__rtruediv__"),
+    "true_divide": ("__truediv__", "__rtruediv__"),
+    "matmul": ("__matmul__", "__rmatmul__"),
+    "power": ("__pow__", "__rpow__"),
+}
+"""NumPy's ufuncs that are operators: the method for a left, and for a right operand."""
+
+
+class SparseArray(tree.Indexed):
+    """A sparse matrix (m, n). Entries that are not stored are 0.
+
+    Entries whose row or column is outside of the shape are padding, and ignored. Only
+    ``COO`` may have several entries at one position, which count as their sum.
+    Operations return new matrices.
+    """
+
+    format: ClassVar[str]
+    data: Array
+    indices: Array
+    shape: Shape
+    __array_priority__ = 2000
+
+    # What a format defines.
+
+    @property
+    def positions(self) -> Indices:
+        """The two index arrays, in the order of the constructor."""
+        raise NotImplementedError
+
+    def with_arrays(self, data: Array, positions: Indices, shape: Shape) -> Self:
+        """A matrix of this format; nothing is checked."""
+        made = object.__new__(type(self))
+        made._hold(data, positions, shape)
+        return made
+
+    def _hold(self, data: Array, positions: Indices, shape: Shape) -> None:
+        raise NotImplementedError
+
+    def tocsr(self) -> Any:
+        """The matrix by rows, ``CSR``."""
+        raise NotImplementedError
+
+    def tocsc(self) -> Any:
+        """The matrix by columns, ``CSC``."""
+        return self.T.tocsr().T
+
+    def tocoo(self) -> Any:
+        """The matrix as entries with their rows and columns, ``COO``."""
+        raise NotImplementedError
+
+    # Properties.
+
+    @property
+    def dtype(self) -> DType:
+        """The data type of the entries."""
+        return leaf_type(self.data).dtype
+
+    @property
+    def ndim(self) -> int:
+        """2."""
+        return 2
+
+    @property
+    def nnz(self) -> int:
+        """The number of stored entries."""
+        return leaf_type(self.data).shape[0]
+
+    @property
+    def nse(self) -> int:
+        """The number of stored entries, under JAX's name."""
+        return self.nnz
+
+    @property
+    def T(self) -> Any:  # noqa: N802 - NumPy's name
+        """The transpose, of the same arrays: CSR becomes CSC, and CSC becomes CSR."""
+        raise NotImplementedError
+
+    def transpose(self) -> Any:
+        """The transpose; see ``T``."""
+        return self.T
+
+    def coordinates(self) -> Indices:
+        """The row and the column of each entry."""
+        return products.coordinates(self.format, self.positions, self.nnz)
+
+    def with_data(self, data: ArrayLike) -> Self:
+        """The matrix with other entries at the same positions.
+
+        Raises ShapeError if there are more or fewer.
+
+        >>> import numpy as np
+        >>> from arrayfn.sparse import CSR
+        >>> A = CSR(np.array([[1.0, 0.0], [2.0, 3.0]]))
+        >>> A.with_data(A.data * 10).toarray()
+        array([[10.,  0.],
+               [20., 30.]])
+        """
+        type = ops.type_of_operand("with_data", data)
+        if type.shape != (self.nnz,):
+            raise ShapeError(
+                f"with_data: the matrix has {self.nnz} entries, and the data are "
+                f"{type}",
+                user_location(),
+            )
+        return self.with_arrays(data, self.positions, self.shape)
+
+    # Conversions.
+
+    def asformat(self, format: str | None) -> Any:
+        """The matrix in "csr", "csc" or "coo"; itself for None."""
+        if format is None or format == self.format:
+            return self
+        if format not in products.TRANSPOSED:
+            raise ArgumentError(
+                f"formats are {', '.join(products.TRANSPOSED)}, not {format!r}",
+                user_location(),
+            )
+        return getattr(self, f"to{format}")()
+
+    def toarray(self) -> Array:
+        """The matrix as a dense array."""
+        rows, columns = self.coordinates()
+        place = (
+            products.inside(rows, self.shape[0]),
+            products.inside(columns, self.shape[1]),
+        )
+        return anp.at(anp.zeros(self.shape, self.dtype))[place].add(
+            self.data, mode="drop"
+        )
+
+    todense = toarray
+
+    def toscipy(self) -> Any:
+        """The same matrix of ``scipy.sparse``, whose values must be known."""
+        arrays = (self.data, *self.positions)
+        data, first, second = structure.all_known("toscipy", *arrays)
+        return products.in_scipy(self.format, data, first, second, self.shape)
+
+    def astype(self, dtype: Any) -> Self:
+        """The matrix with entries of another data type."""
+        return self.with_data(anp.astype(self.data, canonical(dtype)))
+
+    def copy(self) -> Self:
+        """The matrix; its arrays are copied."""
+        return tree.map(anp.copy, self)
+
+    # Elementwise functions.
+
+    def map(self, function: Callable[[Array], Array]) -> Self:
+        """``function`` of the stored entries; it is to give 0 for 0.
+
+        >>> import numpy as np
+        >>> from arrayfn.sparse import CSR
+        >>> CSR(np.array([[0.0, 4.0]])).map(np.sqrt).toarray()
+        array([[0., 2.]])
+        """
+        return self.with_data(function(self.data))
+
+    def __abs__(self) -> Self:
+        return self.map(anp.abs)
+
+    def __neg__(self) -> Self:
+        return self.with_data(anp.negative(self.data))
+
+    def __pos__(self) -> Self:
+        return self
+
+    def __pow__(self, exponent: Any) -> Self:
+        """Each entry to a power, a positive number."""
+        if not np.isscalar(exponent) or not exponent > 0:  # type: ignore[operator]
+            raise ArgumentError(
+                f"a sparse matrix to the power of {exponent}: zeros stay zeros for "
+                "positive numbers only; write A.toarray() ** exponent",
+                user_location(),
+            )
+        return self.map(lambda x: anp.power(x, exponent))
+
+    def power(self, n: Any) -> Self:
+        """Each entry to a power, a positive number."""
+        return self**n
+
+    def multiply(self, other: Any) -> Any:
+        """The elementwise product with a number, a dense array or a sparse matrix."""
+        return self * other
+
+    def __mul__(self, other: Any) -> Any:
+        if isinstance(other, SparseArray):
+            return self._with_same(other, "multiply", anp.multiply)
+        return self._scaled("multiply", anp.multiply, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        if isinstance(other, SparseArray):
+            return self.toarray() / other.toarray()
+        return self._scaled("divide", anp.divide, other)
+
+    def __add__(self, other: Any) -> Any:
+        return self._added(other, anp.add)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._added(other, anp.subtract)
+
+    def __radd__(self, other: Any) -> Any:
+        return self + other
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def _scaled(self, name: str, function: Callable[..., Array], other: Any) -> Self:
+        """``function`` of each entry and what is at its place in ``other``."""
+        type = ops.type_of_operand(name, other)
+        if not type.shape:
+            return self.with_data(function(self.data, other))
+        try:
+            whole = np.broadcast_shapes(self.shape, type.shape)
+        except ValueError:
+            whole = None
+        if whole != self.shape:
+            raise ShapeError(
+                f"{name}: {type} does not broadcast to a sparse matrix {self.shape}",
+                user_location(),
+            )
+        rows, columns = self.coordinates()
+        there = anp.broadcast_to(other, self.shape)
+        place = anp.at(there)[rows, columns]
+        return self.with_data(function(self.data, place.get(mode="fill", fill_value=1)))
+
+    def _added(self, other: Any, function: Callable[..., Array]) -> Any:
+        if isinstance(other, SparseArray):
+            return self._with_same(other, "add", function)
+        if not ops.type_of_operand("add", other).shape and not (
+            isinstance(other, (int, float)) and other == 0
+        ):
+            raise ArgumentError(
+                "the sum of a sparse matrix and a number is dense; write A.toarray() "
+                "+ number",
+                user_location(),
+            )
+        return (
+            self if isinstance(other, int | float) else function(self.toarray(), other)
+        )
+
+    def _with_same(
+        self, other: SparseArray, name: str, function: Callable[..., Array]
+    ) -> Any:
+        """``function`` of two sparse matrices, entry by entry."""
+        if other.shape != self.shape:
+            raise ShapeError(
+                f"{name}: sparse matrices of shapes {self.shape} and {other.shape}",
+                user_location(),
+            )
+        same = self.format == other.format != "coo" and all(
+            a is b for a, b in zip(self.positions, other.positions, strict=True)
+        )
+        if same:
+            return self.with_data(function(self.data, other.data))
+        what = f"{name} of two sparse matrices"
+        mine, theirs = self.coordinates(), other.coordinates()
+        rows_a, columns_a, rows_b, columns_b = structure.all_known(what, *mine, *theirs)
+        rows = np.concatenate([rows_a, rows_b])
+        columns = np.concatenate([columns_a, columns_b])
+        split = self.nnz
+        (a, b), _, dtype = ops.promoted(name, (self.data, other.data))
+
+        def spread(x: Array, before: int, after: int) -> Array:
+            zeros = [anp.zeros(n, dtype) for n in (before, after)]
+            return anp.concatenate([zeros[0], x, zeros[1]])
+
+        whole = len(rows) - split
+        left = structure.collected(self.shape, rows, columns, spread(a, 0, whole))
+        right = structure.collected(self.shape, rows, columns, spread(b, split, 0))
+        data, indices, starts = left
+        made = self.tocsr().with_arrays(
+            function(data, right[0]), (indices, starts), self.shape
+        )
+        return made.asformat(self.format)
+
+    # Products.
+
+    def __matmul__(self, other: Any) -> Any:
+        if isinstance(other, SparseArray):
+            return self._matrix_product(other)
+        return products.matmul(
+            self.format, self.data, self.positions, self.shape, other
+        )
+
+    def __rmatmul__(self, other: Any) -> Any:
+        type = ops.type_of_operand("matmul", other)
+        product = self.T @ (other if type.ndim == 1 else anp.transpose(other))
+        return product if type.ndim == 1 else anp.transpose(product)
+
+    def dot(self, other: Any) -> Any:
+        """The product with a vector, a matrix or a sparse matrix, as ``@``."""
+        if isinstance(other, SparseArray) or ops.type_of_operand("dot", other).shape:
+            return self @ other
+        return self * other
+
+    def _matrix_product(self, other: SparseArray) -> Any:
+        if self.shape[1] != other.shape[0]:
+            raise ShapeError(
+                f"matmul: sparse matrices of shapes {self.shape} and {other.shape}",
+                user_location(),
+            )
+        left, right = self.tocsr(), other.tocsr()
+        rows, columns, across, starts = structure.all_known(
+            "the product of two sparse matrices",
+            *left.coordinates(),
+            *right.positions,
+        )
+        a, b = structure.product_terms(columns, starts)
+        terms = anp.take(left.data, a) * anp.take(right.data, b)
+        shape = (self.shape[0], other.shape[1])
+        data, indices, starts = structure.collected(shape, rows[a], across[b], terms)
+        made = left.with_arrays(data, (indices, starts), shape)
+        return made.asformat(self.format)
+
+    # Sums.
+
+    def sum(self, axis: int | None = None) -> Array:
+        """The sum of all entries, of columns (axis 0) or of rows (axis 1).
+
+        >>> import numpy as np
+        >>> from arrayfn.sparse import CSR
+        >>> CSR(np.array([[1.0, 0.0], [2.0, 3.0]])).sum(axis=0)
+        array([3., 3.])
+        """
+        if axis is None:
+            return anp.sum(self.sum(axis=0))
+        axis = ops.normalize_axis("sum", axis, 2)
+        sums = self.shape[axis]
+        return (self.T if axis == 0 else self) @ anp.ones(sums, self.dtype)
+
+    def mean(self, axis: int | None = None) -> Array:
+        """The mean over all elements, zeros included, or along an axis."""
+        count = np.prod(self.shape) if axis is None else self.shape[axis]
+        return self.sum(axis) / float(count)
+
+    def diagonal(self, k: int = 0) -> Array:
+        """The k-th diagonal, above the main one for k > 0."""
+        m, n = self.shape
+        rows, columns = self.coordinates()
+        length = max(0, min(m + min(k, 0), n - max(k, 0)))
+        along = rows if k >= 0 else columns
+        there = (columns - rows == k) & (along >= 0)
+        place = anp.where(there, along, length)
+        return anp.at(anp.zeros(length, self.dtype))[place].add(self.data, mode="drop")
+
+    def trace(self, offset: int = 0) -> Array:
+        """The sum of a diagonal."""
+        return anp.sum(self.diagonal(offset))
+
+    # Rows and columns.
+
+    def __getitem__(self, index: Any) -> Any:
+        """``A[i]`` and ``A[:, j]`` are dense; slices and lists of rows are sparse.
+
+        Slices and lists need known positions.
+        """
+        row, column = index if isinstance(index, tuple) else (index, slice(None))
+        rows = self._rows(row)
+        if isinstance(rows, SparseArray):
+            return rows.T._rows(column).T
+        return rows[column]
+
+    def _rows(self, row: Any) -> Any:
+        if isinstance(row, slice) and row == slice(None):
+            return self
+        count = self.shape[0]
+        if not isinstance(row, (slice, list)) and not leaf_type(row).shape:
+            if structure.known(row) is not None and not -count <= int(row) < count:
+                raise IndexError(f"row {row} of a sparse matrix with {count} rows")
+            chosen = anp.equal(anp.arange(count), anp.where(row < 0, row + count, row))
+            return self.T @ anp.astype(chosen, self.dtype)
+        if self.format != "csr":
+            return self.tocsr()._rows(row).asformat(self.format)
+        across, starts = structure.all_known("rows of a sparse matrix", *self.positions)
+        rows = np.arange(count)[row]
+        entries = structure.row_entries(starts, rows)
+        ends = np.concatenate([[0], np.cumsum(np.diff(starts)[rows])])
+        positions = (across[entries], ends.astype(starts.dtype))
+        shape = (len(rows), self.shape[1])
+        return self.with_arrays(anp.take(self.data, entries), positions, shape)
+
+    # Protocols.
+
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, *inputs: Any, **options: Any
+    ) -> Any:
+        name = ufunc.__name__
+        if method == "__call__" and not options:
+            if len(inputs) == 1 and name in (*KEEP_ZERO, "absolute"):
+                return self.map(getattr(anp, name))
+            if name in _OPERATORS and len(inputs) == 2:
+                own, reflected = _OPERATORS[name]
+                if inputs[0] is self:
+                    return getattr(self, own)(inputs[1])
+                return getattr(inputs[1], reflected)(inputs[0])
+        raise ArgumentError(
+            f"numpy.{name} of a sparse matrix is not sparse, or is not known; apply it "
+            "to A.toarray(), or to the entries with A.map(function)",
+            user_location(),
+        )
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise ArgumentError(
+            "a sparse matrix is not made dense unasked; write A.toarray()",
+            user_location(),
+        )
+
+    def __repr__(self) -> str:
+        return display.text(self)
+
+    def _repr_html_(self) -> str:
+        return display.html(self)
+
+
+def _method(name: str) -> Callable[[SparseArray], SparseArray]:
+    def method(self: SparseArray) -> SparseArray:
+        return self.map(getattr(anp, name))
+
+    method.__name__ = name
+    method.__doc__ = f"``{name}`` of each entry."
+    return method
+
+
+for _name in KEEP_ZERO:
+    if _name not in ("abs", "fabs", "negative", "positive", "square"):
+        setattr(SparseArray, _name, _method(_name))

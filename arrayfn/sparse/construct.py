@@ -1,0 +1,212 @@
+"""Sparse matrices of diagonals, of blocks, and Kronecker products.
+
+The results have no more entries than they need, except where blocks have some to spare.
+Values may be traced, and so may the positions of blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array
+from arrayfn.sparse.array import SparseArray
+from arrayfn.sparse.formats import COO
+from arrayfn.sparse.structure import index_dtype
+from arrayfn.transforms import leaf_type
+
+
+def issparse(x: Any) -> bool:
+    """Whether ``x`` is a sparse matrix of this library.
+
+    >>> issparse(eye_array(3)), issparse(np.eye(3))
+    (True, False)
+    """
+    return isinstance(x, SparseArray)
+
+
+def eye_array(
+    m: int, n: int | None = None, *, k: int = 0, dtype: Any = float, format: str = "csr"
+) -> Any:
+    """Ones on the k-th diagonal of a matrix (m, n); n is m by default.
+
+    >>> eye_array(2, 3, k=1)
+    CSR f64[2,3], 2 entries (33.3 %)
+      . 1 .
+      . . 1
+    """
+    columns = m if n is None else n
+    length = max(0, min(m + min(k, 0), columns - max(k, 0)))
+    ones = np.ones(length, dtypes.canonical(dtype))
+    return diags_array([ones], offsets=[k], shape=(m, columns), format=format)
+
+
+def diags_array(
+    diagonals: Any,
+    /,
+    *,
+    offsets: int | Sequence[int] = 0,
+    shape: tuple[int, int] | None = None,
+    format: str = "csr",
+    dtype: Any = None,
+) -> Any:
+    """The matrix with these diagonals.
+
+    Args:
+        diagonals: a vector for each offset, of the length of its diagonal or 1; for
+            one offset a vector alone.
+        offsets: which diagonals they are: above the main one for k > 0.
+        shape: (m, n); by default square, and as large as the first diagonal needs.
+        format: "csr", "csc" or "coo".
+        dtype: by default what the diagonals promote to.
+
+    Raises ShapeError for a diagonal of another length.
+
+    >>> diags_array([1.0, [-2.0, -2.0]], offsets=[1, 0], shape=(2, 2))
+    CSR f64[2,2], 3 entries (75 %)
+      -2  1
+       . -2
+    """
+    if isinstance(offsets, int):
+        return diags_array(
+            [diagonals], offsets=[offsets], shape=shape, format=format, dtype=dtype
+        )
+    vectors = [anp.atleast_1d(x) for x in diagonals]
+    if len(vectors) != len(offsets):
+        raise ArgumentError(
+            f"diags_array: there are {len(vectors)} diagonals and {len(offsets)} "
+            "offsets",
+            user_location(),
+        )
+    if shape is None:
+        side = leaf_type(vectors[0]).shape[0] + abs(offsets[0]) if vectors else 0
+        shape = (side, side)
+    common = ops.common_dtype("diags_array", vectors) if vectors else dtypes.float64
+    dtype = common if dtype is None else dtypes.canonical(dtype)
+    index = index_dtype(*shape)
+    parts: list[tuple[Array, Any, Any]] = []
+    for k, vector in zip(offsets, vectors, strict=True):
+        length = max(0, min(shape[0] + min(k, 0), shape[1] - max(k, 0)))
+        have = leaf_type(vector).shape[0]
+        if have not in (1, length):
+            raise ShapeError(
+                f"diags_array: diagonal {k} of a matrix {shape} has {length} elements, "
+                f"not {have}",
+                user_location(),
+            )
+        along = np.arange(length, dtype=index)
+        data = anp.broadcast_to(anp.astype(vector, dtype), (length,))
+        parts.append((data, along + max(-k, 0), along + max(k, 0)))
+    return _joined(parts, shape, dtype).asformat(format)
+
+
+def block_array(blocks: Sequence[Sequence[Any]], *, format: str = "coo") -> Any:
+    """A matrix of blocks: sparse or dense matrices, or None for zeros.
+
+    Raises ShapeError for blocks that do not fit together, and ArgumentError for a row
+    or column of blocks that are all None.
+
+    >>> block_array([[eye_array(2), None], [None, np.ones((1, 1))]], format="csr")
+    CSR f64[3,3], 3 entries (33.3 %)
+      1 . .
+      . 1 .
+      . . 1
+    """
+    rows = [[None if x is None else _as_sparse(x) for x in row] for row in blocks]
+    heights = [_extent("row", k, row, 0) for k, row in enumerate(rows)]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    widths = [_extent("column", k, column, 1) for k, column in enumerate(columns)]
+    down, across = (np.cumsum([0, *sizes]).tolist() for sizes in (heights, widths))
+    present = [(i, j, x) for i, row in enumerate(rows) for j, x in enumerate(row) if x]
+    dtype = ops.common_dtype("block_array", [x.data for _, _, x in present])
+    parts = [
+        (x.data, x.positions[0] + down[i], x.positions[1] + across[j])
+        for i, j, x in present
+    ]
+    shape = (down[-1], across[-1])
+    return _joined(parts, shape, dtype).asformat(format)
+
+
+def vstack(blocks: Sequence[Any], format: str | None = None) -> Any:
+    """Matrices below each other, in ``format``, by default that of the first.
+
+    >>> vstack([eye_array(1), eye_array(1)]).toarray()
+    array([[1.],
+           [1.]])
+    """
+    made = block_array([[x] for x in blocks])
+    return made.asformat(format or getattr(blocks[0], "format", "coo"))
+
+
+def hstack(blocks: Sequence[Any], format: str | None = None) -> Any:
+    """Matrices side by side, in ``format``, by default that of the first.
+
+    >>> hstack([eye_array(1), eye_array(1)]).toarray()
+    array([[1., 1.]])
+    """
+    made = block_array([list(blocks)])
+    return made.asformat(format or getattr(blocks[0], "format", "coo"))
+
+
+def kron(A: Any, B: Any, format: str = "coo") -> Any:
+    """The Kronecker product: a matrix of blocks ``A[i, j] * B``.
+
+    >>> kron(eye_array(2), np.array([[1.0, 2.0]])).toarray()
+    array([[1., 2., 0., 0.],
+           [0., 0., 1., 2.]])
+    """
+    a, b = _as_sparse(A), _as_sparse(B)
+    shape = (a.shape[0] * b.shape[0], a.shape[1] * b.shape[1])
+    index = index_dtype(*shape)
+    places = [
+        anp.ravel(anp.astype(mine, index)[:, None] * extent + anp.astype(theirs, index))
+        for mine, theirs, extent in zip(a.positions, b.positions, b.shape, strict=True)
+    ]
+    data = anp.ravel(a.data[:, None] * b.data)
+    return COO((data, (places[0], places[1])), shape).asformat(format)
+
+
+def _as_sparse(x: Any) -> COO:
+    return x.tocoo() if isinstance(x, SparseArray) else COO(x)
+
+
+def _extent(what: str, number: int, blocks: Sequence[COO | None], axis: int) -> int:
+    extents = {x.shape[axis] for x in blocks if x is not None}
+    if not extents:
+        raise ArgumentError(
+            f"block_array: {what} {number} has no block; give one, which may be empty",
+            user_location(),
+        )
+    if len(extents) > 1:
+        raise ShapeError(
+            f"block_array: {what} {number} has blocks of extents {sorted(extents)}",
+            user_location(),
+        )
+    return extents.pop()
+
+
+def _joined(
+    parts: Sequence[tuple[Array, Any, Any]], shape: tuple[int, int], dtype: Any
+) -> COO:
+    """One matrix of all entries."""
+    if not parts:
+        nothing = np.zeros(0, np.int32)
+        return COO((np.zeros(0, dtype), (nothing, nothing)), shape)
+    data, rows, columns = (
+        part[0] if len(part) == 1 else _concatenated(part)
+        for part in zip(*parts, strict=True)
+    )
+    return COO((anp.astype(data, dtype), (rows, columns)), shape)
+
+
+def _concatenated(parts: Sequence[Array]) -> Array:
+    """NumPy arrays stay so, inside a trace too: positions stay known."""
+    if all(isinstance(x, np.ndarray) for x in parts):
+        return np.concatenate(parts)
+    return anp.concatenate(parts)

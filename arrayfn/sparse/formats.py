@@ -1,0 +1,352 @@
+"""The formats: ``CSR``, ``CSC`` and ``COO``."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self, cast
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, tree
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array
+from arrayfn.sparse import products, structure
+from arrayfn.sparse.array import SparseArray
+from arrayfn.sparse.products import Indices, Shape
+from arrayfn.tracing import ImmutableArray, is_staged
+
+
+class _Format(SparseArray):
+    """The constructor of all formats."""
+
+    def __init__(
+        self, given: Any, shape: Any = None, dtype: Any = None, copy: bool = False
+    ) -> None:
+        matrix = _matrix(type(self), given, _as_shape(shape))
+        if dtype is not None:
+            matrix = matrix.astype(dtype)
+        if copy:
+            matrix = matrix.copy()
+        self._hold(matrix.data, matrix.positions, matrix.shape)
+
+    @classmethod
+    def fromdense(
+        cls, mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32
+    ) -> Self:
+        """The entries of a dense matrix that are not 0.
+
+        With ``nse`` it holds so many entries, which may be padding; then the matrix
+        may be traced. Raises AbstractValueError for a traced matrix without ``nse``.
+
+        >>> from arrayfn.compilation.jit import jit
+        >>> count = jit(lambda x: CSR.fromdense(x, nse=3) @ np.ones(2))
+        >>> count(np.array([[1.0, 0.0], [2.0, 3.0]]))
+        array([1., 5.])
+        """
+        if nse is None:
+            return cls(mat)
+        shape = cast(Shape, ops.type_of_operand("fromdense", mat).shape)
+        rows, columns = anp.nonzero(mat, size=nse, fill_value=shape)
+        rows, columns = (anp.astype(x, index_dtype) for x in (rows, columns))
+        data = anp.at(mat)[rows, columns].get(mode="fill", fill_value=0)
+        return COO((data, (rows, columns)), shape).asformat(cls.format)
+
+    @classmethod
+    def tree_unflatten(cls, metadata: Any, children: tuple[Any, ...]) -> Self:
+        """The matrix of these leaves."""
+        made = object.__new__(cls)
+        data, first, second = children
+        made._hold(data, (first, second), metadata)
+        return made
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Shape]:
+        """The data and the two index arrays; the shape."""
+        return (self.data, *self.positions), self.shape
+
+
+class _Compressed(_Format):
+    """Rows or columns one after the other, with pointers to where each begins."""
+
+    indptr: Array
+
+    @property
+    def positions(self) -> Indices:
+        return self.indices, self.indptr
+
+    def _hold(self, data: Array, positions: Indices, shape: Shape) -> None:
+        self.data = data
+        self.indices, self.indptr = positions
+        self.shape = shape
+
+    def tocoo(self) -> COO:
+        return _made(COO, self.data, self.coordinates(), self.shape)
+
+
+@tree.register_node
+class CSR(_Compressed):
+    """A sparse matrix by rows: Compressed Sparse Row.
+
+    Entries ``indptr[i]`` to ``indptr[i + 1]`` are those of row i, with their columns in
+    ``indices``.
+
+    Args:
+        given: arrays ``(data, indices, indptr)``, or ``(data, (rows, columns))``; a
+            dense matrix; a sparse one of this library or of SciPy; or a shape.
+        shape: (m, n); by default the smallest that has all entries.
+        dtype: that of the entries.
+        copy: whether arrays are copied.
+
+    Raises ShapeError and ArgumentError for arrays that do not fit, and
+    AbstractValueError for a dense matrix whose values are not known
+    (see ``fromdense``).
+
+    >>> CSR(np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]]))
+    CSR f64[2,3], 3 entries (50 %)
+      1 . 2
+      . . 3
+    """
+
+    format: ClassVar[str] = "csr"
+
+    @property
+    def T(self) -> CSC:  # noqa: N802
+        return _made(CSC, self.data, self.positions, self.shape[::-1])
+
+    def tocsr(self) -> CSR:
+        return self
+
+
+@tree.register_node
+class CSC(_Compressed):
+    """A sparse matrix by columns: Compressed Sparse Column.
+
+    Entries ``indptr[j]`` to ``indptr[j + 1]`` are those of column j, with their rows in
+    ``indices``. Arguments are those of ``CSR``.
+
+    >>> CSC(np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]])).indptr
+    array([0, 1, 1, 3], dtype=int32)
+    """
+
+    format: ClassVar[str] = "csc"
+
+    @property
+    def T(self) -> CSR:  # noqa: N802
+        return _made(CSR, self.data, self.positions, self.shape[::-1])
+
+    def tocsr(self) -> CSR:
+        return self.tocoo().tocsr()
+
+    def tocsc(self) -> CSC:
+        return self
+
+
+@tree.register_node
+class COO(_Format):
+    """A sparse matrix of entries with their rows and columns: coordinates.
+
+    Entries at one position add up. Arguments are those of ``CSR``.
+
+    >>> COO((np.array([1.0, 2.0, 3.0]), ([0, 1, 1], [0, 0, 0])), (2, 2)).toarray()
+    array([[1., 0.],
+           [5., 0.]])
+    """
+
+    format: ClassVar[str] = "coo"
+    row: Array
+    col: Array
+
+    @property
+    def positions(self) -> Indices:
+        return self.row, self.col
+
+    def _hold(self, data: Array, positions: Indices, shape: Shape) -> None:
+        self.data = data
+        self.row, self.col = positions
+        self.shape = shape
+
+    @property
+    def T(self) -> COO:  # noqa: N802
+        return _made(COO, self.data, self.positions[::-1], self.shape[::-1])
+
+    def map(self, function: Any) -> COO:
+        """``function`` of the entries, those at one position added up; f(0) is 0."""
+        whole = self.sum_duplicates()
+        return whole.with_data(function(whole.data))
+
+    def _added(self, other: Any, function: Any) -> Any:
+        if not isinstance(other, COO) or other.shape != self.shape:
+            return super()._added(other, function)
+        rows, columns = (
+            anp.concatenate(pair)
+            for pair in zip(self.positions, other.positions, strict=True)
+        )
+        zero = anp.zeros((), other.dtype)
+        data = anp.concatenate([self.data, function(zero, other.data)])
+        return _made(COO, data, (rows, columns), self.shape)
+
+    def sum_duplicates(self) -> COO:
+        """The matrix with one entry for each position, in the order of rows.
+
+        If positions are traced, there are as many entries as before, and those that
+        were added to others are padding.
+        """
+        places = [structure.known(x) for x in self.positions]
+        if places[0] is not None and places[1] is not None:
+            return self._compressed(*places).tocoo()
+        order = anp.lexsort((self.col, self.row))
+        data, *sorted_places = (
+            anp.take(x, order) for x in (self.data, *self.positions)
+        )
+        steps = [anp.not_equal(x[1:], x[:-1]) for x in sorted_places]
+        numbers = anp.cumsum(anp.logical_or(*steps))
+        numbers = anp.concatenate([anp.zeros(1, numbers.dtype), numbers])[: self.nnz]
+        whole = anp.at(anp.zeros_like(data))[numbers].add(data)
+        rows, columns = (
+            anp.at(anp.full_like(x, extent))[numbers].set(x)
+            for x, extent in zip(sorted_places, self.shape, strict=True)
+        )
+        return _made(COO, whole, (rows, columns), self.shape)
+
+    def _compressed(self, rows: Any, columns: Any) -> CSR:
+        data, indices, starts = structure.collected(
+            self.shape, rows, columns, self.data
+        )
+        return _made(CSR, data, (indices, starts), self.shape)
+
+    def tocsr(self) -> CSR:
+        """By rows; entries at one position are added up if positions are known."""
+        places = [structure.known(x) for x in self.positions]
+        if places[0] is not None and places[1] is not None:
+            return self._compressed(*places)
+        count, rows = self.shape[0], products.inside(self.row, self.shape[0])
+        order = anp.argsort(rows, stable=True)
+        lengths = anp.zeros(count + 1, rows.dtype)
+        lengths = anp.at(lengths)[rows + 1].add(1, mode="drop")
+        starts = anp.cumsum(lengths, dtype=rows.dtype)
+        positions = anp.take(self.col, order), starts
+        return _made(CSR, anp.take(self.data, order), positions, self.shape)
+
+    def tocoo(self) -> COO:
+        return self
+
+
+def _made(cls: type[Any], data: Array, positions: Indices, shape: Any) -> Any:
+    """A matrix of arrays that are known to fit."""
+    return cls.tree_unflatten(shape, (data, *positions))
+
+
+def _as_shape(shape: Any) -> Shape | None:
+    if shape is None:
+        return None
+    extents = ops.as_shape("a sparse matrix", shape)
+    if len(extents) != 2:
+        raise ShapeError(
+            f"a sparse matrix has two axes, and its shape is {extents}",
+            user_location(),
+        )
+    return extents[0], extents[1]
+
+
+def _matrix(cls: type[_Format], given: Any, shape: Shape | None) -> SparseArray:
+    """What the constructor of ``cls`` makes of its argument."""
+    if _is_scipys(given):
+        own = given.asformat(cls.format)
+        own.sum_duplicates()
+        arrays = (own.row, own.col) if cls is COO else (own.indices, own.indptr)
+        return _checked(cls, own.data, arrays, shape or own.shape)
+    if isinstance(given, SparseArray):
+        matrix = given.asformat(cls.format)
+        if shape not in (None, matrix.shape):
+            raise ShapeError(
+                f"a sparse matrix {matrix.shape} was given the shape {shape}",
+                user_location(),
+            )
+        return matrix
+    if isinstance(given, tuple) and len(given) == 3:
+        if cls is COO:
+            raise ArgumentError(
+                "COO takes (data, (rows, columns)), not three arrays",
+                user_location(),
+            )
+        return _checked(cls, given[0], given[1:], shape)
+    if isinstance(given, tuple) and len(given) == 2:
+        if not isinstance(given[1], (tuple, list)):
+            extents = _as_shape(given)
+            nothing = np.zeros(0, np.int32)
+            empty = _made(COO, np.zeros(0), (nothing, nothing), extents)
+            return empty.asformat(cls.format)
+        return _checked(COO, given[0], tuple(given[1]), shape).asformat(cls.format)
+    return _from_dense(given, shape).asformat(cls.format)
+
+
+def _array(given: Any) -> Array:
+    """An array as it is, so that it stays known; other things as an array."""
+    if isinstance(given, (list, tuple)) and is_staged(tree.leaves(given)):
+        return anp.asarray(given)
+    return given if isinstance(given, ImmutableArray) else np.asarray(given)
+
+
+def _is_scipys(given: Any) -> bool:
+    return type(given).__module__.startswith("scipy.sparse")
+
+
+def _from_dense(given: Any, shape: Shape | None) -> COO:
+    dense = _array(given)
+    found = _as_shape(ops.type_of_operand("a sparse matrix", dense).shape)
+    (values,) = structure.all_known("a sparse matrix of a dense one", dense)
+    if shape not in (None, found):
+        raise ShapeError(
+            f"a dense matrix {found} was given the shape {shape}", user_location()
+        )
+    rows, columns = (x.astype(np.int32) for x in np.nonzero(values))
+    return _made(COO, dense[rows, columns], (rows, columns), found)
+
+
+def _checked(cls: type[_Format], data: Any, positions: Any, shape: Shape | None) -> Any:
+    """A matrix of given arrays, as far as they can be checked."""
+    name = cls.__name__
+    data, first, second = (_array(x) for x in (data, *positions))
+    types = [ops.type_of_operand(name, x) for x in (data, first, second)]
+    for type, what in zip(types, ("data", *_names(cls)), strict=True):
+        if type.ndim != 1:
+            raise ShapeError(f"{name}: {what} is a vector, not {type}", user_location())
+    if not {t.dtype for t in types[1:]} <= set(dtypes.INTEGERS):
+        raise ArgumentError(
+            f"{name}: positions are integers, not {types[1].dtype} and "
+            f"{types[2].dtype}",
+            user_location(),
+        )
+    if types[1].shape != types[0].shape or (
+        cls is COO and types[2].shape != types[0].shape
+    ):
+        raise ShapeError(
+            f"{name}: there are {types[0].shape[0]} entries, and "
+            f"{', '.join(_names(cls))} are {types[1]} and {types[2]}",
+            user_location(),
+        )
+    shape = shape or _smallest(cls, first, second)
+    rows = shape[0] if cls is CSR else shape[1]
+    if cls is not COO and types[2].shape != (rows + 1,):
+        raise ShapeError(
+            f"{name}: a matrix {shape} has pointers ({rows + 1},), not {types[2]}",
+            user_location(),
+        )
+    return _made(cls, data, (first, second), shape)
+
+
+def _names(cls: type[_Format]) -> tuple[str, str]:
+    return ("row", "col") if cls is COO else ("indices", "indptr")
+
+
+def _smallest(cls: type[_Format], first: Array, second: Array) -> Shape:
+    """The smallest shape that has all positions."""
+    values = structure.all_known("the shape of a sparse matrix", first, second)
+    extent = int(values[0].max(initial=-1)) + 1
+    if cls is COO:
+        return extent, int(values[1].max(initial=-1)) + 1
+    lines = len(values[1]) - 1
+    return (lines, extent) if cls is CSR else (extent, lines)
+
+
+__all__ = ["COO", "CSC", "CSR"]

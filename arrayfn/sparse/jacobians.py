@@ -1,0 +1,179 @@
+"""Sparse Jacobians: few directional derivatives, chosen by colouring.
+
+Columns that share no row get one colour, and one derivative in their sum's direction
+has the entries of all of them (Curtis, Powell and Reid, On the estimation of sparse
+Jacobian matrices, 1974). Rows are coloured likewise, for reverse mode.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.sparse import structure
+from arrayfn.sparse.array import SparseArray
+from arrayfn.sparse.formats import COO, CSR
+from arrayfn.transforms import jvp, leaf_type, name_of, vjp, vmap
+
+Positions = structure.Positions
+_MODES = ("forward", "reverse", None)
+
+
+class Colouring(NamedTuple):
+    """A number for each column, different for two that share a row."""
+
+    colours: Positions
+    total: int
+
+
+def colour_columns(pattern: Any) -> Colouring:
+    """Colour the columns of a sparsity pattern, greedily, the fullest column first.
+
+    ``pattern`` is a matrix, sparse or dense: where it is stored, or not 0. There are at
+    least as many colours as the fullest row has entries.
+
+    >>> tridiagonal = np.eye(9) + np.eye(9, k=1) + np.eye(9, k=-1)
+    >>> colours, total = colour_columns(tridiagonal)
+    >>> total
+    3
+    """
+    matrix = _pattern(pattern)
+    by_row, by_column = matrix, matrix.tocsc()
+    return _coloured(by_row.indices, by_row.indptr, by_column.indices, by_column.indptr)
+
+
+def jacobian(
+    function: Callable[..., Any],
+    sparsity: Any,
+    argnum: int = 0,
+    *,
+    mode: str | None = None,
+) -> Callable[..., CSR]:
+    """A function that computes the Jacobian of ``function`` as a ``CSR`` matrix.
+
+    It takes as many directional derivatives as the pattern has colours: for a banded
+    matrix its width, however large it is. Entries outside of the pattern must be 0, or
+    those of the pattern are wrong.
+
+    Args:
+        function: gives a vector (m,) for a vector (n,) and other arguments.
+        sparsity: the pattern (m, n): a matrix, sparse or dense, that is stored, or not
+            0, where the Jacobian may not be 0. It is known, not traced.
+        argnum: the argument by which to differentiate.
+        mode: "forward" (columns are coloured), "reverse" (rows); by default which needs
+            fewer derivatives.
+
+    Returns:
+        a function of the same arguments, for ``jit``, ``grad`` and ``vmap`` too. The
+        Hessian of f is ``jacobian(grad(f), sparsity)``.
+
+    Raises:
+        ShapeError: the pattern is not of the Jacobian's shape.
+
+    >>> from arrayfn.sparse import diags_array
+    >>> def f(x):
+    ...     return x**2 - np.roll(x, 1) * (np.arange(4) > 0)
+    >>> pattern = diags_array([1.0, 1.0], offsets=[0, -1], shape=(4, 4))
+    >>> jacobian(f, pattern)(np.arange(4.0))
+    CSR f64[4,4], 7 entries (43.8 %)
+       0  . . .
+      -1  2 . .
+       . -1 4 .
+       .  . -1 6
+    """
+    if mode not in _MODES:
+        raise ArgumentError(
+            f"jacobian: mode is one of {_MODES}, not {mode!r}", user_location()
+        )
+    pattern = _pattern(sparsity)
+    rows, columns = pattern.coordinates()
+    by_columns = colour_columns(pattern) if mode != "reverse" else None
+    by_rows = colour_columns(pattern.T) if mode != "forward" else None
+    if by_columns is not None and by_rows is not None:
+        forward = by_columns.total <= by_rows.total
+    else:
+        forward = by_columns is not None
+    colouring = by_columns if forward else by_rows
+    assert colouring is not None
+    seeds = np.arange(colouring.total)[:, None] == colouring.colours
+
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> CSR:
+        x = args[argnum]
+        dtype = leaf_type(x).dtype
+        if leaf_type(x).shape != pattern.shape[1:]:
+            raise ShapeError(
+                f"jacobian of {name_of(function)}: the pattern {pattern.shape} is for "
+                f"vectors ({pattern.shape[1]},), and the argument is {leaf_type(x)}",
+                user_location(),
+            )
+        if dtype not in dtypes.INEXACT:
+            raise ArgumentError(
+                f"jacobian of {name_of(function)}: the argument is {leaf_type(x)}; "
+                "convert it with .astype(numpy.float64)",
+                user_location(),
+            )
+
+        def alone(x: Any) -> Any:
+            return function(*args[:argnum], x, *args[argnum + 1 :])
+
+        # (colours, m) or (colours, n): the entries of all columns, or rows, of a colour
+        if forward:
+            along = vmap(lambda seed: _checked(jvp(alone, (x,), (seed,))[1], pattern))
+            products = along(seeds.astype(dtype))
+            data = products[colouring.colours[columns], rows]
+        else:
+            value, pull_back = vjp(alone, x)
+            kind = leaf_type(_checked(value, pattern)).dtype
+            products = vmap(lambda seed: pull_back(seed)[0])(seeds.astype(kind))
+            data = products[colouring.colours[rows], columns]
+        return pattern.with_arrays(data, pattern.positions, pattern.shape)
+
+    return wrapper
+
+
+def _checked(value: Any, pattern: CSR) -> Any:
+    if leaf_type(value).shape != pattern.shape[:1]:
+        raise ShapeError(
+            f"jacobian: the pattern {pattern.shape} is for results "
+            f"({pattern.shape[0]},), and the function gave {leaf_type(value)}",
+            user_location(),
+        )
+    return value
+
+
+def _pattern(given: Any) -> CSR:
+    """The pattern as a CSR matrix whose positions are NumPy arrays."""
+    matrix = given.tocoo() if isinstance(given, SparseArray) else COO(given)
+    rows, columns = structure.all_known("a sparsity pattern", *matrix.positions)
+    ones = np.ones(len(rows), np.bool_)
+    data, indices, starts = structure.collected(matrix.shape, rows, columns, ones)
+    return CSR((data, indices, starts), matrix.shape)
+
+
+def _coloured(
+    across: Positions, row_starts: Positions, down: Positions, starts: Positions
+) -> Colouring:
+    """Columns ``across`` rows, and rows ``down`` columns, with where each begins."""
+    count = len(starts) - 1
+    colours = np.full(count, -1, np.int64)
+    # The column for which a colour was last found taken.
+    taken = np.full(count + 1, -1, np.int64)
+    total = 0
+    for column in np.argsort(-np.diff(starts), kind="stable"):
+        rows = down[starts[column] : starts[column + 1]]
+        near = across[structure.row_entries(row_starts, rows)]
+        used = colours[near]
+        taken[used[used >= 0]] = column
+        colour = int(np.argmax(taken[: total + 1] != column))
+        colours[column] = colour
+        total = max(total, colour + 1)
+    return Colouring(colours, total)
+
+
+__all__ = ["Colouring", "colour_columns", "jacobian"]

@@ -1,0 +1,170 @@
+"""Products of sparse matrices and dense arrays.
+
+``matmul`` is one linear equation, whose transpose is the product with the transposed
+matrix. The operator ``sparse_product`` computes both: on a CPU large ones by SciPy,
+others by generated kernels that gather, multiply and add up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, lax
+from arrayfn.compilation.operators import operator
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.ir import ArrayType
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array
+from arrayfn.tracing import device_of, is_staged
+from arrayfn.transforms import leaf_type
+
+Indices = tuple[Array, Array]
+Shape = tuple[int, int]
+
+TRANSPOSED: Final = {"csr": "csc", "csc": "csr", "coo": "coo"}
+"""The format that the arrays of a matrix are in, taken as its transpose."""
+
+_SCIPYS: Final = (
+    dtypes.float32,
+    dtypes.float64,
+    dtypes.complex64,
+    dtypes.complex128,
+)
+_MANY: Final = 1 << 14
+"""Entries from which SciPy's loop is faster than calling it from a plan is slow."""
+
+
+def transposed(format: str, indices: Indices) -> tuple[str, Indices]:
+    """The format and indices of the transpose; its data are the same."""
+    turned = indices[::-1] if format == "coo" else indices
+    return TRANSPOSED[format], turned
+
+
+def expanded(pointers: Array, count: int) -> Array:
+    """The number of the row of each of ``count`` entries; past all rows it is the last.
+
+    >>> expanded(np.array([0, 2, 2, 3]), 4)
+    array([0, 0, 2, 3])
+    """
+    rows = leaf_type(pointers).shape[0] - 1
+    if isinstance(pointers, np.ndarray):
+        lengths = np.diff(pointers)
+        inside = np.repeat(np.arange(rows, dtype=pointers.dtype), lengths)[:count]
+        return np.pad(inside, (0, count - len(inside)), constant_values=rows)
+    ends = anp.zeros(count + 1, pointers.dtype)
+    ends = anp.at(ends)[pointers[1:]].add(1, mode="drop")
+    return anp.cumsum(ends, dtype=pointers.dtype)[:count]
+
+
+def coordinates(format: str, indices: Indices, count: int) -> Indices:
+    """The row and the column of each entry."""
+    if format == "coo":
+        return indices
+    across, pointers = indices
+    along = expanded(pointers, count)
+    return (along, across) if format == "csr" else (across, along)
+
+
+def inside(positions: Array, extent: int) -> Array:
+    """``positions``, with negative ones outside too: they do not count from the end."""
+    return anp.where(positions < 0, extent, positions)
+
+
+def matmul(format: str, data: Array, indices: Indices, shape: Shape, x: Array) -> Array:
+    """The product of a sparse matrix (m, n) with x, (n,) or (n, k)."""
+    type = ops.type_of_operand("matmul", x)
+    if type.ndim not in (1, 2) or type.shape[0] != shape[1]:
+        raise ShapeError(
+            f"matmul: a sparse matrix {shape} multiplies vectors ({shape[1]},) and "
+            f"matrices ({shape[1]}, k), not {type}",
+            user_location(),
+        )
+    (data, x), _, dtype = ops.promoted("matmul", (data, x))
+    operands = (data, *indices, x)
+    if not is_staged(operands) and not device_of(operands):
+        if dtype in _SCIPYS:
+            return in_scipy(format, data, *indices, shape) @ x
+        return sparse_product.function(data, indices, x, format, shape)
+    if dtype not in dtypes.INEXACT:
+        return sparse_product(data, indices, x, format=format, shape=shape)
+
+    def forward(matrix: Any, x: Array) -> Array:
+        return sparse_product(*matrix, x, format=format, shape=shape)
+
+    def backward(matrix: Any, y: Array) -> Array:
+        data, indices = matrix
+        turned, exchanged = transposed(format, indices)
+        return sparse_product(data, exchanged, y, format=turned, shape=shape[::-1])
+
+    return lax.linear_call(forward, backward, (data, indices), x)
+
+
+@operator(static_argnames=("format", "shape"))
+def sparse_product(
+    data: Array, indices: Indices, x: Array, format: str, shape: Shape
+) -> Array:
+    """The product of a sparse matrix, of ``data`` and ``indices``, with x.
+
+    Entries whose row or column is outside of the matrix count as 0.
+    """
+    rows, columns = coordinates(format, indices, data.shape[0])
+    across = inside(columns, shape[1])
+    terms = anp.at(x)[across].get(mode="fill", fill_value=0)
+    terms = (data if x.ndim == 1 else data[:, None]) * terms
+    zeros = anp.zeros((shape[0], *x.shape[1:]), terms.dtype)
+    return anp.at(zeros)[inside(rows, shape[0])].add(terms, mode="drop")
+
+
+def _is_large(data: ArrayType, *others: ArrayType, format: str, shape: Shape) -> bool:
+    return data.size >= _MANY and data.dtype in _SCIPYS
+
+
+@sparse_product.kernel("cpu", when=_is_large, check=False, vmap="sequential")
+def product_by_scipy(
+    data: Array,
+    first: Array,
+    second: Array,
+    x: Array,
+    out: Array,
+    format: str,
+    shape: Shape,
+) -> None:
+    """SciPy's loop over the entries."""
+    out[...] = in_scipy(format, data, first, second, shape) @ x
+
+
+def in_scipy(
+    format: str, data: Array, first: Array, second: Array, shape: Shape
+) -> Any:
+    """SciPy's matrix of NumPy arrays, without the entries outside of ``shape``.
+
+    Raises ArgumentError if row or column pointers do not ascend within the entries.
+    """
+    from scipy import sparse
+
+    if format == "coo":
+        bounds = ((first, shape[0]), (second, shape[1]))
+    else:
+        extent = shape[format == "csr"]
+        bounds = ((first, extent),)
+        ends = int(second[0]), int(second[-1])
+        if ends[0] != 0 or ends[1] > len(data) or (np.diff(second) < 0).any():
+            raise ArgumentError(
+                f"indptr of a {format.upper()} matrix ascends from 0 to at most "
+                f"{len(data)}, the number of entries; it goes from {ends[0]} to "
+                f"{ends[1]}{'' if ends[1] > len(data) else ' in another order'}"
+            )
+    if all(_are_within(*bound) for bound in bounds):
+        given = (first, second) if format == "coo" else None
+        arrays = (data, given) if given else (data, first, second)
+        return getattr(sparse, f"{format}_array")(arrays, shape=shape)
+    rows, columns = coordinates(format, (first, second), len(data))
+    kept = (rows >= 0) & (rows < shape[0]) & (columns >= 0) & (columns < shape[1])
+    return sparse.coo_array((data[kept], (rows[kept], columns[kept])), shape=shape)
+
+
+def _are_within(positions: Array, extent: int) -> bool:
+    return not len(positions) or (positions.min() >= 0 and positions.max() < extent)

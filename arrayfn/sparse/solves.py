@@ -1,0 +1,227 @@
+"""Sparse systems solved directly, by SciPy's SuperLU, on the host.
+
+The factors of the last few matrices are kept: the systems of derivatives, and others
+with the same matrix, take substitutions alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, lax
+from arrayfn.callbacks import pure_callback
+from arrayfn.compilation.operators import operator
+from arrayfn.errors import ArgumentError, BackendError, ShapeError, user_location
+from arrayfn.ir import ArrayType
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array
+from arrayfn.sparse.array import SparseArray
+from arrayfn.sparse.products import in_scipy
+from arrayfn.tracing import device_of
+from arrayfn.transforms import ShapeDtypeStruct, leaf_type
+
+_ORDERINGS: Final = (None, "NATURAL", "MMD_ATA", "MMD_AT_PLUS_A", "COLAMD")
+_KEPT: Final = 4
+_ON_HOST: Final = (
+    "spsolve is computed on a CPU alone: no library that factors sparse matrices on a "
+    "GPU (cuDSS) is used yet; solve with cg, gmres or bicgstab there, or jit the "
+    "function for the CPU"
+)
+
+
+class _Factored(NamedTuple):
+    """A matrix by columns, and its factors."""
+
+    arrays: tuple[np.ndarray[Any, Any], ...]
+    ordering: str | None
+    factors: Any
+
+
+class Factors:
+    """The factors of the matrices that were last solved with, of this process."""
+
+    def __init__(self, kept: int = _KEPT) -> None:
+        self.computed = 0
+        self._kept: deque[_Factored] = deque(maxlen=kept)
+        self._lock = threading.Lock()
+
+    def of(self, arrays: tuple[Any, Any, Any], ordering: str | None) -> Any:
+        """SuperLU's factors of a CSC matrix: those of an equal one, if kept."""
+        with self._lock:
+            for known in self._kept:
+                if known.ordering == ordering and all(
+                    x.dtype == y.dtype and np.array_equal(x, y)
+                    for x, y in zip(known.arrays, arrays, strict=True)
+                ):
+                    return known.factors
+        factors = _superlu(arrays, ordering)
+        copies = tuple(np.array(x) for x in arrays)
+        with self._lock:
+            self.computed += 1
+            self._kept.appendleft(_Factored(copies, ordering, factors))
+        return factors
+
+    def clear(self) -> None:
+        """Forget all factors."""
+        with self._lock:
+            self._kept.clear()
+
+
+FACTORS: Final = Factors()
+
+
+def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
+    """x with A x = b, by the LU factors of a sparse matrix.
+
+    The matrix is factored once for a solution and all of its derivatives, and for later
+    systems with an equal matrix (the last 4 are kept). Derivatives by A are of its
+    entries.
+
+    Args:
+        A: a sparse matrix (n, n).
+        b: right-hand sides (n,) or (n, k), dense.
+        permc_spec: how columns are ordered to keep factors sparse: "NATURAL",
+            "MMD_ATA", "MMD_AT_PLUS_A" or "COLAMD" (the default).
+
+    Returns:
+        x, of the shape of b; NaN for a singular matrix.
+
+    Raises:
+        ShapeError: A is not square, or b does not match it.
+        BackendError: for arrays on a GPU.
+
+    Source: Li, An overview of SuperLU (2005).
+
+    >>> from arrayfn.sparse import CSR
+    >>> spsolve(CSR(np.array([[2.0, 0.0], [1.0, 4.0]])), np.array([2.0, 9.0]))
+    array([1., 2.])
+    """
+    if not isinstance(A, SparseArray):
+        raise ArgumentError(
+            f"spsolve takes a sparse matrix, not {type(A).__name__}; make one with "
+            "arrayfn.sparse.CSC(A), or use arrayfn.numpy.linalg.solve",
+            user_location(),
+        )
+    if permc_spec not in _ORDERINGS:
+        raise ArgumentError(
+            f"spsolve: permc_spec is one of {_ORDERINGS}, not {permc_spec!r}",
+            user_location(),
+        )
+    right = ops.type_of_operand("spsolve", b)
+    n = A.shape[0]
+    if A.shape[1] != n or right.ndim not in (1, 2) or right.shape[0] != n:
+        raise ShapeError(
+            f"spsolve: a matrix (n, n) and b (n,) or (n, k), not {A.shape} and {right}",
+            user_location(),
+        )
+    if device_of((A.data, b)):
+        raise BackendError(_ON_HOST)
+    (data, b), _, dtype = ops.promoted("spsolve", (A.data, b))
+    if dtype not in dtypes.INEXACT or dtype.itemsize < 4:
+        dtype = dtypes.float64
+    matrix = A.with_data(anp.astype(data, dtype)).tocsc()
+    arrays = (matrix.data, *matrix.positions)
+
+    def solver(transposed: bool) -> Callable[[Any, Array], Array]:
+        return lambda _, b: sparse_solve(
+            *arrays, b, ordering=permc_spec, transposed=transposed
+        )
+
+    # The product with the matrix is there for derivatives by A.
+    return lax.custom_linear_solve(
+        lambda x: matrix @ x, anp.astype(b, dtype), solver(False), solver(True)
+    )
+
+
+@operator(static_argnames=("ordering", "transposed"))
+def sparse_solve(
+    data: Array,
+    indices: Array,
+    indptr: Array,
+    b: Array,
+    ordering: str | None,
+    transposed: bool,
+) -> Array:
+    """The solution for a CSC matrix, or for its transpose."""
+    type = leaf_type(b)
+    return pure_callback(
+        partial(_solutions, ordering, transposed),
+        ShapeDtypeStruct(type.shape, type.dtype),
+        *(data, indices, indptr, b),
+        vmap_method="expand_dims",
+    )
+
+
+def _refuse(*types: ArrayType, **static: Any) -> bool:
+    raise BackendError(_ON_HOST)
+
+
+@sparse_solve.kernel("cuda", when=_refuse, check=False)
+def _by_cudss(*arrays: Any, **static: Any) -> None:
+    raise BackendError(_ON_HOST)
+
+
+def _solutions(
+    ordering: str | None, transposed: bool, *arrays: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """Solve for matrices and right-hand sides with mapped axes in front.
+
+    Those of extent 1 are for all members. Right-hand sides of one matrix are solved for
+    together.
+    """
+    *matrix, b = arrays
+    axes = matrix[0].ndim - 1
+    turned = "T" if transposed else "N"
+    if all(x.shape[:axes] == (1,) * axes for x in matrix):
+        data, indices, indptr = (x.reshape(x.shape[axes:]) for x in matrix)
+        sides = np.moveaxis(b.reshape(-1, *b.shape[axes:]), 0, -1)
+        flat = sides.reshape(len(sides), -1)
+        x = FACTORS.of((data, indices, indptr), ordering).solve(flat, turned)
+        return np.moveaxis(x.reshape(sides.shape), -1, 0).reshape(b.shape)
+    lead = np.broadcast_shapes(*(x.shape[:axes] for x in arrays))
+    out = np.empty((*lead, *b.shape[axes:]), b.dtype)
+    whole = [np.broadcast_to(x, (*lead, *x.shape[axes:])) for x in arrays]
+    for member in np.ndindex(lead):
+        data, indices, indptr, side = (x[member] for x in whole)
+        factors = FACTORS.of((data, indices, indptr), ordering)
+        out[member] = factors.solve(np.ascontiguousarray(side), turned)
+    return out
+
+
+class _Singular:
+    """In the place of the factors of a singular matrix."""
+
+    def solve(self, b: Any, turned: str) -> Any:
+        """NaN."""
+        return np.full_like(b, np.nan)
+
+
+def _superlu(arrays: tuple[Any, Any, Any], ordering: str | None) -> Any:
+    from scipy.sparse.linalg import splu
+
+    n = len(arrays[2]) - 1
+    matrix = in_scipy("csc", *arrays, (n, n)).tocsc()
+    try:
+        return splu(matrix, permc_spec=ordering)
+    except RuntimeError as error:
+        if "singular" not in str(error):
+            raise
+        return _Singular()
+
+
+def factorized(A: SparseArray) -> Callable[[Any], Array]:
+    """A function that solves systems with A for right-hand sides; see ``spsolve``.
+
+    >>> from arrayfn.sparse import CSR
+    >>> solve = factorized(CSR(np.array([[2.0, 0.0], [1.0, 4.0]])))
+    >>> solve(np.array([2.0, 9.0]))
+    array([1., 2.])
+    """
+    return lambda b: spsolve(A, b)
