@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from arrayfn.errors import SourceLocation
 from arrayfn.ir import ArrayType
 
 NEUTRAL_NAME: Final = "kernel"
@@ -149,13 +150,27 @@ Argument = BufferArgument | ScratchArgument | int
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """An equation that a step computes, or has a part in.
+
+    ``line`` is its line in ``CompiledProgram.text``, from 1 on, and ``source`` the
+    user's. ``operations`` are those that one run of the step does for it.
+    """
+
+    line: int
+    operations: int
+    source: SourceLocation | None
+
+
+@dataclass(frozen=True, slots=True)
 class KernelCall:
     """Run ``kernel`` over work items 0 to ``items``.
 
     ``grain`` is the least number of items worth giving to a thread (a runtime runs
     ``items <= grain`` serially); ``scratch`` is the bytes of scratch memory that each
     thread needs. ``writes`` and ``reads`` are buffer numbers. A kernel that is a loop
-    goes round ``iterations`` times, or nobody knows how often (None).
+    goes round ``iterations`` times, or nobody knows how often (None). ``origins`` are
+    the equations that it computes.
     """
 
     kernel: str
@@ -166,6 +181,12 @@ class KernelCall:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     iterations: int | None = 1
+    origins: tuple[Origin, ...] = ()
+
+    @property
+    def operations(self) -> int:
+        """The arithmetic operations of one run."""
+        return sum(origin.operations for origin in self.origins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +239,7 @@ class Loop:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     host: str = ""
+    origins: tuple[Origin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +254,7 @@ class Branch:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     host: str = ""
+    origins: tuple[Origin, ...] = ()
 
 
 Step = KernelCall | Loop | Branch

@@ -148,6 +148,7 @@ class _Planner:
             tuple(self.steps(branch) for branch in step.branches),
             self.all_numbers(step.operands),
             self.all_numbers(step.results),
+            origins=step.origins,
         )
 
     def loop(self, step: LoopStep) -> Loop:
@@ -175,6 +176,7 @@ class _Planner:
             carries,
             self.all_numbers(step.operands),
             self.all_numbers(step.results),
+            origins=step.origins,
         )
 
     def call(self, call: CallStep) -> KernelCall:
@@ -192,4 +194,5 @@ class _Planner:
             reads=self.all_numbers(call.reads),
             writes=self.all_numbers(call.writes),
             iterations=call.iterations,
+            origins=call.origins,
         )

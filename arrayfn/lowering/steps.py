@@ -7,11 +7,13 @@ loop's body sees the body's Vars, whose storage the loop decides.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from arrayfn.ir import Var
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.kernel_text import Partial
+from arrayfn.lowering.plan import Origin
 
 
 @dataclass
@@ -51,6 +53,7 @@ class CallStep:
     writes: list[Var]
     iterations: int | None = 1
     over: list[tuple[Var, Var]] = field(default_factory=list[tuple[Var, Var]])
+    origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
         """The arrays that it reads or writes."""
@@ -103,6 +106,7 @@ class LoopStep:
     outputs: list[Var] = field(default_factory=list[Var])
     serial: bool = False
     lanes: int = 0
+    origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
         """The arrays that it reads or writes."""
@@ -123,6 +127,7 @@ class BranchStep:
     branches: list[list[PlanStep]]
     operands: list[Var]
     results: list[Var]
+    origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
         """The arrays that it reads or writes."""
@@ -135,3 +140,10 @@ class BranchStep:
 
 
 PlanStep = NestStep | CallStep | LoopStep | BranchStep
+
+
+def blocks_of(step: PlanStep) -> Sequence[list[PlanStep]]:
+    """The lists of steps inside ``step``."""
+    if isinstance(step, LoopStep):
+        return (step.body,)
+    return step.branches if isinstance(step, BranchStep) else ()

@@ -23,9 +23,8 @@ from arrayfn.compilation.jit import jit
 from arrayfn.compilation.operators import Operator, operator
 from arrayfn.devices import block_until_ready, device_put
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.ir import Program
+from arrayfn.lowering.operations import operations
 from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
-from arrayfn.primitives.base import Contraction, Primitive, Reduction, Scalar
 from arrayfn.transforms import make_program
 
 Array = np.ndarray[Any, Any]
@@ -229,31 +228,6 @@ def roof(backend: str) -> Roof:
         2 * _COPIED / min(_times(lambda: copied(array), 2, 5)),
         2 * _SIDE**3 / min(_times(lambda: multiplied(matrix), 2, 5)),
     )
-
-
-def operations(program: Program) -> int:
-    """The arithmetic operations of a Program; a ``while_loop`` counts one iteration."""
-    total = 0
-    for equation in program.equations:
-        row = equation.primitive
-        assert isinstance(row, Primitive)
-        if isinstance(row.kernel, Contraction):
-            shape = equation.inputs[0].type.shape
-            depth = 1
-            for axis in equation.params["contract"][0]:
-                depth *= shape[axis]
-            total += 2 * depth * equation.outputs[0].type.size
-        elif isinstance(row.kernel, Reduction):
-            total += equation.inputs[0].type.size
-        elif isinstance(row.kernel, Scalar):
-            total += equation.outputs[0].type.size
-        iterations = equation.params.get("length", 1) if row.name == "scan" else 1
-        inner = [operations(p) for p in equation.subprograms()]
-        if row.name == "cond":
-            total += max(inner)
-        elif inner:
-            total += iterations * inner[0]
-    return total
 
 
 def table(rows: Sequence[Measured], roofs: dict[str, Roof]) -> str:
