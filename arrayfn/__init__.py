@@ -21,6 +21,7 @@ from arrayfn import (
     flatten_util,
     lax,
     linalg,
+    logs,
     nn,
     numpy,
     ops,
@@ -78,6 +79,7 @@ from arrayfn.transforms.custom import (
 if TYPE_CHECKING:
     from arrayfn import scipy
 
+logs.configure_from_environment()
 immediate.install()
 Namespace.special_module = "arrayfn.scipy.special"
 

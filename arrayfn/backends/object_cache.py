@@ -23,13 +23,17 @@ import tempfile
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from arrayfn.caches import forgets
+from arrayfn.logs import CACHE
 
 LOGGER = logging.getLogger(__name__)
+COUNTS: Final[Counter[str]] = Counter()
+"""The ``hits`` and ``misses`` of this process, in all caches."""
 
 DIRECTORY_VARIABLE: Final = "ARRAYFN_CACHE_DIR"
 MAGIC: Final = b"arrayfn2"
@@ -90,6 +94,13 @@ class ObjectCache:
         if code is None:
             code = compile()
             self.put(key, code)
+        return code
+
+    def found(self, key: str) -> bytes | None:
+        """The code for ``key``, or None; counts and logs which of the two."""
+        code = self.get(key)
+        COUNTS["misses" if code is None else "hits"] += 1
+        CACHE.info("%s %s", "missing" if code is None else "found", key[:16])
         return code
 
     def get(self, key: str) -> bytes | None:

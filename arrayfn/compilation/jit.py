@@ -20,6 +20,7 @@ from arrayfn import tree
 from arrayfn.backends.base import Backend, DirectExecutable
 from arrayfn.backends.registry import BACKENDS, choose
 from arrayfn.caches import forgets
+from arrayfn.compilation.building import Built, Key, building, reason_of
 from arrayfn.compilation.own_constants import with_own_constants
 from arrayfn.compilation.short_calls import (
     by_trees,
@@ -51,7 +52,7 @@ from arrayfn.transforms import (
     name_of,
     trace_function,
 )
-from arrayfn.transforms.arguments import as_numbers, check_function
+from arrayfn.transforms.arguments import as_numbers, check_function, hints
 
 Device = str | Sequence[str]
 
@@ -81,7 +82,7 @@ class Jitted:
         self._donated = donate_argnums
         self._options = options
         self._checks = checks
-        self._cache: dict[Any, _Entry] = {}
+        self._cache: dict[Key, _Entry] = {}
         self._last: Callable[..., Any] | None = None
         self._last_by_trees: Callable[..., Any] | None = None
         _all.add(self)
@@ -117,9 +118,38 @@ class Jitted:
 
     def __setstate__(self, state: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
         (function, backend, *options), own = state
-        chosen = None if backend is None else choose(backend)
+        chosen = None if backend is None else choose(backend, to_lower=True)
         self.__init__(function, chosen, *options)
         vars(self).update(own)
+
+    def __repr__(self) -> str:
+        device = "" if self._backend is None else f" for {self._backend.name}"
+        count = len(self._cache)
+        known = f"{count} signature{'' if count == 1 else 's'}" if count else "not yet"
+        name = getattr(self._function, "__qualname__", name_of(self._function))
+        return f"<jitted {name}{device}, compiled {'for ' * bool(count)}{known}>"
+
+    def _repr_html_(self) -> str:
+        from arrayfn.compilation.shown import signatures_html
+
+        return signatures_html(repr(self), self.signatures())
+
+    def signatures(self) -> list[tuple[str, Built]]:
+        """What the function has been compiled for, and the record of each compilation.
+
+        >>> import numpy as np
+        >>> double = jit(lambda x: 2 * x)
+        >>> double(np.ones(2)), double(np.ones(3))
+        (array([2., 2.]), array([2., 2., 2.]))
+        >>> for types, built in double.signatures():
+        ...     print(types, built.reason)
+        f64[2]
+        f64[3] x is f64[3], not f64[2]
+        """
+        return [
+            (", ".join(map(str, key[2])), entry.built)
+            for key, entry in self._cache.items()
+        ]
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """The bound method, whose first argument is the instance."""
@@ -136,15 +166,20 @@ class Jitted:
         key = (structure, static, types, backend.name)
         entry = self._cache.get(key)
         if entry is None:
-            traced = self._trace(args, kwargs, static, types)
-            if traced.trace.depends_on_frames:
-                return self._applied(traced, leaves)
-            try:
-                entry = self._compile(traced, args, kwargs, backend)
-            except RecursionError as error:
-                if current_frame() is not None:
-                    raise
-                raise too_deep(name_of(self._function)) from error
+            given = static.filled(args)
+            why = reason_of(
+                key, self._cache, lambda: hints(self._function, given, kwargs)
+            )
+            with building(name_of(self._function), backend.name, why) as built:
+                traced = self._trace(args, kwargs, static, types)
+                if traced.trace.depends_on_frames:
+                    return self._applied(traced, leaves)
+                try:
+                    entry = self._compile(traced, args, kwargs, backend, built)
+                except RecursionError as error:
+                    if current_frame() is not None:
+                        raise
+                    raise too_deep(name_of(self._function)) from error
             self._cache[key] = entry
         kept = entry.kept_types
         arrays = tuple(x if type(x) in kept else np.asarray(x) for x in leaves)
@@ -276,8 +311,12 @@ class Jitted:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         backend: Backend,
+        built: Built,
     ) -> _Entry:
+        built.stage = "lowering"
+        choose(backend.name)
         lowered = self._lower(traced, args, kwargs, backend)
+        built.stage, built.kernels = "compiling", len(lowered.kernels)
         there = lowered.backend.array_types()
         return _Entry(
             lowered.load(),
@@ -286,6 +325,7 @@ class Jitted:
             (np.ndarray, float, int, bool, *there),
             bool(there),
             frozenset(operators_of(lowered.program)),
+            built,
         )
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -322,6 +362,7 @@ class _Entry:
     kept_types: tuple[type, ...]  # that ``run`` takes as they are
     is_on_device: bool
     operators: frozenset[str]
+    built: Built
 
 
 @KERNELS.tell
@@ -363,10 +404,11 @@ def jit(
 
     Arguments are pytrees of arrays and numbers. ``device`` names a backend, or several
     of which the first available one is used; arrays that are elsewhere are copied
-    there. Without it the function runs where its arguments are: on the GPU if one of
-    them is an array there, else on the CPU. Static arguments are hashable Python
-    values; the function is compiled again for each of their values. Donated arguments
-    may be overwritten.
+    there. Where none is available the function can be lowered, and its kernels read;
+    calling it raises BackendError. Without ``device`` it runs where its arguments are:
+    on the GPU if one of them is an array there, else on the CPU. Static arguments are
+    hashable Python values; the function is compiled again for each of their values.
+    Donated arguments may be overwritten.
 
     Results have the same bits in each run on one machine. With ``deterministic=False``
     a GPU may add in any order, which can be faster. ``mode="persistent"`` fuses
@@ -414,6 +456,6 @@ def jit(
     donated = as_numbers(donate_argnums)
     check_positions("donate_argnums", function, donated)
     options = Options(deterministic, mode)
-    backend = None if device is None else choose(device)
+    backend = None if device is None else choose(device, to_lower=True)
     kinds = kinds_of(checks)
     return Jitted(function, backend, static, donated, options, kinds)

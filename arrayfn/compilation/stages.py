@@ -30,7 +30,7 @@ _OF_THIS_PROCESS: Final = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compiled:
     """A function compiled for one signature."""
 
@@ -41,6 +41,9 @@ class Compiled:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(_OF_THIS_PROCESS)
+
+    def __repr__(self) -> str:
+        return f"<Compiled {signature(self.compiled)} for {self.compiled.target}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on dynamic arguments (static ones are left out)."""
@@ -104,6 +107,11 @@ class Lowered:
         return (
             f"<Lowered {program.name} for {program.target}: {kernels or 'no kernels'}>"
         )
+
+    def _repr_html_(self) -> str:
+        from arrayfn.compilation.shown import lowered_html
+
+        return lowered_html(self.program, self.compiled_program)
 
     def text(self) -> str:
         """The Program, the Program after the passes, the kernels' sources, the plan."""
@@ -171,6 +179,13 @@ class Lowered:
         """The callable."""
         run = self.load()
         return Compiled(self.compiled_program, run, self.in_tree, self.out_tree)
+
+
+def signature(compiled: CompiledProgram) -> str:
+    """The name and the types of ``compiled``."""
+    given = ", ".join(map(str, compiled.input_types))
+    results = ", ".join(map(str, compiled.output_types))
+    return f"{compiled.name}({given}) -> ({results})"
 
 
 def _check_definition(source: str, kernel: Kernel) -> None:

@@ -142,7 +142,9 @@ class Origins:
                     self.by_name[equation.source, names.get(var, "")] = equation
         known = self.by_name.get((statement.source, statement.result.name))
         kinds = ((statement.source, name) for name in nest.primitives)
-        return known or next((self.by_kind[k] for k in kinds if k in self.by_kind), None)
+        return known or next(
+            (self.by_kind[k] for k in kinds if k in self.by_kind), None
+        )
 
     def _origins(self, found: Iterable[tuple[Equation, int]]) -> tuple[Origin, ...]:
         return merged(
