@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
-from arrayfn.backends.base import BackendInfo, Executable
+from arrayfn.backends.base import BackendInfo, Executable, TimedExecutable
 from arrayfn.backends.cuda import attention
 from arrayfn.backends.cuda.device_array import DeviceArray, device_put, from_dlpack
 from arrayfn.backends.cuda.driver import device
@@ -79,6 +79,12 @@ class CudaBackend:
         from arrayfn.backends.cuda.executable import Executable
 
         return Executable(compiled)
+
+    def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
+        """The callable of ``compiled`` with an event after each step."""
+        from arrayfn.backends.cuda import timed
+
+        return timed.TimedExecutable(compiled)
 
 
 @cache
