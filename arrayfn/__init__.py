@@ -78,16 +78,22 @@ from arrayfn.transforms.custom import (
 
 if TYPE_CHECKING:
     from arrayfn import scipy
+    from arrayfn.tools.profile import profile
 
 logs.configure_from_environment()
 immediate.install()
 Namespace.special_module = "arrayfn.scipy.special"
 
 
+_TOOLS = {"profile": "arrayfn.tools.profile"}
+
+
 def __getattr__(name: str) -> object:
-    """``arrayfn.scipy``, imported when it is asked for: a tenth of all the rest."""
+    """``arrayfn.scipy`` and tools that few processes use, imported when asked for."""
     if name == "scipy":
         return import_module("arrayfn.scipy")
+    if name in _TOOLS:
+        return getattr(import_module(_TOOLS[name]), name)
     raise AttributeError(f"module 'arrayfn' has no attribute {name!r}")
 
 
@@ -142,6 +148,7 @@ __all__ = [
     "operator",
     "ops",
     "optim",
+    "profile",
     "pure_callback",
     "random",
     "register_backend",

@@ -36,9 +36,11 @@ from arrayfn.compilation.static_arguments import (
 )
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType
+from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.operator_kernels import KERNELS, operators_of
 from arrayfn.lowering.options import MODES, Options
 from arrayfn.passes.checks import kinds_of, with_checks
+from arrayfn.passes.faults import Site
 from arrayfn.pickling import pickled
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, device_of, too_deep
@@ -82,7 +84,7 @@ class Jitted:
         self._donated = donate_argnums
         self._options = options
         self._checks = checks
-        self._cache: dict[Key, _Entry] = {}
+        self._cache: dict[Key, Entry] = {}
         self._last: Callable[..., Any] | None = None
         self._last_by_trees: Callable[..., Any] | None = None
         _all.add(self)
@@ -104,7 +106,7 @@ class Jitted:
     def clear_cache(self) -> None:
         """Drop the compiled code; the next call compiles again."""
         self._cache.clear()
-        self._last = self._last_by_trees = None
+        self.forget_last()
 
     def clear_calls_of(self, operator: str) -> None:
         """Drop the compiled code that calls ``operator``."""
@@ -183,12 +185,14 @@ class Jitted:
             self._cache[key] = entry
         kept = entry.kept_types
         arrays = tuple(x if type(x) in kept else np.asarray(x) for x in leaves)
+        if _watchers:
+            return tree.unflatten(entry.out_tree, list(_watchers[-1](entry, arrays)))
         self._remember(entry, args, kwargs, leaves, structure)
         return tree.unflatten(entry.out_tree, list(entry.run(arrays)))
 
     def _remember(
         self,
-        entry: _Entry,
+        entry: Entry,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         leaves: list[Any],
@@ -196,7 +200,7 @@ class Jitted:
     ) -> None:
         """Keep a shortcut for the next call."""
         run = entry.run
-        self._last = self._last_by_trees = None
+        self.forget_last()
         if self._static or not isinstance(run, DirectExecutable):
             return
         plain = entry.single or gives_tuple(entry.out_tree)
@@ -208,6 +212,10 @@ class Jitted:
         else:
             out_tree = None if plain else entry.out_tree
             self._last_by_trees = by_trees(call, structure, out_tree)
+
+    def forget_last(self) -> None:
+        """Have the next call look its arguments up."""
+        self._last = self._last_by_trees = None
 
     def _backend_of(self, values: Sequence[Any]) -> Backend:
         """The backend for ``values``: where they are, if no device was named."""
@@ -312,13 +320,13 @@ class Jitted:
         kwargs: dict[str, Any],
         backend: Backend,
         built: Built,
-    ) -> _Entry:
+    ) -> Entry:
         built.stage = "lowering"
         choose(backend.name)
         lowered = self._lower(traced, args, kwargs, backend)
         built.stage, built.kernels = "compiling", len(lowered.kernels)
         there = lowered.backend.array_types()
-        return _Entry(
+        return Entry(
             lowered.load(),
             lowered.out_tree,
             lowered.out_tree == tree.structure(0),
@@ -326,6 +334,9 @@ class Jitted:
             bool(there),
             frozenset(operators_of(lowered.program)),
             built,
+            lowered.compiled_program,
+            lowered.backend,
+            lowered.sites,
         )
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -355,7 +366,9 @@ def _clear_all() -> None:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class Entry:
+    """What a call runs: a function, compiled for one signature."""
+
     run: Callable[..., Any]
     out_tree: tree.TreeDef
     single: bool
@@ -363,6 +376,28 @@ class _Entry:
     is_on_device: bool
     operators: frozenset[str]
     built: Built
+    compiled: CompiledProgram
+    backend: Backend
+    sites: tuple[Site, ...]
+
+
+Watcher = Callable[[Entry, tuple[Any, ...]], Sequence[Any]]
+_watchers: list[Watcher] = []
+
+
+@contextmanager
+def watched(watcher: Watcher) -> Generator[None]:
+    """Have ``watcher(entry, arrays)`` run the calls of all jitted functions.
+
+    Calls take no shortcut meanwhile; before and after, watching costs them nothing.
+    """
+    for jitted in list(_all):
+        jitted.forget_last()
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
 
 
 @KERNELS.tell

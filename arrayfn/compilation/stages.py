@@ -161,24 +161,27 @@ class Lowered:
 
     def load(self) -> Executable:
         """The callable of flat arrays, which raises the errors of checks."""
-        run = self.backend.load(self.compiled_program)
-        sites = self.sites
-        if not sites:
-            return run
-
-        def checked(arrays: tuple[Any, ...]) -> Sequence[Any]:
-            *results, last = run(arrays)
-            fault = int(last)
-            if fault != NO_FAULT:
-                raise fault_error(sites, fault)
-            return results
-
-        return checked
+        return with_faults(self.backend.load(self.compiled_program), self.sites)
 
     def compile(self) -> Compiled:
         """The callable."""
         run = self.load()
         return Compiled(self.compiled_program, run, self.in_tree, self.out_tree)
+
+
+def with_faults(run: Executable, sites: tuple[Site, ...]) -> Executable:
+    """``run``, whose last result tells which check failed, if there are ``sites``."""
+    if not sites:
+        return run
+
+    def checked(arrays: tuple[Any, ...]) -> Sequence[Any]:
+        *results, last = run(arrays)
+        fault = int(last)
+        if fault != NO_FAULT:
+            raise fault_error(sites, fault)
+        return results
+
+    return checked
 
 
 def signature(compiled: CompiledProgram) -> str:

@@ -102,7 +102,7 @@ def roofline(
         _path(f"{roof}H{width - right}", "stroke-width='1.5'"),
         _axes(left, top, height, width - right),
         _text(width - right, y(peak) - 5, f"{in_si(peak)}FLOP/s", "end"),
-        _text(left + 8, y(low_x * bandwidth) - 12, f"{in_si(bandwidth)}B/s"),
+        _text(left + 8, y(2 * low_x * bandwidth) - 18, f"{in_si(bandwidth)}B/s"),
         _text((left + width) / 2, bottom + 32, "operations per byte", "middle"),
         f"<g transform='translate(12 {middle:.0f}) rotate(-90)'>"
         + _text(0, 0, "operations per second", "middle")

@@ -17,7 +17,9 @@ font-size:13px;line-height:1.45;max-width:100%}
 margin:0;padding:.5em .7em;overflow:auto;max-height:34em;background:none;color:inherit;
 border:1px solid var(--afn-line);border-radius:4px;white-space:pre;tab-size:4}
 .afn .afn-line{display:block;min-width:max-content;border-radius:2px}
-.afn pre i{font-style:normal}
+.afn pre i,.afn code i{font-style:normal}
+.afn code{background:none;color:inherit;padding:0;
+font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 .afn i.c{color:var(--afn-dim)}
 .afn i.k{color:color-mix(in srgb,currentColor 35%,#a020c0)}
 .afn i.t{color:color-mix(in srgb,currentColor 35%,#0a8a70)}

@@ -303,6 +303,13 @@ class ExecutionPlan:
         """Buffers and steps, a line each; what is in a loop or branch is indented."""
         return "".join(f"{line}\n" for line, _ in plan_lines(self))
 
+    def bytes_of(self, call: KernelCall) -> int:
+        """The bytes of the buffers that one run of ``call`` reads and writes.
+
+        A buffer that is both counts twice, as memory does.
+        """
+        return sum(self.buffers[k].nbytes for k in (*call.reads, *call.writes))
+
     def __repr__(self) -> str:
         calls = len(list(kernel_calls(self.steps)))
         return f"<ExecutionPlan: {calls} calls of kernels, arena {self.arena} bytes>"

@@ -249,10 +249,10 @@ def _times(call: Callable[[], Any], warmup: int, repeats: int) -> tuple[float, .
 
 
 @functools.cache
-def roof(backend: str) -> Roof:
-    """Measure the roof of ``backend``: a memory copy and a matrix product."""
+def roof(backend: str, dtype: type = np.float32) -> Roof:
+    """Measure the roof of ``backend``: a memory copy and a product of matrices."""
     array = np.zeros(_COPIED // 4, np.float32)
-    matrix = np.ones((_SIDE, _SIDE), np.float32)
+    matrix = np.ones((_SIDE, _SIDE), dtype)
     if backend not in ("cpu", "reference"):
         array, matrix = device_put((array, matrix), backend)
     copied = jit(lambda x: -x, device=backend)
