@@ -48,6 +48,15 @@ class TimingBackend(Protocol):
         ...
 
 
+@runtime_checkable
+class AssemblingBackend(Protocol):
+    """A backend whose kernels can be read as assembly."""
+
+    def assembly(self, kernel: Kernel) -> str:
+        """The assembly of ``kernel``."""
+        ...
+
+
 @dataclass(frozen=True)
 class BackendInfo:
     """What a backend is called and needs; ``missing`` says why it is not there.

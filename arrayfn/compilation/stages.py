@@ -14,7 +14,8 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from arrayfn import tree
-from arrayfn.backends.base import Backend, Executable
+from arrayfn.backends.base import AssemblingBackend, Backend, Executable
+from arrayfn.compilation.costs import Cost, Memory, cost_of, memory_of
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
@@ -124,6 +125,77 @@ class Lowered:
         ]
         return "\n".join(parts)
 
+    def cost(self) -> Cost:
+        """The operations and bytes of each step of the plan, and of all.
+
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> w, x = np.ones((32, 16)), np.ones((64, 32))
+        >>> print(af.jit(lambda w, x: x @ w + 1).lower(w, x).cost())
+        step kernel                  runs  operations       bytes  lines
+           0 gemm_f64                   1       65536       28672  <doctest ...>:1
+           1 elementwise_0              1        1024       16384  <doctest ...>:1
+             total                              66560       45056
+        """
+        return cost_of(self.plan)
+
+    def memory(self) -> Memory:
+        """The bytes of arguments, results, constants and temporaries.
+
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> print(af.jit(lambda x: x @ x @ x).lower(np.ones((64, 64))).memory())
+        inputs 32 KiB, outputs 32 KiB, constants 0 B, temporaries 32 KiB
+        """
+        return memory_of(self.plan)
+
+    def assembly(self, name: str | None = None) -> str:
+        """The assembly of the kernel ``name``, or of all, for this processor.
+
+        Raises ArgumentError if there is no such kernel, and for a function lowered for
+        a GPU, which has ``ptx``.
+
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> "ret" in af.jit(lambda x: x + 1).lower(np.ones(3)).assembly()
+        True
+        """
+        return self._assembly(name, "cpu", "ptx() is the PTX of a GPU's kernels")
+
+    def ptx(self, name: str | None = None) -> str:
+        """The PTX of the kernel ``name``, or of all. Needs numba-cuda, and no GPU.
+
+        Raises ArgumentError if there is no such kernel, and for a function that is not
+        lowered for ``device="cuda"``.
+        """
+        return self._assembly(name, "cuda", "lower jit(f, device='cuda')")
+
+    def _assembly(self, name: str | None, target: str, remedy: str) -> str:
+        backend = self.backend
+        if backend.name != target or not isinstance(backend, AssemblingBackend):
+            raise ArgumentError(
+                f"{self.compiled_program.name} is lowered for {backend.name}, not "
+                f"{target}: {remedy}",
+                user_location(),
+            )
+        kernels = [k for k in self.kernels if isinstance(k, Kernel)]
+        if name is not None:
+            self._number(name)
+            kernels = [k for k in kernels if k.name == name]
+        texts = (f"// {k.name}\n{backend.assembly(k)}" for k in kernels)
+        return "\n".join(texts)
+
+    def _number(self, name: str) -> int:
+        """The number of the generated kernel ``name``; ArgumentError if none is."""
+        generated = [k.name for k in self.kernels if isinstance(k, Kernel)]
+        if name not in generated:
+            raise ArgumentError(
+                f"there is no kernel {name!r} that was generated; "
+                f"there are {', '.join(generated) or 'none'}",
+                user_location(),
+            )
+        return [kernel.name for kernel in self.kernels].index(name)
+
     def with_kernel(self, name: str, source: str) -> Lowered:
         """A copy with another source for the kernel ``name``.
 
@@ -142,14 +214,7 @@ class Lowered:
         array([0., 0., 0.])
         """
         kernels = list(self.kernels)
-        generated = [k.name for k in kernels if isinstance(k, Kernel)]
-        if name not in generated:
-            raise ArgumentError(
-                f"there is no kernel {name!r} whose source could be replaced; "
-                f"there are {', '.join(generated) or 'none'}",
-                user_location(),
-            )
-        number = [kernel.name for kernel in kernels].index(name)
+        number = self._number(name)
         kernel = kernels[number]
         assert isinstance(kernel, Kernel)
         _check_definition(source, kernel)

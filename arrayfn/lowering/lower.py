@@ -165,6 +165,7 @@ class Lowering:
         for step in steps:
             if isinstance(step, NestStep):
                 call = self.print(step)
+                call.updates = step.updates
                 call.origins = self.origins.of_nest(step.nest, self.names)
                 done.append(call)
                 continue

@@ -37,7 +37,7 @@ class Origins:
         self.lines = {equation: line for line, equation in equation_lines(program)}
         self.makers = {v: eq for eq in self.lines for v in eq.outputs}
         self.by_kind = {(eq.source, eq.primitive.name): eq for eq in self.lines}
-        self.by_name: dict[tuple[SourceLocation | None, str], Equation] = {}
+        self.by_name: dict[tuple[SourceLocation | None, str], list[Equation]] = {}
 
     def of_equation(self, equation: Equation) -> tuple[Origin, ...]:
         """That of what computes ``equation`` by itself; none if a pass has made it."""
@@ -139,12 +139,16 @@ class Origins:
         if not self.by_name:  # all Programs have their names by now
             for equation in self.lines:
                 for var in equation.outputs:
-                    self.by_name[equation.source, names.get(var, "")] = equation
-        known = self.by_name.get((statement.source, statement.result.name))
+                    key = equation.source, names.get(var, "")
+                    self.by_name.setdefault(key, []).append(equation)
+        named = self.by_name.get((statement.source, statement.result.name), [])
+        for equation in named:  # several, if bodies of one line use the name
+            if equation.primitive.name in nest.primitives:
+                return equation
+        if named:
+            return named[0]
         kinds = ((statement.source, name) for name in nest.primitives)
-        return known or next(
-            (self.by_kind[k] for k in kinds if k in self.by_kind), None
-        )
+        return next((self.by_kind[k] for k in kinds if k in self.by_kind), None)
 
     def _origins(self, found: Iterable[tuple[Equation, int]]) -> tuple[Origin, ...]:
         return merged(

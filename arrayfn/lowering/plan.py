@@ -183,7 +183,8 @@ class KernelCall:
 
     ``grain`` is the least number of items worth giving to a thread (a runtime runs
     ``items <= grain`` serially); ``scratch`` is the bytes of scratch memory that each
-    thread needs. ``writes`` and ``reads`` are buffer numbers. A kernel that is a loop
+    thread needs. ``writes`` and ``reads`` are buffer numbers; ``updates`` are those of
+    ``writes`` that it reads too. A kernel that is a loop
     goes round ``iterations`` times, or nobody knows how often (None). ``origins`` are
     the equations that it computes.
     """
@@ -196,6 +197,7 @@ class KernelCall:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     iterations: int | None = 1
+    updates: tuple[int, ...] = ()
     origins: tuple[Origin, ...] = ()
 
     @property
@@ -306,9 +308,10 @@ class ExecutionPlan:
     def bytes_of(self, call: KernelCall) -> int:
         """The bytes of the buffers that one run of ``call`` reads and writes.
 
-        A buffer that is both counts twice, as memory does.
+        One that is read and written counts twice.
         """
-        return sum(self.buffers[k].nbytes for k in (*call.reads, *call.writes))
+        touched = (*call.reads, *call.updates, *call.writes)
+        return sum(self.buffers[k].nbytes for k in touched)
 
     def __repr__(self) -> str:
         calls = len(list(kernel_calls(self.steps)))

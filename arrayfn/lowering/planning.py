@@ -194,5 +194,6 @@ class _Planner:
             reads=self.all_numbers(call.reads),
             writes=self.all_numbers(call.writes),
             iterations=call.iterations,
+            updates=self.all_numbers(call.updates),
             origins=call.origins,
         )

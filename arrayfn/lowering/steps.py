@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from arrayfn.ir import Var
-from arrayfn.lowering.kernel_ir import Nest
+from arrayfn.lowering.kernel_ir import Load, Nest
 from arrayfn.lowering.kernel_text import Partial
 from arrayfn.lowering.plan import Origin
 
@@ -29,6 +29,13 @@ class NestStep:
         return arrays + [p.array for p in self.partials]
 
     @property
+    def updates(self) -> list[Var]:
+        """The arrays that it reads and writes in place."""
+        loaded = {s.operand for s in self.nest.statements if isinstance(s, Load)}
+        operands = enumerate(self.nest.operands)
+        return [o.array for k, o in operands if o.written and k in loaded]
+
+    @property
     def writes(self) -> list[Var]:
         """The arrays that it writes, but for partial results."""
         return [o.array for o in self.nest.operands if o.written]
@@ -39,7 +46,7 @@ class CallStep:
     """A call of a kernel; pointers are (Var, byte offset).
 
     ``over`` are pairs (result, operand) of whole arrays: the kernel may write the one
-    where the other lies, element for element.
+    where the other lies, element for element. Of ``writes`` it also reads ``updates``.
     """
 
     kernel: str
@@ -53,6 +60,7 @@ class CallStep:
     writes: list[Var]
     iterations: int | None = 1
     over: list[tuple[Var, Var]] = field(default_factory=list[tuple[Var, Var]])
+    updates: list[Var] = field(default_factory=list[Var])
     origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:

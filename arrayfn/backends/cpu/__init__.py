@@ -10,6 +10,7 @@ import numpy as np
 
 from arrayfn.backends.base import BackendInfo, TimedExecutable
 from arrayfn.backends.base import Executable as Callable
+from arrayfn.backends.cpu.code import kernel_assembly
 from arrayfn.backends.cpu.donation import DonatingExecutable
 from arrayfn.backends.cpu.executable import bind
 from arrayfn.backends.cpu.trial import try_plan
@@ -18,6 +19,7 @@ from arrayfn.lowering.clocks import taken, with_clocks
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.lower import lower
 from arrayfn.lowering.options import DEFAULT, Options
+from arrayfn.lowering.plan import Kernel
 from arrayfn.lowering.plan_runners import RUNNERS
 
 __all__ = ["CpuBackend"]
@@ -59,6 +61,10 @@ class CpuBackend:
             if b.kind == "output" and b.donor is not None
         }
         return DonatingExecutable(executable, donors) if donors else executable
+
+    def assembly(self, kernel: Kernel) -> str:
+        """The assembly of ``kernel`` for this processor."""
+        return kernel_assembly(kernel)
 
     def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
         """The callable of ``compiled`` that reads the clock after each step."""
