@@ -78,6 +78,7 @@ from arrayfn.transforms.custom import (
 
 if TYPE_CHECKING:
     from arrayfn import scipy
+    from arrayfn.tools.explain import explain
     from arrayfn.tools.profile import profile
 
 logs.configure_from_environment()
@@ -85,7 +86,7 @@ immediate.install()
 Namespace.special_module = "arrayfn.scipy.special"
 
 
-_TOOLS = {"profile": "arrayfn.tools.profile"}
+_TOOLS = {"explain": "arrayfn.tools.explain", "profile": "arrayfn.tools.profile"}
 
 
 def __getattr__(name: str) -> object:
@@ -123,6 +124,7 @@ __all__ = [
     "device_put",
     "errors",
     "eval_shape",
+    "explain",
     "fft",
     "flatten_util",
     "from_dlpack",

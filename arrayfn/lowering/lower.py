@@ -171,6 +171,10 @@ class Lowering:
                 continue
             if isinstance(step, LoopStep) and step.serial:
                 call = self.print_loop(step)
+                of = self.storage.of
+                call.updates = [
+                    c.result for c in step.carries if of(c.initial) is of(c.result)
+                ]
                 call.origins = self.origins.of_steps([step], self.names)
                 done.append(call)
                 continue
