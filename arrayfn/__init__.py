@@ -78,6 +78,7 @@ from arrayfn.transforms.custom import (
 
 if TYPE_CHECKING:
     from arrayfn import scipy
+    from arrayfn.tools.bisect import bisect
     from arrayfn.tools.explain import explain
     from arrayfn.tools.profile import profile
 
@@ -86,7 +87,7 @@ immediate.install()
 Namespace.special_module = "arrayfn.scipy.special"
 
 
-_TOOLS = {"explain": "arrayfn.tools.explain", "profile": "arrayfn.tools.profile"}
+_TOOLS = {name: f"arrayfn.tools.{name}" for name in ("bisect", "explain", "profile")}
 
 
 def __getattr__(name: str) -> object:
@@ -109,6 +110,7 @@ __all__ = [
     "ad_checkpoint",
     "available_backends",
     "backend_info",
+    "bisect",
     "block_until_ready",
     "checkpoint",
     "checkpoint_name",
