@@ -7,8 +7,10 @@ read and whose kernels can be replaced. Its ``compile()`` gives a ``Compiled`` t
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -171,19 +173,24 @@ class Lowered:
         return self._assembly(name, "cuda", "lower jit(f, device='cuda')")
 
     def _assembly(self, name: str | None, target: str, remedy: str) -> str:
-        backend = self.backend
-        if backend.name != target or not isinstance(backend, AssemblingBackend):
-            raise ArgumentError(
-                f"{self.compiled_program.name} is lowered for {backend.name}, not "
-                f"{target}: {remedy}",
-                user_location(),
-            )
+        backend = self._of_target(target, remedy)
+        assert isinstance(backend, AssemblingBackend)
         kernels = [k for k in self.kernels if isinstance(k, Kernel)]
         if name is not None:
             self._number(name)
             kernels = [k for k in kernels if k.name == name]
         texts = (f"// {k.name}\n{backend.assembly(k)}" for k in kernels)
         return "\n".join(texts)
+
+    def _of_target(self, target: str, remedy: str) -> Backend:
+        """The backend; ArgumentError unless it is ``target``."""
+        if self.backend.name != target:
+            raise ArgumentError(
+                f"{self.compiled_program.name} is lowered for {self.backend.name}, not "
+                f"{target}: {remedy}",
+                user_location(),
+            )
+        return self.backend
 
     def _number(self, name: str) -> int:
         """The number of the generated kernel ``name``; ArgumentError if none is."""
@@ -223,6 +230,55 @@ class Lowered:
         )
         program = replace(self.compiled_program, kernels=tuple(kernels))
         return replace(self, compiled_program=program)
+
+    def eject(self, folder: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Write each generated kernel as a file that runs, into a new ``folder``.
+
+        ``NAME.py`` is a kernel's source. Run as a script, it calls the kernel as Python
+        and compiled on the arguments of its first call, which are in ``NAME.npz``, and
+        compares with the results then. ``register`` takes edited files back, in this
+        process or another. The call is that of ``args``, or of random numbers without.
+
+        Raises ArgumentError for a function that is not lowered for a CPU, and if the
+        folder is there and not empty.
+
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> lowered = af.jit(lambda x: x + x).lower(np.zeros(3))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     lowered.eject(folder, np.ones(3))
+        ...     file = Path(folder, "elementwise_0.py")
+        ...     _ = file.write_text(file.read_text().replace("x + x", "x - x"))
+        ...     edited = lowered.register(folder)
+        >>> edited.compile()(np.ones(3))
+        array([0., 0., 0.])
+        """
+        from arrayfn.compilation.ejected import write_kernels
+
+        self._of_target("cpu", "lower jit(f, device='cpu')")
+        leaves, structure = tree.flatten((args, kwargs))
+        if leaves and structure != self.in_tree:
+            raise ArgumentError(
+                f"eject: this was lowered for arguments of structure {self.in_tree}, "
+                f"not {structure}",
+                user_location(),
+            )
+        write_kernels(self.compiled_program, Path(folder), leaves)
+
+    def register(self, folder: str | os.PathLike[str]) -> Lowered:
+        """A copy with the kernels that were edited in a folder that ``eject`` wrote.
+
+        Raises ArgumentError if the folder has none of this function's kernels, or a
+        file does not define its kernel with the same parameters.
+        """
+        from arrayfn.compilation.ejected import read_kernels
+
+        made = self
+        for name, source in read_kernels(self.kernels, Path(folder)).items():
+            made = made.with_kernel(name, source)
+        return made
 
     def load(self) -> Executable:
         """The callable of flat arrays, which raises the errors of checks."""

@@ -134,6 +134,7 @@ class Events:
 
     def begin(self) -> None:
         """Record the event before a plan's first step."""
+        device().enter()
         self.read()
         self.record(-1)
 
