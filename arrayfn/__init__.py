@@ -21,6 +21,7 @@ from arrayfn import (
     flatten_util,
     lax,
     linalg,
+    logs,
     nn,
     numpy,
     ops,
@@ -77,15 +78,24 @@ from arrayfn.transforms.custom import (
 
 if TYPE_CHECKING:
     from arrayfn import ode, scipy, sparse
+    from arrayfn.tools.bisect import bisect
+    from arrayfn.tools.explain import explain
+    from arrayfn.tools.profile import profile
 
+logs.configure_from_environment()
 immediate.install()
 Namespace.special_module = "arrayfn.scipy.special"
 
 
+_TOOLS = {name: f"arrayfn.tools.{name}" for name in ("bisect", "explain", "profile")}
+
+
 def __getattr__(name: str) -> object:
-    """``ode``, ``scipy`` and ``sparse``, imported when they are asked for."""
+    """Namespaces and tools that few processes use, imported when asked for."""
     if name in ("ode", "scipy", "sparse"):
         return import_module(f"arrayfn.{name}")
+    if name in _TOOLS:
+        return getattr(import_module(_TOOLS[name]), name)
     raise AttributeError(f"module 'arrayfn' has no attribute {name!r}")
 
 
@@ -100,6 +110,7 @@ __all__ = [
     "ad_checkpoint",
     "available_backends",
     "backend_info",
+    "bisect",
     "block_until_ready",
     "checkpoint",
     "checkpoint_name",
@@ -115,6 +126,7 @@ __all__ = [
     "device_put",
     "errors",
     "eval_shape",
+    "explain",
     "fft",
     "flatten_util",
     "from_dlpack",
@@ -141,6 +153,7 @@ __all__ = [
     "operator",
     "ops",
     "optim",
+    "profile",
     "pure_callback",
     "random",
     "register_backend",

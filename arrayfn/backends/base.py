@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -24,6 +24,37 @@ class DirectExecutable(Protocol):
 
     call: Callable[..., Any]
     call_single: Callable[..., Any]
+
+
+@runtime_checkable
+class TimedExecutable(Protocol):
+    """An executable that measures the steps of its plan. It waits for its results."""
+
+    def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
+        """Run the plan."""
+        ...
+
+    def taken(self) -> Mapping[int, tuple[int, float]]:
+        """How often each step has run so far, and the seconds it took, by number."""
+        ...
+
+
+@runtime_checkable
+class TimingBackend(Protocol):
+    """A backend that can measure the steps of a plan."""
+
+    def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
+        """The callable of ``compiled`` that measures its steps."""
+        ...
+
+
+@runtime_checkable
+class AssemblingBackend(Protocol):
+    """A backend whose kernels can be read as assembly."""
+
+    def assembly(self, kernel: Kernel) -> str:
+        """The assembly of ``kernel``."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,18 @@ import tempfile
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from arrayfn.caches import forgets
+from arrayfn.logs import CACHE
 
 LOGGER = logging.getLogger(__name__)
+COUNTS: Final[Counter[str]] = Counter()
+"""The ``hits`` and ``misses`` of this process, in all caches."""
 
 DIRECTORY_VARIABLE: Final = "ARRAYFN_CACHE_DIR"
 MAGIC: Final = b"arrayfn2"
@@ -69,6 +74,15 @@ def object_cache() -> ObjectCache:
     return known or _caches.setdefault(directory, ObjectCache(directory))
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry on disk: its key, its bytes, and when it was used last."""
+
+    key: str
+    size: int
+    used: float
+
+
 class ObjectCache:
     """Object code by key, in a directory, else in memory. Safe to use from threads.
 
@@ -90,6 +104,13 @@ class ObjectCache:
         if code is None:
             code = compile()
             self.put(key, code)
+        return code
+
+    def found(self, key: str) -> bytes | None:
+        """The code for ``key``, or None; counts and logs which of the two."""
+        code = self.get(key)
+        COUNTS["misses" if code is None else "hits"] += 1
+        CACHE.info("%s %s", "missing" if code is None else "found", key[:16])
         return code
 
     def get(self, key: str) -> bytes | None:
@@ -137,24 +158,35 @@ class ObjectCache:
         """Remove the entries used longest ago until the cache is within its bound."""
         if not self._is_usable():
             return
-        entries: list[tuple[float, int, Path]] = []
-        for path in self.directory.glob(f"??/*{SUFFIX}*"):
+        for path in self.directory.glob(f"??/*{SUFFIX}.*"):
+            if time.time() - _modified(path) > STALE_TEMPORARY_SECONDS:
+                _remove(path)
+        entries = sorted(self.entries(), key=lambda entry: entry.used)
+        excess = sum(entry.size for entry in entries) - self.max_bytes
+        for entry in entries:
+            if excess <= 0:
+                break
+            _remove(self._path(entry.key))
+            excess -= entry.size
+
+    def entries(self) -> list[Entry]:
+        """What is kept on disk."""
+        found: list[Entry] = []
+        for path in self.directory.glob(f"??/*{SUFFIX}"):
             try:
                 status = path.stat()
             except OSError:
                 continue
-            abandoned = time.time() - status.st_mtime > STALE_TEMPORARY_SECONDS
-            if path.suffix == SUFFIX:
-                used = max(status.st_atime, status.st_mtime)
-                entries.append((used, status.st_size, path))
-            elif abandoned:
-                _remove(path)
-        excess = sum(size for _, size, _ in entries) - self.max_bytes
-        for _, size, path in sorted(entries):
-            if excess <= 0:
-                break
-            _remove(path)
-            excess -= size
+            used = max(status.st_atime, status.st_mtime)
+            key = path.parent.name + path.name.removesuffix(SUFFIX)
+            found.append(Entry(key, status.st_size, used))
+        return found
+
+    def clear(self) -> None:
+        """Remove all that is kept, on disk and in memory."""
+        self.clear_memory()
+        for entry in self.entries():
+            _remove(self._path(entry.key))
 
     def is_empty(self) -> bool:
         """Whether nothing has been kept, by this process or another."""
@@ -263,6 +295,14 @@ def _read_private(path: Path) -> bytes:
         if own.st_size > MAX_ENTRY_BYTES:
             raise OSError(f"{path} has {own.st_size:,} bytes")
         return file.read(own.st_size + 1)
+
+
+def _modified(path: Path) -> float:
+    """When a file was changed; now, if it is gone."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return time.time()
 
 
 def _write_atomically(path: Path, content: bytes) -> None:

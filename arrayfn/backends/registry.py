@@ -106,10 +106,11 @@ def backend_info(name: str) -> BackendInfo:
     return get_backend(name).info()
 
 
-def choose(device: str | Sequence[str]) -> Backend:
+def choose(device: str | Sequence[str], *, to_lower: bool = False) -> Backend:
     """The first of ``device`` that can be used; warns if it is not the first named.
 
-    Raises BackendError, with what is missing, if none can.
+    Raises BackendError, with what is missing, if none can. Any backend can lower a
+    Program: ``to_lower`` gives the first of them then.
     """
     names = (device,) if isinstance(device, str) else tuple(device)
     reasons: list[str] = []
@@ -122,4 +123,6 @@ def choose(device: str | Sequence[str]) -> Backend:
                 )
             return BACKENDS[name]
         reasons.append(f"backend {name!r} is not available ({info.missing})")
+    if to_lower and names:
+        return BACKENDS[names[0]]
     raise BackendError("; ".join(reasons) or "no device was named", user_location())

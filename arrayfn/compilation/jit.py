@@ -20,6 +20,7 @@ from arrayfn import tree
 from arrayfn.backends.base import Backend, DirectExecutable
 from arrayfn.backends.registry import BACKENDS, choose
 from arrayfn.caches import forgets
+from arrayfn.compilation.building import Built, Key, building, reason_of
 from arrayfn.compilation.own_constants import with_own_constants
 from arrayfn.compilation.short_calls import (
     by_trees,
@@ -35,9 +36,11 @@ from arrayfn.compilation.static_arguments import (
 )
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType
+from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.operator_kernels import KERNELS, operators_of
 from arrayfn.lowering.options import MODES, Options
 from arrayfn.passes.checks import kinds_of, with_checks
+from arrayfn.passes.faults import Site
 from arrayfn.pickling import pickled
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, device_of, too_deep
@@ -51,7 +54,7 @@ from arrayfn.transforms import (
     name_of,
     trace_function,
 )
-from arrayfn.transforms.arguments import as_numbers, check_function
+from arrayfn.transforms.arguments import as_numbers, check_function, hints
 
 Device = str | Sequence[str]
 
@@ -81,7 +84,7 @@ class Jitted:
         self._donated = donate_argnums
         self._options = options
         self._checks = checks
-        self._cache: dict[Any, _Entry] = {}
+        self._cache: dict[Key, Entry] = {}
         self._last: Callable[..., Any] | None = None
         self._last_by_trees: Callable[..., Any] | None = None
         _all.add(self)
@@ -103,7 +106,7 @@ class Jitted:
     def clear_cache(self) -> None:
         """Drop the compiled code; the next call compiles again."""
         self._cache.clear()
-        self._last = self._last_by_trees = None
+        self.forget_last()
 
     def clear_calls_of(self, operator: str) -> None:
         """Drop the compiled code that calls ``operator``."""
@@ -117,9 +120,38 @@ class Jitted:
 
     def __setstate__(self, state: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
         (function, backend, *options), own = state
-        chosen = None if backend is None else choose(backend)
+        chosen = None if backend is None else choose(backend, to_lower=True)
         self.__init__(function, chosen, *options)
         vars(self).update(own)
+
+    def __repr__(self) -> str:
+        device = "" if self._backend is None else f" for {self._backend.name}"
+        count = len(self._cache)
+        known = f"{count} signature{'' if count == 1 else 's'}" if count else "not yet"
+        name = getattr(self._function, "__qualname__", name_of(self._function))
+        return f"<jitted {name}{device}, compiled {'for ' * bool(count)}{known}>"
+
+    def _repr_html_(self) -> str:
+        from arrayfn.compilation.shown import signatures_html
+
+        return signatures_html(repr(self), self.signatures())
+
+    def signatures(self) -> list[tuple[str, Built]]:
+        """What the function has been compiled for, and the record of each compilation.
+
+        >>> import numpy as np
+        >>> double = jit(lambda x: 2 * x)
+        >>> double(np.ones(2)), double(np.ones(3))
+        (array([2., 2.]), array([2., 2., 2.]))
+        >>> for types, built in double.signatures():
+        ...     print(types, built.reason)
+        f64[2]
+        f64[3] x is f64[3], not f64[2]
+        """
+        return [
+            (", ".join(map(str, key[2])), entry.built)
+            for key, entry in self._cache.items()
+        ]
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """The bound method, whose first argument is the instance."""
@@ -136,24 +168,31 @@ class Jitted:
         key = (structure, static, types, backend.name)
         entry = self._cache.get(key)
         if entry is None:
-            traced = self._trace(args, kwargs, static, types)
-            if traced.trace.depends_on_frames:
-                return self._applied(traced, leaves)
-            try:
-                entry = self._compile(traced, args, kwargs, backend)
-            except RecursionError as error:
-                if current_frame() is not None:
-                    raise
-                raise too_deep(name_of(self._function)) from error
+            given = static.filled(args)
+            why = reason_of(
+                key, self._cache, lambda: hints(self._function, given, kwargs)
+            )
+            with building(name_of(self._function), backend.name, why) as built:
+                traced = self._trace(args, kwargs, static, types)
+                if traced.trace.depends_on_frames:
+                    return self._applied(traced, leaves)
+                try:
+                    entry = self._compile(traced, args, kwargs, backend, built)
+                except RecursionError as error:
+                    if current_frame() is not None:
+                        raise
+                    raise too_deep(name_of(self._function)) from error
             self._cache[key] = entry
         kept = entry.kept_types
         arrays = tuple(x if type(x) in kept else np.asarray(x) for x in leaves)
+        if _watchers:
+            return tree.unflatten(entry.out_tree, list(_watchers[-1](entry, arrays)))
         self._remember(entry, args, kwargs, leaves, structure)
         return tree.unflatten(entry.out_tree, list(entry.run(arrays)))
 
     def _remember(
         self,
-        entry: _Entry,
+        entry: Entry,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         leaves: list[Any],
@@ -161,7 +200,7 @@ class Jitted:
     ) -> None:
         """Keep a shortcut for the next call."""
         run = entry.run
-        self._last = self._last_by_trees = None
+        self.forget_last()
         if self._static or not isinstance(run, DirectExecutable):
             return
         plain = entry.single or gives_tuple(entry.out_tree)
@@ -173,6 +212,10 @@ class Jitted:
         else:
             out_tree = None if plain else entry.out_tree
             self._last_by_trees = by_trees(call, structure, out_tree)
+
+    def forget_last(self) -> None:
+        """Have the next call look its arguments up."""
+        self._last = self._last_by_trees = None
 
     def _backend_of(self, values: Sequence[Any]) -> Backend:
         """The backend for ``values``: where they are, if no device was named."""
@@ -276,16 +319,24 @@ class Jitted:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         backend: Backend,
-    ) -> _Entry:
+        built: Built,
+    ) -> Entry:
+        built.stage = "lowering"
+        choose(backend.name)
         lowered = self._lower(traced, args, kwargs, backend)
+        built.stage, built.kernels = "compiling", len(lowered.kernels)
         there = lowered.backend.array_types()
-        return _Entry(
+        return Entry(
             lowered.load(),
             lowered.out_tree,
             lowered.out_tree == tree.structure(0),
             (np.ndarray, float, int, bool, *there),
             bool(there),
             frozenset(operators_of(lowered.program)),
+            built,
+            lowered.compiled_program,
+            lowered.backend,
+            lowered.sites,
         )
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -315,13 +366,38 @@ def _clear_all() -> None:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class Entry:
+    """What a call runs: a function, compiled for one signature."""
+
     run: Callable[..., Any]
     out_tree: tree.TreeDef
     single: bool
     kept_types: tuple[type, ...]  # that ``run`` takes as they are
     is_on_device: bool
     operators: frozenset[str]
+    built: Built
+    compiled: CompiledProgram
+    backend: Backend
+    sites: tuple[Site, ...]
+
+
+Watcher = Callable[[Entry, tuple[Any, ...]], Sequence[Any]]
+_watchers: list[Watcher] = []
+
+
+@contextmanager
+def watched(watcher: Watcher) -> Generator[None]:
+    """Have ``watcher(entry, arrays)`` run the calls of all jitted functions.
+
+    Calls take no shortcut meanwhile; before and after, watching costs them nothing.
+    """
+    for jitted in list(_all):
+        jitted.forget_last()
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
 
 
 @KERNELS.on_change
@@ -363,10 +439,11 @@ def jit(
 
     Arguments are pytrees of arrays and numbers. ``device`` names a backend, or several
     of which the first available one is used; arrays that are elsewhere are copied
-    there. Without it the function runs where its arguments are: on the GPU if one of
-    them is an array there, else on the CPU. Static arguments are hashable Python
-    values; the function is compiled again for each of their values. Donated arguments
-    may be overwritten.
+    there. Where none is available the function can be lowered, and its kernels read;
+    calling it raises BackendError. Without ``device`` it runs where its arguments are:
+    on the GPU if one of them is an array there, else on the CPU. Static arguments are
+    hashable Python values; the function is compiled again for each of their values.
+    Donated arguments may be overwritten.
 
     Results have the same bits in each run on one machine. With ``deterministic=False``
     a GPU may add in any order, which can be faster. ``mode="persistent"`` fuses
@@ -414,6 +491,6 @@ def jit(
     donated = as_numbers(donate_argnums)
     check_positions("donate_argnums", function, donated)
     options = Options(deterministic, mode)
-    backend = None if device is None else choose(device)
+    backend = None if device is None else choose(device, to_lower=True)
     kinds = kinds_of(checks)
     return Jitted(function, backend, static, donated, options, kinds)

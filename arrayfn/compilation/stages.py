@@ -7,14 +7,17 @@ read and whose kernels can be replaced. Its ``compile()`` gives a ``Compiled`` t
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import numpy as np
 
 from arrayfn import tree
-from arrayfn.backends.base import Backend, Executable
+from arrayfn.backends.base import AssemblingBackend, Backend, Executable
+from arrayfn.compilation.costs import Cost, Memory, cost_of, memory_of
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
@@ -30,7 +33,7 @@ _OF_THIS_PROCESS: Final = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compiled:
     """A function compiled for one signature."""
 
@@ -41,6 +44,9 @@ class Compiled:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(_OF_THIS_PROCESS)
+
+    def __repr__(self) -> str:
+        return f"<Compiled {signature(self.compiled)} for {self.compiled.target}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on dynamic arguments (static ones are left out)."""
@@ -105,6 +111,11 @@ class Lowered:
             f"<Lowered {program.name} for {program.target}: {kernels or 'no kernels'}>"
         )
 
+    def _repr_html_(self) -> str:
+        from arrayfn.compilation.shown import lowered_html
+
+        return lowered_html(self.program, self.compiled_program)
+
     def text(self) -> str:
         """The Program, the Program after the passes, the kernels' sources, the plan."""
         parts = [
@@ -115,6 +126,82 @@ class Lowered:
             str(self.plan),
         ]
         return "\n".join(parts)
+
+    def cost(self) -> Cost:
+        """The operations and bytes of each step of the plan, and of all.
+
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> w, x = np.ones((32, 16)), np.ones((64, 32))
+        >>> print(af.jit(lambda w, x: x @ w + 1).lower(w, x).cost())
+        step kernel                  runs  operations       bytes  lines
+           0 gemm_f64                   1       65536       28672  <doctest ...>:1
+           1 elementwise_0              1        1024       16384  <doctest ...>:1
+             total                              66560       45056
+        """
+        return cost_of(self.plan)
+
+    def memory(self) -> Memory:
+        """The bytes of arguments, results, constants and temporaries.
+
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> print(af.jit(lambda x: x @ x @ x).lower(np.ones((64, 64))).memory())
+        inputs 32 KiB, outputs 32 KiB, constants 0 B, temporaries 32 KiB
+        """
+        return memory_of(self.plan)
+
+    def assembly(self, name: str | None = None) -> str:
+        """The assembly of the kernel ``name``, or of all, for this processor.
+
+        Raises ArgumentError if there is no such kernel, and for a function lowered for
+        a GPU, which has ``ptx``.
+
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> "ret" in af.jit(lambda x: x + 1).lower(np.ones(3)).assembly()
+        True
+        """
+        return self._assembly(name, "cpu", "ptx() is the PTX of a GPU's kernels")
+
+    def ptx(self, name: str | None = None) -> str:
+        """The PTX of the kernel ``name``, or of all. Needs numba-cuda, and no GPU.
+
+        Raises ArgumentError if there is no such kernel, and for a function that is not
+        lowered for ``device="cuda"``.
+        """
+        return self._assembly(name, "cuda", "lower jit(f, device='cuda')")
+
+    def _assembly(self, name: str | None, target: str, remedy: str) -> str:
+        backend = self._of_target(target, remedy)
+        assert isinstance(backend, AssemblingBackend)
+        kernels = [k for k in self.kernels if isinstance(k, Kernel)]
+        if name is not None:
+            self._number(name)
+            kernels = [k for k in kernels if k.name == name]
+        texts = (f"// {k.name}\n{backend.assembly(k)}" for k in kernels)
+        return "\n".join(texts)
+
+    def _of_target(self, target: str, remedy: str) -> Backend:
+        """The backend; ArgumentError unless it is ``target``."""
+        if self.backend.name != target:
+            raise ArgumentError(
+                f"{self.compiled_program.name} is lowered for {self.backend.name}, not "
+                f"{target}: {remedy}",
+                user_location(),
+            )
+        return self.backend
+
+    def _number(self, name: str) -> int:
+        """The number of the generated kernel ``name``; ArgumentError if none is."""
+        generated = [k.name for k in self.kernels if isinstance(k, Kernel)]
+        if name not in generated:
+            raise ArgumentError(
+                f"there is no kernel {name!r} that was generated; "
+                f"there are {', '.join(generated) or 'none'}",
+                user_location(),
+            )
+        return [kernel.name for kernel in self.kernels].index(name)
 
     def with_kernel(self, name: str, source: str) -> Lowered:
         """A copy with another source for the kernel ``name``.
@@ -134,14 +221,7 @@ class Lowered:
         array([0., 0., 0.])
         """
         kernels = list(self.kernels)
-        generated = [k.name for k in kernels if isinstance(k, Kernel)]
-        if name not in generated:
-            raise ArgumentError(
-                f"there is no kernel {name!r} whose source could be replaced; "
-                f"there are {', '.join(generated) or 'none'}",
-                user_location(),
-            )
-        number = [kernel.name for kernel in kernels].index(name)
+        number = self._number(name)
         kernel = kernels[number]
         assert isinstance(kernel, Kernel)
         _check_definition(source, kernel)
@@ -151,26 +231,85 @@ class Lowered:
         program = replace(self.compiled_program, kernels=tuple(kernels))
         return replace(self, compiled_program=program)
 
+    def eject(self, folder: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Write each generated kernel as a file that runs, into a new ``folder``.
+
+        ``NAME.py`` is a kernel's source. Run as a script, it calls the kernel as Python
+        and compiled on the arguments of its first call, which are in ``NAME.npz``, and
+        compares with the results then. ``register`` takes edited files back, in this
+        process or another. The call is that of ``args``, or of random numbers without.
+
+        Raises ArgumentError for a function that is not lowered for a CPU, and if the
+        folder is there and not empty.
+
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> lowered = af.jit(lambda x: x + x).lower(np.zeros(3))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     lowered.eject(folder, np.ones(3))
+        ...     file = Path(folder, "elementwise_0.py")
+        ...     _ = file.write_text(file.read_text().replace("x + x", "x - x"))
+        ...     edited = lowered.register(folder)
+        >>> edited.compile()(np.ones(3))
+        array([0., 0., 0.])
+        """
+        from arrayfn.compilation.ejected import write_kernels
+
+        self._of_target("cpu", "lower jit(f, device='cpu')")
+        leaves, structure = tree.flatten((args, kwargs))
+        if leaves and structure != self.in_tree:
+            raise ArgumentError(
+                f"eject: this was lowered for arguments of structure {self.in_tree}, "
+                f"not {structure}",
+                user_location(),
+            )
+        write_kernels(self.compiled_program, Path(folder), leaves)
+
+    def register(self, folder: str | os.PathLike[str]) -> Lowered:
+        """A copy with the kernels that were edited in a folder that ``eject`` wrote.
+
+        Raises ArgumentError if the folder has none of this function's kernels, or a
+        file does not define its kernel with the same parameters.
+        """
+        from arrayfn.compilation.ejected import read_kernels
+
+        made = self
+        for name, source in read_kernels(self.kernels, Path(folder)).items():
+            made = made.with_kernel(name, source)
+        return made
+
     def load(self) -> Executable:
         """The callable of flat arrays, which raises the errors of checks."""
-        run = self.backend.load(self.compiled_program)
-        sites = self.sites
-        if not sites:
-            return run
-
-        def checked(arrays: tuple[Any, ...]) -> Sequence[Any]:
-            *results, last = run(arrays)
-            fault = int(last)
-            if fault != NO_FAULT:
-                raise fault_error(sites, fault)
-            return results
-
-        return checked
+        return with_faults(self.backend.load(self.compiled_program), self.sites)
 
     def compile(self) -> Compiled:
         """The callable."""
         run = self.load()
         return Compiled(self.compiled_program, run, self.in_tree, self.out_tree)
+
+
+def with_faults(run: Executable, sites: tuple[Site, ...]) -> Executable:
+    """``run``, whose last result tells which check failed, if there are ``sites``."""
+    if not sites:
+        return run
+
+    def checked(arrays: tuple[Any, ...]) -> Sequence[Any]:
+        *results, last = run(arrays)
+        fault = int(last)
+        if fault != NO_FAULT:
+            raise fault_error(sites, fault)
+        return results
+
+    return checked
+
+
+def signature(compiled: CompiledProgram) -> str:
+    """The name and the types of ``compiled``."""
+    given = ", ".join(map(str, compiled.input_types))
+    results = ", ".join(map(str, compiled.output_types))
+    return f"{compiled.name}({given}) -> ({results})"
 
 
 def _check_definition(source: str, kernel: Kernel) -> None:

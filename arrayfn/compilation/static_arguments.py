@@ -146,6 +146,13 @@ class StaticArguments:
     positional: tuple[tuple[int, _Value], ...] = ()
     named: tuple[tuple[str, _Value], ...] = ()
 
+    def filled(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """``args``, the dynamic ones, with empty tuples where static ones were."""
+        whole = list(args)
+        for position, _ in self.positional:
+            whole.insert(position, ())
+        return tuple(whole)
+
     def bound(self, function: Function) -> Function:
         """``function`` with the static arguments bound."""
         if not self.positional and not self.named:

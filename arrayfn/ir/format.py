@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import keyword
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,30 @@ def format_program(program: Program, comments: bool = True) -> str:
     """The text of ``program``; ``comments`` adds each equation's source line."""
     column = _COMMENT_COLUMN if comments else None
     return "\n".join(_program_lines(program, "program ", column)) + "\n"
+
+
+def equation_lines(program: Program) -> Iterator[tuple[int, Equation]]:
+    """Each equation, nested ones too, with its line in ``format_program``, from 1."""
+    return _equation_lines_from(program, 1)
+
+
+def _equation_lines_from(
+    program: Program, head: int
+) -> Generator[tuple[int, Equation], None, int]:
+    """Those of a Program whose head is on line ``head``; returns the line after it."""
+    line = head + 1
+    for equation in program.equations:
+        yield line, equation
+        line += 1
+        for value in equation.params.values():
+            if _are_programs(value):
+                line += 1  # the opening parenthesis
+                for inner in value:
+                    line = yield from _equation_lines_from(inner, line)
+                line += 1
+            elif type(value).__name__ == "Program":
+                line = yield from _equation_lines_from(value, line)
+    return line + 2
 
 
 def name_vars(program: Program) -> dict[Var, str]:

@@ -180,7 +180,7 @@ class Equation:
         return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Program:
     """Inputs, captured constants, equations in order, outputs.
 
@@ -232,6 +232,19 @@ class Program:
 
     def __str__(self) -> str:
         return format_program(self).rstrip("\n")
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{v.hint or '_'}: {v.type}" for v in self.inputs)
+        results = ", ".join(map(str, self.output_types))
+        count = len(self.equations)
+        return f"<Program {self.name}({inputs}) -> ({results}): {count} equations>"
+
+    def _repr_html_(self) -> str:
+        from arrayfn.display import markup
+
+        title = f"Program {markup.escape(self.name)}"
+        count = f" <small>{len(self.equations)} equations</small>"
+        return markup.shown(title + count, markup.listing(str(self).splitlines()))
 
 
 def _logical(type: ArrayType) -> tuple[Shape, DType, bool]:

@@ -37,6 +37,7 @@ from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.libraries.windows import array_uses, without_copy
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import DEFAULT, Options
+from arrayfn.lowering.origins import Origins
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.lowering.planning import make_plan
 from arrayfn.lowering.row_totals import drop_unread, with_totals
@@ -102,6 +103,7 @@ class Lowering:
         self.counts: dict[str, int] = {}
         self.serial = False
         self.constants: list[tuple[Var, np.ndarray[Any, Any]]] = []
+        self.origins = Origins(program)
 
     def run(self) -> CompiledProgram:
         steps = self.block(self.program)
@@ -109,6 +111,7 @@ class Lowering:
         donated: dict[Var, Var | None] = dict.fromkeys(self.donated)
         place_results(steps, self.storage, Scope(outputs, donated))
         printed = self.printed(steps)
+        self.origins.complete(printed)
         program = self.program
         if self.constants:  # that kernels need besides
             names, values = zip(*self.constants, strict=True)
@@ -141,7 +144,11 @@ class Lowering:
             if isinstance(unit, FusedGroup):
                 self.nest(build_nest(unit, self.reads, self.names))
             else:
+                before = len(self.steps)
                 self.single(unit.equation, outputs)
+                for step in self.steps[before:]:
+                    if not isinstance(step, NestStep):
+                        step.origins = self.origins.of_step(step, unit.equation)
         steps, self.steps = self.steps, outside
         self.uses = uses
         drop_unread(steps, outputs, self.storage)
@@ -156,10 +163,19 @@ class Lowering:
         done: list[PlanStep] = []
         for step in steps:
             if isinstance(step, NestStep):
-                done.append(self.print(step))
+                call = self.print(step)
+                call.updates = step.updates
+                call.origins = self.origins.of_nest(step.nest, self.names)
+                done.append(call)
                 continue
             if isinstance(step, LoopStep) and step.serial:
-                done.append(self.print_loop(step))
+                call = self.print_loop(step)
+                of = self.storage.of
+                call.updates = [
+                    c.result for c in step.carries if of(c.initial) is of(c.result)
+                ]
+                call.origins = self.origins.of_steps([step], self.names)
+                done.append(call)
                 continue
             if isinstance(step, LoopStep):
                 step.body = self.printed(step.body)

@@ -19,9 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
+from arrayfn.errors import SourceLocation
 from arrayfn.ir import ArrayType
+
+if TYPE_CHECKING:
+    from arrayfn.display.markup import Line
 
 NEUTRAL_NAME: Final = "kernel"
 """The function that the neutral text of every kernel defines."""
@@ -37,7 +41,7 @@ class Parameter:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Kernel:
     """A kernel as source text, with the signature its entry has.
 
@@ -79,8 +83,17 @@ class Kernel:
     def __str__(self) -> str:
         return self.source
 
+    def __repr__(self) -> str:
+        return f"<Kernel {self.name}: {self.reason}>"
 
-@dataclass(frozen=True, slots=True)
+    def _repr_html_(self) -> str:
+        from arrayfn.display import markup
+
+        title = f"{self.name} <small>{markup.escape(self.reason)}</small>"
+        return markup.shown(title, markup.listing(self.source.splitlines()))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class LibraryKernel:
     """A kernel that a library has (a GEMM): its provider and its parameters.
 
@@ -100,6 +113,9 @@ class LibraryKernel:
 
     def __str__(self) -> str:
         return self.source
+
+    def __repr__(self) -> str:
+        return f"<LibraryKernel {self.name}: {self.reason}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +165,27 @@ Argument = BufferArgument | ScratchArgument | int
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """An equation that a step computes, or has a part in.
+
+    ``line`` is its line in ``CompiledProgram.text``, from 1 on, and ``source`` the
+    user's. ``operations`` are those that one run of the step does for it.
+    """
+
+    line: int
+    operations: int
+    source: SourceLocation | None
+
+
+@dataclass(frozen=True, slots=True)
 class KernelCall:
     """Run ``kernel`` over work items 0 to ``items``.
 
     ``grain`` is the smallest number of items worth giving to a thread (a runtime runs
     ``items <= grain`` serially); ``scratch`` is the bytes of scratch memory that each
-    thread needs. ``writes`` and ``reads`` are buffer numbers. A kernel that is a loop
-    has ``iterations`` iterations; None if their number is unknown.
+    thread needs. ``writes`` and ``reads`` are buffer numbers; ``updates`` are those of
+    ``writes`` that it reads too. A kernel that is a loop has ``iterations`` iterations;
+    None if their number is unknown. ``origins`` are the equations that it computes.
     """
 
     kernel: str
@@ -166,6 +196,13 @@ class KernelCall:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     iterations: int | None = 1
+    updates: tuple[int, ...] = ()
+    origins: tuple[Origin, ...] = ()
+
+    @property
+    def operations(self) -> int:
+        """The arithmetic operations of one run."""
+        return sum(origin.operations for origin in self.origins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +255,7 @@ class Loop:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     host: str = ""
+    origins: tuple[Origin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +270,7 @@ class Branch:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     host: str = ""
+    origins: tuple[Origin, ...] = ()
 
 
 Step = KernelCall | Loop | Branch
@@ -252,7 +291,7 @@ def blocks_of(step: Loop | Branch) -> tuple[tuple[Step, ...], ...]:
     return (step.body,) if isinstance(step, Loop) else step.branches
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ExecutionPlan:
     """Buffers and steps, in order. ``arena`` and ``scratch`` are sizes in bytes."""
 
@@ -263,20 +302,85 @@ class ExecutionPlan:
 
     def __str__(self) -> str:
         """Buffers and steps, a line each; what is in a loop or branch is indented."""
-        return _PlanText(self).text()
+        return "".join(f"{line}\n" for line, _ in plan_lines(self))
+
+    def bytes_of(self, call: KernelCall) -> int:
+        """The bytes of the buffers that one run of ``call`` reads and writes.
+
+        One that is read and written counts twice.
+        """
+        touched = (*call.reads, *call.updates, *call.writes)
+        return sum(self.buffers[k].nbytes for k in touched)
+
+    def __repr__(self) -> str:
+        calls = len(list(kernel_calls(self.steps)))
+        return f"<ExecutionPlan: {calls} calls of kernels, arena {self.arena} bytes>"
+
+    def _repr_html_(self) -> str:
+        from arrayfn.display import markup
+
+        return markup.shown(
+            "Execution plan",
+            markup.listing(linked_lines(self)),
+            memory_chart(self),
+            groups=[f"s{k}" for k, _ in numbered(self.steps)],
+        )
+
+
+def numbered(steps: Iterable[Step]) -> Iterator[tuple[int, Step]]:
+    """``steps`` with their numbers: a loop or branch, then what is in it."""
+    yield from enumerate(_every(steps))
+
+
+def _every(steps: Iterable[Step]) -> Iterator[Step]:
+    for step in steps:
+        yield step
+        if not isinstance(step, KernelCall):
+            for inner in blocks_of(step):
+                yield from _every(inner)
+
+
+def linked_lines(plan: ExecutionPlan) -> list[Line]:
+    """The lines of a plan; those of one step have its number in common."""
+    from arrayfn.display.markup import Line
+
+    return [
+        Line(text, () if number is None else (f"s{number}",))
+        for text, number in plan_lines(plan)
+    ]
+
+
+def memory_chart(plan: ExecutionPlan) -> str:
+    """What lies where in the arena from step to step, as SVG; empty if nothing does."""
+    from arrayfn.display import charts
+
+    bars = [
+        charts.Bar(f"{b.label}: {b.type}", b.offset, b.nbytes, b.first, b.last)
+        for b in plan.buffers
+        if b.kind == "temporary"
+    ]
+    return charts.timeline(bars, len(list(_every(plan.steps))), plan.arena)
+
+
+def plan_lines(plan: ExecutionPlan) -> list[tuple[str, int | None]]:
+    """The lines of a plan's text, each with the number of its step, if it has one."""
+    return _PlanText(plan).text()
 
 
 @dataclass
 class _PlanText:
     plan: ExecutionPlan
-    lines: list[str] = field(default_factory=list[str])
+    lines: list[tuple[str, int | None]] = field(
+        default_factory=list[tuple[str, int | None]]
+    )
     number: int = 0
 
-    def text(self) -> str:
+    def text(self) -> list[tuple[str, int | None]]:
         plan = self.plan
         self.steps(plan.steps, "  ")
         sizes = f"arena {plan.arena} bytes, scratch {plan.scratch} bytes a thread"
         head = [f"plan: {self.number} steps, {sizes}"]
+        own = self.lines
         for buffer in plan.buffers:
             text = f"  {buffer.label}: {buffer.type}, {buffer.nbytes} bytes"
             if buffer.kind == "temporary":
@@ -284,7 +388,7 @@ class _PlanText:
             if buffer.donor is not None:
                 text += f", over input {buffer.donor}"
             head.append(text)
-        return "\n".join([*head, *self.lines]) + "\n"
+        return [*((line, None) for line in head), *own]
 
     def label(self, buffer: int) -> str:
         return self.plan.buffers[buffer].label
@@ -295,7 +399,8 @@ class _PlanText:
     def steps(self, steps: Iterable[Step], indent: str) -> None:
         for step in steps:
             arrays = f"({self.labels(step.reads)}) -> {self.labels(step.writes)}"
-            head = f"{indent}step {self.number}: "
+            number = self.number
+            head = f"{indent}step {number}: "
             self.number += 1
             if isinstance(step, KernelCall):
                 text = f"{head}{step.kernel}{arrays}, {step.items} items"
@@ -303,20 +408,19 @@ class _PlanText:
                     text += " with a loop"
                 elif step.iterations != 1:
                     text += f" of {step.iterations} iterations"
-                self.lines.append(text)
+                self.lines.append((text, number))
                 continue
             by_host = f", read by the host for {step.host}" if step.host else ""
             if isinstance(step, Loop):
-                self.lines.append(
-                    f"{head}loop{arrays}, {self.trip_count(step)}{by_host}"
-                )
+                text = f"{head}loop{arrays}, {self.trip_count(step)}{by_host}"
+                self.lines.append((text, number))
                 self.moves(step, indent + "  ")
                 self.steps(step.body, indent + "  ")
             else:
                 by = f"branch by {self.label(step.index)}"
-                self.lines.append(f"{head}{by}{arrays}{by_host}")
+                self.lines.append((f"{head}{by}{arrays}{by_host}", number))
                 for position, branch in enumerate(step.branches):
-                    self.lines.append(f"{indent}  branch {position}:")
+                    self.lines.append((f"{indent}  branch {position}:", number))
                     self.steps(branch, indent + "    ")
 
     def trip_count(self, loop: Loop) -> str:
@@ -327,13 +431,13 @@ class _PlanText:
     def moves(self, loop: Loop, indent: str) -> None:
         for s in loop.slices:
             begin = f" from byte {s.offset}" if s.offset else ""
-            self.lines.append(
-                f"{indent}{self.label(s.buffer)} in {self.label(s.source)}{begin}, "
-                f"{s.stride} bytes an iteration"
-            )
+            where = f"{self.label(s.buffer)} in {self.label(s.source)}{begin}"
+            text = f"{indent}{where}, {s.stride} bytes an iteration"
+            self.lines.append((text, self.number - 1))
         for c in loop.carries:
-            self.lines.append(
+            text = (
                 f"{indent}{self.label(c.current)} from {self.label(c.initial)}; "
                 f"{self.label(c.next)} in {self.label(c.first)} and "
                 f"{self.label(c.second)} alternately; then {self.label(c.result)}"
             )
+            self.lines.append((text, self.number - 1))

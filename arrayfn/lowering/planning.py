@@ -150,6 +150,7 @@ class _Planner:
             tuple(self.steps(branch) for branch in step.branches),
             self.all_numbers(step.operands),
             self.all_numbers(step.results),
+            origins=step.origins,
         )
 
     def loop(self, step: LoopStep) -> Loop:
@@ -177,6 +178,7 @@ class _Planner:
             carries,
             self.all_numbers(step.operands),
             self.all_numbers(step.results),
+            origins=step.origins,
         )
 
     def call(self, call: CallStep) -> KernelCall:
@@ -194,4 +196,6 @@ class _Planner:
             reads=self.all_numbers(call.reads),
             writes=self.all_numbers(call.writes),
             iterations=call.iterations,
+            updates=self.all_numbers(call.updates),
+            origins=call.origins,
         )

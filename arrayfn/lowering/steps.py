@@ -7,11 +7,13 @@ loop's body sees the body's Vars, whose storage the loop decides.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from arrayfn.ir import Var
-from arrayfn.lowering.kernel_ir import Nest
+from arrayfn.lowering.kernel_ir import Load, Nest
 from arrayfn.lowering.kernel_text import Partial
+from arrayfn.lowering.plan import Origin
 
 
 @dataclass
@@ -27,6 +29,13 @@ class NestStep:
         return arrays + [p.array for p in self.partials]
 
     @property
+    def updates(self) -> list[Var]:
+        """The arrays that it reads and writes in place."""
+        loaded = {s.operand for s in self.nest.statements if isinstance(s, Load)}
+        operands = enumerate(self.nest.operands)
+        return [o.array for k, o in operands if o.written and k in loaded]
+
+    @property
     def writes(self) -> list[Var]:
         """The arrays that it writes, but for partial results."""
         return [o.array for o in self.nest.operands if o.written]
@@ -37,7 +46,7 @@ class CallStep:
     """A call of a kernel; pointers are (Var, byte offset).
 
     ``over`` are pairs (result, operand) of whole arrays: the kernel may write the one
-    where the other lies, element for element.
+    where the other lies, element for element. Of ``writes`` it also reads ``updates``.
     """
 
     kernel: str
@@ -51,6 +60,8 @@ class CallStep:
     writes: list[Var]
     iterations: int | None = 1
     over: list[tuple[Var, Var]] = field(default_factory=list[tuple[Var, Var]])
+    updates: list[Var] = field(default_factory=list[Var])
+    origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
         """The arrays that it reads or writes."""
@@ -103,6 +114,7 @@ class LoopStep:
     outputs: list[Var] = field(default_factory=list[Var])
     serial: bool = False
     lanes: int = 0
+    origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
         """The arrays that it reads or writes."""
@@ -123,6 +135,7 @@ class BranchStep:
     branches: list[list[PlanStep]]
     operands: list[Var]
     results: list[Var]
+    origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
         """The arrays that it reads or writes."""
@@ -135,3 +148,10 @@ class BranchStep:
 
 
 PlanStep = NestStep | CallStep | LoopStep | BranchStep
+
+
+def blocks_of(step: PlanStep) -> Sequence[list[PlanStep]]:
+    """The lists of steps inside ``step``."""
+    if isinstance(step, LoopStep):
+        return (step.body,)
+    return step.branches if isinstance(step, BranchStep) else ()

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from arrayfn.errors import BackendError
+import arrayfn
+from arrayfn.errors import ArrayfnError
+from arrayfn.tools import commands
+
+_TARGET: Final = (
+    "The function is named as module:function or file.py:function. Its arguments are "
+    "given by their types, as f32[128,64], and filled with random numbers, or are "
+    "numbers."
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -15,8 +25,57 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="arrayfn", description="Compile pure functions of arrays."
     )
-    commands = top.add_subparsers(dest="command", required=True)
-    demo = commands.add_parser(
+    top.add_argument(
+        "--version", action="version", version=f"arrayfn {arrayfn.__version__}"
+    )
+    names = top.add_subparsers(dest="command", required=True)
+    names.add_parser(
+        "info",
+        help="versions, backends and what they lack, threads, the disk cache",
+        description="What to say in a report of a fault: versions, backends and what "
+        "they lack, the processor and threads, the disk cache.",
+    )
+    cache = names.add_parser(
+        "cache",
+        help="list, measure or clear the disk cache of compiled kernels",
+        description="The disk cache of compiled kernels ($ARRAYFN_CACHE_DIR).",
+    )
+    cache.add_argument("action", choices=("list", "size", "clear"))
+    for name, text in (
+        ("explain", "what a function is compiled to, and why"),
+        ("compare", "accuracy and speed of a function on every backend"),
+        ("bisect", "the first equation that is wrong or gives NaN"),
+    ):
+        made = names.add_parser(name, help=text, description=f"Print {text}. {_TARGET}")
+        made.add_argument("function", metavar="FUNCTION")
+        made.add_argument("arguments", nargs="*", metavar="TYPE")
+        made.add_argument("--grad", action="store_true", help="of its gradient")
+        if name == "explain":
+            made.add_argument("--device", help="cpu (default), cuda or reference")
+            made.add_argument("--html", type=Path, metavar="FILE", help="write a page")
+        if name == "bisect":
+            made.add_argument("--device", default="cpu", help="what is judged (cpu)")
+        made.add_argument(
+            "--zeros", action="store_true", help="arrays of zeros, not random numbers"
+        )
+    profile = names.add_parser(
+        "profile",
+        help="where the time of a script's compiled functions goes",
+        description="Run a script, and print where the time of its compiled functions "
+        "went. Options of this command stand before the script.",
+    )
+    profile.add_argument(
+        "--save", type=Path, metavar="FILE", help="a page (.html) or a trace (.json)"
+    )
+    profile.add_argument("script", type=Path)
+    profile.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARGUMENT")
+    names.add_parser(
+        "coverage",
+        help="count primitives, their rules, and public names",
+        description="Each primitive with its rules and kernels, and the public names "
+        "beside the array API standard's and JAX's, with reasons for missing ones.",
+    )
+    demo = names.add_parser(
         "demo",
         help="train a digit classifier and show what was compiled",
         description="Train a classifier of handwritten digits, then show its Program, "
@@ -35,36 +94,20 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="where to write the loss curve (loss.png)",
     )
-    commands.add_parser(
-        "coverage",
-        help="count primitives, their rules, and public names",
-        description="Each primitive with its rules and kernels, and the public names "
-        "beside the array API standard's and JAX's, with reasons for missing ones.",
-    )
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
     chosen = parser().parse_args(arguments)
-    if chosen.command == "coverage":
-        # It imports all of arrayfn, which the other commands need not wait for.
-        from arrayfn.tools import coverage
-
-        return coverage.run()
     try:
-        # Its libraries are an extra, without which other commands still work.
-        from arrayfn.tools import demo
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("arrayfn"):
-            raise
-        print(
-            f"arrayfn demo needs {error.name}: pip install 'arrayfn[demo]'",
-            file=sys.stderr,
-        )
+        status = commands.COMMANDS[chosen.command](chosen)
+        sys.stdout.flush()
+        return status
+    except ArrayfnError as error:
+        print(f"arrayfn {chosen.command}: {error}", file=sys.stderr)
         return 2
-    try:
-        return demo.run(chosen.device, chosen.epochs, chosen.plot)
-    except BackendError as error:
-        print(f"arrayfn demo: {error}", file=sys.stderr)
-        return 2
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; the interpreter flushes it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any, Final
 
 import ml_dtypes
@@ -22,10 +22,10 @@ from arrayfn.backends.registry import available_backends
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.operators import Operator, operator
 from arrayfn.devices import block_until_ready, device_put
+from arrayfn.display import markup
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.ir import Program
+from arrayfn.lowering.operations import operations
 from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
-from arrayfn.primitives.base import Contraction, Primitive, Reduction, Scalar
 from arrayfn.transforms import make_program
 
 Array = np.ndarray[Any, Any]
@@ -70,14 +70,46 @@ class Measured:
         return float(np.median(self.times))
 
 
+@dataclass(frozen=True, repr=False)
+class Comparison(Sequence[Measured]):
+    """The rows of ``compare``; as text they are its table, with the backends' roofs."""
+
+    rows: tuple[Measured, ...]
+    roofs: dict[str, Roof]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def __repr__(self) -> str:
+        return table(self, self.roofs).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        names = [name for name, _ in COLUMNS]
+        rows = [
+            (escape(row.name), row.backend, *cells_of(row))
+            if not row.refused
+            else (escape(row.name), row.backend, f"<i>{escape(row.refused)}</i>")
+            for row in self
+        ]
+        body = markup.table(["implementation", "backend", *names], rows, texts=2)
+        tops = "<br>".join(escape(roof_text(n, r)) for n, r in self.roofs.items())
+        return markup.shown(
+            "Comparison with the function in float64",
+            f"{body}<div class='afn-dim'>{tops}</div>",
+        )
+
+
 def compare(
     function: Callable[..., Any],
     *args: Any,
     repeats: int = 20,
     warmup: int = 3,
     **static: Any,
-) -> tuple[Measured, ...]:
-    """Run every implementation of ``function`` on every backend, and print a table.
+) -> Comparison:
+    """Run every implementation of ``function`` on every backend: a table to print.
 
     ``function`` is an operator, whose registered kernels are run beside the generated
     ones, or any function that can be compiled. ``args`` are its operands, ``static``
@@ -89,7 +121,8 @@ def compare(
 
     >>> import numpy as np
     >>> from arrayfn import nn
-    >>> rows = compare(nn.softmax, np.ones((4, 8), np.float32))  # doctest: +ELLIPSIS
+    >>> rows = compare(nn.softmax, np.ones((4, 8), np.float32))
+    >>> print(rows)  # doctest: +ELLIPSIS
     implementation          backend     max abs  max rel       L2      ULP ...
     >>> {row.backend for row in rows if row.ulp < 2} >= {"cpu", "reference"}
     True
@@ -112,8 +145,7 @@ def compare(
             Measured(name, backend, *_errors(have, wanted), times, moved, flops)
         )
     backends = dict.fromkeys(row.backend for row in rows if not row.refused)
-    sys.stdout.write(table(rows, {name: roof(name) for name in backends}))
-    return tuple(rows)
+    return Comparison(tuple(rows), {name: roof(name) for name in backends})
 
 
 def _reference(function: Call, args: Any, static: dict[str, Any]) -> Any:
@@ -217,10 +249,10 @@ def _times(call: Callable[[], Any], warmup: int, repeats: int) -> tuple[float, .
 
 
 @functools.cache
-def roof(backend: str) -> Roof:
-    """Measure the roof of ``backend``: a memory copy and a matrix product."""
+def roof(backend: str, dtype: type = np.float32) -> Roof:
+    """Measure the roof of ``backend``: a memory copy and a product of matrices."""
     array = np.zeros(_COPIED // 4, np.float32)
-    matrix = np.ones((_SIDE, _SIDE), np.float32)
+    matrix = np.ones((_SIDE, _SIDE), dtype)
     if backend not in ("cpu", "reference"):
         array, matrix = device_put((array, matrix), backend)
     copied = jit(lambda x: -x, device=backend)
@@ -231,55 +263,40 @@ def roof(backend: str) -> Roof:
     )
 
 
-def operations(program: Program) -> int:
-    """The arithmetic operations of a Program; a ``while_loop`` counts one iteration."""
-    total = 0
-    for equation in program.equations:
-        row = equation.primitive
-        assert isinstance(row, Primitive)
-        if isinstance(row.kernel, Contraction):
-            shape = equation.inputs[0].type.shape
-            depth = 1
-            for axis in equation.params["contract"][0]:
-                depth *= shape[axis]
-            total += 2 * depth * equation.outputs[0].type.size
-        elif isinstance(row.kernel, Reduction):
-            total += equation.inputs[0].type.size
-        elif isinstance(row.kernel, Scalar):
-            total += equation.outputs[0].type.size
-        iterations = equation.params.get("length", 1) if row.name == "scan" else 1
-        inner = [operations(p) for p in equation.subprograms()]
-        if row.name == "cond":
-            total += max(inner)
-        elif inner:
-            total += iterations * inner[0]
-    return total
+COLUMNS: Final = (
+    *(("max abs", 9), ("max rel", 9), ("L2", 9), ("ULP", 9), ("min us", 10)),
+    *(("median", 10), ("max", 10), ("GB/s", 8), ("GFLOP/s", 9)),
+)
+"""The columns of numbers, and their widths."""
+
+
+def cells_of(row: Measured) -> list[str]:
+    """The numbers of a row, by column."""
+    errors = (f"{x:.1e}" for x in (row.max_abs, row.max_rel, row.l2))
+    times = (f"{1e6 * t:.1f}" for t in (min(row.times), row.median, max(row.times)))
+    rates = (f"{x / row.median / 1e9:.3g}" for x in (row.bytes, row.flops))
+    return [*errors, f"{row.ulp:.3g}", *times, *rates]
+
+
+def roof_text(name: str, top: Roof) -> str:
+    """The roof of backend ``name``, as a sentence."""
+    return (
+        f"roof of {name}: {top.bytes / 1e9:.3g} GB/s copying, "
+        f"{top.flops / 1e9:.4g} GFLOP/s multiplying float32 matrices"
+    )
 
 
 def table(rows: Sequence[Measured], roofs: dict[str, Roof]) -> str:
     """The rows as text, followed by the backends' roofs."""
-    columns = ("max abs", 9), ("max rel", 9), ("L2", 9), ("ULP", 9), ("min us", 10)
-    columns += ("median", 10), ("max", 10), ("GB/s", 8), ("GFLOP/s", 9)
-    head = "".join(f"{name:>{width}}" for name, width in columns)
+    head = "".join(f"{name:>{width}}" for name, width in COLUMNS)
     lines = [f"{'implementation':24}{'backend':10}{head}"]
     for row in rows:
-        begin = f"{row.name[:23]:24}{row.backend:10}"
-        if row.refused:
-            lines.append(begin + row.refused)
-            continue
-        errors = f"{row.max_abs:9.1e}{row.max_rel:9.1e}{row.l2:9.1e}{row.ulp:9.3g}"
-        times = "".join(
-            f"{1e6 * t:10.1f}" for t in (min(row.times), row.median, max(row.times))
-        )
-        rates = (
-            f"{row.bytes / row.median / 1e9:8.3g}{row.flops / row.median / 1e9:9.3g}"
-        )
-        lines.append(begin + errors + times + rates)
-    for name, top in roofs.items():
-        lines.append(
-            f"roof of {name}: {top.bytes / 1e9:.3g} GB/s copying, "
-            f"{top.flops / 1e9:.4g} GFLOP/s multiplying float32 matrices"
-        )
+        cells = [row.refused]
+        if not row.refused:
+            pairs = zip(cells_of(row), COLUMNS, strict=True)
+            cells = [f"{cell:>{width}}" for cell, (_, width) in pairs]
+        lines.append(f"{row.name[:23]:24}{row.backend:10}{''.join(cells)}")
+    lines += [roof_text(name, top) for name, top in roofs.items()]
     return "\n".join(lines) + "\n"
 
 

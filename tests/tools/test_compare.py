@@ -11,8 +11,8 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.errors import ArgumentError
+from arrayfn.lowering.operations import operations
 from arrayfn.lowering.operator_kernels import KERNELS
-from arrayfn.tools.compare import operations
 from arrayfn.transforms import make_program
 
 X = np.random.default_rng(0).standard_normal((40, 50)).astype(np.float32)
@@ -41,9 +41,10 @@ def of_vectors(x: Any, out: Any, axis: int) -> None:
     raise AssertionError
 
 
-def test_all_implementations_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_implementations_are_measured() -> None:
     before = len(softmax.kernels)
-    rows = {row.name: row for row in af.compare(softmax, X, repeats=3, axis=-1)}
+    compared = af.compare(softmax, X, repeats=3, axis=-1)
+    rows = {row.name: row for row in compared}
     assert {"generated", "interpreted", "by_numpy", "too_large"} <= set(rows)
     assert rows["generated"].max_abs < 1e-7
     assert rows["by_numpy"].ulp < 20
@@ -52,9 +53,11 @@ def test_all_implementations_are_measured(capsys: pytest.CaptureFixture[str]) ->
     assert rows["of_vectors"].refused == "does not take these operands"
     assert len(rows["generated"].times) == 3
     assert rows["generated"].bytes == 2 * X.nbytes
-    printed = capsys.readouterr().out
-    assert "max abs" in printed.splitlines()[0]
-    assert "roof of cpu: " in printed
+    assert "max abs" in repr(compared).splitlines()[0]
+    assert "roof of cpu: " in repr(compared)
+    page = compared._repr_html_()
+    assert page.count("<tr>") == 1 + len(compared)
+    assert "does not take these operands" in page
     assert len(softmax.kernels) == before
     assert not KERNELS.of("compared_softmax_0")
 

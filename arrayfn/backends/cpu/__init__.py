@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from arrayfn.backends.base import BackendInfo
+from arrayfn.backends.base import BackendInfo, TimedExecutable
 from arrayfn.backends.base import Executable as Callable
+from arrayfn.backends.cpu.code import kernel_assembly
 from arrayfn.backends.cpu.donation import DonatingExecutable
 from arrayfn.backends.cpu.executable import bind
 from arrayfn.backends.cpu.checked_run import try_plan
 from arrayfn.ir import Program
+from arrayfn.lowering.clocks import taken, with_clocks
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.lower import lower
 from arrayfn.lowering.options import DEFAULT, Options
+from arrayfn.lowering.plan import Kernel
 from arrayfn.lowering.plan_runners import RUNNERS
 
 __all__ = ["CpuBackend"]
@@ -56,3 +61,28 @@ class CpuBackend:
             if b.kind == "output" and b.donor is not None
         }
         return DonatingExecutable(executable, donors) if donors else executable
+
+    def assembly(self, kernel: Kernel) -> str:
+        """The assembly of ``kernel`` for this processor."""
+        return kernel_assembly(kernel)
+
+    def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
+        """The callable of ``compiled`` that reads the clock after each step."""
+        timed, state = with_clocks(compiled)
+        return ClockedExecutable(self.load(timed), state)
+
+
+@dataclass(frozen=True)
+class ClockedExecutable:
+    """A plan that reads the clock into ``state`` after each step."""
+
+    run: Callable
+    state: Any
+
+    def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
+        """Run the plan."""
+        return self.run(inputs)
+
+    def taken(self) -> Mapping[int, tuple[int, float]]:
+        """How often each step has run so far, and the seconds it took, by number."""
+        return taken(self.state)

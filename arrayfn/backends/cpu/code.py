@@ -54,6 +54,13 @@ def kernel_unit(kernel: Kernel) -> Unit:
     return Unit(key, (symbol,), partial(_prepare, kernel, symbol), is_kernel=True)
 
 
+def kernel_assembly(kernel: Kernel) -> str:
+    """The assembly of a kernel for this processor; its entry is ``entry``."""
+    with no_garbage_collection():
+        text, interleave = _ir(kernel, "entry")
+    return target.assembly(text, interleave=interleave)
+
+
 def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
     with no_garbage_collection():
         text, interleave = _ir(kernel, symbol)

@@ -8,6 +8,7 @@ compiled code it is not. A library's kernels are done by what NumPy and SciPy ha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Any, Final
 
@@ -64,15 +65,28 @@ class _Buffer:
         return _Buffer(self.memory[begin : begin + nbytes])
 
 
-def run_unjitted(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
+Watch = Callable[[KernelCall, Kernel, Sequence[Any]], AbstractContextManager[object]]
+"""Surrounds a call of a kernel; its arguments are Pointers and integers."""
+
+
+def not_watched(
+    step: KernelCall, kernel: Kernel, arguments: Sequence[Any]
+) -> AbstractContextManager[object]:
+    """Nobody looks."""
+    return nullcontext()
+
+
+def run_unjitted(
+    compiled: CompiledProgram, inputs: Sequence[Array], watch: Watch = not_watched
+) -> list[Array]:
     """The outputs of ``compiled`` for ``inputs``, which must have its input types.
 
     Each kernel's work items are done in two parts, the second first: the result must
-    not depend on it.
+    not depend on it. ``watch`` surrounds each call of a generated kernel.
     """
     plan = compiled.plan
     buffers = _allocate(plan, inputs, compiled.constants)
-    _Run(compiled, buffers).steps(plan.steps)
+    _Run(compiled, buffers, watch).steps(plan.steps)
     outputs = {
         b.index: _array(buffers[number].memory, b.type)
         for number, b in enumerate(plan.buffers)
@@ -84,7 +98,10 @@ def run_unjitted(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Arr
 class _Run:
     """One run of a plan over ``buffers``; those that move are replaced as they do."""
 
-    def __init__(self, compiled: CompiledProgram, buffers: list[_Buffer]) -> None:
+    def __init__(
+        self, compiled: CompiledProgram, buffers: list[_Buffer], watch: Watch
+    ) -> None:
+        self.watch = watch
         self.plan = compiled.plan
         self.buffers = buffers
         self.scratch = _Buffer(np.zeros(self.plan.scratch, np.uint8))
@@ -117,8 +134,9 @@ class _Run:
             )
         ]
         middle = step.items // 2
-        for begin, end in ((middle, step.items), (0, middle)):
-            self.functions[kernel.name](*arguments, begin, end)
+        with self.watch(step, kernel, arguments):
+            for begin, end in ((middle, step.items), (0, middle)):
+                self.functions[kernel.name](*arguments, begin, end)
 
     def loop(self, loop: Loop) -> None:
         """Run a loop."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
-from arrayfn.backends.base import BackendInfo, Executable
+from arrayfn.backends.base import BackendInfo, Executable, TimedExecutable
 from arrayfn.backends.cuda import attention
 from arrayfn.backends.cuda.checked_run import try_plan
 from arrayfn.backends.cuda.device_array import DeviceArray, device_put, from_dlpack
@@ -18,6 +18,7 @@ from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.options import DEFAULT, Options
+from arrayfn.lowering.plan import Kernel
 from arrayfn.lowering.plan_runners import RUNNERS
 
 __all__ = [
@@ -79,6 +80,23 @@ class CudaBackend:
         from arrayfn.backends.cuda.executable import Executable
 
         return Executable(compiled)
+
+    def assembly(self, kernel: Kernel) -> str:
+        """The PTX of ``kernel``, for the GPU here or, if none, an H200.
+
+        Raises BackendError where numba-cuda is not installed.
+        """
+        if reason := missing_packages():
+            raise BackendError(f"PTX cannot be made: {reason}")
+        from arrayfn.backends.cuda.code import kernel_ptx
+
+        return kernel_ptx(kernel, _HOPPER if missing_here() else device().arch)
+
+    def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
+        """The callable of ``compiled`` with an event after each step."""
+        from arrayfn.backends.cuda import timed
+
+        return timed.TimedExecutable(compiled)
 
 
 @cache

@@ -93,6 +93,13 @@ def compile_cubin(kernel: Kernel, arch: tuple[int, int]) -> bytes:
     return _compilation(kernel, arch)()
 
 
+def kernel_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
+    """The PTX of ``kernel``, whose entry is ``ENTRY``. Needs no GPU."""
+    with no_garbage_collection():
+        modules = kernel_ir(kernel, arch)
+    return _ptx(neutral(kernel), modules, arch)
+
+
 def _compilation(kernel: Kernel, arch: tuple[int, int]) -> Callable[[], bytes]:
     """What compiles ``kernel`` from its LLVM IR, which holds no lock of Python's."""
     with no_garbage_collection():
@@ -100,11 +107,13 @@ def _compilation(kernel: Kernel, arch: tuple[int, int]) -> Callable[[], bytes]:
     return partial(_cubin, neutral(kernel), modules, arch)
 
 
+def _ptx(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> str:
+    ptx: str = importlib.import_module(_PRINTED).ptx_of(kernel, modules, arch)
+    return overlapping(ptx) if arch >= OVERLAPS_FROM else ptx
+
+
 def _cubin(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> bytes:
-    ptx = importlib.import_module(_PRINTED).ptx_of(kernel, modules, arch)
-    if arch >= OVERLAPS_FROM:
-        ptx = overlapping(ptx)
-    text = ptx.encode() + b"\0"
+    text = _ptx(kernel, modules, arch).encode() + b"\0"
     try:
         linker = importlib.import_module(_LINKER)
         handle = linker.create(1, [f"-arch=sm_{arch[0]}{arch[1]}"])

@@ -194,6 +194,14 @@ class DeviceArray(ArrayOnDevice):
         text = np.array2string(np.asarray(self), prefix="DeviceArray(", separator=", ")
         return f"DeviceArray({text}, dtype={self.dtype})"
 
+    def _repr_html_(self) -> str:
+        from arrayfn.display import markup
+        from arrayfn.display.units import in_bytes
+
+        type = self.__arrayfn_type__
+        title = f"DeviceArray {type} <small>{in_bytes(type.nbytes)} on cuda</small>"
+        return markup.shown(title, markup.listing(str(self).splitlines()))
+
     def __str__(self) -> str:
         return repr(self) if self.is_deleted else str(np.asarray(self))
 

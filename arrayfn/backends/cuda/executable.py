@@ -37,7 +37,12 @@ class Executable:
     safe from several threads at once.
     """
 
-    def __init__(self, compiled: CompiledProgram) -> None:
+    def __init__(
+        self,
+        compiled: CompiledProgram,
+        dispatch: Callable[..., Dispatch] | None = None,
+    ) -> None:
+        """``dispatch`` makes what launches the plan, if not a ``Dispatch``."""
         plan = compiled.plan
         self.plan = plan
         self.input_types = tuple(interned(t) for t in compiled.input_types)
@@ -58,7 +63,7 @@ class Executable:
                 self._addresses[number] = self._constants[buffer.index].pointer
         donors = [plan.buffers[number].donor for number in self._outputs]
         self._donors = donors if any(d is not None for d in donors) else None
-        self._dispatch = Dispatch(
+        self._dispatch = (dispatch or Dispatch)(
             compiled, self._inputs, self._outputs, self._addresses
         )
         self.call: Callable[..., tuple[DeviceArray, ...] | int] = self._call

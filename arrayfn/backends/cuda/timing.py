@@ -162,10 +162,17 @@ def _seconds(enqueue: Callable[[], object]) -> float:
     enqueue()
     gpu.check(gpu.library.cuEventRecord(end, stream))
     gpu.check(gpu.waiting.cuEventSynchronize(end))
-    milliseconds = ctypes.c_float()
-    elapsed = getattr(gpu.library, "cuEventElapsedTime_v2", None)
-    elapsed = elapsed or gpu.library.cuEventElapsedTime
-    gpu.check(elapsed(ctypes.byref(milliseconds), begin, end))
+    seconds = elapsed(begin, end)
     for event in (begin, end):
         gpu.check(gpu.library.cuEventDestroy_v2(event))
+    return seconds
+
+
+def elapsed(begin: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
+    """The seconds between two events that have happened."""
+    gpu = device()
+    milliseconds = ctypes.c_float()
+    ask = getattr(gpu.library, "cuEventElapsedTime_v2", None)
+    ask = ask or gpu.library.cuEventElapsedTime
+    gpu.check(ask(ctypes.byref(milliseconds), begin, end))
     return milliseconds.value / 1e3

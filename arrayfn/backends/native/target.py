@@ -104,6 +104,18 @@ def compile_vectorized(text: str, *, interleave: bool) -> bytes:
     it. Runtime unrolling is off: the loop vectoriser interleaves already, and
     unrolled remainders doubled the time to compile a kernel without making it faster.
     """
+    machine, module = _vectorized(text, interleave=interleave)
+    return _emit(machine, module)
+
+
+def assembly(text: str, *, interleave: bool) -> str:
+    """What ``compile_vectorized`` makes of LLVM IR, as assembly."""
+    machine, module = _vectorized(text, interleave=interleave)
+    return machine.emit_assembly(module)
+
+
+def _vectorized(text: str, *, interleave: bool) -> tuple[Any, Any]:
+    """The code generator, and the optimised module."""
     machine = target_machine()
     module = _parse(text, machine)
     options = llvm().create_pipeline_tuning_options(speed_level=3)
@@ -114,7 +126,7 @@ def compile_vectorized(text: str, *, interleave: bool) -> bytes:
     builder = llvm().create_pass_builder(machine, options)
     passes = builder.getModulePassManager()
     _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
-    return _emit(machine, module)
+    return machine, module
 
 
 def compile_quickly(text: str) -> bytes:

@@ -288,6 +288,7 @@ class _CudaLowering(Lowering):
         except CannotStayError:
             return steps
         call.kernel = self.add_kernel(kernel)
+        call.origins = self.origins.of_steps(steps, self.names)
         self.constants.append((barrier_state, np.zeros(1, np.uint32)))
         return [call]
 

@@ -39,10 +39,10 @@ def fuse(
     unrolled loops are cut into equal pieces.
     """
     chains = tuple(chains)
-    units = _Fuser(program, chains, clone_cost, short).run()
+    units = Fuser(program, chains, clone_cost, short).run()
     if units is None:
         pieces = cuts(program, MAX_STATEMENTS)
-        units = _Fuser(program, chains, clone_cost, short, pieces).run()
+        units = Fuser(program, chains, clone_cost, short, pieces).run()
     assert units is not None
     return units
 
@@ -54,7 +54,7 @@ def each_alone(program: Program) -> tuple[Unit, ...]:
     return units
 
 
-class _Fuser(Merging):
+class Fuser(Merging):
     """Producers join consumers, reductions share groups, and so do siblings."""
 
     def run(self) -> tuple[Unit, ...] | None:
@@ -310,7 +310,7 @@ class _Fuser(Merging):
             group.reduced = frozenset()
 
 
-class _Alone(_Fuser):
+class _Alone(Fuser):
     """No equation joins another."""
 
     def place(self, equation: Equation) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from arrayfn.backends.cpu.libraries import callbacks, fourier, gemm
+from arrayfn.backends.cpu.libraries import callbacks, clock, fourier, gemm
 from arrayfn.backends.cpu.libraries.linear_algebra import (
     cholesky,
     eig,
@@ -27,6 +27,7 @@ from arrayfn.errors import BackendError
 
 PROVIDERS: Final[dict[str, Provider]] = {
     **callbacks.PROVIDERS,
+    **clock.PROVIDERS,
     **gemm.PROVIDERS,
     **windows.PROVIDERS,
     **triangular.PROVIDERS,

@@ -1,0 +1,166 @@
+"""Plans on a GPU that measure their steps, by events on the stream.
+
+The steps are launched one by one, without the CUDA graph that otherwise launches them,
+and an event is recorded before the first and after each. The time of a step is that
+between two events. So a step that is shorter than its launch takes (some 5 us) shows
+the time of the launch, and steps that a graph runs beside each other run one by one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.executable import Executable
+from arrayfn.backends.cuda.graphs.dispatch import Dispatch
+from arrayfn.backends.cuda.graphs.walk import Walk
+from arrayfn.backends.cuda.image import Image
+from arrayfn.backends.cuda.plan_nodes import (
+    BranchNode,
+    HostCall,
+    LoopNode,
+    NativeRun,
+    Node,
+    blocks,
+    one_by_one,
+)
+from arrayfn.backends.cuda.timing import elapsed
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.plan import KernelCall, Step, blocks_of, numbered
+
+_MOST_EVENTS: Final = 1 << 12  # before they are read, which waits for the GPU
+
+
+class TimedExecutable:
+    """A plan of ``compiled`` on the GPU; calling it waits for the results."""
+
+    def __init__(self, compiled: CompiledProgram) -> None:
+        self._events = Events()
+        made = partial(TimedDispatch, self._events)
+        self._executable = Executable(compiled, made)
+
+    def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
+        """Run the plan."""
+        results = self._executable(inputs)
+        self._events.read()
+        return results
+
+    def taken(self) -> Mapping[int, tuple[int, float]]:
+        """How often each step has run so far, and the seconds it took, by number."""
+        return self._events.taken
+
+
+class TimedDispatch(Dispatch):
+    """Launches a plan step by step, with an event after each."""
+
+    def __init__(
+        self,
+        events: Events,
+        compiled: CompiledProgram,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        addresses: Any,
+    ) -> None:
+        self.is_single = False
+        self._image = Image(compiled, len(compiled.plan.buffers))
+        self._events = events
+        numbers = step_numbers(self._image.nodes, compiled.plan.steps)
+        self._walk = TimedWalk(self._image, addresses, events, numbers)
+
+    def enqueue(self, addresses: bytes) -> None:
+        """Enqueue the plan."""
+        self._events.begin()
+        self._walk.run(self._image.nodes, device().stream)
+
+
+def step_numbers(nodes: Sequence[Node], steps: Sequence[Step]) -> dict[object, int]:
+    """The number in the plan of each node that launches.
+
+    Keys are the numbers of native steps, and the nodes of host calls.
+    """
+    known = {id(step): number for number, step in numbered(steps)}
+    found: dict[object, int] = {}
+
+    def pair(nodes: Sequence[Node], steps: Sequence[Step]) -> None:
+        launched = [s for s in steps if not isinstance(s, KernelCall) or s.items]
+        for node, step in zip(one_by_one(nodes), launched, strict=True):
+            if isinstance(node, (LoopNode, BranchNode)):
+                assert not isinstance(step, KernelCall)
+                for inside, block in zip(blocks(node), blocks_of(step), strict=True):
+                    pair(inside, block)
+            else:
+                found[_key(node)] = known[id(step)]
+
+    pair(nodes, steps)
+    return found
+
+
+def _key(node: NativeRun | HostCall) -> object:
+    return node.first if isinstance(node, NativeRun) else id(node)
+
+
+class TimedWalk(Walk):
+    """Enqueues nodes one by one, and an event after each."""
+
+    def __init__(
+        self,
+        image: Image,
+        addresses: Any,
+        events: Events,
+        numbers: Mapping[object, int],
+    ) -> None:
+        super().__init__(image, addresses)
+        self.events = events
+        self.numbers = numbers
+
+    def run(self, nodes: Sequence[Node], stream: int) -> None:
+        """Enqueue ``nodes`` on ``stream``."""
+        for node in one_by_one(nodes):
+            super().run((node,), stream)
+            if isinstance(node, (NativeRun, HostCall)):
+                self.events.record(self.numbers[_key(node)])
+
+
+class Events:
+    """Events on the GPU's stream, and the time between them, by the plan's steps."""
+
+    def __init__(self) -> None:
+        self.taken: dict[int, tuple[int, float]] = {}
+        self._recorded: list[tuple[int, ctypes.c_void_p]] = []
+        self._free: list[ctypes.c_void_p] = []
+
+    def begin(self) -> None:
+        """Record the event before a plan's first step."""
+        device().enter()
+        self.read()
+        self.record(-1)
+
+    def record(self, step: int) -> None:
+        """Record the event after ``step``."""
+        gpu = device()
+        event = self._free.pop() if self._free else ctypes.c_void_p()
+        if not event:
+            gpu.check(gpu.library.cuEventCreate(ctypes.byref(event), 0))
+        stream = ctypes.c_void_p(gpu.stream)
+        gpu.check(gpu.library.cuEventRecord(event, stream))
+        self._recorded.append((step, event))
+        if len(self._recorded) > _MOST_EVENTS:
+            self.read()
+            self.record(-1)
+
+    def read(self) -> None:
+        """Wait for the events, and add up the times between them."""
+        if not self._recorded:
+            return
+        gpu = device()
+        gpu.check(gpu.waiting.cuEventSynchronize(self._recorded[-1][1]))
+        for (_, before), (step, event) in zip(
+            self._recorded, self._recorded[1:], strict=False
+        ):
+            runs, seconds = self.taken.get(step, (0, 0.0))
+            self.taken[step] = runs + 1, seconds + elapsed(before, event)
+        self._free += [event for _, event in self._recorded]
+        self._recorded = []

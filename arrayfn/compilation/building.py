@@ -1,0 +1,136 @@
+"""What goes on while a function is compiled: its record, and a line if it takes long.
+
+``building`` surrounds the compilation. After a second it prints one line to standard
+error, where a person reads it (a terminal or a notebook), and another at the end.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from arrayfn import tree
+from arrayfn.backends.object_cache import COUNTS
+from arrayfn.compilation.static_arguments import StaticArguments
+from arrayfn.ir import ArrayType
+from arrayfn.logs import COMPILE, RETRACE
+
+PATIENCE: Final = 1.0  # seconds after which a line is printed
+
+Key = tuple[tree.TreeDef, StaticArguments, tuple[ArrayType, ...], str]
+"""What a function is compiled for: structure, static arguments, types, backend."""
+
+
+@dataclass
+class Built:
+    """The record of one compilation.
+
+    ``reason`` says which argument caused it, if the function had been compiled before.
+    Of its kernels, ``from_disk`` were in the disk cache and ``compiled`` were not; the
+    process had the others.
+    """
+
+    name: str
+    backend: str
+    reason: str = ""
+    stage: str = "tracing"
+    kernels: int = 0
+    from_disk: int = 0
+    compiled: int = 0
+    seconds: float = 0.0
+    begin: float = field(default_factory=time.perf_counter)
+
+
+@contextmanager
+def building(name: str, backend: str, reason: str) -> Generator[Built]:
+    """Surround the compilation of the function ``name``; gives its record."""
+    built = Built(name, backend, reason)
+    if reason:
+        RETRACE.info("%s: %s", name, reason)
+    hits, misses = COUNTS["hits"], COUNTS["misses"]
+    line = threading.Timer(PATIENCE, _announce, (built,)) if _is_read() else None
+    if line is not None:
+        line.daemon = True
+        line.start()
+    try:
+        yield built
+    finally:
+        built.seconds = time.perf_counter() - built.begin
+        if line is not None:
+            line.cancel()
+            if built.seconds > PATIENCE:
+                _say(f"arrayfn: {name} took {built.seconds:.1f} s to compile\n")
+    built.from_disk = COUNTS["hits"] - hits
+    built.compiled = COUNTS["misses"] - misses
+    COMPILE.info(
+        "%s for %s: %d kernels in %.3f s (%d units compiled, %d from the disk cache)",
+        *(name, backend, built.kernels, built.seconds),
+        *(built.compiled, built.from_disk),
+    )
+
+
+def _announce(built: Built) -> None:
+    count = f" {built.kernels} kernels" if built.kernels else ""
+    _say(f"arrayfn: {built.stage} {built.name} for {built.backend}{count} ...\n")
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line)
+    sys.stderr.flush()
+
+
+def _is_read() -> bool:
+    """Whether a person reads standard error as it is written."""
+    return "ipykernel" in sys.modules or bool(sys.stderr and sys.stderr.isatty())
+
+
+def reason_of(key: Key, known: Iterable[Key], names: Callable[[], list[str]]) -> str:
+    """Which argument makes ``key`` differ from the nearest of the ``known`` ones.
+
+    Empty if there is none to differ from. ``names`` gives the arguments' names.
+    """
+    reasons = [_differences(key, other, names) for other in known]
+    return "; ".join(min(reasons, key=len)) if reasons else ""
+
+
+def _differences(key: Key, other: Key, names: Callable[[], list[str]]) -> list[str]:
+    structure, static, types, backend = key
+    found: list[str] = []
+    if backend != other[3]:
+        found.append(f"it runs on {backend}, not on {other[3]} as before")
+    if structure != other[0]:
+        found.append(
+            "the arguments have another structure: "
+            f"{_shape_of(structure)}, not {_shape_of(other[0])}"
+        )
+    elif types != other[2]:
+        pairs = enumerate(zip(names(), types, other[2], strict=True))
+        found += [
+            f"{name or f'array {k}'} is {new}, not {old}"
+            for k, (name, new, old) in pairs
+            if new != old
+        ]
+    if static != other[1]:
+        found += _static_differences(static, other[1])
+    return found
+
+
+def _static_differences(static: StaticArguments, other: StaticArguments) -> list[str]:
+    before: dict[Any, Any] = dict([*other.positional, *other.named])
+    return [
+        f"static argument {where!r} is {held.value!r}"
+        + (f", not {before[where].value!r}" if where in before else "")
+        for where, held in (*static.positional, *static.named)
+        if where not in before or before[where] != held
+    ]
+
+
+def _shape_of(structure: tree.TreeDef) -> str:
+    """The structure of arguments, without the words of its library."""
+    text = str(structure).removeprefix("PyTreeSpec(").removesuffix(")")
+    return text if len(text) <= 60 else text[:57] + "..."

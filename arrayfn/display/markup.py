@@ -1,0 +1,150 @@
+"""Code listings, tables and whole pages as HTML.
+
+A line that is listed in several places has the same *links* there: hovering over one of
+them marks the others. Links are names of steps (``"s3"``) and of lines (``"l12"``).
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+from arrayfn.display.style import STYLE
+
+_TOKENS: Final = re.compile(
+    r"(?P<comment>\#.*)"
+    r"|(?P<string>\"\"\".*|'[^']*'|\"[^\"]*\")"
+    r"|(?P<type>~?\b(?:bool|[iu](?:8|16|32|64)|f(?:16|32|64)|bf16|c(?:64|128))\b"
+    r"(?:\[[\d,]*\])?\*?)"
+    r"|(?P<number>(?<![\w.])-?\d[\w.]*(?:[eE][+-]?\d+)?)"
+    r"|(?P<call>\b[A-Za-z_]\w*(?=\())"
+    r"|(?P<name>\b[A-Za-z_]\w*)"
+)
+_KEYWORDS: Final = frozenset({*keyword.kwlist, "program", "constants"})
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of code, and what links it to other lines.
+
+    ``part`` is its name among the lines, ``groups`` those of the steps that it belongs
+    to.
+    """
+
+    text: str
+    groups: tuple[str, ...] = ()
+    part: str = ""
+
+    def html(self) -> str:
+        """The line, highlighted."""
+        code = highlighted(self.text)
+        return f"<span class='afn-line'{attributes(self)}>{code}\n</span>"
+
+
+def attributes(line: Line) -> str:
+    """The attributes that CSS links elements by."""
+    groups = f" data-s='{' '.join(line.groups)}'" if line.groups else ""
+    return groups + (f" data-l='{line.part}'" if line.part else "")
+
+
+def highlighted(text: str) -> str:
+    """Code of a Program or a kernel, with marks for its colours.
+
+    >>> highlighted("a: f32[2] = exp(x)  # f.py:1")
+    "a: <i class='t'>f32[2]</i> = <i class='f'>exp</i>(x)  <i class='c'># f.py:1</i>"
+    """
+    made: list[str] = []
+    end = 0
+    for match in _TOKENS.finditer(text):
+        made.append(escape(text[end : match.start()], quote=False))
+        end = match.end()
+        mark = {"comment": "c", "string": "s", "type": "t", "number": "n", "call": "f"}
+        kind = mark.get(match.lastgroup or "", "")
+        word = match.group()
+        if word in _KEYWORDS:
+            kind = "k"
+        inner = escape(word, quote=False)
+        made.append(f"<i class='{kind}'>{inner}</i>" if kind else inner)
+    return "".join(made) + escape(text[end:], quote=False)
+
+
+def listing(lines: Iterable[Line | str]) -> str:
+    """Lines of code."""
+    every = (Line(x) if isinstance(x, str) else x for x in lines)
+    return f"<pre class='afn-code'>{''.join(line.html() for line in every)}</pre>"
+
+
+def folded(summary: str, body: str, *, is_open: bool = False, link: str = "") -> str:
+    """``body`` behind a line that is clicked on; ``summary`` is HTML."""
+    state = " open=''" if is_open else ""
+    return f"<details{state}><summary{link}>{summary}</summary>{body}</details>"
+
+
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    links: Sequence[str] = (),
+    texts: int = 1,
+) -> str:
+    """A table of HTML cells; the first ``texts`` columns are text, others numbers.
+
+    ``links`` are the attributes of the rows. A row may have fewer cells.
+    """
+    classes = ["" if k < texts else " class='afn-n'" for k in range(len(head))]
+    columns = list(zip(head, classes, strict=True))
+    made = "".join(f"<th{kind}>{escape(name)}</th>" for name, kind in columns)
+    body: list[str] = []
+    for number, row in enumerate(rows):
+        link = links[number] if number < len(links) else ""
+        cells = zip(row, classes, strict=False)
+        inner = "".join(f"<td{kind}>{cell}</td>" for cell, kind in cells)
+        body.append(f"<tr{link}>{inner}</tr>")
+    return (
+        f"<table class='afn-table'><thead><tr>{made}</tr></thead>"
+        f"<tbody>{''.join(body)}</tbody></table>"
+    )
+
+
+def shown(title: str, *parts: str, groups: Iterable[str] = (), lines: int = 0) -> str:
+    """A whole output: its title (HTML), parts, and the rules that link their lines.
+
+    ``groups`` are the links of steps; ``lines`` is how many lines are linked, named
+    ``l1`` and so on.
+    """
+    rules = [
+        f".afn:has([data-s~='{g}']:hover) [data-s~='{g}']{{background:var(--afn-soft)}}"
+        for g in groups
+    ]
+    rules += [
+        f".afn:has([data-l='l{k}']:hover) [data-l='l{k}']{{background:var(--afn-mark)}}"
+        for k in range(1, lines + 1)
+    ]
+    return (
+        f"<div class='afn'><style>{STYLE}{''.join(rules)}</style>"
+        f"<div class='afn-title'>{title}</div>{''.join(parts)}</div>"
+    )
+
+
+def columns(*parts: str) -> str:
+    """Parts beside each other, or below each other where there is no room."""
+    return f"<div class='afn-columns'>{''.join(f'<div>{p}</div>' for p in parts)}</div>"
+
+
+def heading(text: str) -> str:
+    """The heading of a part."""
+    return f"<div class='afn-head'>{escape(text)}</div>"
+
+
+def page(title: str, body: str) -> str:
+    """A document of its own, light or dark as the reader's system is."""
+    return (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width'>"
+        f"<title>{escape(title)}</title><style>:root{{color-scheme:light dark}}"
+        "body{font:14px system-ui,sans-serif;margin:2rem auto;max-width:1200px;"
+        f"padding:0 1rem}}</style></head><body>{body}</body></html>\n"
+    )

@@ -1,0 +1,52 @@
+"""The loggers of what compiling does, and ``ARRAYFN_LOG``, which shows them.
+
+``ARRAYFN_LOG=compile,retrace,cache`` prints to standard error each compilation with its
+time, each call that compiles a function again with the argument that caused it, and
+each look into the disk cache. ``ARRAYFN_LOG=all`` prints all three. In a program,
+``logging.getLogger("arrayfn.retrace").setLevel("INFO")`` does as much as any logger.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from typing import Final
+
+VARIABLE: Final = "ARRAYFN_LOG"
+COMPILE: Final = logging.getLogger("arrayfn.compile")
+RETRACE: Final = logging.getLogger("arrayfn.retrace")
+CACHE: Final = logging.getLogger("arrayfn.cache")
+_NAMES: Final = ("compile", "retrace", "cache")
+
+
+def configure(wanted: str) -> None:
+    """Print the records of the loggers named in ``wanted``, separated by commas."""
+    names = [name.strip() for name in wanted.split(",") if name.strip()]
+    if names == ["all"]:
+        names = list(_NAMES)
+    unknown = [name for name in names if name not in _NAMES]
+    if unknown:
+        warnings.warn(
+            f"{VARIABLE} names {', '.join(unknown)}; it takes {', '.join(_NAMES)}, "
+            "or all",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    if not names:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    for name in names:
+        if name in _NAMES:
+            logger = logging.getLogger(f"arrayfn.{name}")
+            logger.setLevel(logging.INFO)
+            logger.addHandler(handler)
+            logger.propagate = False
+
+
+def configure_from_environment() -> None:
+    """Do what ``ARRAYFN_LOG`` asks for, if it is set."""
+    wanted = os.environ.get(VARIABLE)
+    if wanted:
+        configure(wanted)

@@ -1,0 +1,80 @@
+"""How many arithmetic operations an equation or a Program does.
+
+An elementwise operation counts once for each element of its result, whatever it is; a
+contraction counts its multiplications and additions, and a reduction each element of
+its operand. Factorizations and Fourier transforms count the leading term of their usual
+algorithm (Golub and Van Loan, Matrix Computations, 4th edition). Views, copies, sorts
+and calls of Python count nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from arrayfn.ir import Equation, Program
+from arrayfn.primitives.base import Contraction, Library, Primitive, Reduction, Scalar
+
+# Of one matrix, by its rows and columns.
+_FACTORIZATIONS: Final[dict[str, Callable[[int, int], float]]] = {
+    "cholesky": lambda m, n: n**3 / 3,
+    "lu": lambda m, n: 2 * m * n * min(m, n) - (m + n) * min(m, n) ** 2 + _third(m, n),
+    "qr": lambda m, n: 4 * m * n * min(m, n) - 4 * min(m, n) ** 3 / 3,
+    "eigh": lambda m, n: 9 * n**3,
+    "eigvalsh": lambda m, n: 4 * n**3 / 3,
+    "eig": lambda m, n: 25 * n**3,
+    "eigvals": lambda m, n: 10 * n**3,
+    "svd": lambda m, n: 14 * max(m, n) * min(m, n) ** 2 + 8 * min(m, n) ** 3,
+    "svdvals": lambda m, n: 4 * max(m, n) * min(m, n) ** 2 - 4 * min(m, n) ** 3 / 3,
+    "hessenberg": lambda m, n: 10 * n**3 / 3,
+    "tridiagonal": lambda m, n: 4 * n**3 / 3,
+    "schur": lambda m, n: 25 * n**3,
+}
+
+
+def _third(m: int, n: int) -> float:
+    return 2 * min(m, n) ** 3 / 3
+
+
+def operations(program: Program) -> int:
+    """The operations of ``program``; a ``while_loop`` counts one iteration."""
+    return sum(map(operations_of, program.equations))
+
+
+def operations_of(equation: Equation) -> int:
+    """The operations of ``equation``, and of the Programs in it.
+
+    Of a branch they are those of the longest Program.
+    """
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    inner = [operations(p) for p in equation.subprograms()]
+    if row.name == "cond":
+        return max(inner)
+    if inner:
+        iterations = equation.params.get("length", 1) if row.name == "scan" else 1
+        return iterations * inner[0]
+    form = row.kernel
+    if isinstance(form, Contraction):
+        shape = equation.inputs[0].type.shape
+        depth = math.prod(shape[axis] for axis in equation.params["contract"][0])
+        return 2 * depth * equation.outputs[0].type.size
+    if isinstance(form, Reduction):
+        return equation.inputs[0].type.size
+    if isinstance(form, Scalar):
+        return equation.outputs[0].type.size
+    return _of_library(row.name, equation) if isinstance(form, Library) else 0
+
+
+def _of_library(name: str, equation: Equation) -> int:
+    type = equation.inputs[0].type
+    if name == "fft":
+        size = equation.inputs[0].type.size
+        return round(5 * size * math.log2(max(2, type.shape[-1]))) if size else 0
+    if name == "triangular_solve":
+        return equation.outputs[0].type.size * type.shape[-1]
+    if name in _FACTORIZATIONS and type.size:
+        *batch, m, n = type.shape
+        return round(math.prod(batch) * _FACTORIZATIONS[name](m, n))
+    return 0

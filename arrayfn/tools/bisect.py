@@ -1,0 +1,411 @@
+"""``bisect(f, *args)``: the first equation of a function that is wrong, or gives NaN.
+
+The Program runs on a backend with every intermediate value as a result. Each equation
+is then judged by itself: its results against the same equation in float64 on the
+operands that the backend had, within the bound of the oracle. So errors that operands
+bring along do not count, and a fault is found where it is, not where it shows. Of a
+loop the faulty iteration is searched in the same way, and of a branch the one taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import ml_dtypes
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn.backends.base import Backend, Executable
+from arrayfn.backends.registry import choose
+from arrayfn.errors import SourceLocation, readable_file
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir.format import equation_lines, format_program
+from arrayfn.lowering.operator_kernels import KERNELS
+from arrayfn.passes.inline_calls import inline_calls
+from arrayfn.primitives.calls import evaluate
+from arrayfn.tools.oracle import Judged, oracle
+from arrayfn.transforms import make_program
+
+Array = np.ndarray[Any, Any]
+_MOST_ITERATIONS: Final = 10_000
+_NEAR: Final = 2.0  # units in the last place that need no bound
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The first equation that is wrong (``"wrong"``) or gives NaN (``"nan"``).
+
+    ``text`` is the equation in the Program, ``location`` the user's line. At ``index``
+    of a result, where its error is largest or NaN is first, the backend has ``have``,
+    and the shadow in float64 has ``want``, within ``bound``. ``operands`` says what the
+    equation was given. ``inside`` names the loops and branches around it, outermost
+    first, with the iteration. A fault that is not there if the intermediate values are
+    results is ``fused``: it is in the kernel that computes this equation with others.
+    """
+
+    kind: Literal["wrong", "nan"]
+    equation: Equation
+    text: str
+    index: tuple[int, ...]
+    have: Any
+    want: Any
+    bound: float
+    operands: tuple[str, ...]
+    inside: tuple[str, ...] = ()
+    fused: bool = False
+
+    @property
+    def location(self) -> SourceLocation | None:
+        """The user's line."""
+        return self.equation.source
+
+    def __str__(self) -> str:
+        what = "gives NaN" if self.kind == "nan" else "is wrong"
+        place = self.location
+        where = f"{readable_file(place.file)}:{place.line}: " if place else ""
+        at = f" at {list(self.index)}" if self.index else ""
+        within = "" if self.kind == "nan" else f" within {self.bound:.3g}"
+        lines = [f"{where}{self.equation.primitive.name} {what}{at}: {self.text}"]
+        lines += [f"  in {outer}" for outer in self.inside]
+        lines.append(f"  it gives {self.have}; float64 gives {self.want}{within}")
+        lines += [f"  {operand}" for operand in self.operands]
+        if self.fused:
+            lines.append(
+                "  only as a part of a fused kernel: with its result stored it is right"
+            )
+        return "\n".join(lines)
+
+
+def bisect(
+    function: Callable[..., Any], *args: Any, device: str = "cpu", **kwargs: Any
+) -> Fault | None:
+    """The first equation of ``function`` that is wrong on ``device``, or gives NaN.
+
+    None if no equation is wrong and no result has a NaN. Gradients are functions like
+    others: ``bisect(grad(f), x)`` searches the backward pass too, whose equations have
+    the lines of ``f`` that they come from. NaN counts if it reaches a result. What is
+    searched is found by values: with other arguments another equation may be the first.
+
+    An equation is wrong if its error passes the oracle's bound for it alone: some units
+    in the last place, and of sums and factorizations what any order of operations may
+    give. Integers and bools are to be exact. Python functions that a Program calls
+    (``pure_callback``) are called several times.
+
+    >>> import numpy as np
+    >>> import arrayfn as af, arrayfn.numpy as anp
+    >>> def norm(x):
+    ...     return anp.sqrt(anp.sum(x * x))
+    >>> print(bisect(af.grad(norm), np.zeros(3)))  # doctest: +ELLIPSIS
+    <doctest ...>:2: mul gives NaN at [0]: ... = mul(...)
+      it gives nan; float64 gives nan
+      ...
+    >>> print(bisect(af.grad(norm), np.ones(3)))
+    None
+    """
+    backend = choose(device)
+    program = inline_calls(
+        make_program(function)(*args, **kwargs),
+        keep=lambda call: KERNELS.for_call(call, backend.name) is not None,
+    )
+    leaves = tree.leaves((args, kwargs))
+    types = program.input_types
+    inputs = [np.asarray(x, t.dtype) for x, t in zip(leaves, types, strict=True)]
+    search = _Search(backend)
+    return search.first(program, inputs) or search.fused(program, inputs)
+
+
+class _Search:
+    """Searches Programs on ``backend``; what it has compiled it keeps."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.loaded: dict[tuple[int, int], tuple[Program, Executable]] = {}
+
+    def run(self, program: Program, inputs: Sequence[Array], upto: int) -> list[Array]:
+        """The results of the equations before number ``upto``, one by one."""
+        key = id(program), upto
+        if key not in self.loaded:
+            outputs = [v for eq in program.equations[:upto] for v in eq.outputs]
+            whole = replace(
+                program, equations=program.equations[:upto], outputs=tuple(outputs)
+            )
+            compiled = self.backend.lower(whole, frozenset())
+            # The Program is kept too, so that its id stays its own.
+            self.loaded[key] = program, self.backend.load(compiled)
+        given = tuple(self.backend.put(x) for x in inputs)
+        return [np.asarray(x) for x in self.loaded[key][1](given)]
+
+    def first(self, program: Program, inputs: Sequence[Array]) -> Fault | None:
+        """The first fault of ``program``, each of whose values is stored."""
+        if not program.equations:
+            return None
+        values: dict[Atom, Array] = dict(zip(program.inputs, inputs, strict=True))
+        values |= zip(program.constants, program.constant_values, strict=True)
+        stored = [v for eq in program.equations for v in eq.outputs]
+        made = self.run(program, inputs, len(program.equations))
+        values |= zip(stored, made, strict=True)
+        source = _source_of_nan(program, values)
+        for equation in program.equations:
+            operands = [_value(a, values) for a in equation.inputs]
+            results = [values[v] for v in equation.outputs]
+            fault = _wrong(program, equation, operands, results)
+            if fault is None and equation is source:
+                fault = _nan(program, equation, operands, results)
+            if fault is not None:
+                return self.inside(equation, operands) or fault
+        return None
+
+    def inside(self, equation: Equation, operands: Sequence[Array]) -> Fault | None:
+        """The first fault in the Programs of a loop or branch."""
+        place = f" at {equation.source}" if equation.source else ""
+        for number, (body, given) in enumerate(_bodies(equation, operands)):
+            if number >= _MOST_ITERATIONS:
+                return None
+            fault = self.first(body, given)
+            if fault is not None:
+                name = equation.primitive.name
+                part = "" if name == "cond" else f"iteration {number} of "
+                return replace(fault, inside=(f"{part}{name}{place}", *fault.inside))
+        return None
+
+    def fused(self, program: Program, inputs: Sequence[Array]) -> Fault | None:
+        """The first equation whose value is wrong as the only result of its Program.
+
+        What comes before it is computed in one kernel with it, where it can be. If the
+        last result is right all are.
+        """
+        compiled = self.backend.load(self.backend.lower(program, frozenset()))
+        given = tuple(self.backend.put(x) for x in inputs)
+        results = [np.asarray(x) for x in compiled(given)]
+        if not _violated(oracle(program, inputs), results):
+            return None
+        low, high = 0, len(program.equations)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._prefix_fault(program, inputs, middle) is None:
+                low = middle
+            else:
+                high = middle
+        return self._prefix_fault(program, inputs, high)
+
+    def _prefix_fault(
+        self, program: Program, inputs: Sequence[Array], upto: int
+    ) -> Fault | None:
+        """The fault of the first ``upto`` equations, if the last has a wrong result."""
+        equation = program.equations[upto - 1]
+        whole = replace(
+            program, equations=program.equations[:upto], outputs=equation.outputs
+        )
+        run = self.backend.load(self.backend.lower(whole, frozenset()))
+        given = tuple(self.backend.put(x) for x in inputs)
+        results = [np.asarray(x) for x in run(given)]
+        judged = oracle(whole, inputs)
+        if upto < len(program.equations) and not _violated(judged, results):
+            return None
+        before = replace(
+            program, equations=program.equations[: upto - 1], outputs=equation.inputs
+        )
+        operands = _evaluated(before, inputs)
+        fault = _fault_of(program, equation, operands, results, judged)
+        return replace(fault, fused=True)
+
+
+def _bodies(
+    equation: Equation, operands: Sequence[Array]
+) -> Iterator[tuple[Program, list[Array]]]:
+    """The Programs that a loop or branch runs, in order, each with its inputs."""
+    params, name = equation.params, equation.primitive.name
+    if name == "cond":
+        branches: tuple[Program, ...] = params["branches"]
+        index = min(max(int(operands[0]), 0), len(branches) - 1)
+        yield branches[index], list(operands[1:])
+    elif name == "scan":
+        body: Program = params["program"]
+        first, split = params["consts"], params["consts"] + params["carry"]
+        consts, carry = list(operands[:first]), list(operands[first:split])
+        order = range(params["length"])
+        for k in reversed(order) if params["reverse"] else order:
+            given = [*consts, *carry, *(x[k] for x in operands[split:])]
+            yield body, given
+            carry = _evaluated(body, given)[: len(carry)]
+    elif name == "while_loop":
+        of_cond, of_body = params["cond_consts"], params["body_consts"]
+        test: Program = params["cond_program"]
+        body = params["body_program"]
+        conditions = list(operands[:of_cond])
+        consts = list(operands[of_cond : of_cond + of_body])
+        carry = list(operands[of_cond + of_body :])
+        while True:
+            yield test, [*conditions, *carry]
+            if not _evaluated(test, [*conditions, *carry])[0]:
+                return
+            yield body, [*consts, *carry]
+            carry = _evaluated(body, [*consts, *carry])
+
+
+def _evaluated(program: Program, inputs: Sequence[Array]) -> list[Array]:
+    """The results by the references, in the Program's dtypes."""
+    with np.errstate(all="ignore"):
+        return [np.asarray(x) for x in evaluate(program, inputs)]
+
+
+def _value(atom: Atom, values: dict[Atom, Array]) -> Array:
+    if isinstance(atom, Var):
+        return values[atom]
+    return np.asarray(atom.value).astype(atom.type.dtype)
+
+
+def _has_nan(x: Array) -> bool:
+    return x.dtype in dtypes.INEXACT and bool(np.isnan(_wide(x)).any())
+
+
+def _source_of_nan(program: Program, values: dict[Atom, Array]) -> Equation | None:
+    """The equation whose NaN reaches a result: none of its operands has one."""
+    makers = {v: eq for eq in program.equations for v in eq.outputs}
+    for atom in program.outputs:
+        while isinstance(atom, Var) and atom in makers and _has_nan(values[atom]):
+            equation = makers[atom]
+            behind = (a for a in equation.inputs if isinstance(a, Var))
+            following = next((a for a in behind if _has_nan(values[a])), None)
+            if following is None:
+                return equation
+            atom = following
+    return None
+
+
+def _alone(equation: Equation) -> Program:
+    """A Program of one equation, whose inputs are its operands."""
+    given = tuple(Var(a.type) for a in equation.inputs)
+    outputs = tuple(Var(v.type) for v in equation.outputs)
+    same = Equation(
+        equation.primitive, given, equation.params, outputs, equation.source
+    )
+    return Program(equation.primitive.name, given, (same,), outputs)
+
+
+def _wrong(
+    program: Program,
+    equation: Equation,
+    operands: Sequence[Array],
+    results: Sequence[Array],
+) -> Fault | None:
+    """The fault of ``equation``, if its results are out of bounds."""
+    alone = _alone(equation)
+    if equation.primitive.name in ("pure_callback", "debug_callback"):
+        return None
+    with np.errstate(all="ignore"):
+        exact = oracle(alone, operands, samples=0)
+    if all(_is_near(j, r) for j, r in zip(exact, results, strict=True)):
+        return None
+    with np.errstate(all="ignore"):
+        judged = oracle(alone, operands)
+    if not _violated(judged, results):
+        return None
+    return _fault_of(program, equation, operands, results, judged)
+
+
+def _is_near(judged: Judged, result: Array) -> bool:
+    """Whether a result needs no bound: it is exact, or nearly."""
+    if judged.dtype not in dtypes.INEXACT:
+        return bool(np.array_equal(judged.value, result))
+    wide = result.astype(judged.value.dtype)
+    with np.errstate(all="ignore"):
+        apart = np.abs(wide - judged.value)
+        allowed = _NEAR * np.abs(judged.value) * _epsilon(judged)
+    same = (wide == judged.value) | (np.isnan(wide) & np.isnan(judged.value))
+    return bool(np.all((apart <= allowed) | same))
+
+
+def _epsilon(judged: Judged) -> float:
+    return float(ml_dtypes.finfo(dtypes.real_of(judged.dtype)).eps)
+
+
+def _violated(judged: Sequence[Judged], results: Sequence[Array]) -> bool:
+    return any(j.violations(r).any() for j, r in zip(judged, results, strict=True))
+
+
+def _nan(
+    program: Program,
+    equation: Equation,
+    operands: Sequence[Array],
+    results: Sequence[Array],
+) -> Fault:
+    """The fault of ``equation``, the first whose results have a NaN."""
+    with np.errstate(all="ignore"):
+        judged = oracle(_alone(equation), operands, samples=0)
+    return _fault_of(program, equation, operands, results, judged, kind="nan")
+
+
+def _fault_of(
+    program: Program,
+    equation: Equation,
+    operands: Sequence[Array],
+    results: Sequence[Array],
+    judged: Sequence[Judged],
+    kind: Literal["wrong", "nan"] = "wrong",
+) -> Fault:
+    masks = [
+        np.isnan(_wide(r)) if kind == "nan" else j.violations(r)
+        for j, r in zip(judged, results, strict=True)
+    ]
+    number = next((k for k, mask in enumerate(masks) if mask.any()), 0)
+    have, shadow, mask = results[number], judged[number], masks[number]
+    index: tuple[int, ...] = ()
+    if have.size:
+        with np.errstate(all="ignore"):
+            apart = np.nan_to_num(np.abs(_wide(have) - _wide(shadow.value)), nan=np.inf)
+            apart = np.where(mask, apart, -1.0)
+        index = tuple(int(k) for k in np.unravel_index(np.argmax(apart), have.shape))
+    return Fault(
+        kind,
+        equation,
+        _text_of(program, equation),
+        index,
+        have[index] if have.size else None,
+        shadow.value[index] if have.size else None,
+        float(np.real(shadow.bound[index])) if have.size else 0.0,
+        tuple(_described(program, equation, operands, number, index)),
+    )
+
+
+def _text_of(program: Program, equation: Equation) -> str:
+    """The equation as it stands in the Program's text."""
+    lines = format_program(program, comments=False).splitlines()
+    for number, found in equation_lines(program):
+        if found is equation:
+            return lines[number - 1].strip()
+    return equation.primitive.name
+
+
+def _wide(x: Array) -> Array:
+    """``x`` in double precision; integers as floats."""
+    return x.astype(np.complex128 if x.dtype in dtypes.COMPLEX else np.float64)
+
+
+def _described(
+    program: Program,
+    equation: Equation,
+    operands: Sequence[Array],
+    result: int,
+    index: tuple[int, ...],
+) -> Iterator[str]:
+    """What the equation was given: values at the place of a result, or the range."""
+    makers = {v: eq for eq in program.equations for v in eq.outputs}
+    for number, (atom, x) in enumerate(zip(equation.inputs, operands, strict=True)):
+        text = f"operand {number}: {atom.type}"
+        maker = makers.get(atom) if isinstance(atom, Var) else None
+        if maker is not None and x.dtype in dtypes.INEXACT and np.isinf(_wide(x)).any():
+            text += f" of {_text_of(program, maker)} ({maker.source}),"
+        if x.shape == equation.outputs[result].type.shape and x.size:
+            yield f"{text} with {x[index]} there"
+        elif x.size == 1:
+            yield f"{text} {x.reshape(-1)[0]}"
+        elif x.size and x.dtype in dtypes.FLOATS:
+            wide = _wide(x)
+            odd = int((~np.isfinite(wide)).sum())
+            some = f", {odd} not finite" if odd else ""
+            yield f"{text} from {np.nanmin(wide):.4g} to {np.nanmax(wide):.4g}{some}"
+        else:
+            yield text

@@ -1,0 +1,246 @@
+"""What each command of the command line does; it returns the exit status.
+
+What a command needs is imported by it: the others need not wait for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import re
+import runpy
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import arrayfn
+from arrayfn import dtypes
+from arrayfn.backends.cpu.runtime import get_num_threads
+from arrayfn.backends.object_cache import object_cache
+from arrayfn.backends.registry import BACKENDS, backend_info
+from arrayfn.compilation.jit import jit
+from arrayfn.display.units import in_bytes
+from arrayfn.errors import ArgumentError
+from arrayfn.transforms import grad
+
+_PACKAGES: Final = ("numpy", "scipy", "numba", "llvmlite", "optree", "numba-cuda")
+_TYPE: Final = re.compile(r"(\w+)\[([\d,]*)\]")
+
+
+def info(chosen: Namespace) -> int:
+    """Print versions, backends, threads and the cache."""
+    for name, text in _facts():
+        print(f"{name:12} {text}")
+    return 0
+
+
+def _facts() -> Iterator[tuple[str, str]]:
+    yield "arrayfn", f"{arrayfn.__version__} ({Path(arrayfn.__file__).parent})"
+    yield "Python", f"{platform.python_version()} ({sys.executable})"
+    for package in _PACKAGES:
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            yield package, "not installed"
+    yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield "threads", f"{get_num_threads()} of {os.cpu_count()} processors"
+    for name in BACKENDS:
+        found = backend_info(name)
+        state = f"not here: {found.missing}" if found.missing else "available"
+        yield f"  {name}", f"{state} ({found.description})"
+    cache = object_cache()
+    entries = cache.entries()
+    size = in_bytes(sum(entry.size for entry in entries))
+    yield "cache", f"{cache.directory}: {len(entries)} entries, {size}"
+    for name in sorted(os.environ):
+        if name.startswith("ARRAYFN_"):
+            yield name, os.environ[name]
+
+
+def cache(chosen: Namespace) -> int:
+    """List, measure or clear the disk cache."""
+    kept = object_cache()
+    entries = sorted(kept.entries(), key=lambda entry: -entry.used)
+    size = in_bytes(sum(entry.size for entry in entries))
+    if chosen.action == "list":
+        for entry in entries:
+            used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
+            print(f"{used}  {entry.size:10,}  {entry.key}")
+    elif chosen.action == "clear":
+        kept.clear()
+        print(f"{kept.directory}: removed {len(entries)} entries, {size}")
+        return 0
+    print(f"{kept.directory}: {len(entries)} entries, {size}")
+    return 0
+
+
+def explain(chosen: Namespace) -> int:
+    """Print what a function is compiled to, and why."""
+    from arrayfn.display.markup import page
+    from arrayfn.tools.explain import explain as explained
+
+    function, arguments = _target(chosen)
+    if chosen.device:
+        function = jit(function, device=chosen.device)
+    found = explained(function, *arguments)
+    print(found)
+    if chosen.html:
+        chosen.html.write_text(page("arrayfn", found._repr_html_()), "utf-8")
+    return 0
+
+
+def compare(chosen: Namespace) -> int:
+    """Print accuracy and speed of a function on every backend."""
+    from arrayfn.tools.compare import compare as compared
+
+    function, arguments = _target(chosen)
+    print(compared(function, *arguments))
+    return 0
+
+
+def bisect(chosen: Namespace) -> int:
+    """Print the first equation that is wrong; 1 if there is one."""
+    from arrayfn.tools.bisect import bisect as bisected
+
+    function, arguments = _target(chosen)
+    found = bisected(function, *arguments, device=chosen.device)
+    print(found or "no equation is wrong, and no result is NaN")
+    return 0 if found is None else 1
+
+
+def profile(chosen: Namespace) -> int:
+    """Run a script, and print where the time of its compiled functions went."""
+    from arrayfn.tools.profile import profile as profiled
+
+    script: Path = chosen.script
+    if not script.is_file():
+        raise ArgumentError(f"there is no script {script}")
+    before = sys.argv, sys.path[:]
+    sys.argv = [str(script), *chosen.rest]
+    sys.path.insert(0, str(script.parent))
+    try:
+        with profiled() as measured:
+            runpy.run_path(str(script), run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = before
+    print(measured)
+    if chosen.save:
+        measured.save(chosen.save)
+    return 0
+
+
+def coverage(chosen: Namespace) -> int:
+    """Print which primitives and public names there are."""
+    from arrayfn.tools import coverage as report
+
+    return report.run()
+
+
+def demo(chosen: Namespace) -> int:
+    """Train a classifier and show what was compiled."""
+    try:
+        # Its libraries are an extra, without which other commands still work.
+        from arrayfn.tools import demo as shown
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("arrayfn"):
+            raise
+        print(
+            f"arrayfn demo needs {error.name}: pip install 'arrayfn[demo]'",
+            file=sys.stderr,
+        )
+        return 2
+    return shown.run(chosen.device, chosen.epochs, chosen.plot)
+
+
+COMMANDS: Final[dict[str, Callable[[Namespace], int]]] = {
+    "info": info,
+    "cache": cache,
+    "explain": explain,
+    "compare": compare,
+    "bisect": bisect,
+    "profile": profile,
+    "coverage": coverage,
+    "demo": demo,
+}
+
+
+def _target(chosen: Namespace) -> tuple[Callable[..., Any], list[Any]]:
+    """The function that the command line names, and its arguments."""
+    function = function_of(chosen.function)
+    random = np.random.default_rng(0)
+    arguments = [argument_of(text, random) for text in chosen.arguments]
+    if chosen.zeros:
+        arguments = [x * 0 for x in arguments]
+    return (grad(function) if chosen.grad else function), arguments
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """The function ``module:name`` or ``file.py:name``.
+
+    Raises ArgumentError if there is none.
+    """
+    where, _, what = name.rpartition(":")
+    if not where or not what:
+        raise ArgumentError(
+            f"{name!r} names no function; write module:function or file.py:function"
+        )
+    try:
+        module = _module(where)
+        found: Any = module
+        for part in what.split("."):
+            found = getattr(found, part)
+    except (ImportError, OSError) as error:
+        raise ArgumentError(f"{where} cannot be imported: {error}") from error
+    except AttributeError:
+        raise ArgumentError(f"{where} has no {what}") from None
+    if not callable(found):
+        raise ArgumentError(f"{name} is a {type(found).__name__}, not a function")
+    return found
+
+
+def _module(where: str) -> Any:
+    if not where.endswith(".py"):
+        sys.path.insert(0, os.getcwd())
+        return importlib.import_module(where)
+    file = Path(where)
+    specification = importlib.util.spec_from_file_location(file.stem, file)
+    if specification is None or specification.loader is None or not file.is_file():
+        raise ArgumentError(f"there is no file {file}")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[file.stem] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+def argument_of(text: str, random: np.random.Generator) -> Any:
+    """The argument that ``text`` describes: random numbers of a type, or a number.
+
+    >>> argument_of("i32[3]", np.random.default_rng(0)).dtype, argument_of("2.5", None)
+    (dtype('int32'), 2.5)
+    """
+    match = _TYPE.fullmatch(text)
+    if match is None:
+        for kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+        raise ArgumentError(f"{text!r} is neither a type, as f32[128,64], nor a number")
+    dtype = dtypes.BY_SHORT_NAME.get(match[1])
+    if dtype is None:
+        raise ArgumentError(
+            f"{text!r}: there is no dtype {match[1]!r}; there are "
+            f"{', '.join(dtypes.BY_SHORT_NAME)}"
+        )
+    shape = tuple(int(n) for n in match[2].split(",") if n)
+    if dtype in dtypes.INEXACT:
+        return random.standard_normal(shape).astype(dtype)
+    return random.integers(0, 2 if dtype == dtypes.bool_ else 10, shape).astype(dtype)

@@ -1,0 +1,314 @@
+"""``explain(f, *args)``: what was compiled, and why it came out as it did."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from arrayfn.backends.object_cache import COUNTS
+from arrayfn.compilation.building import Built
+from arrayfn.compilation.jit import Jitted, jit
+from arrayfn.compilation.shown import lowered_html
+from arrayfn.compilation.stages import Lowered, signature
+from arrayfn.display import markup
+from arrayfn.display.units import in_bytes, in_seconds, in_si
+from arrayfn.errors import SourceLocation
+from arrayfn.ir import Equation, Program, Var
+from arrayfn.ir.format import equation_lines
+from arrayfn.ir.text import parse_program
+from arrayfn.lowering.fusion.reasons import of_its_own, refusals
+from arrayfn.lowering.plan import Kernel, KernelCall, kernel_calls, numbered
+from arrayfn.primitives.table import TABLE
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Two steps that are not one: the later reads from memory what the earlier wrote.
+
+    ``value`` is its type, ``location`` the user's line that uses it.
+    """
+
+    before: int
+    after: int
+    value: str
+    nbytes: int
+    location: SourceLocation | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy that a layout needs: what is copied, by which steps, for which line."""
+
+    steps: tuple[int, ...]
+    value: str
+    nbytes: int
+    location: SourceLocation | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What ``explain`` found; ``str`` of it is a text, and a notebook shows a page.
+
+    ``boundaries`` say why steps are apart, ``copies`` which equations copy an array.
+    ``signatures`` are what the function was compiled for in this process, each with the
+    argument that caused it. Of the kernels' code, ``from_disk`` units were in the disk
+    cache and ``compiled`` ones were not, in ``seconds``; the process had the others.
+    """
+
+    lowered: Lowered
+    boundaries: tuple[Boundary, ...]
+    copies: tuple[Copy, ...]
+    signatures: tuple[tuple[str, Built], ...]
+    from_disk: int
+    compiled: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return "\n".join(_text(self))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return _html(self)
+
+
+def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+    """What ``function`` is compiled to for these arguments, and why.
+
+    The steps with the user's lines that each computes, operations and bytes; why two
+    steps are not one; each copy that a layout needs, with the line that caused it;
+    memory; where the code of kernels came from; and for which arguments a jitted
+    function was compiled again. ``function`` is jitted already, or is jitted for this.
+    It is compiled, not called. Backends without plans (``"reference"``) have no steps.
+
+    >>> import numpy as np
+    >>> import arrayfn.numpy as anp
+    >>> def loss(w, x):
+    ...     return anp.sum(anp.tanh(x @ w))
+    >>> print(explain(loss, np.ones((32, 16)), np.ones((64, 32))))
+    loss(f64[32,16], f64[64,32]) -> (f64[]) for cpu
+    ...
+    not fused:
+      step 1 reads f64[64,16] (8 KiB) of step 0: a library computes dot_general  ...
+    """
+    jitted = function if isinstance(function, Jitted) else jit(function)
+    lowered = jitted.lower(*args, **kwargs)
+    hits, misses = COUNTS["hits"], COUNTS["misses"]
+    begin = time.perf_counter()
+    if not lowered.backend.info().missing:
+        lowered.load()
+    seconds = time.perf_counter() - begin
+    compiled = lowered.compiled_program
+    program = parse_program(compiled.text, TABLE, compiled.constants)
+    return Explanation(
+        lowered,
+        tuple(_boundaries(lowered, program)),
+        tuple(_copies(lowered, program)),
+        tuple(jitted.signatures()),
+        COUNTS["hits"] - hits,
+        COUNTS["misses"] - misses,
+        seconds,
+    )
+
+
+def _steps_of_lines(lowered: Lowered) -> dict[int, dict[int, SourceLocation | None]]:
+    """For each line of the Program, the steps that compute it, with the user's line."""
+    found: dict[int, dict[int, SourceLocation | None]] = {}
+    for number, step in numbered(lowered.plan.steps):
+        if isinstance(step, KernelCall):
+            for origin in step.origins:
+                found.setdefault(origin.line, {})[number] = origin.source
+    return found
+
+
+def _boundaries(lowered: Lowered, program: Program) -> Iterator[Boundary]:
+    """The pairs of steps of which the second reads what the first wrote."""
+    plan = lowered.plan
+    steps = [(n, s) for n, s in numbered(plan.steps) if isinstance(s, KernelCall)]
+    lines = {equation: line for line, equation in equation_lines(program)}
+    by_line = {line: equation for equation, line in lines.items()}
+    why = refusals(program)
+    wrote: dict[int, int] = {}
+    for number, step in steps:
+        for buffer in dict.fromkeys((*step.reads, *step.updates)):
+            before = wrote.get(buffer)
+            if before is None:
+                continue
+            first = dict(steps)[before]
+            makers = [by_line[o.line] for o in first.origins]
+            users = [by_line[o.line] for o in step.origins]
+            reason, user = _reason(makers, users, why)
+            line = lines.get(user) if user is not None else None
+            places = [o.source for o in step.origins if o.line == line]
+            allocation = plan.buffers[buffer]
+            yield Boundary(
+                before,
+                number,
+                str(allocation.type),
+                allocation.nbytes,
+                places[0] if places else None,
+                reason,
+            )
+        wrote.update(dict.fromkeys(step.writes, number))
+
+
+def _reason(
+    makers: list[Equation],
+    users: list[Equation],
+    why: dict[tuple[Equation, Equation], str],
+) -> tuple[str, Equation | None]:
+    """Why ``users`` are not computed with ``makers``, and which of them reads."""
+    for maker in makers:
+        for user in users:
+            if (maker, user) in why:
+                return why[maker, user], user
+    made = {v: eq for eq in makers for v in eq.outputs}
+    for user in users:
+        for atom in user.inputs:
+            if isinstance(atom, Var) and atom in made and user not in makers:
+                text = of_its_own(made[atom]) or of_its_own(user)
+                if text:
+                    return text, user
+    if set(makers) & set(users):
+        return "a long sum has two steps: totals of chunks, then the total of these", (
+            next(eq for eq in users if eq in makers)
+        )
+    alone = [text for eq in (*makers, *users) if (text := of_its_own(eq))]
+    if alone:
+        return alone[0], None
+    return "they are over other axes, or other elements of what lies between", None
+
+
+def _copies(lowered: Lowered, program: Program) -> Iterator[Copy]:
+    """The copies among the equations of the Program."""
+    steps = _steps_of_lines(lowered)
+    users: dict[Var, list[Equation]] = {}
+    for _, equation in equation_lines(program):
+        for atom in equation.inputs:
+            if isinstance(atom, Var):
+                users.setdefault(atom, []).append(equation)
+    for line, equation in equation_lines(program):
+        if equation.primitive.name != "relayout":
+            continue
+        (result,) = equation.outputs
+        using = [eq.primitive.name for eq in users.get(result, ())]
+        if not isinstance(equation.inputs[0], Var):
+            continue  # a constant that is written
+        reason = (
+            f"{' and '.join(dict.fromkeys(using))} reads it from memory, laid out "
+            f"{result.type.layout}"
+            if using
+            else "a result is a row-major array of its own"
+        )
+        having = steps.get(line, {})
+        yield Copy(
+            tuple(having),
+            str(result.type),
+            result.type.nbytes,
+            next(iter(having.values()), None),
+            reason,
+        )
+
+
+def _text(found: Explanation) -> Iterator[str]:
+    lowered = found.lowered
+    yield f"{signature(lowered.compiled_program)} for {lowered.backend.name}"
+    cost = lowered.cost()
+    yield (
+        f"{in_si(cost.operations)}FLOP, {in_bytes(cost.bytes)} moved; memory: "
+        f"{lowered.memory()}"
+    )
+    yield ""
+    yield str(cost)
+    reasons = {k.name: k.reason for k in lowered.kernels}
+    yield ""
+    yield "kernels:"
+    for name, reason in reasons.items():
+        yield f"  {name}: {reason}"
+    if found.boundaries:
+        yield ""
+        yield "not fused:"
+    for b in found.boundaries:
+        yield (
+            f"  step {b.after} reads {b.value} ({in_bytes(b.nbytes)}) of step "
+            f"{b.before}: {b.reason}{_at(b.location)}"
+        )
+    yield ""
+    yield "copies:" if found.copies else "copies: none"
+    for c in found.copies:
+        where = f"in step {', '.join(map(str, c.steps))}" if c.steps else "no step"
+        value = f"{c.value} ({in_bytes(c.nbytes)}), {where}"
+        yield f"  {value}: {c.reason}{_at(c.location)}"
+    yield ""
+    yield _cache_text(found)
+    if found.signatures:
+        yield ""
+        yield "compiled in this process for:"
+    for types, built in found.signatures:
+        because = f", because {built.reason}" if built.reason else ""
+        yield f"  ({types}) in {in_seconds(built.seconds)}{because}"
+
+
+def _at(location: SourceLocation | None) -> str:
+    return f"  ({location})" if location else ""
+
+
+def _cache_text(found: Explanation) -> str:
+    generated = sum(isinstance(k, Kernel) for k in found.lowered.kernels)
+    return (
+        f"code: {generated} generated kernels; {found.compiled} units compiled and "
+        f"{found.from_disk} taken from the disk cache now, in "
+        f"{in_seconds(found.seconds)}; the process had the others"
+    )
+
+
+def _html(found: Explanation) -> str:
+    lowered = found.lowered
+    boundaries = [
+        (
+            f"{b.before} and {b.after}",
+            escape(b.value),
+            escape(b.reason),
+            escape(str(b.location or "")),
+            in_bytes(b.nbytes),
+        )
+        for b in found.boundaries
+    ]
+    copies = [
+        (
+            ", ".join(map(str, c.steps)),
+            escape(c.value),
+            escape(c.reason),
+            escape(str(c.location or "")),
+            in_bytes(c.nbytes),
+        )
+        for c in found.copies
+    ]
+    signatures = [
+        (escape(types), escape(built.reason), in_seconds(built.seconds))
+        for types, built in found.signatures
+    ]
+    head = ("steps", "value", "because", "line", "bytes")
+    parts = [
+        f"<div>{escape(_cache_text(found))}</div>",
+        f"<div>{escape(str(lowered.memory()))}</div>",
+        markup.heading("Not fused"),
+        markup.table(head, boundaries, texts=4),
+        markup.heading("Copies"),
+        markup.table(head, copies, texts=4) if copies else "<div>none</div>",
+    ]
+    if signatures:
+        parts += [
+            markup.heading("Compiled in this process for"),
+            markup.table(("arguments", "because", "time"), signatures, texts=2),
+        ]
+    calls = len(list(kernel_calls(lowered.plan.steps)))
+    title = f"{escape(lowered.compiled_program.name)} <small>{calls} calls</small>"
+    page = lowered_html(lowered.program, lowered.compiled_program)
+    return markup.shown(title, *parts) + page

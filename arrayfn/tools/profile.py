@@ -1,0 +1,288 @@
+"""``with profile() as p``: where the time of compiled functions goes.
+
+Each step of a plan is measured where it runs: on a CPU by readings of the clock between
+the steps, on a GPU by events. The time of a step is shared among the user's lines that
+it computes, by their operations. What a call takes besides its steps (arguments,
+memory, Python), what compiling takes and what Python does between calls have rows of
+their own, so the rows add up to the wall clock.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.backends.base import TimedExecutable, TimingBackend
+from arrayfn.compilation.jit import Entry, watched
+from arrayfn.compilation.stages import with_faults
+from arrayfn.display.markup import page
+from arrayfn.errors import SourceLocation
+from arrayfn.lowering.plan import KernelCall, Origin, numbered
+from arrayfn.tools.compare import Roof, roof
+from arrayfn.tools.profile_shown import profile_html, profile_text
+from arrayfn.tools.profile_trace import write_trace
+
+_ROOF_DTYPES: Final = (dtypes.float64, dtypes.int64, dtypes.complex128)
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A step of a plan, all of its runs together.
+
+    ``bytes`` and ``operations`` are those of all runs, ``seconds`` their time.
+    ``share_of_roof`` is the time that they would take at the machine's roof, of memory
+    or of arithmetic, whichever is longer, over ``seconds``. It may pass 1 where the
+    data is in a cache, and is None for what counts no operation and no byte.
+    """
+
+    function: str
+    backend: str
+    step: int
+    kernel: str
+    runs: int
+    seconds: float
+    bytes: int
+    operations: int
+    origins: tuple[Origin, ...]
+    share_of_roof: float | None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The user's lines that it computes, by their operations, most first."""
+        shares = sorted(line_shares(self.origins).items(), key=lambda x: -x[1])
+        return tuple(str(line) for line, _ in shares)
+
+
+@dataclass(frozen=True)
+class LineTime:
+    """A line of the user's code: its part of the time of the steps that compute it."""
+
+    location: SourceLocation | None
+    seconds: float
+    operations: int
+
+    def __str__(self) -> str:
+        return str(self.location) if self.location else "(no line)"
+
+    @property
+    def text(self) -> str:
+        """The line itself, as it stands in the file; empty if that is not known."""
+        if self.location is None:
+            return ""
+        return linecache.getline(self.location.file, self.location.line).strip()
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """One call of a jitted function: when it began, in seconds, and what it took."""
+
+    function: str
+    begin: float
+    seconds: float
+    steps: tuple[tuple[int, str, float], ...]
+
+
+@dataclass
+class Profile:
+    """What ``profile()`` measured.
+
+    ``seconds`` is the wall clock of the block, without what preparing the measurement
+    took. ``compiling`` is the part of it that tracing and compiling took, ``calling``
+    that of calls outside their steps, and ``outside`` the rest, Python's.
+    """
+
+    seconds: float = 0.0
+    compiling: float = 0.0
+    calls: list[CallTime] = field(default_factory=list[CallTime])
+    _runs: dict[int, _Run] = field(default_factory=dict[int, "_Run"], repr=False)
+    _stack: ExitStack = field(default_factory=ExitStack, repr=False)
+    _begin: float = 0.0
+    _preparing: float = 0.0
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(watched(self._call))
+        self._begin = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._begin - self._preparing
+        self._stack.close()
+
+    @property
+    def steps(self) -> tuple[StepTime, ...]:
+        """The steps of all functions that ran, those that took longest first."""
+        found = [row for run in self._runs.values() for row in run.rows()]
+        return tuple(sorted(found, key=lambda row: -row.seconds))
+
+    @property
+    def lines(self) -> tuple[LineTime, ...]:
+        """The user's lines, those that took longest first."""
+        seconds: dict[SourceLocation | None, float] = {}
+        done: dict[SourceLocation | None, int] = {}
+        for row in self.steps:
+            shares = line_shares(row.origins) or {None: 1.0}
+            for line, share in shares.items():
+                seconds[line] = seconds.get(line, 0.0) + share * row.seconds
+            for origin in row.origins:
+                count = done.get(origin.source, 0)
+                done[origin.source] = count + row.runs * origin.operations
+        rows = (LineTime(line, t, done.get(line, 0)) for line, t in seconds.items())
+        return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+    @property
+    def calling(self) -> float:
+        """The seconds that calls took outside their steps."""
+        total = sum(call.seconds for call in self.calls)
+        return total - sum(row.seconds for row in self.steps)
+
+    @property
+    def outside(self) -> float:
+        """The seconds outside compiled functions and their compilation."""
+        return self.seconds - self.compiling - sum(c.seconds for c in self.calls)
+
+    @property
+    def roofs(self) -> dict[str, Roof]:
+        """The roof of each backend that ran something."""
+        return {name: roof(name) for name in {row.backend for row in self.steps}}
+
+    def __str__(self) -> str:
+        return profile_text(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Profile: {self.seconds:.3g} s, {len(self.calls)} calls, "
+            f"{len(self.steps)} steps>"
+        )
+
+    def _repr_html_(self) -> str:
+        return profile_html(self)
+
+    def save(self, file: str | os.PathLike[str]) -> None:
+        """Write a page (``.html``), or a trace (``.json``).
+
+        Perfetto (ui.perfetto.dev) and Chrome show the trace. Raises ValueError for
+        another suffix.
+        """
+        place = Path(file)
+        if place.suffix == ".json":
+            write_trace(self, place)
+        elif place.suffix == ".html":
+            place.write_text(page("arrayfn profile", profile_html(self)), "utf-8")
+        else:
+            raise ValueError(f"a profile is saved as .html or .json, not {place.name}")
+
+    def _call(self, entry: Entry, arrays: tuple[Any, ...]) -> Sequence[Any]:
+        """Run ``entry``, measured."""
+        run = self._runs.get(id(entry))
+        if run is None:
+            begin = time.perf_counter()
+            run = self._runs[id(entry)] = _Run(entry)
+            self._preparing += time.perf_counter() - begin
+            if entry.built.begin > self._begin:
+                self.compiling += entry.built.seconds
+        before = run.taken()
+        begin = time.perf_counter()
+        results = run.run(arrays)
+        seconds = time.perf_counter() - begin
+        self.calls.append(
+            CallTime(run.name, begin - self._begin, seconds, run.since(before))
+        )
+        return results
+
+
+class _Run:
+    """A compiled function that is measured, and its steps."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry  # kept, so that its id stays its own
+        self.name = entry.compiled.name
+        self.timed: TimedExecutable | None = None
+        run = entry.run
+        if isinstance(entry.backend, TimingBackend):
+            self.timed = entry.backend.load_timed(entry.compiled)
+            run = with_faults(self.timed, entry.sites)
+        self.run = run
+        self.steps = {
+            number: step
+            for number, step in numbered(entry.compiled.plan.steps)
+            if isinstance(step, KernelCall)
+        }
+
+    def taken(self) -> dict[int, tuple[int, float]]:
+        return {} if self.timed is None else dict(self.timed.taken())
+
+    def since(
+        self, before: dict[int, tuple[int, float]]
+    ) -> tuple[tuple[int, str, float], ...]:
+        """What each step took since ``before``: its number, kernel and seconds."""
+        return tuple(
+            (step, self.steps[step].kernel, total - before.get(step, (0, 0.0))[1])
+            for step, (_, total) in self.taken().items()
+        )
+
+    def rows(self) -> Iterator[StepTime]:
+        plan, backend = self.entry.compiled.plan, self.entry.backend.name
+        for number, (runs, seconds) in self.taken().items():
+            step = self.steps[number]
+            nbytes, done = runs * plan.bytes_of(step), runs * step.operations
+            written = [plan.buffers[k].type.dtype for k in step.writes]
+            double = any(dtype in _ROOF_DTYPES for dtype in written)
+            top = roof(backend, np.float64 if double else np.float32)
+            at_roof = max(nbytes / top.bytes, done / top.flops)
+            yield StepTime(
+                function=self.name,
+                backend=backend,
+                step=number,
+                kernel=step.kernel,
+                runs=runs,
+                seconds=seconds,
+                bytes=nbytes,
+                operations=done,
+                origins=step.origins,
+                share_of_roof=at_roof / seconds if at_roof and seconds else None,
+            )
+
+
+def line_shares(origins: Sequence[Origin]) -> dict[SourceLocation | None, float]:
+    """The part of a step that each of the user's lines is, by operations."""
+    total = sum(origin.operations for origin in origins)
+    shares: dict[SourceLocation | None, float] = {}
+    for origin in origins:
+        weight = origin.operations / total if total else 1 / len(origins)
+        shares[origin.source] = shares.get(origin.source, 0.0) + weight
+    return shares
+
+
+def profile() -> Profile:
+    """Measure the calls of jitted functions in a ``with`` block.
+
+    ``steps`` has a row for each step of their plans, ``lines`` one for each line of the
+    user's code. ``print(p)`` shows both beside the machine's measured roof, a notebook
+    shows them with a roofline chart, and ``p.save("trace.json")`` writes a trace for
+    Perfetto. The rows add up to the wall clock, ``p.seconds``.
+
+    Results are the same bits as without. Calls are a little slower: the clock is read
+    after each step, and a GPU launches the steps one by one. Backends that have no
+    plans (``"reference"``) are measured call by call.
+
+    >>> import numpy as np
+    >>> import arrayfn as af, arrayfn.numpy as anp
+    >>> f = af.jit(lambda x, w: anp.sum(anp.tanh(x @ w)))
+    >>> with profile() as p:
+    ...     for _ in range(3):
+    ...         _ = f(np.ones((64, 32)), np.ones((32, 16)))
+    >>> {row.kernel: (row.runs, row.operations) for row in p.steps}["gemm_f64"]
+    (3, 196608)
+    >>> len(p.calls), p.seconds > sum(row.seconds for row in p.steps)
+    (3, True)
+    """
+    return Profile()
