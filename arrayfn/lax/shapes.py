@@ -29,17 +29,17 @@ from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.manipulation import slice_along
 
 
-def batch_matmul(x: ArrayLike, y: ArrayLike, /, precision: Any = None) -> Array:
-    """Matrix products over the leading axes, which are the same in x and y."""
-    return matmul(x, y)
+def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: Any = None) -> Array:
+    """Matrix products; ``lhs`` and ``rhs`` have the same leading axes."""
+    return matmul(lhs, rhs)
 
 
-def broadcast_like(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x broadcast to y's shape."""
-    return broadcast_to(x, ops.type_of_operand("broadcast_like", y).shape)
+def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
+    """``arr`` broadcast to ``like_arr``'s shape."""
+    return broadcast_to(arr, ops.type_of_operand("broadcast_like", like_arr).shape)
 
 
-def broadcast_to_rank(x: ArrayLike, rank: int, /) -> Array:
+def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
     """x with leading axes of extent 1, ``rank`` axes in all."""
     shape = ops.type_of_operand("broadcast_to_rank", x).shape
     missing = rank - len(shape)
@@ -61,7 +61,7 @@ def collapse(
     return reshape(x, (*shape[:low], middle, *shape[max(high, low) :]))
 
 
-def dtype(x: ArrayLike, /) -> DType:
+def dtype(x: ArrayLike) -> DType:
     """The data type of x; for a Python number its default type."""
     return ops.type_of_operand("dtype", x).dtype
 
@@ -76,13 +76,13 @@ def empty(shape: Sequence[int], dtype: DTypeLike = None) -> Array:
 
 
 def index_in_dim(
-    x: ArrayLike, index: int, /, axis: int = 0, keepdims: bool = True
+    operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True
 ) -> Array:
     """The slice at position ``index`` along ``axis``."""
-    shape = ops.type_of_operand("index_in_dim", x).shape
+    shape = ops.type_of_operand("index_in_dim", operand).shape
     place = ops.normalize_axis("index_in_dim", axis, len(shape))
     position = ops.normalize_axis("index_in_dim", index, shape[place])
-    value = slice_along(x, position, position + 1, place)
+    value = slice_along(operand, position, position + 1, place)
     return value if keepdims else reshape(value, shape[:place] + shape[place + 1 :])
 
 
@@ -102,20 +102,20 @@ def index_take(
 
 
 def dynamic_update_index_in_dim(
-    x: ArrayLike, update: ArrayLike, index: ArrayLike, /, axis: int
+    operand: ArrayLike, update: ArrayLike, index: ArrayLike, axis: int
 ) -> Array:
-    """x with the slice at ``index`` along ``axis`` replaced."""
-    type = ops.type_of_operand("dynamic_update_index_in_dim", x)
+    """``operand`` with the slice at ``index`` along ``axis`` replaced."""
+    type = ops.type_of_operand("dynamic_update_index_in_dim", operand)
     place = ops.normalize_axis("dynamic_update_index_in_dim", axis, type.ndim)
     new = ops.as_array(ops.convert(update, type.dtype))
     if ops.type_of_operand("dynamic_update_index_in_dim", new).ndim != type.ndim:
         new = expand_dims(new, place)
-    return dynamic_update_slice_in_dim(x, new, index, place)
+    return dynamic_update_slice_in_dim(operand, new, index, place)
 
 
-def split(x: ArrayLike, /, sizes: Sequence[int], axis: int = 0) -> list[Array]:
-    """x split along ``axis`` into parts of ``sizes``, which add up to its extent."""
-    shape = ops.type_of_operand("split", x).shape
+def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array]:
+    """``operand`` split along ``axis`` into parts of ``sizes``, all of it."""
+    shape = ops.type_of_operand("split", operand).shape
     place = ops.normalize_axis("split", axis, len(shape))
     if sum(sizes) != shape[place]:
         raise ShapeError(
@@ -124,7 +124,7 @@ def split(x: ArrayLike, /, sizes: Sequence[int], axis: int = 0) -> list[Array]:
         )
     ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
     return [
-        slice_along(x, end - size, end, place)
+        slice_along(operand, end - size, end, place)
         for end, size in zip(ends, sizes, strict=True)
     ]
 

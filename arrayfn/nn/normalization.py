@@ -14,7 +14,6 @@ from arrayfn.primitives import special
 
 def standardize(
     x: ArrayLike,
-    /,
     axis: Axis = -1,
     mean: ArrayLike | None = None,
     variance: ArrayLike | None = None,

@@ -79,7 +79,6 @@ def apply_over_axes(
 
 def piecewise(
     x: ArrayLike,
-    /,
     condlist: Any,
     funclist: Sequence[Any],
     *args: Any,
@@ -292,7 +291,7 @@ def _with_axes(x: Array, axes: Sequence[int]) -> Array:
     return expand_dims(x, tuple(axes))
 
 
-def block(arrays: Any, /) -> Array:
+def block(arrays: Any) -> Array:
     """Join nested lists of arrays as blocks; the innermost along the last axis.
 
     >>> import numpy as np

@@ -54,8 +54,7 @@ def _count(x: ArrayLike, axis: Axis, keepdims: bool, where: ArrayLike | None) ->
 
 
 def mean(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
     keepdims: bool = False,
@@ -63,7 +62,7 @@ def mean(
     where: ArrayLike | None = None,
 ) -> Array:
     """The arithmetic mean over ``axis``; float64 for integers, NaN for no elements."""
-    wide, result = _wide("mean", x, dtype)
+    wide, result = _wide("mean", a, dtype)
     return ops.convert(_mean(wide, axis, keepdims, where), result)
 
 
@@ -73,8 +72,7 @@ def _mean(x: ArrayLike, axis: Axis, keepdims: bool, where: ArrayLike | None) -> 
 
 
 def average(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     weights: ArrayLike | None = None,
     returned: bool = False,
@@ -83,23 +81,23 @@ def average(
 ) -> Any:
     """The mean over ``axis``, weighted by ``weights``.
 
-    ``weights`` has x's shape, or is a vector along a single ``axis``. With ``returned``
-    the result is a pair of the mean and the sum of the weights.
+    ``weights`` has the shape of ``a``, or is a vector along a single ``axis``. With
+    ``returned`` the result is a pair of the mean and the sum of the weights.
     """
     if weights is None:
-        plain = mean(x, axis, keepdims=keepdims)
+        plain = mean(a, axis, keepdims=keepdims)
         if not returned:
             return plain
-        count = _count(x, axis, keepdims, None)
+        count = _count(a, axis, keepdims, None)
         return plain, ops.full(count, plain.shape, plain.dtype)
-    type, given = (ops.type_of_operand("average", a) for a in (x, weights))
+    type, given = (ops.type_of_operand("average", v) for v in (a, weights))
     if given.ndim == 1 != type.ndim and isinstance(axis, (int, np.integer)):
         place = ops.normalize_axis("average", axis, type.ndim)
         weights = apply(
             views.broadcast_in_dim, weights, shape=type.shape, axes=(place,)
         )
     total = sum(weights, axis, keepdims=keepdims)
-    value = divide(sum(multiply(x, weights), axis, keepdims=keepdims), total)
+    value = divide(sum(multiply(a, weights), axis, keepdims=keepdims), total)
     return (value, broadcast_to(total, value.shape)) if returned else value
 
 
@@ -120,8 +118,7 @@ def _variance(
 
 
 def var(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
     ddof: float = 0,
@@ -134,15 +131,14 @@ def var(
 
     The divisor is the count minus ``correction`` (NumPy's older name: ``ddof``).
     """
-    wide, result = _wide("var", x, dtype)
+    wide, result = _wide("var", a, dtype)
     less = ddof if correction is None else correction
     value = _variance(wide, axis, less, keepdims, where)
     return ops.convert(value, dtypes.real_of(result))
 
 
 def std(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
     ddof: float = 0,
@@ -152,7 +148,7 @@ def std(
     where: ArrayLike | None = None,
 ) -> Array:
     """The standard deviation over ``axis``: the square root of ``var``."""
-    wide, result = _wide("std", x, dtype)
+    wide, result = _wide("std", a, dtype)
     less = ddof if correction is None else correction
     value = sqrt(_variance(wide, axis, less, keepdims, where))
     return ops.convert(value, dtypes.real_of(result))

@@ -18,8 +18,8 @@ from arrayfn.tracing import apply
 _VECTOR: Any = ((), (), (), (0,))
 
 
-def convolve(x: ArrayLike, y: ArrayLike, /, mode: str = "full") -> Array:
-    """The sums of x[i] y[k - i] of two vectors.
+def convolve(a: ArrayLike, v: ArrayLike, mode: str = "full") -> Array:
+    """The sums of ``a[i] v[k - i]`` of two vectors.
 
     ``mode`` is "full", "same" (the central part, as long as the longer vector) or
     "valid" (only full overlaps).
@@ -28,19 +28,19 @@ def convolve(x: ArrayLike, y: ArrayLike, /, mode: str = "full") -> Array:
     >>> convolve(np.array([1.0, 2.0]), np.array([1.0, 1.0, 1.0]))
     array([1., 3., 3., 2.])
     """
-    x, y = _vectors("convolve", x, y)
-    if x.shape[0] < y.shape[0]:
-        x, y = y, x
-    return _slid(x, flip(y), mode)
+    a, v = _vectors("convolve", a, v)
+    if a.shape[0] < v.shape[0]:
+        a, v = v, a
+    return _slid(a, flip(v), mode)
 
 
-def correlate(x: ArrayLike, y: ArrayLike, /, mode: str = "valid") -> Array:
-    """The sums of x[i + k] conj(y[i]) of two vectors; ``mode`` as for ``convolve``."""
-    x, y = _vectors("correlate", x, y)
-    y = conj(y)
-    if x.shape[0] >= y.shape[0]:
-        return _slid(x, y, mode)
-    return flip(_slid(y, x, mode))
+def correlate(a: ArrayLike, v: ArrayLike, mode: str = "valid") -> Array:
+    """The sums of ``a[i + k] conj(v[i])`` of vectors; ``mode`` as for ``convolve``."""
+    a, v = _vectors("correlate", a, v)
+    v = conj(v)
+    if a.shape[0] >= v.shape[0]:
+        return _slid(a, v, mode)
+    return flip(_slid(v, a, mode))
 
 
 def _vectors(name: str, x: ArrayLike, y: ArrayLike) -> list[Array]:

@@ -34,17 +34,16 @@ from arrayfn.tracing.value import STATIC_REMEDY
 
 
 def asarray(
-    x: Any,
-    /,
+    a: Any,
     dtype: DTypeLike = None,
     *,
     device: Any = None,
     copy: bool | None = None,
 ) -> Array:
-    """x (an array, a number, or nested sequences of them) as an array.
+    """``a`` (an array, a number, or nested sequences of them) as an array.
 
     Sequences may hold traced arrays, which are stacked. Outside a trace the result is a
-    new array; with ``copy=False`` it is x itself, or a ValueError if that is
+    new array; with ``copy=False`` it is ``a`` itself, or a ValueError if that is
     impossible. Inside a trace it is a traced array, which is immutable and can be
     indexed by traced arrays. An array of another library on a GPU stays there.
 
@@ -54,39 +53,38 @@ def asarray(
     array([30., 10.])
     """
     if device is not None:
-        return ops.placed("asarray", asarray(x, dtype, copy=copy), device)
+        return ops.placed("asarray", asarray(a, dtype, copy=copy), device)
     wanted = None if dtype is None else dtypes.canonical(dtype)
-    if isinstance(x, (list, tuple)) and _holds_tracers(x):
-        parts = [asarray(part, dtype) for part in x]
+    if isinstance(a, (list, tuple)) and _holds_tracers(a):
+        parts = [asarray(part, dtype) for part in a]
         return stack_parts(parts)
-    if isinstance(x, ImmutableArray):
-        return x if wanted is None else ops.convert(x, wanted)
-    if ops.is_on_gpu(x):
-        shared = choose("cuda").put(x)
+    if isinstance(a, ImmutableArray):
+        return a if wanted is None else ops.convert(a, wanted)
+    if ops.is_on_gpu(a):
+        shared = choose("cuda").put(a)
         return asarray(shared if copy is False else shared.copy(), dtype)
     if copy is False:
-        value = np.asarray(x, dtype=wanted, copy=False)
+        value = np.asarray(a, dtype=wanted, copy=False)
     else:
-        value = np.array(x, dtype=wanted, order="C")
+        value = np.array(a, dtype=wanted, order="C")
     ops.type_of_operand("asarray", value)
     return constant(value)
 
 
 def array(
-    x: Any,
-    /,
+    object: Any,
     dtype: DTypeLike = None,
     *,
     device: Any = None,
     copy: bool | None = True,
 ) -> Array:
     """Same as ``asarray``."""
-    return asarray(x, dtype, device=device, copy=copy)
+    return asarray(object, dtype, device=device, copy=copy)
 
 
-def copy(x: ArrayLike, /) -> Array:
-    """A copy of x."""
-    return x.copy() if isinstance(x, ArrayOnDevice) else asarray(x)
+def copy(a: ArrayLike) -> Array:
+    """A copy of ``a``."""
+    return a.copy() if isinstance(a, ArrayOnDevice) else asarray(a)
 
 
 def _holds_tracers(x: Any) -> bool:
@@ -148,56 +146,52 @@ def empty(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
 
 
 def full_like(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     fill_value: ArrayLike,
     dtype: DTypeLike = None,
     shape: Any = None,
     *,
     device: Any = None,
 ) -> Array:
-    """Like ``full``, with x's shape and dtype by default."""
-    like = ops.type_of_operand("full_like", x)
-    device = device or device_of((x,)) or None
+    """Like ``full``, with ``a``'s shape and dtype by default."""
+    like = ops.type_of_operand("full_like", a)
+    device = device or device_of((a,)) or None
     extents = like.shape if shape is None else shape
     wanted = like.dtype if dtype is None else dtype
     return full(extents, fill_value, wanted, device=device)
 
 
 def zeros_like(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     dtype: DTypeLike = None,
     shape: Any = None,
     *,
     device: Any = None,
 ) -> Array:
-    """Zeros, with x's shape and dtype by default."""
-    return full_like(x, 0, dtype, shape, device=device)
+    """Zeros, with ``a``'s shape and dtype by default."""
+    return full_like(a, 0, dtype, shape, device=device)
 
 
 def ones_like(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     dtype: DTypeLike = None,
     shape: Any = None,
     *,
     device: Any = None,
 ) -> Array:
-    """Ones, with x's shape and dtype by default."""
-    return full_like(x, 1, dtype, shape, device=device)
+    """Ones, with ``a``'s shape and dtype by default."""
+    return full_like(a, 1, dtype, shape, device=device)
 
 
 def empty_like(
-    x: ArrayLike,
-    /,
+    prototype: ArrayLike,
     dtype: DTypeLike = None,
     shape: Any = None,
     *,
     device: Any = None,
 ) -> Array:
     """Same as ``zeros_like``."""
-    return zeros_like(x, dtype, shape, device=device)
+    return zeros_like(prototype, dtype, shape, device=device)
 
 
 def _or_float64(dtype: DTypeLike) -> DType:
@@ -372,17 +366,17 @@ def _below(shape: tuple[int, int], k: int) -> Array:
     return apply(discrete.ge, rows, columns)
 
 
-def tril(x: ArrayLike, /, k: int = 0) -> Array:
-    """x (..., n, m) with zeros above diagonal k."""
-    type = ops.type_of_operand("tril", x)
-    return where(_below(_matrix_shape("tril", type.shape), k), x, _zero(type.dtype))
+def tril(m: ArrayLike, k: int = 0) -> Array:
+    """m (..., n, m) with zeros above diagonal k."""
+    type = ops.type_of_operand("tril", m)
+    return where(_below(_matrix_shape("tril", type.shape), k), m, _zero(type.dtype))
 
 
-def triu(x: ArrayLike, /, k: int = 0) -> Array:
-    """x (..., n, m) with zeros below diagonal k."""
-    type = ops.type_of_operand("triu", x)
+def triu(m: ArrayLike, k: int = 0) -> Array:
+    """m (..., n, m) with zeros below diagonal k."""
+    type = ops.type_of_operand("triu", m)
     below = _below(_matrix_shape("triu", type.shape), k - 1)
-    return where(below, _zero(type.dtype), x)
+    return where(below, _zero(type.dtype), m)
 
 
 def _zero(dtype: DType) -> ArrayLike:

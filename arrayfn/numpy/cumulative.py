@@ -21,16 +21,16 @@ def _along(primitive: Primitive, name: str, x: ArrayLike, axis: int | None) -> A
     return apply(primitive, x, axis=place, reverse=False)
 
 
-def cumsum(x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None) -> Array:
-    """Running sums along ``axis`` (None: of x as a vector)."""
-    wanted = accumulation_dtype(ops.type_of_operand("cumsum", x).dtype, dtype)
-    return _along(c.cumsum, "cumsum", ops.convert(x, wanted), axis)
+def cumsum(a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None) -> Array:
+    """Running sums along ``axis`` (None: of ``a`` as a vector)."""
+    wanted = accumulation_dtype(ops.type_of_operand("cumsum", a).dtype, dtype)
+    return _along(c.cumsum, "cumsum", ops.convert(a, wanted), axis)
 
 
-def cumprod(x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None) -> Array:
-    """Running products along ``axis`` (None: of x as a vector)."""
-    wanted = accumulation_dtype(ops.type_of_operand("cumprod", x).dtype, dtype)
-    return _along(c.cumprod, "cumprod", ops.convert(x, wanted), axis)
+def cumprod(a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None) -> Array:
+    """Running products along ``axis`` (None: of ``a`` as a vector)."""
+    wanted = accumulation_dtype(ops.type_of_operand("cumprod", a).dtype, dtype)
+    return _along(c.cumprod, "cumprod", ops.convert(a, wanted), axis)
 
 
 def cumulative_sum(

@@ -40,8 +40,7 @@ def without_nan(name: str, x: ArrayLike, instead: float) -> ArrayLike:
 
 
 def nansum(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
     keepdims: bool = False,
@@ -50,13 +49,12 @@ def nansum(
     where: ArrayLike | None = None,
 ) -> Array:
     """The sum over ``axis``, ignoring NaN."""
-    x = without_nan("nansum", x, 0)
-    return sum(x, axis, dtype, keepdims, initial=initial, where=where)
+    a = without_nan("nansum", a, 0)
+    return sum(a, axis, dtype, keepdims, initial=initial, where=where)
 
 
 def nanprod(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
     keepdims: bool = False,
@@ -65,22 +63,18 @@ def nanprod(
     where: ArrayLike | None = None,
 ) -> Array:
     """The product over ``axis``, ignoring NaN."""
-    x = without_nan("nanprod", x, 1)
-    return prod(x, axis, dtype, keepdims, initial=initial, where=where)
+    a = without_nan("nanprod", a, 1)
+    return prod(a, axis, dtype, keepdims, initial=initial, where=where)
 
 
-def nancumsum(
-    x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None
-) -> Array:
+def nancumsum(a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None) -> Array:
     """``cumsum`` with NaN replaced by 0."""
-    return cumsum(without_nan("nancumsum", x, 0), axis, dtype)
+    return cumsum(without_nan("nancumsum", a, 0), axis, dtype)
 
 
-def nancumprod(
-    x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None
-) -> Array:
+def nancumprod(a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None) -> Array:
     """``cumprod`` with NaN replaced by 1."""
-    return cumprod(without_nan("nancumprod", x, 1), axis, dtype)
+    return cumprod(without_nan("nancumprod", a, 1), axis, dtype)
 
 
 def _known_numbers(name: str, x: ArrayLike, where: ArrayLike | None) -> Array:
@@ -92,8 +86,7 @@ def _known_numbers(name: str, x: ArrayLike, where: ArrayLike | None) -> Array:
 
 
 def nanmean(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
     keepdims: bool = False,
@@ -101,15 +94,14 @@ def nanmean(
     where: ArrayLike | None = None,
 ) -> Array:
     """The mean over ``axis``, ignoring NaN; NaN if all are NaN."""
-    if not is_inexact("nanmean", x):
-        return mean(x, axis, dtype, keepdims, where=where)
-    numbers = _known_numbers("nanmean", x, where)
-    return mean(without_nan("nanmean", x, 0), axis, dtype, keepdims, where=numbers)
+    if not is_inexact("nanmean", a):
+        return mean(a, axis, dtype, keepdims, where=where)
+    numbers = _known_numbers("nanmean", a, where)
+    return mean(without_nan("nanmean", a, 0), axis, dtype, keepdims, where=numbers)
 
 
 def nanvar(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
     ddof: float = 0,
@@ -120,19 +112,18 @@ def nanvar(
 ) -> Array:
     """The variance over ``axis``, ignoring NaN; NaN for up to ``ddof`` elements."""
     less = ddof if correction is None else correction
-    if not is_inexact("nanvar", x):
-        return var(x, axis, dtype, less, keepdims, where=where)
-    numbers = _known_numbers("nanvar", x, where)
+    if not is_inexact("nanvar", a):
+        return var(a, axis, dtype, less, keepdims, where=where)
+    numbers = _known_numbers("nanvar", a, where)
     count = count_nonzero(numbers, axis, keepdims)
     # Replace NaN before squaring: the derivative of the square would be NaN.
-    x = without_nan("nanvar", x, 0)
-    value = var(x, axis, dtype, less, keepdims, where=numbers)
+    a = without_nan("nanvar", a, 0)
+    value = var(a, axis, dtype, less, keepdims, where=numbers)
     return comparison.where(count > less, value, float("nan"))
 
 
 def nanstd(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
     ddof: float = 0,
@@ -143,12 +134,11 @@ def nanstd(
 ) -> Array:
     """The standard deviation over ``axis``, ignoring NaN."""
     less = ddof if correction is None else correction
-    return sqrt(nanvar(x, axis, dtype, less, keepdims, where=where))
+    return sqrt(nanvar(a, axis, dtype, less, keepdims, where=where))
 
 
 def nanmax(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     keepdims: bool = False,
     *,
@@ -157,12 +147,11 @@ def nanmax(
 ) -> Array:
     """The maximum over ``axis``, ignoring NaN; NaN if all are NaN."""
     low = -float("inf")
-    return _nan_if_all_are(max, "nanmax", x, axis, keepdims, low, initial, where)
+    return _nan_if_all_are(max, "nanmax", a, axis, keepdims, low, initial, where)
 
 
 def nanmin(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     keepdims: bool = False,
     *,
@@ -171,7 +160,7 @@ def nanmin(
 ) -> Array:
     """The minimum over ``axis``, ignoring NaN; NaN if all are NaN."""
     high = float("inf")
-    return _nan_if_all_are(min, "nanmin", x, axis, keepdims, high, initial, where)
+    return _nan_if_all_are(min, "nanmin", a, axis, keepdims, high, initial, where)
 
 
 def _nan_if_all_are(
@@ -192,24 +181,20 @@ def _nan_if_all_are(
     return comparison.where(all(isnan(x), axis, keepdims), float("nan"), value)
 
 
-def nanargmax(
-    x: ArrayLike, /, axis: int | None = None, keepdims: bool = False
-) -> Array:
+def nanargmax(a: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
     """The first position of the maximum, ignoring NaN: int64.
 
     Raises ArgumentError if all are known to be NaN; -1 if that is not known.
     """
-    return _position(argmax, "nanargmax", x, axis, keepdims, -float("inf"))
+    return _position(argmax, "nanargmax", a, axis, keepdims, -float("inf"))
 
 
-def nanargmin(
-    x: ArrayLike, /, axis: int | None = None, keepdims: bool = False
-) -> Array:
+def nanargmin(a: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
     """The first position of the minimum, ignoring NaN: int64.
 
     Raises ArgumentError if all are known to be NaN; -1 if that is not known.
     """
-    return _position(argmin, "nanargmin", x, axis, keepdims, float("inf"))
+    return _position(argmin, "nanargmin", a, axis, keepdims, float("inf"))
 
 
 def _position(

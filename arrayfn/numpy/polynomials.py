@@ -33,7 +33,7 @@ def _coefficients(name: str, p: Any) -> Array:
     return value
 
 
-def polyval(p: ArrayLike, x: ArrayLike, /) -> Array:
+def polyval(p: ArrayLike, x: ArrayLike) -> Array:
     """The polynomial p at x, elementwise, by Horner's rule.
 
     >>> import numpy as np
@@ -48,14 +48,14 @@ def polyval(p: ArrayLike, x: ArrayLike, /) -> Array:
     return value
 
 
-def polyadd(p: ArrayLike, q: ArrayLike, /) -> Array:
-    """The sum of polynomials p and q."""
-    return add(*_aligned("polyadd", p, q))
+def polyadd(a1: ArrayLike, a2: ArrayLike) -> Array:
+    """The sum of polynomials ``a1`` and ``a2``."""
+    return add(*_aligned("polyadd", a1, a2))
 
 
-def polysub(p: ArrayLike, q: ArrayLike, /) -> Array:
-    """The difference of polynomials p and q."""
-    return subtract(*_aligned("polysub", p, q))
+def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
+    """The difference of polynomials ``a1`` and ``a2``."""
+    return subtract(*_aligned("polysub", a1, a2))
 
 
 def _aligned(name: str, p: Any, q: Any) -> list[Array]:
@@ -70,15 +70,15 @@ def _aligned(name: str, p: Any, q: Any) -> list[Array]:
     ]
 
 
-def polymul(p: ArrayLike, q: ArrayLike, /) -> Array:
-    """The product of polynomials p and q.
+def polymul(a1: ArrayLike, a2: ArrayLike) -> Array:
+    """The product of polynomials ``a1`` and ``a2``.
 
     Leading zeros are kept, because their number would decide the shape.
     """
-    return convolve(_coefficients("polymul", p), _coefficients("polymul", q))
+    return convolve(_coefficients("polymul", a1), _coefficients("polymul", a2))
 
 
-def polydiv(u: ArrayLike, v: ArrayLike, /) -> tuple[Array, Array]:
+def polydiv(u: ArrayLike, v: ArrayLike) -> tuple[Array, Array]:
     """The quotient and the remainder of polynomials: u = quotient * v + remainder.
 
     The remainder keeps its leading zeros, and has as many coefficients as u.
@@ -102,7 +102,7 @@ def polydiv(u: ArrayLike, v: ArrayLike, /) -> tuple[Array, Array]:
     return stack(quotient), rest
 
 
-def polyder(p: ArrayLike, /, m: int = 1) -> Array:
+def polyder(p: ArrayLike, m: int = 1) -> Array:
     """The m-th derivative of polynomial p."""
     value = _coefficients("polyder", p)
     if m < 0:
@@ -116,7 +116,7 @@ def polyder(p: ArrayLike, /, m: int = 1) -> Array:
     return value if m else ops.same(value)
 
 
-def polyint(p: ArrayLike, /, m: int = 1, k: Any = None) -> Array:
+def polyint(p: ArrayLike, m: int = 1, k: Any = None) -> Array:
     """The m-th antiderivative of polynomial p, with constants k (0)."""
     value = _coefficients("polyint", p)
     if m < 0:
@@ -135,12 +135,12 @@ def polyint(p: ArrayLike, /, m: int = 1, k: Any = None) -> Array:
     return value if m else ops.same(value)
 
 
-def poly(roots: ArrayLike, /) -> Array:
+def poly(seq_of_zeros: ArrayLike) -> Array:
     """The polynomial with these roots and the leading coefficient 1.
 
     A square matrix is replaced by its eigenvalues; see ``linalg.eigvals``.
     """
-    zeros = _coefficients("poly", roots)
+    zeros = _coefficients("poly", seq_of_zeros)
     dtype = ops.floating_dtype(zeros.dtype)
     zeros = ops.convert(zeros, dtype)
     value = ops.full(1, (1,), dtype)

@@ -187,8 +187,7 @@ def _check_fractions(name: str, q: ArrayLike) -> None:
 
 
 def quantile(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     q: ArrayLike,
     axis: Axis = None,
     *,
@@ -204,12 +203,11 @@ def quantile(
     >>> quantile(np.array([1.0, 2.0, 3.0, 4.0]), 0.5)
     array(2.5)
     """
-    return _quantile("quantile", x, q, axis, method, keepdims, skip_nan=False)
+    return _quantile("quantile", a, q, axis, method, keepdims, skip_nan=False)
 
 
 def nanquantile(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     q: ArrayLike,
     axis: Axis = None,
     *,
@@ -217,7 +215,7 @@ def nanquantile(
     keepdims: bool = False,
 ) -> Array:
     """``quantile`` ignoring NaN; NaN if all are NaN."""
-    return _quantile("nanquantile", x, q, axis, method, keepdims, skip_nan=True)
+    return _quantile("nanquantile", a, q, axis, method, keepdims, skip_nan=True)
 
 
 def _hundredths(q: ArrayLike) -> ArrayLike:
@@ -227,8 +225,7 @@ def _hundredths(q: ArrayLike) -> ArrayLike:
 
 
 def percentile(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     q: ArrayLike,
     axis: Axis = None,
     *,
@@ -236,12 +233,11 @@ def percentile(
     keepdims: bool = False,
 ) -> Array:
     """``quantile`` with q in hundredths."""
-    return quantile(x, _hundredths(q), axis, method=method, keepdims=keepdims)
+    return quantile(a, _hundredths(q), axis, method=method, keepdims=keepdims)
 
 
 def nanpercentile(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     q: ArrayLike,
     axis: Axis = None,
     *,
@@ -249,14 +245,14 @@ def nanpercentile(
     keepdims: bool = False,
 ) -> Array:
     """``nanquantile`` with q in hundredths."""
-    return nanquantile(x, _hundredths(q), axis, method=method, keepdims=keepdims)
+    return nanquantile(a, _hundredths(q), axis, method=method, keepdims=keepdims)
 
 
-def median(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+def median(a: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
     """The middle element over ``axis``, or the mean of two; NaN if one is NaN."""
-    return quantile(x, 0.5, axis, keepdims=keepdims)
+    return quantile(a, 0.5, axis, keepdims=keepdims)
 
 
-def nanmedian(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+def nanmedian(a: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
     """``median`` ignoring NaN; NaN if all are NaN."""
-    return nanquantile(x, 0.5, axis, keepdims=keepdims)
+    return nanquantile(a, 0.5, axis, keepdims=keepdims)

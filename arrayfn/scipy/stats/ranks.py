@@ -46,7 +46,7 @@ def _runs(values: Array) -> tuple[Array, Array, Array]:
     return place, first, last
 
 
-def mode(a: ArrayLike, /, axis: int | None = 0, keepdims: bool = False) -> ModeResult:
+def mode(a: ArrayLike, axis: int | None = 0, keepdims: bool = False) -> ModeResult:
     """The most frequent value along ``axis`` (None: of all); the smallest of ties.
 
     >>> import numpy as np
@@ -69,7 +69,7 @@ def mode(a: ArrayLike, /, axis: int | None = 0, keepdims: bool = False) -> ModeR
 
 
 def rankdata(
-    a: ArrayLike, /, method: str = "average", *, axis: int | None = None
+    a: ArrayLike, method: str = "average", *, axis: int | None = None
 ) -> Array:
     """The rank, from 1, of each number along ``axis``; flattened for None.
 
