@@ -265,8 +265,9 @@ def ceil(x: ArrayLike, /) -> Array:
     return ops.elementwise(discrete.ceil, "ceil", x)
 
 
-def trunc(x: ArrayLike) -> Array:
+def trunc(x: ArrayLike, out: None = None) -> Array:
     """x rounded towards zero, in x's dtype."""
+    ops.refuse_out("trunc", out)
     if ops.type_of_operand("trunc", x).dtype not in dtypes.INEXACT:
         return ops.same(x)
     return ops.elementwise(discrete.trunc, "trunc", x)
@@ -275,8 +276,9 @@ def trunc(x: ArrayLike) -> Array:
 fix = trunc
 
 
-def round(a: ArrayLike, decimals: int = 0) -> Array:
+def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
     """``a`` rounded to ``decimals`` places, ties to even, in ``a``'s dtype."""
+    ops.refuse_out("round", out)
     decimals = ops.whole(decimals)
     dtype = ops.type_of_operand("round", a).dtype
     if dtype in dtypes.COMPLEX:
@@ -311,6 +313,7 @@ def clip(
     a: ArrayLike,
     min: ArrayLike | None = None,
     max: ArrayLike | None = None,
+    out: None = None,
     *,
     a_min: ArrayLike | None = None,
     a_max: ArrayLike | None = None,
@@ -320,6 +323,7 @@ def clip(
     ``a_min`` and ``a_max`` are NumPy's older names. The derivative is that of maximum
     and minimum: 1/2 at a limit (the derivative of ``lax.clamp`` is 0 there).
     """
+    ops.refuse_out("clip", out)
     low = a_min if min is None else min
     high = a_max if max is None else max
     if low is None:

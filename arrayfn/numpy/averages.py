@@ -47,7 +47,7 @@ def _count(x: ArrayLike, axis: Axis, keepdims: bool, where: ArrayLike | None) ->
     extents = shape(x)
     if where is not None:
         dtype = dtypes.real_of(ops.type_of_operand("mean", x).dtype)
-        number = count_nonzero(broadcast_to(where, extents), axis, keepdims)
+        number = count_nonzero(broadcast_to(where, extents), axis, keepdims=keepdims)
         return ops.convert(number, dtype)
     axes = ops.normalize_axes("mean", axis, len(extents))
     return float(math.prod(extents[k] for k in axes))
@@ -57,11 +57,13 @@ def mean(
     a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     keepdims: bool = False,
     *,
     where: ArrayLike | None = None,
 ) -> Array:
     """The arithmetic mean over ``axis``; float64 for integers, NaN for no elements."""
+    ops.refuse_out("mean", out)
     wide, result = _wide("mean", a, dtype)
     return ops.convert(_mean(wide, axis, keepdims, where), result)
 
@@ -76,7 +78,6 @@ def average(
     axis: Axis = None,
     weights: ArrayLike | None = None,
     returned: bool = False,
-    *,
     keepdims: bool = False,
 ) -> Any:
     """The mean over ``axis``, weighted by ``weights``.
@@ -102,53 +103,66 @@ def average(
 
 
 def _variance(
-    x: ArrayLike,
+    name: str,
+    a: ArrayLike,
     axis: Axis,
+    dtype: DTypeLike,
     correction: float,
     keepdims: bool,
     where: ArrayLike | None,
-) -> Array:
-    centred = subtract(x, _mean(x, axis, keepdims=True, where=where))
-    real = absolute(centred) if centred.dtype in dtypes.COMPLEX else centred
-    total = sum(square(real), axis, keepdims=keepdims, where=where)
+    mean: ArrayLike | None,
+) -> tuple[Array, DType]:
+    """The variance in the dtype to compute in, and the dtype of the result."""
+    x, result = _wide(name, a, dtype)
+    if mean is None:
+        mean = _mean(x, axis, keepdims=True, where=where)
+    centred = subtract(x, mean)
+    distance = absolute(centred) if centred.dtype in dtypes.COMPLEX else centred
+    total = sum(square(distance), axis, keepdims=keepdims, where=where)
     count = _count(x, axis, keepdims, where) - correction
     if where is None:
-        return divide(total, count if count > 0 else 0.0)
-    return divide(total, comparison.where(count > 0, count, 0.0))
+        value = divide(total, count if count > 0 else 0.0)
+    else:
+        value = divide(total, comparison.where(count > 0, count, 0.0))
+    return value, dtypes.real_of(result)
 
 
 def var(
     a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
     *,
-    correction: float | None = None,
     where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
+    correction: float | None = None,
 ) -> Array:
     """The variance over ``axis``: the mean squared distance from the mean.
 
     The divisor is the count minus ``correction`` (NumPy's older name: ``ddof``).
+    ``mean`` is the mean, computed before with ``keepdims=True``.
     """
-    wide, result = _wide("var", a, dtype)
+    ops.refuse_out("var", out)
     less = ddof if correction is None else correction
-    value = _variance(wide, axis, less, keepdims, where)
-    return ops.convert(value, dtypes.real_of(result))
+    return ops.convert(*_variance("var", a, axis, dtype, less, keepdims, where, mean))
 
 
 def std(
     a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
     *,
-    correction: float | None = None,
     where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
+    correction: float | None = None,
 ) -> Array:
     """The standard deviation over ``axis``: the square root of ``var``."""
-    wide, result = _wide("std", a, dtype)
+    ops.refuse_out("std", out)
     less = ddof if correction is None else correction
-    value = sqrt(_variance(wide, axis, less, keepdims, where))
-    return ops.convert(value, dtypes.real_of(result))
+    value, wanted = _variance("std", a, axis, dtype, less, keepdims, where, mean)
+    return ops.convert(sqrt(value), wanted)

@@ -128,13 +128,15 @@ def isfinite(x: ArrayLike, /) -> Array:
     return _classify(discrete.isfinite, "isfinite", x, of_whole_numbers=True)
 
 
-def isposinf(x: ArrayLike) -> Array:
+def isposinf(x: ArrayLike, out: None = None) -> Array:
     """Whether x is +infinity: bool."""
+    ops.refuse_out("isposinf", out)
     return equal(x, float("inf"))
 
 
-def isneginf(x: ArrayLike) -> Array:
+def isneginf(x: ArrayLike, out: None = None) -> Array:
     """Whether x is -infinity: bool."""
+    ops.refuse_out("isneginf", out)
     return equal(x, -float("inf"))
 
 

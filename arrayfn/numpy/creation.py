@@ -36,6 +36,7 @@ from arrayfn.tracing.value import STATIC_REMEDY
 def asarray(
     a: Any,
     dtype: DTypeLike = None,
+    order: str | None = None,
     *,
     device: Any = None,
     copy: bool | None = None,
@@ -52,6 +53,7 @@ def asarray(
     >>> af.jit(lambda i: asarray(table)[i])(np.array([2, 0]))
     array([30., 10.])
     """
+    ops.check_order("asarray", order)
     if device is not None:
         return ops.placed("asarray", asarray(a, dtype, copy=copy), device)
     wanted = None if dtype is None else dtypes.canonical(dtype)
@@ -75,15 +77,20 @@ def array(
     object: Any,
     dtype: DTypeLike = None,
     *,
-    device: Any = None,
     copy: bool | None = True,
+    order: str | None = "K",
+    ndmin: int = 0,
+    device: Any = None,
 ) -> Array:
-    """Same as ``asarray``."""
-    return asarray(object, dtype, device=device, copy=copy)
+    """``asarray`` with new leading axes of extent 1, up to ``ndmin`` axes."""
+    value = asarray(object, dtype, order, device=device, copy=copy)
+    missing = ndmin - len(value.shape)
+    return value if missing <= 0 else value[(None,) * missing]
 
 
-def copy(a: ArrayLike) -> Array:
+def copy(a: ArrayLike, order: str | None = "K") -> Array:
     """A copy of ``a``."""
+    ops.check_order("copy", order)
     return a.copy() if isinstance(a, ArrayOnDevice) else asarray(a)
 
 
@@ -115,10 +122,12 @@ def full(
     shape: Any,
     fill_value: ArrayLike,
     dtype: DTypeLike = None,
+    order: str | None = "C",
     *,
     device: Any = None,
 ) -> Array:
     """An array of ``shape`` filled with a number; by default in the number's dtype."""
+    ops.check_order("full", order)
     extents = ops.as_shape("full", shape)
     given = ops.type_of_operand("full", fill_value)
     wanted = given.dtype if dtype is None else dtypes.canonical(dtype)
@@ -130,68 +139,85 @@ def full(
     return ops.full(value, extents, wanted)
 
 
-def zeros(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
+def zeros(
+    shape: Any, dtype: DTypeLike = None, order: str | None = "C", *, device: Any = None
+) -> Array:
     """An array of zeros, float64 by default."""
-    return full(shape, 0.0, _or_float64(dtype), device=device)
+    return full(shape, 0.0, _or_float64(dtype), order, device=device)
 
 
-def ones(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
+def ones(
+    shape: Any, dtype: DTypeLike = None, order: str | None = "C", *, device: Any = None
+) -> Array:
     """An array of ones, float64 by default."""
-    return full(shape, 1.0, _or_float64(dtype), device=device)
+    return full(shape, 1.0, _or_float64(dtype), order, device=device)
 
 
-def empty(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
+def empty(
+    shape: Any, dtype: DTypeLike = None, order: str | None = "C", *, device: Any = None
+) -> Array:
     """Same as ``zeros``: pure functions have no use for undefined elements."""
-    return zeros(shape, dtype, device=device)
+    return zeros(shape, dtype, order, device=device)
 
 
 def full_like(
     a: ArrayLike,
     fill_value: ArrayLike,
     dtype: DTypeLike = None,
+    order: str | None = "K",
+    subok: bool = True,
     shape: Any = None,
     *,
     device: Any = None,
 ) -> Array:
-    """Like ``full``, with ``a``'s shape and dtype by default."""
+    """Like ``full``, with ``a``'s shape and dtype by default.
+
+    ``subok`` has no effect, because arrays have no subclasses.
+    """
     like = ops.type_of_operand("full_like", a)
     device = device or device_of((a,)) or None
     extents = like.shape if shape is None else shape
     wanted = like.dtype if dtype is None else dtype
-    return full(extents, fill_value, wanted, device=device)
+    return full(extents, fill_value, wanted, order, device=device)
 
 
 def zeros_like(
     a: ArrayLike,
     dtype: DTypeLike = None,
+    order: str | None = "K",
+    subok: bool = True,
     shape: Any = None,
     *,
     device: Any = None,
 ) -> Array:
     """Zeros, with ``a``'s shape and dtype by default."""
-    return full_like(a, 0, dtype, shape, device=device)
+    return full_like(a, 0, dtype, order, subok, shape, device=device)
 
 
 def ones_like(
     a: ArrayLike,
     dtype: DTypeLike = None,
+    order: str | None = "K",
+    subok: bool = True,
     shape: Any = None,
     *,
     device: Any = None,
 ) -> Array:
     """Ones, with ``a``'s shape and dtype by default."""
-    return full_like(a, 1, dtype, shape, device=device)
+    return full_like(a, 1, dtype, order, subok, shape, device=device)
 
 
 def empty_like(
     prototype: ArrayLike,
     dtype: DTypeLike = None,
+    order: str | None = "K",
+    subok: bool = True,
     shape: Any = None,
     *,
     device: Any = None,
 ) -> Array:
     """Same as ``zeros_like``."""
-    return zeros_like(prototype, dtype, shape, device=device)
+    return zeros_like(prototype, dtype, order, subok, shape, device=device)
 
 
 def _or_float64(dtype: DTypeLike) -> DType:
@@ -324,15 +350,17 @@ def logspace(
 
 
 def eye(
-    n: int,
-    m: int | None = None,
+    N: int,
+    M: int | None = None,
     k: int = 0,
     dtype: DTypeLike = None,
+    order: str | None = "C",
     *,
     device: Any = None,
 ) -> Array:
-    """An n by m matrix with ones on diagonal k (above the main one if positive)."""
-    shape = (n, n if m is None else m)
+    """An N by M matrix with ones on diagonal k (above the main one if positive)."""
+    ops.check_order("eye", order)
+    shape = (N, N if M is None else M)
     diagonal = ops.placed("eye", on_diagonal(shape, k), device)
     return ops.convert(diagonal, _or_float64(dtype))
 
@@ -355,9 +383,9 @@ def _rows_and_columns(shape: tuple[int, int], k: int) -> tuple[Array, Array]:
     return (add(rows, k) if k else rows), columns
 
 
-def tri(n: int, m: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Array:
-    """An n by m matrix with ones on and below diagonal k."""
-    below = _below((n, n if m is None else m), k)
+def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Array:
+    """An N by M matrix with ones on and below diagonal k."""
+    below = _below((N, N if M is None else M), k)
     return ops.convert(below, _or_float64(dtype))
 
 
@@ -388,13 +416,16 @@ def _matrix_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[-2], shape[-1]
 
 
-def meshgrid(*x: ArrayLike, indexing: str = "xy", sparse: bool = False) -> list[Array]:
+def meshgrid(
+    *xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: str = "xy"
+) -> list[Array]:
     """Grids from vectors: one array per vector, which varies along that vector's axis.
 
     With ``indexing="xy"`` the first two axes are exchanged, as for plots; with ``"ij"``
     axis k belongs to vector k. ``sparse`` grids have extent 1 along the other axes.
+    Grids are always new arrays; ``copy`` has no effect.
     """
-    vectors = [a if a.ndim else ops.full(a, (1,), a.dtype) for a in map(asarray, x)]
+    vectors = [a if a.ndim else ops.full(a, (1,), a.dtype) for a in map(asarray, xi)]
     order = list(range(len(vectors)))
     if indexing == "xy" and len(order) > 1:
         order[:2] = [1, 0]

@@ -16,7 +16,7 @@ from arrayfn.backends.registry import choose
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import comparison
-from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._operands import Array, ArrayLike, Axis
 from arrayfn.numpy.comparison import not_equal
 from arrayfn.numpy.cumulative import cumsum
 from arrayfn.numpy.indexing import getitem, take
@@ -167,6 +167,7 @@ def compress(
     condition: ArrayLike,
     a: ArrayLike,
     axis: int | None = None,
+    out: None = None,
     *,
     size: int | None = None,
     fill_value: Any = 0,
@@ -175,6 +176,7 @@ def compress(
 
     With ``size``, exactly so many; missing ones are ``fill_value``.
     """
+    ops.refuse_out("compress", out)
     if axis is None:
         a, axis = ravel(a), 0
     type = ops.type_of_operand("compress", a)
@@ -208,17 +210,19 @@ def extract(
     return compress(ravel(condition), ravel(arr), 0, size=size, fill_value=fill_value)
 
 
-def trim_zeros(filt: ArrayLike, trim: str = "fb") -> Array:
-    """The vector ``filt`` without leading ("f") and trailing ("b") zeros."""
+def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: Axis = None) -> Array:
+    """``filt`` without leading ("f") and trailing ("b") zeros along ``axis``."""
     value = known(
         "trim_zeros", filt, "Write where or a slice of static extent to keep the shape"
     )
-    nonzeros = np.flatnonzero(value)
-    if not nonzeros.size:
-        return getitem(filt, slice(0, 0))
-    first = int(nonzeros[0]) if "f" in trim.lower() else 0
-    last = int(nonzeros[-1]) + 1 if "b" in trim.lower() else value.size
-    return getitem(filt, slice(first, last))
+    index = [slice(None)] * value.ndim
+    places = np.argwhere(value)
+    for k in ops.normalize_axes("trim_zeros", axis, value.ndim):
+        along = places[:, k]
+        first = int(along.min(initial=value.shape[k])) if "f" in trim.lower() else 0
+        last = int(along.max(initial=-1)) + 1 if "b" in trim.lower() else None
+        index[k] = slice(first, last)
+    return getitem(filt, tuple(index))
 
 
 def repeat(

@@ -67,10 +67,15 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     return dtypes.promote(pairs)[0]
 
 
-def can_cast(from_: Any, to: DTypeLike) -> Any:
-    """Whether ``from_`` (a dtype or an array) converts to ``to`` without loss."""
+def can_cast(from_: Any, to: DTypeLike, casting: str = "safe") -> Any:
+    """Whether ``from_`` (a dtype or an array) converts to ``to``.
+
+    ``casting`` is one of NumPy's rules; "safe" means without loss.
+    """
     given = from_.dtype if isinstance(from_, (ImmutableArray, np.ndarray)) else from_
     source, target = dtypes.canonical(given), dtypes.canonical(to)
+    if casting != "safe":
+        return np.can_cast(source, target, casting)  # pyright: ignore[reportArgumentType]
     return dtypes.promote([(source, False), (target, False)])[0] == target
 
 

@@ -207,11 +207,13 @@ def ravel_multi_index(
     dims: Sequence[int],
     mode: str = "raise",
     order: str = "C",
+    *,
+    dtype: DTypeLike = None,
 ) -> Array:
     """The flat indices for indices along the axes of shape ``dims``.
 
     ``mode`` is for indices out of bounds: "wrap", "clip", or "raise", which needs their
-    values.
+    values. The indices are int64, or ``dtype``.
     """
     shape = ops.as_shape("ravel_multi_index", dims)
     parts = [asarray(part) for part in multi_index]
@@ -226,7 +228,7 @@ def ravel_multi_index(
     row_major = ops.is_row_major("ravel_multi_index", order)
     for part, extent in extents if row_major else extents[::-1]:
         places = places * extent + _within(part, extent, mode)
-    return asarray(places)
+    return asarray(places, dtype)
 
 
 def _within(part: Array, extent: int, mode: str) -> Array:

@@ -336,15 +336,19 @@ def take(
     a: ArrayLike,
     indices: ArrayLike,
     axis: int | None = None,
-    *,
+    out: None = None,
     mode: str | None = None,
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
     fill_value: Any = None,
 ) -> Array:
     """The elements or slices of ``a`` at ``indices`` along ``axis`` (None: flat).
 
     ``mode`` is "fill" (with ``fill_value``, by default NaN or the smallest integer),
-    "clip" or "wrap"; the default is that of ``a[indices]``.
+    "clip" or "wrap"; the default is that of ``a[indices]``. What is known of the
+    indices (``unique_indices``, ``indices_are_sorted``) changes nothing.
     """
+    ops.refuse_out("take", out)
     if axis is None:
         a, axis = reshape(a, -1), 0
     type = ops.type_of_operand("take", a)

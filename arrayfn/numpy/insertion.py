@@ -78,10 +78,17 @@ def _known_index(name: str, index: Any) -> Any:
     return known(name, index, _KNOWN)
 
 
-def delete(arr: ArrayLike, obj: Any, axis: int | None = None) -> Array:
+def delete(
+    arr: ArrayLike,
+    obj: Any,
+    axis: int | None = None,
+    *,
+    assume_unique_indices: bool = False,
+) -> Array:
     """``arr`` without what is at the known ``obj`` along ``axis`` (None: ``arr`` flat).
 
-    ``obj`` is a number, a slice, numbers, or a mask.
+    ``obj`` is a number, a slice, numbers, or a mask. It is known, so that
+    ``assume_unique_indices``, which says that none repeats, has no effect.
     """
     if axis is None:
         arr, axis = ravel(arr), 0
@@ -152,8 +159,9 @@ def put_along_axis(
     indices: ArrayLike,
     values: ArrayLike,
     axis: int | None = None,
-    *,
     inplace: bool = False,
+    *,
+    mode: str | None = None,
 ) -> Array:
     """A copy of ``arr`` with ``values`` at the elements that ``take_along_axis`` reads.
 
@@ -161,11 +169,19 @@ def put_along_axis(
     >>> put_along_axis(np.zeros((2, 2)), np.array([[1], [0]]), 5.0, axis=1)
     array([[0., 5.],
            [5., 0.]])
+
+    Values at indices out of bounds are dropped (``mode="drop"``); with "clip" they go
+    to the nearest element.
     """
     _refuse_in_place("put_along_axis", inplace)
+    if mode not in (None, "drop", "fill", "promise_in_bounds", "clip"):
+        raise ArgumentError(
+            f"put_along_axis has no mode {mode!r}; it has 'drop' and 'clip'",
+            user_location(),
+        )
     type = ops.type_of_operand("put_along_axis", arr)
     if axis is None:
-        flat = put_along_axis(ravel(arr), ravel(indices), values, 0)
+        flat = put_along_axis(ravel(arr), ravel(indices), values, 0, mode=mode)
         return reshape(flat, type.shape)
     wanted = ops.type_of_operand("put_along_axis", indices)
     if type.ndim != wanted.ndim:
@@ -176,7 +192,10 @@ def put_along_axis(
         )
     place = ops.normalize_axis("put_along_axis", axis, type.ndim)
     shape = (*type.shape[:place], wanted.shape[place], *type.shape[place + 1 :])
-    where_to = broadcast_to(from_the_front(indices, type.shape[place]), shape)
+    positions = from_the_front(indices, type.shape[place])
+    if mode == "clip":
+        positions = clip(positions, 0, type.shape[place] - 1)
+    where_to = broadcast_to(positions, shape)
     new = ops.as_array(ops.convert(values, type.dtype))
     others = tuple(k for k in range(type.ndim) if k != place)
     return scatter_windows(
@@ -244,12 +263,13 @@ def fill_diagonal(
     return reshape(flat, type.shape)
 
 
-def choose(a: ArrayLike, choices: Any, mode: str = "raise") -> Array:
+def choose(a: ArrayLike, choices: Any, out: None = None, mode: str = "raise") -> Array:
     """Select each element from the choice whose number is in ``a``.
 
     ``mode`` is for numbers out of bounds: "wrap", "clip", or "raise", which needs their
     values.
     """
+    ops.refuse_out("choose", out)
     parts = list(choices) if isinstance(choices, (list, tuple)) else [*choices]
     number = ops.type_of_operand("choose", a)
     shapes = [ops.type_of_operand("choose", part).shape for part in parts]

@@ -43,10 +43,16 @@ def dot_general(
     contract: Pair,
     batch: Pair = _NO_AXES,
     precision: str | None = None,
+    preferred: DTypeLike = None,
 ) -> Array:
-    """The contraction of promoted x and y; for bools, whether any product is true."""
-    params = contraction.precision_params(name, precision)
+    """The contraction of promoted x and y; for bools, whether any product is true.
+
+    It is computed in the dtype ``preferred``, if one is given.
+    """
+    params: dict[str, Any] = dict(contraction.precision_params(name, precision))
     (x, y), types, dtype = ops.promoted(name, (x, y))
+    if preferred is not None and dtypes.canonical(preferred) != dtype:
+        params["preferred_element_type"] = dtypes.canonical(preferred)
     first, second = types
     for a, b in zip(*contract, strict=True):
         if first.shape[a] != second.shape[b]:
@@ -64,13 +70,20 @@ def dot_general(
     return not_equal(value, 0) if dtype == dtypes.bool_ else value
 
 
-def matmul(a: ArrayLike, b: ArrayLike, *, precision: str | None = None) -> Array:
+def matmul(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
     """The matrix product of ``a`` (..., n, k) and b (..., k, m): (..., n, m).
 
     A vector is a row on the left and a column on the right. The leading axes broadcast.
     ``precision="tf32"`` lets a GPU round float32 operands to TensorFloat-32; a CPU
-    ignores it.
+    ignores it. The product is computed in ``preferred_element_type``, if it is given.
     """
+    how = precision, preferred_element_type
     first, second = (ops.type_of_operand("matmul", v) for v in (a, b))
     if not first.shape or not second.shape:
         raise ShapeError(
@@ -82,9 +95,9 @@ def matmul(a: ArrayLike, b: ArrayLike, *, precision: str | None = None) -> Array
     y_axis = max(second.ndim - 2, 0)
     batches = max(first.ndim - 2, 0), max(second.ndim - 2, 0)
     if not batches[1]:
-        return dot_general("matmul", a, b, ((x_axis,), (y_axis,)), _NO_AXES, precision)
+        return dot_general("matmul", a, b, ((x_axis,), (y_axis,)), _NO_AXES, *how)
     if not batches[0]:
-        value = dot_general("matmul", a, b, ((x_axis,), (y_axis,)), _NO_AXES, precision)
+        value = dot_general("matmul", a, b, ((x_axis,), (y_axis,)), _NO_AXES, *how)
         return value if first.ndim == 1 else moveaxis(value, 0, -2)
     leading = ops.broadcast_shape("matmul", (first.shape[:-2], second.shape[:-2]))
     a = broadcast_to(a, (*leading, *first.shape[-2:]))
@@ -92,7 +105,7 @@ def matmul(a: ArrayLike, b: ArrayLike, *, precision: str | None = None) -> Array
     count = len(leading)
     axes = tuple(range(count))
     pairs = ((count + 1,), (count,)), (axes, axes)
-    return dot_general("matmul", a, b, *pairs, precision)
+    return dot_general("matmul", a, b, *pairs, *how)
 
 
 def matvec(x: ArrayLike, y: ArrayLike, /) -> Array:
@@ -105,31 +118,70 @@ def vecmat(x: ArrayLike, y: ArrayLike, /) -> Array:
     return squeeze(matmul(expand_dims(conj(x), -2), y), -2)
 
 
-def dot(a: ArrayLike, b: ArrayLike, *, precision: str | None = None) -> Array:
+def dot(
+    a: ArrayLike,
+    b: ArrayLike,
+    out: None = None,
+    *,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
     """The sum over a's last axis and b's second to last (or only); scalars multiply.
 
-    ``precision`` is as in ``matmul``.
+    ``precision`` and ``preferred_element_type`` are as in ``matmul``.
     """
+    ops.refuse_out("dot", out)
     first, second = (ops.type_of_operand("dot", v) for v in (a, b))
     if not first.shape or not second.shape:
-        return multiply(a, b)
+        return _scaled(a, b, preferred_element_type)
     axes = (first.ndim - 1,), (max(second.ndim - 2, 0),)
-    return dot_general("dot", a, b, axes, _NO_AXES, precision)
+    return dot_general("dot", a, b, axes, _NO_AXES, precision, preferred_element_type)
 
 
-def vdot(a: ArrayLike, b: ArrayLike) -> Array:
+def _scaled(a: ArrayLike, b: ArrayLike, preferred: DTypeLike) -> Array:
+    wanted = None if preferred is None else dtypes.canonical(preferred)
+    (a, b), _, _ = ops.promoted("dot", (a, b), wanted)
+    return multiply(a, b)
+
+
+def vdot(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
     """The sum of ``conj(a) * b`` over all elements: a scalar."""
-    return dot(conj(ravel(a)), ravel(b))
+    return dot(
+        conj(ravel(a)),
+        ravel(b),
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
 
 
-def vecdot(x: ArrayLike, y: ArrayLike, /, *, axis: int = -1) -> Array:
+def vecdot(
+    x: ArrayLike,
+    y: ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
     """The sum of conj(x) * y over ``axis`` of each, the other axes broadcasting.
+
+    It is computed in ``preferred_element_type``, if that is given. ``precision`` is
+    that of ``matmul``, and has no effect on sums.
 
     >>> import numpy as np
     >>> vecdot(np.ones((2, 3, 2)), np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0).shape
     (3, 2)
     """
-    (x, y), types, dtype = ops.promoted("vecdot", (x, y))
+    contraction.precision_params("vecdot", precision)
+    preferred = preferred_element_type
+    wanted = None if preferred is None else dtypes.canonical(preferred)
+    (x, y), types, dtype = ops.promoted("vecdot", (x, y), wanted)
     first, second = (ops.normalize_axis("vecdot", axis, t.ndim) for t in types)
     if types[0].shape[first] != types[1].shape[second]:
         raise ShapeError(
@@ -145,20 +197,35 @@ def vecdot(x: ArrayLike, y: ArrayLike, /, *, axis: int = -1) -> Array:
     return ops.convert(apply(r.reduce_sum, product, axes=(place,)), dtype)
 
 
-def inner(a: ArrayLike, b: ArrayLike) -> Array:
+def inner(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
     """The sum over the last axes of ``a`` and b; scalars multiply."""
     first, second = (ops.type_of_operand("inner", v) for v in (a, b))
     if not first.shape or not second.shape:
-        return multiply(a, b)
-    return dot_general("inner", a, b, ((first.ndim - 1,), (second.ndim - 1,)))
+        return _scaled(a, b, preferred_element_type)
+    axes = (first.ndim - 1,), (second.ndim - 1,)
+    return dot_general("inner", a, b, axes, _NO_AXES, precision, preferred_element_type)
 
 
-def outer(a: ArrayLike, b: ArrayLike) -> Array:
+def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
     """The products of each element of ``a`` (n in all) with each of b (m): (n, m)."""
+    ops.refuse_out("outer", out)
     return multiply(expand_dims(ravel(a), 1), ravel(b))
 
 
-def tensordot(a: ArrayLike, b: ArrayLike, axes: int | Sequence[Any] = 2) -> Array:
+def tensordot(
+    a: ArrayLike,
+    b: ArrayLike,
+    axes: int | Sequence[Any] = 2,
+    *,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
     """The sum over the last ``axes`` axes of a and the first of b, or over pairs."""
     first, second = (ops.type_of_operand("tensordot", v) for v in (a, b))
     if isinstance(axes, (tuple, list)):
@@ -179,7 +246,9 @@ def tensordot(a: ArrayLike, b: ArrayLike, axes: int | Sequence[Any] = 2) -> Arra
         tuple(ops.normalize_axis("tensordot", k, first.ndim) for k in left),
         tuple(ops.normalize_axis("tensordot", k, second.ndim) for k in right),
     )
-    return dot_general("tensordot", a, b, contract)
+    return dot_general(
+        "tensordot", a, b, contract, _NO_AXES, precision, preferred_element_type
+    )
 
 
 def _bad_axes(axes: Any) -> ArgumentError:
@@ -283,8 +352,10 @@ def trace(
     axis1: int = 0,
     axis2: int = 1,
     dtype: DTypeLike = None,
+    out: None = None,
 ) -> Array:
     """The sum of diagonal ``offset`` of the matrices in ``axis1`` and ``axis2``."""
+    ops.refuse_out("trace", out)
     return sum(diagonal(a, offset, axis1, axis2), -1, dtype)
 
 

@@ -15,7 +15,7 @@ from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
 from arrayfn.primitives import slicing, views
-from arrayfn.tracing import ImmutableArray, apply
+from arrayfn.tracing import apply
 
 
 def astype(
@@ -218,20 +218,28 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 
 def concatenate(
-    arrays: Sequence[ArrayLike], axis: int | None = 0, dtype: DTypeLike = None
+    arrays: Sequence[ArrayLike],
+    axis: int | None = 0,
+    out: None = None,
+    *,
+    dtype: DTypeLike = None,
+    casting: str = "same_kind",
 ) -> Array:
-    """Join promoted arrays along ``axis`` (None: flattened)."""
-    parts = (
-        list(arrays)
-        if not isinstance(arrays, (ImmutableArray, np.ndarray))
-        else [*arrays]
-    )
+    """Join promoted arrays along ``axis`` (None: flattened).
+
+    The result has their common dtype, or ``dtype``, to which ``casting``, one of
+    NumPy's rules, lets them be converted.
+    """
+    ops.refuse_out("concatenate", out)
+    parts = [*arrays]
     if not parts:
         raise ArgumentError("concatenate takes at least one array", user_location())
     if axis is None:
         parts, axis = [ravel(part) for part in parts], 0
     wanted = None if dtype is None else dtypes.canonical(dtype)
-    converted, types, _ = ops.promoted("concatenate", parts, wanted)
+    converted, types, common = ops.promoted("concatenate", parts, wanted)
+    if wanted is not None:
+        ops.check_cast("concatenate", types, common, casting)
     place = ops.normalize_axis("concatenate", axis, types[0].ndim)
     if len(parts) == 1:
         return ops.same(converted[0])
@@ -241,13 +249,17 @@ def concatenate(
 concat = concatenate
 
 
-def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> Array:
-    """Join arrays of one shape along a new ``axis``."""
-    parts = (
-        list(arrays)
-        if not isinstance(arrays, (ImmutableArray, np.ndarray))
-        else [*arrays]
-    )
+def stack(
+    arrays: Sequence[ArrayLike],
+    axis: int = 0,
+    out: None = None,
+    *,
+    dtype: DTypeLike = None,
+    casting: str = "same_kind",
+) -> Array:
+    """Join arrays of one shape along a new ``axis``; see ``concatenate``."""
+    ops.refuse_out("stack", out)
+    parts = [*arrays]
     if not parts:
         raise ArgumentError("stack takes at least one array", user_location())
     shapes = {ops.type_of_operand("stack", part).shape for part in parts}
@@ -257,23 +269,33 @@ def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> Array:
             f"stack takes arrays of one shape, but was given {given}", user_location()
         )
     place = ops.normalize_axis("stack", axis, len(shapes.pop()) + 1)
-    return concatenate([expand_dims(part, place) for part in parts], place)
+    rows = [expand_dims(part, place) for part in parts]
+    return concatenate(rows, place, dtype=dtype, casting=casting)
 
 
-def vstack(tup: Sequence[ArrayLike]) -> Array:
+def vstack(
+    tup: Sequence[ArrayLike], *, dtype: DTypeLike = None, casting: str = "same_kind"
+) -> Array:
     """Join arrays along axis 0; vectors are rows."""
-    return concatenate([atleast_2d(part) for part in tup], 0)
+    parts = [atleast_2d(part) for part in tup]
+    return concatenate(parts, 0, dtype=dtype, casting=casting)
 
 
-def hstack(tup: Sequence[ArrayLike]) -> Array:
+def hstack(
+    tup: Sequence[ArrayLike], *, dtype: DTypeLike = None, casting: str = "same_kind"
+) -> Array:
     """Join arrays along axis 1; vectors along axis 0."""
     parts = [atleast_1d(part) for part in tup]
-    return concatenate(parts, 0 if parts and parts[0].ndim == 1 else 1)
+    axis = 0 if parts and parts[0].ndim == 1 else 1
+    return concatenate(parts, axis, dtype=dtype, casting=casting)
 
 
-def dstack(tup: Sequence[ArrayLike]) -> Array:
+def dstack(
+    tup: Sequence[ArrayLike], *, dtype: DTypeLike = None, casting: str = "same_kind"
+) -> Array:
     """Join arrays along axis 2."""
-    return concatenate([atleast_3d(part) for part in tup], 2)
+    parts = [atleast_3d(part) for part in tup]
+    return concatenate(parts, 2, dtype=dtype, casting=casting)
 
 
 def column_stack(tup: Sequence[ArrayLike]) -> Array:

@@ -43,37 +43,45 @@ def nansum(
     a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
     """The sum over ``axis``, ignoring NaN."""
+    ops.refuse_out("nansum", out)
     a = without_nan("nansum", a, 0)
-    return sum(a, axis, dtype, keepdims, initial=initial, where=where)
+    return sum(a, axis, dtype, keepdims=keepdims, initial=initial, where=where)
 
 
 def nanprod(
     a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
     """The product over ``axis``, ignoring NaN."""
+    ops.refuse_out("nanprod", out)
     a = without_nan("nanprod", a, 1)
-    return prod(a, axis, dtype, keepdims, initial=initial, where=where)
+    return prod(a, axis, dtype, keepdims=keepdims, initial=initial, where=where)
 
 
-def nancumsum(a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None) -> Array:
+def nancumsum(
+    a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
+) -> Array:
     """``cumsum`` with NaN replaced by 0."""
+    ops.refuse_out("nancumsum", out)
     return cumsum(without_nan("nancumsum", a, 0), axis, dtype)
 
 
-def nancumprod(a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None) -> Array:
+def nancumprod(
+    a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
+) -> Array:
     """``cumprod`` with NaN replaced by 1."""
+    ops.refuse_out("nancumprod", out)
     return cumprod(without_nan("nancumprod", a, 1), axis, dtype)
 
 
@@ -89,36 +97,41 @@ def nanmean(
     a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     where: ArrayLike | None = None,
 ) -> Array:
     """The mean over ``axis``, ignoring NaN; NaN if all are NaN."""
+    ops.refuse_out("nanmean", out)
     if not is_inexact("nanmean", a):
-        return mean(a, axis, dtype, keepdims, where=where)
+        return mean(a, axis, dtype, keepdims=keepdims, where=where)
     numbers = _known_numbers("nanmean", a, where)
-    return mean(without_nan("nanmean", a, 0), axis, dtype, keepdims, where=numbers)
+    a = without_nan("nanmean", a, 0)
+    return mean(a, axis, dtype, keepdims=keepdims, where=numbers)
 
 
 def nanvar(
     a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
+    where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
     *,
     correction: float | None = None,
-    where: ArrayLike | None = None,
 ) -> Array:
     """The variance over ``axis``, ignoring NaN; NaN for up to ``ddof`` elements."""
+    ops.refuse_out("nanvar", out)
     less = ddof if correction is None else correction
     if not is_inexact("nanvar", a):
-        return var(a, axis, dtype, less, keepdims, where=where)
+        return var(a, axis, dtype, ddof=less, keepdims=keepdims, where=where, mean=mean)
     numbers = _known_numbers("nanvar", a, where)
-    count = count_nonzero(numbers, axis, keepdims)
+    count = count_nonzero(numbers, axis, keepdims=keepdims)
     # Replace NaN before squaring: the derivative of the square would be NaN.
     a = without_nan("nanvar", a, 0)
-    value = var(a, axis, dtype, less, keepdims, where=numbers)
+    value = var(a, axis, dtype, ddof=less, keepdims=keepdims, where=numbers, mean=mean)
     return comparison.where(count > less, value, float("nan"))
 
 
@@ -126,26 +139,31 @@ def nanstd(
     a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
+    where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
     *,
     correction: float | None = None,
-    where: ArrayLike | None = None,
 ) -> Array:
     """The standard deviation over ``axis``, ignoring NaN."""
+    ops.refuse_out("nanstd", out)
     less = ddof if correction is None else correction
-    return sqrt(nanvar(a, axis, dtype, less, keepdims, where=where))
+    value = nanvar(a, axis, dtype, ddof=less, keepdims=keepdims, where=where, mean=mean)
+    return sqrt(value)
 
 
 def nanmax(
     a: ArrayLike,
     axis: Axis = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
     """The maximum over ``axis``, ignoring NaN; NaN if all are NaN."""
+    ops.refuse_out("nanmax", out)
     low = -float("inf")
     return _nan_if_all_are(max, "nanmax", a, axis, keepdims, low, initial, where)
 
@@ -153,12 +171,13 @@ def nanmax(
 def nanmin(
     a: ArrayLike,
     axis: Axis = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
     """The minimum over ``axis``, ignoring NaN; NaN if all are NaN."""
+    ops.refuse_out("nanmin", out)
     high = float("inf")
     return _nan_if_all_are(min, "nanmin", a, axis, keepdims, high, initial, where)
 
@@ -174,26 +193,36 @@ def _nan_if_all_are(
     where: ArrayLike | None,
 ) -> Array:
     value = extremum(
-        without_nan(name, x, instead), axis, keepdims, initial=initial, where=where
+        without_nan(name, x, instead),
+        axis,
+        keepdims=keepdims,
+        initial=initial,
+        where=where,
     )
     if value.dtype not in dtypes.INEXACT or initial is not None:
         return value
-    return comparison.where(all(isnan(x), axis, keepdims), float("nan"), value)
+    return comparison.where(all(isnan(x), axis, keepdims=keepdims), float("nan"), value)
 
 
-def nanargmax(a: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
+def nanargmax(
+    a: ArrayLike, axis: int | None = None, out: None = None, *, keepdims: bool = False
+) -> Array:
     """The first position of the maximum, ignoring NaN: int64.
 
     Raises ArgumentError if all are known to be NaN; -1 if that is not known.
     """
+    ops.refuse_out("nanargmax", out)
     return _position(argmax, "nanargmax", a, axis, keepdims, -float("inf"))
 
 
-def nanargmin(a: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
+def nanargmin(
+    a: ArrayLike, axis: int | None = None, out: None = None, *, keepdims: bool = False
+) -> Array:
     """The first position of the minimum, ignoring NaN: int64.
 
     Raises ArgumentError if all are known to be NaN; -1 if that is not known.
     """
+    ops.refuse_out("nanargmin", out)
     return _position(argmin, "nanargmin", a, axis, keepdims, float("inf"))
 
 
@@ -205,10 +234,10 @@ def _position(
     keepdims: bool,
     instead: float,
 ) -> Array:
-    place = position(without_nan(name, x, instead), axis, keepdims)
+    place = position(without_nan(name, x, instead), axis, keepdims=keepdims)
     if not is_inexact(name, x):
         return place
-    nothing = all(isnan(x), axis, keepdims)
+    nothing = all(isnan(x), axis, keepdims=keepdims)
     known = known_value(nothing)
     if known is not None and np.any(known):
         raise ArgumentError(f"{name}: all elements are NaN", user_location())

@@ -216,7 +216,6 @@ def unwrap(
     p: ArrayLike,
     discont: float | None = None,
     axis: int = -1,
-    *,
     period: float = 2 * math.pi,
 ) -> Array:
     """Angles along ``axis`` with multiples of ``period`` added to remove jumps.

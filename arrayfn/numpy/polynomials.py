@@ -12,6 +12,7 @@ from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import add, divide, multiply, subtract
 from arrayfn.numpy.convolution import convolve
 from arrayfn.numpy.creation import arange, asarray
+from arrayfn.numpy.data_dependent import trim_zeros
 from arrayfn.numpy.manipulation import (
     atleast_1d,
     concatenate,
@@ -33,8 +34,10 @@ def _coefficients(name: str, p: Any) -> Array:
     return value
 
 
-def polyval(p: ArrayLike, x: ArrayLike) -> Array:
+def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
     """The polynomial p at x, elementwise, by Horner's rule.
+
+    ``unroll``, the length of another library's loops, has no effect.
 
     >>> import numpy as np
     >>> polyval(np.array([1.0, 0.0, -1.0]), 3.0)
@@ -70,18 +73,31 @@ def _aligned(name: str, p: Any, q: Any) -> list[Array]:
     ]
 
 
-def polymul(a1: ArrayLike, a2: ArrayLike) -> Array:
+def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -> Array:
     """The product of polynomials ``a1`` and ``a2``.
 
-    Leading zeros are kept, because their number would decide the shape.
+    Leading zeros are kept, because their number would decide the shape, unless
+    ``trim_leading_zeros`` is asked for and the coefficients are known.
     """
-    return convolve(_coefficients("polymul", a1), _coefficients("polymul", a2))
+    factors = [_coefficients("polymul", a) for a in (a1, a2)]
+    return convolve(*(_trimmed(f, trim_leading_zeros) for f in factors))
 
 
-def polydiv(u: ArrayLike, v: ArrayLike) -> tuple[Array, Array]:
+def _trimmed(p: Array, trim_leading_zeros: bool) -> Array:
+    """p without leading zeros, if they are to go; one coefficient remains."""
+    if not trim_leading_zeros:
+        return p
+    trimmed = trim_zeros(p, "f")
+    return trimmed if trimmed.shape[0] else slice_along(p, 0, 1, 0)
+
+
+def polydiv(
+    u: ArrayLike, v: ArrayLike, *, trim_leading_zeros: bool = False
+) -> tuple[Array, Array]:
     """The quotient and the remainder of polynomials: u = quotient * v + remainder.
 
-    The remainder keeps its leading zeros, and has as many coefficients as u.
+    The remainder keeps its leading zeros, and has as many coefficients as u,
+    unless ``trim_leading_zeros`` is asked for and the coefficients are known.
     """
     parts = [_coefficients("polydiv", c) for c in (u, v)]
     wide = ops.floating_dtype(ops.common_dtype("polydiv", parts))
@@ -99,7 +115,7 @@ def polydiv(u: ArrayLike, v: ArrayLike) -> tuple[Array, Array]:
         rest = subtract(
             rest, apply(slicing.pad, taken, ops.scalar(0, dtype), config=config)
         )
-    return stack(quotient), rest
+    return stack(quotient), _trimmed(rest, trim_leading_zeros)
 
 
 def polyder(p: ArrayLike, m: int = 1) -> Array:

@@ -42,10 +42,14 @@ def _axes(name: str, x: ArrayLike, axis: Axis) -> tuple[int, ...]:
     return ops.normalize_axes(name, axis, ops.type_of_operand(name, x).ndim)
 
 
-def accumulation_dtype(dtype: DType, wanted: DTypeLike) -> DType:
+def accumulation_dtype(
+    dtype: DType, wanted: DTypeLike, promote_integers: bool = True
+) -> DType:
     """NumPy's dtype of a sum or product: small integers widen to 64 bits."""
     if wanted is not None:
         return dtypes.canonical(wanted)
+    if not promote_integers and dtype != dtypes.bool_:
+        return dtype
     if dtype in dtypes.UNSIGNED:
         return dtypes.uint64
     if dtype in dtypes.SIGNED or dtype == dtypes.bool_:
@@ -90,14 +94,20 @@ def sum(
     a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
+    promote_integers: bool = True,
 ) -> Array:
-    """The sum over ``axis``; 0 for no elements."""
+    """The sum over ``axis``; 0 for no elements.
+
+    Without ``promote_integers`` small integers keep their dtype.
+    """
+    ops.refuse_out("sum", out)
     axes = _axes("sum", a, axis)
-    wanted = accumulation_dtype(ops.type_of_operand("sum", a).dtype, dtype)
+    given = ops.type_of_operand("sum", a).dtype
+    wanted = accumulation_dtype(given, dtype, promote_integers)
     a = _chosen("sum", ops.convert(a, wanted), where, ops.scalar(0, wanted))
     value = _reduce(r.reduce_sum, a, axes, keepdims)
     return value if initial is None else add(value, _start("sum", initial, wanted))
@@ -107,14 +117,20 @@ def prod(
     a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
+    promote_integers: bool = True,
 ) -> Array:
-    """The product over ``axis``; 1 for no elements."""
+    """The product over ``axis``; 1 for no elements.
+
+    Without ``promote_integers`` small integers keep their dtype.
+    """
+    ops.refuse_out("prod", out)
     axes = _axes("prod", a, axis)
-    wanted = accumulation_dtype(ops.type_of_operand("prod", a).dtype, dtype)
+    given = ops.type_of_operand("prod", a).dtype
+    wanted = accumulation_dtype(given, dtype, promote_integers)
     a = _chosen("prod", ops.convert(a, wanted), where, ops.scalar(1, wanted))
     value = _reduce(r.reduce_prod, a, axes, keepdims)
     if initial is None:
@@ -161,12 +177,13 @@ _EXTREMA: dict[str, tuple[Primitive, Primitive, Callable[..., Array]]] = {
 def max(
     a: ArrayLike,
     axis: Axis = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
     """The maximum over ``axis``; NaN if one is NaN. ShapeError for no elements."""
+    ops.refuse_out("max", out)
     return _extremum("max", a, axis, keepdims, initial, where)
 
 
@@ -176,31 +193,37 @@ amax = max
 def min(
     a: ArrayLike,
     axis: Axis = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
     """The minimum over ``axis``; NaN if one is NaN. ShapeError for no elements."""
+    ops.refuse_out("min", out)
     return _extremum("min", a, axis, keepdims, initial, where)
 
 
 amin = min
 
 
-def ptp(a: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+def ptp(
+    a: ArrayLike, axis: Axis = None, out: None = None, keepdims: bool = False
+) -> Array:
     """The largest minus the smallest element over ``axis``."""
-    return subtract(max(a, axis, keepdims), min(a, axis, keepdims))
+    ops.refuse_out("ptp", out)
+    return subtract(max(a, axis, None, keepdims), min(a, axis, None, keepdims))
 
 
 def all(
     a: ArrayLike,
     axis: Axis = None,
+    out: None = None,
     keepdims: bool = False,
     *,
     where: ArrayLike | None = None,
 ) -> Array:
     """Whether no element over ``axis`` is 0 (False): bool."""
+    ops.refuse_out("all", out)
     truth = _chosen("all", _truth(a), where, ops.scalar(True, dtypes.bool_))
     return _reduce(r.reduce_and, truth, _axes("all", a, axis), keepdims)
 
@@ -208,11 +231,13 @@ def all(
 def any(
     a: ArrayLike,
     axis: Axis = None,
+    out: None = None,
     keepdims: bool = False,
     *,
     where: ArrayLike | None = None,
 ) -> Array:
     """Whether an element over ``axis`` is not 0 (False): bool."""
+    ops.refuse_out("any", out)
     truth = _chosen("any", _truth(a), where, ops.scalar(False, dtypes.bool_))
     return _reduce(r.reduce_or, truth, _axes("any", a, axis), keepdims)
 
@@ -222,9 +247,9 @@ def _truth(x: ArrayLike) -> ArrayLike:
     return x if is_bool else not_equal(x, 0)
 
 
-def count_nonzero(a: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+def count_nonzero(a: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """The number of nonzero elements over ``axis``: int64."""
-    return sum(_truth(a), axis, dtypes.int64, keepdims)
+    return sum(_truth(a), axis, dtypes.int64, keepdims=keepdims)
 
 
 def allclose(
@@ -294,11 +319,17 @@ def _position(
     return _keep(value, type, (place,)) if keepdims else value
 
 
-def argmax(a: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
+def argmax(
+    a: ArrayLike, axis: int | None = None, out: None = None, *, keepdims: bool = False
+) -> Array:
     """The first position of the maximum along ``axis`` (None: of ``a`` flat): int64."""
+    ops.refuse_out("argmax", out)
     return _position(r.argmax, "argmax", a, axis, keepdims)
 
 
-def argmin(a: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
+def argmin(
+    a: ArrayLike, axis: int | None = None, out: None = None, *, keepdims: bool = False
+) -> Array:
     """The first position of the minimum along ``axis`` (None: of ``a`` flat): int64."""
+    ops.refuse_out("argmin", out)
     return _position(r.argmin, "argmin", a, axis, keepdims)

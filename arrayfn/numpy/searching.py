@@ -40,12 +40,14 @@ def searchsorted(
     v: ArrayLike,
     side: str = "left",
     sorter: ArrayLike | None = None,
+    *,
+    method: str | None = None,
 ) -> Array:
     """The positions at which ``v`` keep the ascending vector ``a`` sorted: int64.
 
     With ``side="left"`` they are before equal elements, with "right" after them.
     ``sorter`` is an order that sorts ``a``. NaN counts as largest. Bisection takes
-    log2(len(``a``)) gathers.
+    log2(len(a)) gathers; ``method``, another library's choice, has no effect.
 
     >>> import numpy as np
     >>> searchsorted(np.array([1.0, 2.0, 4.0]), 2.0, side="right")
@@ -83,18 +85,21 @@ def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:
     return less_equal(x, values) | isnan(values)
 
 
-def digitize(x: ArrayLike, bins: ArrayLike, right: bool = False) -> Array:
+def digitize(
+    x: ArrayLike, bins: ArrayLike, right: bool = False, *, method: str | None = None
+) -> Array:
     """The bin of each x, for edges ``bins`` that ascend or descend: int64.
 
     Bin i is from edge i - 1 (inclusive, or exclusive if ``right``) to edge i.
+    ``method`` is as for ``searchsorted``.
     """
     extent = ops.type_of_operand("digitize", bins).size
     side = "left" if right else "right"
-    ascending = searchsorted(bins, x, side)
+    ascending = searchsorted(bins, x, side, method=method)
     if extent < 2:
         return ascending
     other = "right" if right else "left"
-    descending = extent - searchsorted(flip(bins), x, other)
+    descending = extent - searchsorted(flip(bins), x, other, method=method)
     return where(getitem(bins, 0) <= getitem(bins, -1), ascending, descending)
 
 
@@ -186,7 +191,7 @@ def histogram(
     a: ArrayLike,
     bins: Any = 10,
     range: Any = None,
-    density: bool = False,
+    density: bool | None = None,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
     """The number of elements of ``a`` in each bin, and the bins' edges.
@@ -213,7 +218,7 @@ def histogram2d(
     y: ArrayLike,
     bins: Any = 10,
     range: Any = None,
-    density: bool = False,
+    density: bool | None = None,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, Array, Array]:
     """The number of pairs of x and y in each bin, and the edges along x and y.
@@ -232,7 +237,7 @@ def histogramdd(
     sample: ArrayLike,
     bins: Any = 10,
     range: Any = None,
-    density: bool = False,
+    density: bool | None = None,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, list[Array]]:
     """The number of rows of ``sample`` (n, d) in each cell, and the edges by column.

@@ -98,6 +98,7 @@ def unique(
     axis: int | None = None,
     *,
     equal_nan: bool = True,
+    sorted: bool = True,
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Any:
@@ -105,7 +106,8 @@ def unique(
 
     Optional further results are the first positions, the inverse indices, and the
     counts. With ``size`` there are exactly so many; missing ones are ``fill_value``
-    (by default the smallest element) with count 0.
+    (by default the smallest element) with count 0. They are sorted also without
+    ``sorted``.
 
     >>> import numpy as np
     >>> unique(np.array([3, 1, 3]), size=3, fill_value=0, return_counts=True)
@@ -258,10 +260,14 @@ def isin(
     test_elements: ArrayLike,
     assume_unique: bool = False,
     invert: bool = False,
+    *,
+    kind: str | None = None,
+    method: str = "auto",
 ) -> Array:
     """Whether each element is among ``test_elements`` (is not, if ``invert``): bool.
 
-    It bisects the sorted test elements.
+    It bisects the sorted test elements. ``kind`` and ``method``, by which other
+    libraries choose an algorithm, have no effect.
     """
     if isinstance(test_elements, (list, tuple)):
         test_elements = np.asarray(test_elements)

@@ -74,7 +74,7 @@ def cholesky(
     return m.adjoint(factor) if upper else factor
 
 
-def qr(a: ArrayLike, *, mode: str = "reduced") -> Any:
+def qr(a: ArrayLike, mode: str = "reduced") -> Any:
     """Q (..., m, k) with orthonormal columns and upper triangular R (..., k, n).
 
     a = Q R. k is min(m, n), or m in mode ``"complete"``; mode ``"r"`` gives R alone.

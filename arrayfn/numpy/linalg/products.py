@@ -57,15 +57,19 @@ def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike = None) -> Array
     return linear_algebra.trace(x, offset, -2, -1, dtype)
 
 
-def multi_dot(arrays: Sequence[ArrayLike]) -> Array:
+def multi_dot(
+    arrays: Sequence[ArrayLike], *, out: None = None, precision: str | None = None
+) -> Array:
     """The product of matrices, in the cheapest order.
 
-    The first may be a vector (a row), and the last a vector (a column).
+    The first may be a vector (a row), and the last a vector (a column). ``precision``
+    is as for ``matmul``.
 
     >>> import numpy as np
     >>> multi_dot([np.ones((2, 3)), np.ones((3, 5)), np.ones(5)])
     array([15., 15.])
     """
+    ops.refuse_out("multi_dot", out)
     if len(arrays) < 2:
         raise ArgumentError("multi_dot takes two arrays or more", user_location())
     shapes = [ops.type_of_operand("multi_dot", x).shape for x in arrays]
@@ -86,7 +90,8 @@ def multi_dot(arrays: Sequence[ArrayLike]) -> Array:
         if first == last:
             return arrays[first]
         split = splits[first, last]
-        return matmul(product(first, split), product(split + 1, last))
+        left, right = product(first, split), product(split + 1, last)
+        return matmul(left, right, precision=precision)
 
     return product(0, len(arrays) - 1)
 
