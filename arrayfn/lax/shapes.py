@@ -5,11 +5,11 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn import numpy as anp
 from arrayfn.dtypes import DType
 from arrayfn.errors import ShapeError, user_location
 from arrayfn.lax.structure import dynamic_update_slice_in_dim
@@ -20,18 +20,24 @@ from arrayfn.numpy import (
     expand_dims,
     matmul,
     reshape,
-    stack,
-    tile,
-    unstack,
 )
 from arrayfn.numpy import take as _take
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.numpy._parameters import also_takes
 from arrayfn.numpy.manipulation import slice_along
 
+stack = also_takes(operands="arrays")(anp.stack)
+tile = also_takes(operand="A")(anp.tile)
 
-def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: Any = None) -> Array:
+
+def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: str | None = None) -> Array:
     """Matrix products; ``lhs`` and ``rhs`` have the same leading axes."""
-    return matmul(lhs, rhs)
+    return matmul(lhs, rhs, precision=precision)
+
+
+def unstack(x: ArrayLike, axis: int = 0) -> tuple[Array, ...]:
+    """The slices of x along ``axis``, without that axis."""
+    return anp.unstack(x, axis=axis)
 
 
 def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
@@ -52,13 +58,13 @@ def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
 
 
 def collapse(
-    x: ArrayLike, start_dimension: int, stop_dimension: int | None = None
+    operand: ArrayLike, start_dimension: int, stop_dimension: int | None = None
 ) -> Array:
-    """x with its axes from start to stop (exclusive; None: the end) merged into one."""
-    shape = ops.type_of_operand("collapse", x).shape
+    """``operand`` with axes from start to stop (exclusive; None: the end) merged."""
+    shape = ops.type_of_operand("collapse", operand).shape
     low, high, _ = builtins.slice(start_dimension, stop_dimension).indices(len(shape))
     middle = math.prod(shape[low:high])
-    return reshape(x, (*shape[:low], middle, *shape[max(high, low) :]))
+    return reshape(operand, (*shape[:low], middle, *shape[max(high, low) :]))
 
 
 def dtype(x: ArrayLike) -> DType:
@@ -86,23 +92,26 @@ def index_in_dim(
     return value if keepdims else reshape(value, shape[:place] + shape[place + 1 :])
 
 
-def index_take(
-    x: ArrayLike, indices: Sequence[ArrayLike], axes: Sequence[int]
-) -> Array:
-    """x at arrays of indices along ``axes``; the indices' axis comes first."""
-    type = ops.type_of_operand("index_take", x)
+def index_take(src: ArrayLike, idxs: Sequence[ArrayLike], axes: Sequence[int]) -> Array:
+    """``src`` at arrays of indices along ``axes``; the indices' axis comes first."""
+    type = ops.type_of_operand("index_take", src)
     places = [ops.normalize_axis("index_take", axis, type.ndim) for axis in axes]
-    wanted = dict(zip(places, indices, strict=True))
+    wanted = dict(zip(places, idxs, strict=True))
     if len(wanted) == 1:
         ((place, one),) = wanted.items()
-        return np.moveaxis(_take(x, one, place), place, 0)
+        return np.moveaxis(_take(src, one, place), place, 0)
     order = [*places, *(k for k in range(type.ndim) if k not in wanted)]
-    moved = np.transpose(ops.as_array(x), order)
+    moved = np.transpose(ops.as_array(src), order)
     return moved[tuple(wanted[place] for place in places)]
 
 
 def dynamic_update_index_in_dim(
-    operand: ArrayLike, update: ArrayLike, index: ArrayLike, axis: int
+    operand: ArrayLike,
+    update: ArrayLike,
+    index: ArrayLike,
+    axis: int,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
     """``operand`` with the slice at ``index`` along ``axis`` replaced."""
     type = ops.type_of_operand("dynamic_update_index_in_dim", operand)
@@ -110,7 +119,9 @@ def dynamic_update_index_in_dim(
     new = ops.as_array(ops.convert(update, type.dtype))
     if ops.type_of_operand("dynamic_update_index_in_dim", new).ndim != type.ndim:
         new = expand_dims(new, place)
-    return dynamic_update_slice_in_dim(operand, new, index, place)
+    return dynamic_update_slice_in_dim(
+        operand, new, index, place, allow_negative_indices=allow_negative_indices
+    )
 
 
 def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array]:

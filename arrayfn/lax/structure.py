@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn import numpy as anp
 from arrayfn.lax._operands import typed
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import expand_dims as _expand_dims
-from arrayfn.numpy import full_like
 from arrayfn.numpy import squeeze as _squeeze
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.index_bounds import from_the_front, in_bounds, known_value
@@ -62,9 +62,25 @@ def broadcast_in_dim(
     return apply(views.broadcast_in_dim, operand, shape=tuple(shape), axes=axes)
 
 
-def reshape(operand: ArrayLike, new_sizes: Sequence[int]) -> Array:
-    """``operand``'s elements in row-major order as shape ``new_sizes``."""
+def reshape(
+    operand: ArrayLike,
+    new_sizes: Sequence[int],
+    dimensions: Sequence[int] | None = None,
+) -> Array:
+    """``operand``'s elements in row-major order as shape ``new_sizes``.
+
+    ``dimensions`` is another order of its axes in which elements are taken.
+    """
+    if dimensions is not None:
+        operand = transpose(operand, dimensions)
     return apply(views.reshape, operand, shape=tuple(new_sizes))
+
+
+def full_like(
+    x: ArrayLike, fill_value: ArrayLike, dtype: DTypeLike = None, shape: Any = None
+) -> Array:
+    """An array filled with a number, with the shape and dtype of x by default."""
+    return anp.full_like(x, fill_value, dtype, shape=shape)
 
 
 def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
@@ -152,25 +168,29 @@ def slice_in_dim(
 
 
 def _starts(
-    x: ArrayLike, indices: Sequence[ArrayLike], lengths: Sequence[int]
+    x: ArrayLike,
+    indices: Sequence[ArrayLike],
+    lengths: Sequence[int],
+    from_end: bool | Sequence[bool],
 ) -> list[Any]:
     """Where slices of ``lengths`` begin: negative indices count from the end."""
     shape = ops.type_of_operand("dynamic_slice", x).shape
     starts = typed("dynamic_slice", *indices) if len(indices) else []
     if not len(shape) == len(starts) == len(lengths):
         return starts  # the type rule raises
+    counts = [from_end] * len(shape) if isinstance(from_end, bool) else list(from_end)
     return [
-        _start(index, axis, extent, length)
-        for axis, (index, extent, length) in enumerate(
-            zip(starts, shape, lengths, strict=True)
+        _start(index, axis, extent, length, counted)
+        for axis, (index, extent, length, counted) in enumerate(
+            zip(starts, shape, lengths, counts, strict=True)
         )
     ]
 
 
-def _start(index: Any, axis: int, extent: int, length: int) -> Any:
+def _start(index: Any, axis: int, extent: int, length: int, from_end: bool) -> Any:
     if index.shape or index.dtype not in dtypes.INTEGERS:
         return index  # the type rule raises
-    if index.dtype in dtypes.SIGNED:
+    if from_end and index.dtype in dtypes.SIGNED:
         index = from_the_front(index, extent)
     known = known_value(index)
     is_inside = known is not None and 0 <= known <= extent - length
@@ -180,31 +200,45 @@ def _start(index: Any, axis: int, extent: int, length: int) -> Any:
 
 
 def dynamic_slice(
-    operand: ArrayLike, start_indices: Sequence[ArrayLike], slice_sizes: Sequence[int]
+    operand: ArrayLike,
+    start_indices: Sequence[ArrayLike],
+    slice_sizes: Sequence[int],
+    *,
+    allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
     """The slice of ``slice_sizes`` at scalar positions, moved inside if out of bounds.
 
-    Negative positions count from the end of their axis.
+    Negative positions count from the end of their axis, unless
+    ``allow_negative_indices`` is False, for all axes or for each.
     """
     sizes = tuple(map(ops.whole, slice_sizes))
-    starts = _starts(operand, list(start_indices), sizes)
+    starts = _starts(operand, list(start_indices), sizes, allow_negative_indices)
     return apply(dynamic_slices.dynamic_slice, operand, *starts, sizes=sizes)
 
 
 def dynamic_update_slice(
-    operand: ArrayLike, update: ArrayLike, start_indices: Sequence[ArrayLike]
+    operand: ArrayLike,
+    update: ArrayLike,
+    start_indices: Sequence[ArrayLike],
+    *,
+    allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
     """``operand`` with ``update`` at scalar positions, moved inside if out of bounds.
 
-    Negative positions count from the end of their axis.
+    Positions are as for ``dynamic_slice``.
     """
     lengths = ops.type_of_operand("dynamic_update_slice", update).shape
-    starts = _starts(operand, list(start_indices), lengths)
+    starts = _starts(operand, list(start_indices), lengths, allow_negative_indices)
     return apply(dynamic_slices.dynamic_update_slice, operand, update, *starts)
 
 
 def dynamic_slice_in_dim(
-    operand: ArrayLike, start_index: ArrayLike, slice_size: int, axis: int = 0
+    operand: ArrayLike,
+    start_index: ArrayLike,
+    slice_size: int,
+    axis: int = 0,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
     """``dynamic_slice`` along one axis."""
     shape = ops.type_of_operand("dynamic_slice_in_dim", operand).shape
@@ -212,26 +246,41 @@ def dynamic_slice_in_dim(
     zero = _zero_like(start_index)
     starts = [start_index if k == place else zero for k in range(len(shape))]
     sizes = [slice_size if k == place else n for k, n in enumerate(shape)]
-    return dynamic_slice(operand, starts, sizes)
+    return dynamic_slice(
+        operand, starts, sizes, allow_negative_indices=allow_negative_indices
+    )
 
 
 def dynamic_index_in_dim(
-    operand: ArrayLike, index: ArrayLike, axis: int = 0, keepdims: bool = True
+    operand: ArrayLike,
+    index: ArrayLike,
+    axis: int = 0,
+    keepdims: bool = True,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
-    """The slice of extent 1 at ``index`` along ``axis``."""
-    value = dynamic_slice_in_dim(operand, index, 1, axis)
+    """The slice of extent 1 at ``index`` along ``axis``; see ``dynamic_slice``."""
+    value = dynamic_slice_in_dim(
+        operand, index, 1, axis, allow_negative_indices=allow_negative_indices
+    )
     return value if keepdims else _squeeze(value, axis)
 
 
 def dynamic_update_slice_in_dim(
-    operand: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int
+    operand: ArrayLike,
+    update: ArrayLike,
+    start_index: ArrayLike,
+    axis: int,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
     """``dynamic_update_slice`` along one axis, at position 0 of the others."""
     ndim = ops.type_of_operand("dynamic_update_slice_in_dim", operand).ndim
     place = ops.normalize_axis("dynamic_update_slice_in_dim", axis, ndim)
     zero = _zero_like(start_index)
+    starts = [start_index if k == place else zero for k in range(ndim)]
     return dynamic_update_slice(
-        operand, update, [start_index if k == place else zero for k in range(ndim)]
+        operand, update, starts, allow_negative_indices=allow_negative_indices
     )
 
 
@@ -314,7 +363,6 @@ def dot_general(
     lhs: ArrayLike,
     rhs: ArrayLike,
     dimension_numbers: DimensionNumbers,
-    *,
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
@@ -347,18 +395,18 @@ def dot(
     lhs: ArrayLike,
     rhs: ArrayLike,
     *,
+    dimension_numbers: DimensionNumbers | None = None,
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The product over the last axis of ``lhs`` and the first of ``rhs``."""
-    ndim = ops.type_of_operand("dot", lhs).ndim
-    return dot_general(
-        lhs,
-        rhs,
-        (((ndim - 1,), (0,)), ((), ())),
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-    )
+    """The product over the last axis of ``lhs`` and the first of ``rhs``.
+
+    With ``dimension_numbers`` it is ``dot_general``.
+    """
+    if dimension_numbers is None:
+        ndim = ops.type_of_operand("dot", lhs).ndim
+        dimension_numbers = (((ndim - 1,), (0,)), ((), ()))
+    return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
 
 
 __all__ = [

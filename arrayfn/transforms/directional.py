@@ -21,12 +21,12 @@ from arrayfn.transforms.transposition import transpose
 
 
 def jvp(
-    function: Function,
+    fun: Function,
     primals: Sequence[Any],
     tangents: Sequence[Any],
     has_aux: bool = False,
 ) -> Any:
-    """``function(*primals)`` and its directional derivative along ``tangents``.
+    """``fun(*primals)`` and its directional derivative along ``tangents``.
 
     ``tangents`` has the structure, shapes and dtypes of ``primals``. With ``has_aux``
     the function returns a pair (value, aux), and the result has ``aux`` as its third.
@@ -39,7 +39,7 @@ def jvp(
     leaves, structure = tree.flatten(args)
     types = [leaf_type(x) for x in leaves]
     given = _flat_like("jvp: tangent", tangents, structure, types)
-    traced = trace_function(function, args, {})
+    traced = trace_function(fun, args, {})
     wrt = [t.dtype in dtypes.INEXACT for t in types]
     captured = traced.trace.captured
     program = jvp_program(traced.program, wrt + [False] * len(captured))
@@ -52,7 +52,7 @@ def jvp(
             tree.unflatten(traced.out_tree, values),
             tree.unflatten(traced.out_tree, derivatives),
         )
-    value_tree, aux_tree = pair_with_aux(function, traced.out_tree)
+    value_tree, aux_tree = pair_with_aux(fun, traced.out_tree)
     own = value_tree.num_leaves
     return (
         tree.unflatten(value_tree, values[:own]),
@@ -61,8 +61,8 @@ def jvp(
     )
 
 
-def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
-    """``function(*primals)``, and the function from output to input cotangents.
+def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
+    """``fun(*primals)``, and the function from output to input cotangents.
 
     With ``has_aux`` the function returns a pair (value, aux), and the result has
     ``aux`` as its third. The cotangents of arguments that are not inexact are zeros.
@@ -73,12 +73,12 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     (array(6.),)
     """
     leaves, structure = tree.flatten(primals)
-    traced = trace_function(function, primals, {})
+    traced = trace_function(fun, primals, {})
     captured = traced.trace.captured
     value_tree, aux_tree = traced.out_tree, None
     program = traced.program
     if has_aux:
-        value_tree, aux_tree = pair_with_aux(function, traced.out_tree)
+        value_tree, aux_tree = pair_with_aux(fun, traced.out_tree)
     own = value_tree.num_leaves
     wrt = [leaf_type(x).dtype in dtypes.INEXACT for x in leaves]
     split = linearize_program(program, wrt + [False] * len(captured))
@@ -103,8 +103,8 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     return value, pull_back, tree.unflatten(aux_tree, results[own:outputs])
 
 
-def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
-    """``function(*primals)``, and its jvp as a linear function of the tangents.
+def linearize(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
+    """``fun(*primals)``, and its jvp as a linear function of the tangents.
 
     What does not depend on the tangents is computed once, so many calls of the linear
     function are cheap. With ``has_aux`` the function returns a pair (value, aux), and
@@ -116,11 +116,11 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     (array(2.), array(3.))
     """
     leaves, structure = tree.flatten(primals)
-    traced = trace_function(function, primals, {})
+    traced = trace_function(fun, primals, {})
     captured = traced.trace.captured
     value_tree, aux_tree = traced.out_tree, None
     if has_aux:
-        value_tree, aux_tree = pair_with_aux(function, traced.out_tree)
+        value_tree, aux_tree = pair_with_aux(fun, traced.out_tree)
     own = value_tree.num_leaves
     types = [leaf_type(x) for x in leaves]
     wrt = [t.dtype in dtypes.INEXACT for t in types]
@@ -142,8 +142,8 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     return value, push_forward, tree.unflatten(aux_tree, results[own:outputs])
 
 
-def linear_transpose(function: Function, *primals: Any) -> Function:
-    """The transpose of ``function``, which is linear: from its result to its arguments.
+def linear_transpose(fun: Function, *primals: Any) -> Function:
+    """The transpose of ``fun``, which is linear: from its result to its arguments.
 
     Only the structures, shapes and dtypes of ``primals`` matter (they may be
     ``ShapeDtypeStruct``). The transpose takes a value of the result's form and gives a
@@ -156,7 +156,7 @@ def linear_transpose(function: Function, *primals: Any) -> Function:
     (array([ 3., 30.,  0.]),)
     """
     structure = tree.structure(primals)
-    traced = trace_function(function, primals, {}, with_values=False)
+    traced = trace_function(fun, primals, {}, with_values=False)
     program, own = traced.program, structure.num_leaves
     captured = (*program.constant_values, *traced.trace.captured)
     ordered = Program(
@@ -169,7 +169,7 @@ def linear_transpose(function: Function, *primals: Any) -> Function:
 
     def transposed(cotangents: Any) -> Any:
         given = _flat_like(
-            f"the result of {name_of(function)}: cotangent",
+            f"the result of {name_of(fun)}: cotangent",
             cotangents,
             traced.out_tree,
             program.output_types,

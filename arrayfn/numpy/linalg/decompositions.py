@@ -159,17 +159,21 @@ def eigvals(a: ArrayLike) -> Array:
 
 @overload
 def svd(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     full_matrices: bool = ...,
     compute_uv: Literal[True] = ...,
     hermitian: bool = ...,
+    subset_by_index: tuple[int, int] | None = ...,
 ) -> SVDResult: ...
 
 
 @overload
 def svd(
-    x: ArrayLike, /, full_matrices: bool, compute_uv: bool, hermitian: bool = ...
+    a: ArrayLike,
+    full_matrices: bool,
+    compute_uv: bool,
+    hermitian: bool = ...,
+    subset_by_index: tuple[int, int] | None = ...,
 ) -> Any: ...
 
 
@@ -178,6 +182,7 @@ def svd(
     full_matrices: bool = True,
     compute_uv: bool = True,
     hermitian: bool = False,
+    subset_by_index: tuple[int, int] | None = None,
 ) -> Any:
     """U (..., m, m), singular values s (..., k), descending, and V^H (..., n, n).
 
@@ -185,13 +190,16 @@ def svd(
     (..., m, k) and V^H (..., k, n). With ``compute_uv=False`` only s is returned.
     ``hermitian`` has no effect. The derivatives of the vectors are not finite if
     singular values are equal. Square factors of a matrix that is not square have no
-    derivatives.
+    derivatives. With ``subset_by_index=(first, end)`` and thin factors, only singular
+    values ``first`` to ``end`` (exclusive) and their vectors are returned.
 
     >>> import numpy as np
     >>> svd(np.array([[0.0, 2.0], [1.0, 0.0]])).S
     array([2., 1.])
     """
     a = m.matrix("svd", a)
+    if subset_by_index is not None:
+        return _singular_values_between(a, full_matrices, compute_uv, subset_by_index)
     if not compute_uv:
         return svdvals(a)
     if 0 in a.shape[-2:] and full_matrices:
@@ -201,6 +209,22 @@ def svd(
         return SVDResult(u, zeros((*batch, 0), dtypes.real_of(a.dtype)), vh)
     u, s, vh = apply(linalg_svd.svd, matrix_transpose(a), full=full_matrices)
     return SVDResult(matrix_transpose(u), s, matrix_transpose(vh))
+
+
+def _singular_values_between(
+    a: Array, full_matrices: bool, compute_uv: bool, between: tuple[int, int]
+) -> Any:
+    chosen = slice(*between)
+    if not compute_uv:
+        return svdvals(a)[..., chosen]
+    if full_matrices and between != (0, min(a.shape[-2:])):
+        raise ArgumentError(
+            "svd: subset_by_index takes full_matrices=False, because square factors "
+            "belong to all singular values",
+            user_location(),
+        )
+    u, s, vh = svd(a, full_matrices)
+    return SVDResult(u[..., chosen], s[..., chosen], vh[..., chosen, :])
 
 
 def svdvals(a: ArrayLike) -> Array:

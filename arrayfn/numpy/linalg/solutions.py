@@ -17,6 +17,7 @@ from arrayfn.errors import ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._parameters import also_takes
 from arrayfn.numpy.arithmetic import absolute, conj, multiply, negative, real
 from arrayfn.numpy.comparison import where
 from arrayfn.numpy.creation import arange, eye, ones, ones_like, zeros_like
@@ -275,6 +276,7 @@ def _substitute(a: Array, b: Array, *, lower: bool, unit: bool) -> Array:
     return apply(triangular.triangular_solve, b, a, lower=lower, unit=unit, **params)
 
 
+@also_takes("method")
 def slogdet(a: ArrayLike) -> SlogdetResult:
     """The sign (...) of the determinant of ``a`` (..., n, n), and its logarithm (...).
 
@@ -373,6 +375,7 @@ def _inverse_singular_values(s: Array, rcond: Array) -> Array:
     return where(kept, 1.0 / where(kept, s, 1.0), 0.0)
 
 
+@also_takes(M="A")
 def matrix_rank(
     A: ArrayLike,
     tol: ArrayLike | None = None,
@@ -398,6 +401,7 @@ def matrix_rank(
     return sum(s > threshold[..., None], axis=-1, dtype=np.int64)
 
 
+@also_takes("numpy_resid")
 def lstsq(
     a: ArrayLike, b: ArrayLike, rcond: float | None = None
 ) -> tuple[Array, Array, Array, Array]:

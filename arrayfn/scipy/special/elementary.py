@@ -30,7 +30,7 @@ def logit(x: ArrayLike) -> Array:
     return anp.where(middle, anp.log1p(ratio), outside)
 
 
-def log_expit(x: ArrayLike, /) -> Array:
+def log_expit(x: ArrayLike) -> Array:
     """The logarithm of expit, accurate far from 0."""
     return anp.negative(anp.logaddexp(anp.negative(x), 0.0))
 

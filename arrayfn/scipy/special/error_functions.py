@@ -34,7 +34,7 @@ def erfc(x: ArrayLike) -> Array:
 
 
 @quiet
-def erfcx(x: ArrayLike, /) -> Array:
+def erfcx(x: ArrayLike) -> Array:
     """exp(x**2) erfc(x), which neither underflows nor overflows for positive x.
 
     Its error is below 1e-15.
@@ -96,7 +96,7 @@ def ndtr(x: ArrayLike) -> Array:
 
 
 @quiet
-def log_ndtr(x: ArrayLike, /) -> Array:
+def log_ndtr(x: ArrayLike) -> Array:
     """The logarithm of ``ndtr``, accurate in both tails: within 1e-15.
 
     >>> log_ndtr(-40.0)
@@ -107,7 +107,7 @@ def log_ndtr(x: ArrayLike, /) -> Array:
 
 
 @quiet
-def ndtri(p: ArrayLike, /) -> Array:
+def ndtri(p: ArrayLike) -> Array:
     """The inverse of ``ndtr``: within 1e-15, also for tiny p.
 
     Infinite at 0 and 1, NaN outside of [0, 1].

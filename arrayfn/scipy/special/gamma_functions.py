@@ -36,7 +36,7 @@ def loggamma(x: ArrayLike) -> Array:
 
 
 @quiet
-def gammasgn(x: ArrayLike, /) -> Array:
+def gammasgn(x: ArrayLike) -> Array:
     """The sign of the gamma function: NaN at its poles, except 1 at 0 and -1 at -0."""
     (x,), dtype = in_float64("gammasgn", x)
     sign = 1.0 - 2.0 * anp.remainder(anp.floor(anp.minimum(x, 0.0)), 2.0)
@@ -46,7 +46,7 @@ def gammasgn(x: ArrayLike, /) -> Array:
 
 
 @quiet
-def gamma(x: ArrayLike, /) -> Array:
+def gamma(x: ArrayLike) -> Array:
     """The gamma function; for positive integers (x - 1)!, correctly rounded.
 
     It is NaN at negative integers and infinite at 0. The relative error is below 2e-14.
@@ -138,7 +138,7 @@ def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
 
 
 @quiet
-def betaln(a: ArrayLike, b: ArrayLike, /) -> Array:
+def betaln(a: ArrayLike, b: ArrayLike) -> Array:
     """The logarithm of the absolute value of the beta function.
 
     For positive a and b, also large ones, its error is 2e-16 times the largest of the
@@ -199,7 +199,7 @@ def factorial(n: ArrayLike, exact: bool = False) -> Array:
 
 @quiet
 def comb(
-    N: ArrayLike, k: ArrayLike, /, exact: bool = False, repetition: bool = False
+    N: ArrayLike, k: ArrayLike, exact: bool = False, repetition: bool = False
 ) -> Array:
     """The number of ways to choose k of N things; 0 for k < 0, k > N or N < 0.
 
