@@ -28,6 +28,7 @@ from arrayfn import (
     optim,
     random,
     tree,
+    tree_util,
 )
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
@@ -164,6 +165,7 @@ __all__ = [
     "sparse",
     "stop_gradient",
     "tree",
+    "tree_util",
     "value_and_grad",
     "vjp",
     "vmap",

@@ -20,13 +20,13 @@ from arrayfn.transforms.shapes import without_static
 
 
 def checkpoint(
-    function: Function | None = None,
+    fun: Function | None = None,
     *,
     prevent_cse: bool = True,
     policy: Policy | None = None,
     static_argnums: int | Sequence[int] = (),
 ) -> Any:
-    """``function``, whose values are recomputed for derivatives instead of kept.
+    """``fun``, whose values are recomputed for derivatives instead of kept.
 
     A gradient otherwise keeps the values of the forward pass until the backward pass
     reads them. Of a checkpointed function it keeps only the arguments, and values that
@@ -41,7 +41,7 @@ def checkpoint(
     >>> round(float(grad(lambda x: block(block(x)))(1.0)), 6)
     0.205935
     """
-    if function is None:
+    if fun is None:
         return functools.partial(
             checkpoint,
             prevent_cse=prevent_cse,
@@ -50,12 +50,12 @@ def checkpoint(
         )
     static = as_numbers(static_argnums)
 
-    @functools.wraps(function)
+    @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        leaves = tree.leaves((without_static(function, args, static)[1], kwargs))
+        leaves = tree.leaves((without_static(fun, args, static)[1], kwargs))
         if not is_staged(leaves):
-            return function(*args, **kwargs)
-        bound, dynamic = without_static(function, args, static)
+            return fun(*args, **kwargs)
+        bound, dynamic = without_static(fun, args, static)
         traced = trace_function(bound, dynamic, kwargs)
         own = len(leaves)
         extra, (inner,) = closed_over([(traced, own)])
@@ -66,7 +66,7 @@ def checkpoint(
             rematerialization.checkpoint,
             *leaves,
             *extra,
-            name=name_of(function),
+            name=name_of(fun),
             body=body,
             prevent_cse=prevent_cse,
         )

@@ -17,6 +17,8 @@ def segment_sum(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str = "drop",
 ) -> Array:
     """The sum of the rows of ``data`` with each number: (num_segments, ...).
 
@@ -28,6 +30,8 @@ def segment_sum(
             the largest if it is not given, which needs the numbers' values.
         indices_are_sorted: a promise that they ascend.
         unique_indices: a promise that none comes twice.
+        bucket_size: how another library groups sums; it has no effect.
+        mode: what becomes of rows out of bounds: "drop", or "clip" to the last number.
 
     Raises:
         ShapeError: if ``segment_ids`` is no vector with a number for each row.
@@ -40,7 +44,7 @@ def segment_sum(
     found = _Segments("segment_sum", data, segment_ids, num_segments)
     return found.filled(0).add(
         data,
-        mode="drop",
+        mode=mode,
         indices_are_sorted=indices_are_sorted,
         unique_indices=unique_indices,
     )
@@ -52,6 +56,8 @@ def segment_prod(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str = "drop",
 ) -> Array:
     """The product of the rows with each number, or 1: see ``segment_sum``.
 
@@ -62,7 +68,7 @@ def segment_prod(
     found = _Segments("segment_prod", data, segment_ids, num_segments)
     return found.filled(1).multiply(
         data,
-        mode="drop",
+        mode=mode,
         indices_are_sorted=indices_are_sorted,
         unique_indices=unique_indices,
     )
@@ -74,6 +80,8 @@ def segment_max(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str = "drop",
 ) -> Array:
     """The largest of the rows with each number: see ``segment_sum``.
 
@@ -86,7 +94,7 @@ def segment_max(
     found = _Segments("segment_max", data, segment_ids, num_segments)
     return found.filled(found.limit(largest=False)).max(
         data,
-        mode="drop",
+        mode=mode,
         indices_are_sorted=indices_are_sorted,
         unique_indices=unique_indices,
     )
@@ -98,6 +106,8 @@ def segment_min(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str = "drop",
 ) -> Array:
     """The smallest of the rows with each number: see ``segment_sum``.
 
@@ -110,7 +120,7 @@ def segment_min(
     found = _Segments("segment_min", data, segment_ids, num_segments)
     return found.filled(found.limit(largest=True)).min(
         data,
-        mode="drop",
+        mode=mode,
         indices_are_sorted=indices_are_sorted,
         unique_indices=unique_indices,
     )

@@ -14,10 +14,12 @@ from typing import Any, Final, Self, TypeVar, cast
 
 import optree
 
+from arrayfn import tree_paths
 from arrayfn.errors import ArgumentError, user_location
+from arrayfn.tree_paths import NamedEntry, Path, decisions, key_of
 
 TreeDef = optree.PyTreeSpec
-Path = optree.PyTreeAccessor
+keystr = tree_paths.keystr
 IsLeaf = Callable[[Any], bool] | None
 C = TypeVar("C", bound=type)
 
@@ -37,9 +39,9 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     return list(leaves), structure
 
 
-def unflatten(structure: TreeDef, leaves: Iterable[Any]) -> Any:
-    """The tree of ``structure`` with these leaves."""
-    return optree.tree_unflatten(structure, leaves)
+def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
+    """The tree of structure ``treedef`` with these leaves."""
+    return optree.tree_unflatten(treedef, leaves)
 
 
 def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
@@ -52,15 +54,13 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
     return optree.tree_structure(tree, is_leaf, namespace=_OWN)
 
 
-def map(
-    function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None
-) -> Any:
-    """``function`` of each leaf (and the leaves of ``rest`` at its path), as a tree.
+def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
+    """``f`` of each leaf (and the leaves of ``rest`` at its path), as a tree.
 
     >>> map(lambda x, y: x + y, {"a": 1}, {"a": 2})
     {'a': 3}
     """
-    return optree.tree_map(function, tree, *rest, is_leaf=is_leaf, namespace=_OWN)
+    return optree.tree_map(f, tree, *rest, is_leaf=is_leaf, namespace=_OWN)
 
 
 def reduce(
@@ -95,54 +95,91 @@ def all(tree: Any, is_leaf: IsLeaf = None) -> bool:
     return optree.tree_all(tree, is_leaf=is_leaf, namespace=_OWN)
 
 
-def transpose(outer: TreeDef, inner: TreeDef | None, tree: Any) -> Any:
+def reduce_associative(
+    operation: Callable[[Any, Any], Any],
+    tree: Any,
+    *,
+    identity: Any = _NOTHING,
+    is_leaf: IsLeaf = None,
+) -> Any:
+    """``reduce`` by an associative operation, of pairs, of pairs of pairs, and so on.
+
+    ``identity`` is the result of a tree without leaves; without it TypeError is raised.
+
+    >>> reduce_associative(lambda x, y: f"({x}{y})", ["a", "b", "c", "d"])
+    '((ab)(cd))'
+    """
+    values = leaves(tree, is_leaf)
+    if not values and identity is _NOTHING:
+        raise TypeError("reduce_associative of a tree without leaves needs an identity")
+    while len(values) > 1:
+        paired = [operation(x, y) for x, y in zip(values[::2], values[1::2])]  # noqa: B905
+        values = paired + values[2 * len(paired) :]
+    return values[0] if values else identity
+
+
+def transpose(
+    outer_treedef: TreeDef, inner_treedef: TreeDef | None, pytree_to_transpose: Any
+) -> Any:
     """Exchange the outer and the inner structure of a tree of trees.
 
-    ``inner`` defaults to the structure of the first subtree.
+    ``inner_treedef`` defaults to the structure of the first subtree.
 
     >>> transpose(structure([0, 0]), structure({"a": 0}), [{"a": 1}, {"a": 2}])
     {'a': [1, 2]}
     """
-    if inner is None:
-        inner = structure(outer.flatten_up_to(tree)[0])
-    return optree.tree_transpose(outer, inner, tree)
+    if inner_treedef is None:
+        inner_treedef = structure(outer_treedef.flatten_up_to(pytree_to_transpose)[0])
+    return optree.tree_transpose(outer_treedef, inner_treedef, pytree_to_transpose)
 
 
 def flatten_with_path(
-    tree: Any, is_leaf: IsLeaf = None
+    tree: Any,
+    is_leaf: Callable[..., bool] | None = None,
+    is_leaf_takes_path: bool = False,
 ) -> tuple[list[tuple[Path, Any]], TreeDef]:
     """Pairs of the path to each leaf and the leaf, and the structure of ``tree``.
 
-    A path is a tuple of entries, each with what it indexes by in ``.entry``; called
-    with a tree it gives what is there, and ``keystr`` prints it.
+    A path is a tuple of keys, such as ``DictKey("w")``; called with a tree it gives
+    what is there, and ``keystr`` prints it. With ``is_leaf_takes_path`` the call is
+    ``is_leaf(path, node)``.
     """
-    paths, leaves, structure = optree.tree_flatten_with_accessor(
+    if is_leaf is not None and is_leaf_takes_path:
+        is_leaf = decisions(tree, is_leaf)
+    accessors, leaves, structure = optree.tree_flatten_with_accessor(
         tree, is_leaf, namespace=_OWN
     )
+    paths = [Path(key_of(entry) for entry in accessor) for accessor in accessors]
     return list(zip(paths, leaves, strict=True)), structure
 
 
-def leaves_with_path(tree: Any, is_leaf: IsLeaf = None) -> list[tuple[Path, Any]]:
+def leaves_with_path(
+    tree: Any,
+    is_leaf: Callable[..., bool] | None = None,
+    is_leaf_takes_path: bool = False,
+) -> list[tuple[Path, Any]]:
     """Pairs of the path to each leaf and the leaf; see ``flatten_with_path``."""
-    return flatten_with_path(tree, is_leaf)[0]
+    return flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
 
 
 def map_with_path(
-    function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None
+    f: Callable[..., Any],
+    tree: Any,
+    *rest: Any,
+    is_leaf: Callable[..., bool] | None = None,
+    is_leaf_takes_path: bool = False,
 ) -> Any:
-    """``function(path, leaf, *leaves of rest)`` of each leaf, as a tree.
+    """``f(path, leaf, *leaves of rest)`` of each leaf, as a tree.
 
     >>> map_with_path(lambda path, x: keystr(path) + f" = {x}", {"a": (1, 2)})
     {'a': ("['a'][0] = 1", "['a'][1] = 2")}
     """
-    return optree.tree_map_with_accessor(
-        function, tree, *rest, is_leaf=is_leaf, namespace=_OWN
-    )
-
-
-def keystr(path: Path) -> str:
-    """``path`` as text that could follow the tree's name."""
-    return path.codify("")
+    pairs, structure = flatten_with_path(tree, is_leaf, is_leaf_takes_path)
+    others = [structure.flatten_up_to(each) for each in rest]
+    values = [
+        f(path, x, *more) for (path, x), *more in zip(pairs, *others, strict=True)
+    ]
+    return unflatten(structure, values)
 
 
 def paths(tree: Any) -> list[str]:
@@ -151,16 +188,17 @@ def paths(tree: Any) -> list[str]:
     >>> paths({"w": (1, 2)})
     ["['w'][0]", "['w'][1]"]
     """
-    return [keystr(path) for path in optree.tree_accessors(tree, namespace=_OWN)]
+    accessors = optree.tree_accessors(tree, namespace=_OWN)
+    return [accessor.codify("") for accessor in accessors]
 
 
-def broadcast(prefix: Any, tree: Any, is_leaf: IsLeaf = None) -> Any:
-    """A tree like ``tree``, with each leaf of ``prefix`` for all leaves below it.
+def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
+    """A tree like ``full_tree``, each leaf of ``prefix_tree`` for all leaves below it.
 
     >>> broadcast((1, 2), ((0, 0), {"a": 0}))
     ((1, 1), {'a': 2})
     """
-    return optree.tree_broadcast_prefix(prefix, tree, is_leaf, namespace=_OWN)
+    return optree.tree_broadcast_prefix(prefix_tree, full_tree, is_leaf, namespace=_OWN)
 
 
 def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
@@ -272,6 +310,44 @@ class Partial(functools.partial[Any]):
         return cls(function, *arguments, **keywords)
 
 
+def register_with_keys(
+    cls: type,
+    flatten_with_keys: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Hashable]],
+    unflatten: Callable[[Any, tuple[Any, ...]], Any],
+) -> type:
+    """``register_node`` for a class whose children have keys, which paths show.
+
+    ``flatten_with_keys(instance)`` gives the pair (pairs of key and child, metadata). A
+    key is one of ``arrayfn.tree_util``'s, or any value that names a child.
+
+    >>> from arrayfn.tree_util import GetAttrKey
+    >>> class Box:
+    ...     def __init__(self, inside):
+    ...         self.inside = inside
+    >>> _ = register_with_keys(
+    ...     Box,
+    ...     lambda box: ([(GetAttrKey("inside"), box.inside)], None),
+    ...     lambda _, children: Box(*children),
+    ... )
+    >>> paths([Box({"a": 1.0})])
+    ["[0].inside['a']"]
+    """
+
+    def flat(node: Any) -> tuple[tuple[Any, ...], Hashable, tuple[Any, ...]]:
+        children, metadata = _parts(cls, flatten_with_keys(node))
+        keys = tuple(key for key, _ in children)
+        return tuple(child for _, child in children), metadata, keys
+
+    optree.register_pytree_node(
+        cast(Any, cls),
+        flat,
+        cast(Any, unflatten),
+        path_entry_type=NamedEntry,
+        namespace=_OWN,
+    )
+    return cls
+
+
 def register_static(cls: C) -> C:
     """Make instances of ``cls`` parts of the structure, without leaves; gives ``cls``.
 
@@ -292,6 +368,22 @@ def register_static(cls: C) -> C:
     return cls
 
 
+def static(**options: Any) -> Any:
+    """``dataclasses.field`` of a field that is part of the structure, not a child.
+
+    >>> from dataclasses import dataclass
+    >>> @register_dataclass
+    ... @dataclass
+    ... class Scaled:
+    ...     x: float
+    ...     unit: str = static(default="m")
+    >>> leaves(Scaled(1.0))
+    [1.0]
+    """
+    metadata = {**(options.pop("metadata", None) or {}), "static": True}
+    return dataclasses.field(**options, metadata=metadata)
+
+
 def register_dataclass(
     nodetype: type | None = None,
     data_fields: Sequence[str] | None = None,
@@ -302,8 +394,9 @@ def register_dataclass(
 
     Fields in ``data_fields`` are children, those in ``meta_fields`` part of the
     structure, and hashable. By default all fields of the constructor are children but
-    those declared as ``field(metadata={"static": True})``. ``drop_fields`` are left to
-    the constructor. Raises ArgumentError for fields that are not there, or left out.
+    those declared as ``static()``, that is ``field(metadata={"static": True})``.
+    ``drop_fields`` are left to the constructor. Raises ArgumentError for fields that
+    are not there, or left out.
 
     >>> from dataclasses import dataclass, field
     >>> @register_dataclass

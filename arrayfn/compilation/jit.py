@@ -425,7 +425,7 @@ def _collector_paused() -> Generator[None]:
 
 
 def jit(
-    function: Function | None = None,
+    fun: Function | None = None,
     *,
     device: Device | None = None,
     static_argnums: int | Sequence[int] | None = (),
@@ -435,7 +435,7 @@ def jit(
     mode: str | None = None,
     checks: bool | str | Sequence[str] = False,
 ) -> Any:
-    """Compile ``function`` for the types of its arguments, at its first call with them.
+    """Compile ``fun`` for the types of its arguments, at its first call with them.
 
     Arguments are pytrees of arrays and numbers. ``device`` names a backend, or several
     of which the first available one is used; arrays that are elsewhere are copied
@@ -469,7 +469,7 @@ def jit(
     ...
     arrayfn.errors.OutOfBoundsError: ... index 3 is out of bounds for axis 0 ...
     """
-    if function is None:
+    if fun is None:
         return functools.partial(
             jit,
             device=device,
@@ -486,11 +486,11 @@ def jit(
             "None for a kernel a step",
             user_location(),
         )
-    check_function("jit", function)
-    static = StaticParameters.of(function, static_argnums, static_argnames)
+    check_function("jit", fun)
+    static = StaticParameters.of(fun, static_argnums, static_argnames)
     donated = as_numbers(donate_argnums)
-    check_positions("donate_argnums", function, donated)
+    check_positions("donate_argnums", fun, donated)
     options = Options(deterministic, mode)
     backend = None if device is None else choose(device, to_lower=True)
     kinds = kinds_of(checks)
-    return Jitted(function, backend, static, donated, options, kinds)
+    return Jitted(fun, backend, static, donated, options, kinds)

@@ -18,112 +18,112 @@ from arrayfn.primitives import special as s
 from arrayfn.tracing import apply
 
 
-def add(x: ArrayLike, y: ArrayLike, /) -> Array:
+def add(x: ArrayLike, y: ArrayLike) -> Array:
     """x + y."""
     return elementwise(e.add, x, y)
 
 
-def atan2(x: ArrayLike, y: ArrayLike, /) -> Array:
+def atan2(x: ArrayLike, y: ArrayLike) -> Array:
     """The angle of the point (y, x)."""
     return elementwise(s.atan2, x, y)
 
 
-def bitwise_and(x: ArrayLike, y: ArrayLike, /) -> Array:
+def bitwise_and(x: ArrayLike, y: ArrayLike) -> Array:
     """The bits set in both x and y."""
     return elementwise(discrete.bitwise_and, x, y)
 
 
-def bitwise_or(x: ArrayLike, y: ArrayLike, /) -> Array:
+def bitwise_or(x: ArrayLike, y: ArrayLike) -> Array:
     """The bits set in x or y."""
     return elementwise(discrete.bitwise_or, x, y)
 
 
-def bitwise_xor(x: ArrayLike, y: ArrayLike, /) -> Array:
+def bitwise_xor(x: ArrayLike, y: ArrayLike) -> Array:
     """The bits set in just one of x and y."""
     return elementwise(discrete.bitwise_xor, x, y)
 
 
-def eq(x: ArrayLike, y: ArrayLike, /) -> Array:
+def eq(x: ArrayLike, y: ArrayLike) -> Array:
     """Whether x == y: bool."""
     return elementwise(discrete.eq, x, y)
 
 
-def ge(x: ArrayLike, y: ArrayLike, /) -> Array:
+def ge(x: ArrayLike, y: ArrayLike) -> Array:
     """Whether x >= y: bool."""
     return elementwise(discrete.ge, x, y)
 
 
-def gt(x: ArrayLike, y: ArrayLike, /) -> Array:
+def gt(x: ArrayLike, y: ArrayLike) -> Array:
     """Whether x > y: bool."""
     return elementwise(discrete.gt, x, y)
 
 
-def le(x: ArrayLike, y: ArrayLike, /) -> Array:
+def le(x: ArrayLike, y: ArrayLike) -> Array:
     """Whether x <= y: bool."""
     return elementwise(discrete.le, x, y)
 
 
-def lt(x: ArrayLike, y: ArrayLike, /) -> Array:
+def lt(x: ArrayLike, y: ArrayLike) -> Array:
     """Whether x < y: bool."""
     return elementwise(discrete.lt, x, y)
 
 
-def max(x: ArrayLike, y: ArrayLike, /) -> Array:
+def max(x: ArrayLike, y: ArrayLike) -> Array:
     """The larger of x and y; NaN if either is NaN."""
     return elementwise(e.maximum, x, y)
 
 
-def min(x: ArrayLike, y: ArrayLike, /) -> Array:
+def min(x: ArrayLike, y: ArrayLike) -> Array:
     """The smaller of x and y; NaN if either is NaN."""
     return elementwise(e.minimum, x, y)
 
 
-def mul(x: ArrayLike, y: ArrayLike, /) -> Array:
+def mul(x: ArrayLike, y: ArrayLike) -> Array:
     """x * y."""
     return elementwise(e.mul, x, y)
 
 
-def ne(x: ArrayLike, y: ArrayLike, /) -> Array:
+def ne(x: ArrayLike, y: ArrayLike) -> Array:
     """Whether x != y: bool."""
     return elementwise(discrete.ne, x, y)
 
 
-def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The floating-point number next to x towards y."""
-    return elementwise(e.nextafter, x, y)
+def nextafter(x1: ArrayLike, x2: ArrayLike) -> Array:
+    """The floating-point number next to ``x1`` towards ``x2``."""
+    return elementwise(e.nextafter, x1, x2)
 
 
-def pow(x: ArrayLike, y: ArrayLike, /) -> Array:
+def pow(x: ArrayLike, y: ArrayLike) -> Array:
     """x to the power y."""
     return elementwise(e.pow, x, y)
 
 
-def rem(x: ArrayLike, y: ArrayLike, /) -> Array:
+def rem(x: ArrayLike, y: ArrayLike) -> Array:
     """The remainder of x / y with the sign of x."""
     return elementwise(e.fmod, x, y)
 
 
-def shift_left(x: ArrayLike, y: ArrayLike, /) -> Array:
+def shift_left(x: ArrayLike, y: ArrayLike) -> Array:
     """The bits of x shifted left by y."""
     return elementwise(discrete.shift_left, x, y)
 
 
-def shift_right_arithmetic(x: ArrayLike, y: ArrayLike, /) -> Array:
+def shift_right_arithmetic(x: ArrayLike, y: ArrayLike) -> Array:
     """The bits of x shifted right by y, keeping the sign."""
     return elementwise(discrete.shift_right_arithmetic, x, y)
 
 
-def shift_right_logical(x: ArrayLike, y: ArrayLike, /) -> Array:
+def shift_right_logical(x: ArrayLike, y: ArrayLike) -> Array:
     """The bits of x shifted right by y, filled with zeros."""
     return elementwise(discrete.shift_right_logical, x, y)
 
 
-def sub(x: ArrayLike, y: ArrayLike, /) -> Array:
+def sub(x: ArrayLike, y: ArrayLike) -> Array:
     """x - y."""
     return elementwise(e.sub, x, y)
 
 
-def div(x: ArrayLike, y: ArrayLike, /) -> Array:
+def div(x: ArrayLike, y: ArrayLike) -> Array:
     """x / y; integers are rounded towards zero."""
     x, y = typed("div", x, y)
     if x.dtype not in dtypes.INTEGERS:
@@ -132,22 +132,22 @@ def div(x: ArrayLike, y: ArrayLike, /) -> Array:
     return apply(e.floor_divide, whole, y)
 
 
-def complex(re: ArrayLike, im: ArrayLike, /) -> Array:
+def complex(x: ArrayLike, y: ArrayLike) -> Array:
     """The complex number with these real and imaginary parts."""
-    return elementwise(c.make_complex, re, im)
+    return elementwise(c.make_complex, x, y)
 
 
-def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike, /) -> Array:
+def clamp(min: ArrayLike, x: ArrayLike, max: ArrayLike) -> Array:
     """x limited to [min, max]."""
     return elementwise(e.clamp, min, x, max)
 
 
-def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike, /) -> Array:
+def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
     """``on_true`` where bool ``pred`` is true, else ``on_false``."""
     return apply(e.select, pred, *typed("select", on_true, on_false))
 
 
-def integer_pow(x: ArrayLike, y: int, /) -> Array:
+def integer_pow(x: ArrayLike, y: int) -> Array:
     """x to the integer power y, by multiplications."""
     (x,) = typed("integer_pow", x)
     result = elementwise(e.pow, x, 0) if y == 0 else None
@@ -170,7 +170,6 @@ class RoundingMethod(Enum):
 
 def round(
     x: ArrayLike,
-    /,
     rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO,
 ) -> Array:
     """x rounded to the nearest integer; ties as ``rounding_method`` says."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
@@ -26,15 +26,21 @@ from arrayfn.primitives.rules import all_of
 from arrayfn.tracing import apply
 
 Function = Callable[..., Any]
+_NOTHING: Final = object()
 
 
 def cond(
-    pred: ArrayLike, true_fun: Function, false_fun: Function, *operands: Any
+    pred: ArrayLike,
+    true_fun: Function,
+    false_fun: Function,
+    *operands: Any,
+    operand: Any = _NOTHING,
 ) -> Any:
     """``true_fun(*operands)`` if the scalar ``pred`` is true, else ``false_fun``'s.
 
     Only the selected branch is computed; if ``pred`` is mapped, both are. Both return
-    pytrees of the same structure, with leaves of the same shapes and dtypes.
+    pytrees of the same structure, with leaves of the same shapes and dtypes. A single
+    operand may be given by the name ``operand``.
 
     Raises ShapeError, DTypeError or ArgumentError, naming the leaf, if the branches
     differ or ``pred`` is not a scalar.
@@ -43,6 +49,7 @@ def cond(
     >>> cond(True, lambda x: x + 1, lambda x: x - 1, np.array(3.0))
     array(4.)
     """
+    operands = _with_named("cond", operands, operand)
     check_function("cond", "true_fun", true_fun)
     check_function("cond", "false_fun", false_fun)
     chosen = _scalar("cond: pred", pred)
@@ -58,7 +65,24 @@ def cond(
     return _choose("cond", index, (false_fun, true_fun), operands)
 
 
-def switch(index: ArrayLike, branches: Sequence[Function], *operands: Any) -> Any:
+def _with_named(name: str, operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
+    """All operands, if one of them may be given by name."""
+    if operand is _NOTHING:
+        return operands
+    if operands:
+        raise ArgumentError(
+            f"{name} takes operands by position, or one as operand=, not both",
+            user_location(),
+        )
+    return (operand,)
+
+
+def switch(
+    index: ArrayLike,
+    branches: Sequence[Function],
+    *operands: Any,
+    operand: Any = _NOTHING,
+) -> Any:
     """``branches[index](*operands)``, with ``index``, an integer scalar, clamped.
 
     See ``cond``.
@@ -67,6 +91,7 @@ def switch(index: ArrayLike, branches: Sequence[Function], *operands: Any) -> An
     >>> switch(1, [np.sin, np.cos, np.tan], np.array(0.0))
     array(1.)
     """
+    operands = _with_named("switch", operands, operand)
     if not branches:
         raise ArgumentError("switch: there is no branch to choose", user_location())
     for number, branch in enumerate(branches):

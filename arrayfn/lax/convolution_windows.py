@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from arrayfn import dtypes
 from arrayfn.errors import ShapeError, user_location
 from arrayfn.lax._operands import typed
 from arrayfn.lax._padding import Padding, pairs, per_axis
 from arrayfn.lax.convolution import DimensionNumbers, conv_dimension_numbers
 from arrayfn.lax.structure import dot_general, pad, reshape
 from arrayfn.numpy import _operands as ops
-from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.manipulation import moveaxis
 from arrayfn.primitives.windowed import SlidingWindows, sliding_windows
 from arrayfn.tracing import apply
@@ -25,10 +26,14 @@ def conv_general_dilated_patches(
     lhs_dilation: Sequence[int] | None = None,
     rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: DimensionNumbers = None,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
 ) -> Array:
     """The windows of a convolution, each flattened along the feature axis.
 
     Their elements are ordered by feature, then by the spatial axes of the window.
+    They are copied, whatever ``precision`` is, and converted to
+    ``preferred_element_type``, if that is given.
 
     >>> import numpy as np
     >>> conv_general_dilated_patches(np.arange(4).reshape(1, 1, 4), (3,), (1,), "VALID")
@@ -70,7 +75,10 @@ def conv_general_dilated_patches(
     windows = apply(sliding_windows, padded, **geometry.params(), order=order)
     shape = windows.shape
     features = math.prod(shape[f : f + 1 + count])
-    return reshape(windows, (*shape[:f], features, *shape[f + 1 + count :]))
+    made = reshape(windows, (*shape[:f], features, *shape[f + 1 + count :]))
+    if preferred_element_type is None:
+        return made
+    return ops.convert(made, dtypes.canonical(preferred_element_type))
 
 
 def conv_general_dilated_local(

@@ -13,6 +13,7 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.lax.control_flow_loops import scan
 from arrayfn.numpy import linalg
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._parameters import also_takes
 from arrayfn.numpy.arithmetic import conj, sign
 from arrayfn.numpy.creation import tril, triu, zeros_like
 from arrayfn.numpy.indexing import take_along_axis
@@ -47,16 +48,16 @@ __all__ = [
 ]
 
 
-def cholesky(a: ArrayLike, *, symmetrize_input: bool = True) -> Array:
-    """The lower triangular L with a = L L^H; NaN if a is not positive definite.
+def cholesky(x: ArrayLike, *, symmetrize_input: bool = True) -> Array:
+    """The lower triangular L with x = L L^H; NaN if x is not positive definite.
 
-    ``symmetrize_input`` uses (a + a^H) / 2; otherwise the lower triangle is read.
+    ``symmetrize_input`` uses (x + x^H) / 2; otherwise the lower triangle is read.
 
     >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]]))
     array([[2., 0.],
            [1., 2.]])
     """
-    return linalg.cholesky(a, symmetrize_input=symmetrize_input)
+    return linalg.cholesky(x, symmetrize_input=symmetrize_input)
 
 
 def triangular_solve(
@@ -135,6 +136,7 @@ def lu_pivots_to_permutation(pivots: ArrayLike, permutation_size: int) -> Array:
     return apply(linalg_lu.pivots_to_permutation, pivots, rows=permutation_size)
 
 
+@also_takes("use_magma")
 def qr(
     x: ArrayLike, *, pivoting: bool = False, full_matrices: bool = True
 ) -> tuple[Array, ...]:
@@ -157,18 +159,28 @@ def qr(
     return q, r, order
 
 
+@also_takes("implementation")
 def eigh(
-    x: ArrayLike, *, lower: bool = True, symmetrize_input: bool = True
+    x: ArrayLike,
+    *,
+    lower: bool = True,
+    symmetrize_input: bool = True,
+    sort_eigenvalues: bool = True,
+    subset_by_index: tuple[int, int] | None = None,
 ) -> tuple[Array, Array]:
     """Eigenvectors as columns, and ascending eigenvalues, of Hermitian x (..., n, n).
 
-    ``symmetrize_input`` uses (x + x^H) / 2; otherwise one triangle is read.
+    ``symmetrize_input`` uses (x + x^H) / 2; otherwise one triangle is read. With
+    ``subset_by_index=(first, end)`` only eigenvalues ``first`` to ``end`` (exclusive)
+    are returned. They are ascending also without ``sort_eigenvalues``.
     """
     uplo = "L" if lower else "U"
     w, v = linalg.eigh(x, uplo, symmetrize_input=symmetrize_input)
-    return v, w
+    chosen = slice(*(subset_by_index or (None,)))
+    return v[..., chosen], w[..., chosen]
 
 
+@also_takes("implementation", "use_magma")
 def eig(
     x: ArrayLike,
     *,
@@ -188,12 +200,21 @@ def eig(
     return [w, *(v for v, wanted in chosen if wanted)]
 
 
-def svd(x: ArrayLike, *, full_matrices: bool = True, compute_uv: bool = True) -> Any:
-    """U, singular values and V^H with x = U diag(s) V^H; s alone if not compute_uv."""
-    if not compute_uv:
-        return linalg.svdvals(x)
-    u, s, vh = linalg.svd(x, full_matrices)
-    return u, s, vh
+@also_takes("algorithm")
+def svd(
+    x: ArrayLike,
+    *,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    subset_by_index: tuple[int, int] | None = None,
+) -> Any:
+    """U, singular values and V^H with x = U diag(s) V^H; s alone if not compute_uv.
+
+    With ``subset_by_index=(first, end)`` only singular values ``first`` to ``end``
+    (exclusive) and their vectors are returned.
+    """
+    found = linalg.svd(x, full_matrices, compute_uv, subset_by_index=subset_by_index)
+    return tuple(found) if compute_uv else found
 
 
 # Unitary reductions. They have no derivatives.

@@ -96,16 +96,16 @@ def _halved(
     return [ops.as_array(v) for v in final]
 
 
-def reduce_xor(x: ArrayLike, axes: Sequence[int], /) -> Array:
+def reduce_xor(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """The bits set in an odd number of elements over ``axes``."""
-    dtype = ops.type_of_operand("reduce_xor", x).dtype
+    dtype = ops.type_of_operand("reduce_xor", operand).dtype
     nothing = np.zeros((), dtype)
-    return reduce(x, nothing, bitwise_xor, axes)
+    return reduce(operand, nothing, bitwise_xor, axes)
 
 
-def cumlogsumexp(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
+def cumlogsumexp(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Running log-sum-exp (from the end if reverse)."""
-    return associative_scan(logaddexp, x, reverse=reverse, axis=axis)
+    return associative_scan(logaddexp, operand, reverse=reverse, axis=axis)
 
 
 # Bits.
@@ -153,11 +153,13 @@ def _upper_of_128(x: Array, y: Array, dtype: dtypes.DType) -> Array:
     return ops.convert(upper, dtype)
 
 
-def reduce_precision(x: ArrayLike, /, exponent_bits: int, mantissa_bits: int) -> Array:
-    """x rounded to a float of so many bits, ties to even; the dtype stays.
+def reduce_precision(
+    operand: ArrayLike, exponent_bits: int, mantissa_bits: int
+) -> Array:
+    """``operand`` rounded to a float of so many bits, ties to even; the dtype stays.
 
     Numbers that are too large become infinite, and subnormal ones 0. The derivative is
-    that of x.
+    that of operand.
     """
     if exponent_bits < 1 or mantissa_bits < 0:
         raise ArgumentError(
@@ -173,7 +175,7 @@ def reduce_precision(x: ArrayLike, /, exponent_bits: int, mantissa_bits: int) ->
         return rounded(primals[0]), tangents[0]
 
     rounded.defjvp(tangent)
-    return rounded(ops.as_array(ops.as_floating("reduce_precision", x)))
+    return rounded(ops.as_array(ops.as_floating("reduce_precision", operand)))
 
 
 _FORMATS = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn import numpy as anp
 from arrayfn.dtypes import DType
 from arrayfn.errors import ShapeError, user_location
 from arrayfn.lax.structure import dynamic_update_slice_in_dim
@@ -20,26 +20,32 @@ from arrayfn.numpy import (
     expand_dims,
     matmul,
     reshape,
-    stack,
-    tile,
-    unstack,
 )
 from arrayfn.numpy import take as _take
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.numpy._parameters import also_takes
 from arrayfn.numpy.manipulation import slice_along
 
-
-def batch_matmul(x: ArrayLike, y: ArrayLike, /, precision: Any = None) -> Array:
-    """Matrix products over the leading axes, which are the same in x and y."""
-    return matmul(x, y)
+stack = also_takes(operands="arrays")(anp.stack)
+tile = also_takes(operand="A")(anp.tile)
 
 
-def broadcast_like(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x broadcast to y's shape."""
-    return broadcast_to(x, ops.type_of_operand("broadcast_like", y).shape)
+def batch_matmul(lhs: ArrayLike, rhs: ArrayLike, precision: str | None = None) -> Array:
+    """Matrix products; ``lhs`` and ``rhs`` have the same leading axes."""
+    return matmul(lhs, rhs, precision=precision)
 
 
-def broadcast_to_rank(x: ArrayLike, rank: int, /) -> Array:
+def unstack(x: ArrayLike, axis: int = 0) -> tuple[Array, ...]:
+    """The slices of x along ``axis``, without that axis."""
+    return anp.unstack(x, axis=axis)
+
+
+def broadcast_like(arr: ArrayLike, like_arr: ArrayLike) -> Array:
+    """``arr`` broadcast to ``like_arr``'s shape."""
+    return broadcast_to(arr, ops.type_of_operand("broadcast_like", like_arr).shape)
+
+
+def broadcast_to_rank(x: ArrayLike, rank: int) -> Array:
     """x with leading axes of extent 1, ``rank`` axes in all."""
     shape = ops.type_of_operand("broadcast_to_rank", x).shape
     missing = rank - len(shape)
@@ -52,16 +58,16 @@ def broadcast_to_rank(x: ArrayLike, rank: int, /) -> Array:
 
 
 def collapse(
-    x: ArrayLike, start_dimension: int, stop_dimension: int | None = None
+    operand: ArrayLike, start_dimension: int, stop_dimension: int | None = None
 ) -> Array:
-    """x with its axes from start to stop (exclusive; None: the end) merged into one."""
-    shape = ops.type_of_operand("collapse", x).shape
+    """``operand`` with axes from start to stop (exclusive; None: the end) merged."""
+    shape = ops.type_of_operand("collapse", operand).shape
     low, high, _ = builtins.slice(start_dimension, stop_dimension).indices(len(shape))
     middle = math.prod(shape[low:high])
-    return reshape(x, (*shape[:low], middle, *shape[max(high, low) :]))
+    return reshape(operand, (*shape[:low], middle, *shape[max(high, low) :]))
 
 
-def dtype(x: ArrayLike, /) -> DType:
+def dtype(x: ArrayLike) -> DType:
     """The data type of x; for a Python number its default type."""
     return ops.type_of_operand("dtype", x).dtype
 
@@ -76,46 +82,51 @@ def empty(shape: Sequence[int], dtype: DTypeLike = None) -> Array:
 
 
 def index_in_dim(
-    x: ArrayLike, index: int, /, axis: int = 0, keepdims: bool = True
+    operand: ArrayLike, index: int, axis: int = 0, keepdims: bool = True
 ) -> Array:
     """The slice at position ``index`` along ``axis``."""
-    shape = ops.type_of_operand("index_in_dim", x).shape
+    shape = ops.type_of_operand("index_in_dim", operand).shape
     place = ops.normalize_axis("index_in_dim", axis, len(shape))
     position = ops.normalize_axis("index_in_dim", index, shape[place])
-    value = slice_along(x, position, position + 1, place)
+    value = slice_along(operand, position, position + 1, place)
     return value if keepdims else reshape(value, shape[:place] + shape[place + 1 :])
 
 
-def index_take(
-    x: ArrayLike, indices: Sequence[ArrayLike], axes: Sequence[int]
-) -> Array:
-    """x at arrays of indices along ``axes``; the indices' axis comes first."""
-    type = ops.type_of_operand("index_take", x)
+def index_take(src: ArrayLike, idxs: Sequence[ArrayLike], axes: Sequence[int]) -> Array:
+    """``src`` at arrays of indices along ``axes``; the indices' axis comes first."""
+    type = ops.type_of_operand("index_take", src)
     places = [ops.normalize_axis("index_take", axis, type.ndim) for axis in axes]
-    wanted = dict(zip(places, indices, strict=True))
+    wanted = dict(zip(places, idxs, strict=True))
     if len(wanted) == 1:
         ((place, one),) = wanted.items()
-        return np.moveaxis(_take(x, one, place), place, 0)
+        return np.moveaxis(_take(src, one, place), place, 0)
     order = [*places, *(k for k in range(type.ndim) if k not in wanted)]
-    moved = np.transpose(ops.as_array(x), order)
+    moved = np.transpose(ops.as_array(src), order)
     return moved[tuple(wanted[place] for place in places)]
 
 
 def dynamic_update_index_in_dim(
-    x: ArrayLike, update: ArrayLike, index: ArrayLike, /, axis: int
+    operand: ArrayLike,
+    update: ArrayLike,
+    index: ArrayLike,
+    axis: int,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
-    """x with the slice at ``index`` along ``axis`` replaced."""
-    type = ops.type_of_operand("dynamic_update_index_in_dim", x)
+    """``operand`` with the slice at ``index`` along ``axis`` replaced."""
+    type = ops.type_of_operand("dynamic_update_index_in_dim", operand)
     place = ops.normalize_axis("dynamic_update_index_in_dim", axis, type.ndim)
     new = ops.as_array(ops.convert(update, type.dtype))
     if ops.type_of_operand("dynamic_update_index_in_dim", new).ndim != type.ndim:
         new = expand_dims(new, place)
-    return dynamic_update_slice_in_dim(x, new, index, place)
+    return dynamic_update_slice_in_dim(
+        operand, new, index, place, allow_negative_indices=allow_negative_indices
+    )
 
 
-def split(x: ArrayLike, /, sizes: Sequence[int], axis: int = 0) -> list[Array]:
-    """x split along ``axis`` into parts of ``sizes``, which add up to its extent."""
-    shape = ops.type_of_operand("split", x).shape
+def split(operand: ArrayLike, sizes: Sequence[int], axis: int = 0) -> list[Array]:
+    """``operand`` split along ``axis`` into parts of ``sizes``, all of it."""
+    shape = ops.type_of_operand("split", operand).shape
     place = ops.normalize_axis("split", axis, len(shape))
     if sum(sizes) != shape[place]:
         raise ShapeError(
@@ -124,7 +135,7 @@ def split(x: ArrayLike, /, sizes: Sequence[int], axis: int = 0) -> list[Array]:
         )
     ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
     return [
-        slice_along(x, end - size, end, place)
+        slice_along(operand, end - size, end, place)
         for end, size in zip(ends, sizes, strict=True)
     ]
 

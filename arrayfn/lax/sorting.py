@@ -67,8 +67,8 @@ def sort_key_val(
     return first, second
 
 
-def top_k(operand: ArrayLike, k: int) -> tuple[Array, Array]:
-    """The ``k`` largest along the last axis, descending, and their positions (int32).
+def top_k(operand: ArrayLike, k: int, *, axis: int = -1) -> tuple[Array, Array]:
+    """The ``k`` largest along ``axis``, descending, and their positions (int32).
 
     Equal elements keep their order; NaN counts as largest.
 
@@ -79,6 +79,10 @@ def top_k(operand: ArrayLike, k: int) -> tuple[Array, Array]:
     k = ops.whole(k)
     (x,) = typed("top_k", operand)
     type = ops.type_of_operand("top_k", x)
+    if type.ndim and axis not in (-1, type.ndim - 1):
+        found = top_k(moveaxis(x, ops.normalize_axis("top_k", axis, type.ndim), -1), k)
+        values, places = (moveaxis(v, -1, axis) for v in found)
+        return values, places
     if not type.ndim or not 0 <= k <= type.shape[-1]:
         most = type.shape[-1] if type.ndim else 0
         raise ArgumentError(

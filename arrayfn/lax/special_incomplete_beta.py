@@ -20,7 +20,7 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 @quiet
-def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
+def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """The integral of t**(a - 1) (1 - t)**(b - 1) from 0 to x, over that to 1.
 
     It is defined for positive a and b and x in [0, 1], with limits if a or b is 0 or

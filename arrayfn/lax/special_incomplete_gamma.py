@@ -24,7 +24,7 @@ _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 /
 
 
 @quiet
-def igamma(a: ArrayLike, x: ArrayLike, /) -> Array:
+def igamma(a: ArrayLike, x: ArrayLike) -> Array:
     """P(a, x), the integral of t**(a - 1) exp(-t) from 0 to x, over gamma(a).
 
     For positive a and x; NaN elsewhere. The relative error is some 2e-15 near the
@@ -38,21 +38,21 @@ def igamma(a: ArrayLike, x: ArrayLike, /) -> Array:
 
 
 @quiet
-def igammac(a: ArrayLike, x: ArrayLike, /) -> Array:
+def igammac(a: ArrayLike, x: ArrayLike) -> Array:
     """Q(a, x) = 1 - P(a, x), accurate for small results."""
     (a, x), dtype = in_float64("igammac", a, x)
     return ops.convert(_upper(a, x), dtype)
 
 
 @quiet
-def igamma_grad_a(a: ArrayLike, x: ArrayLike, /) -> Array:
+def igamma_grad_a(a: ArrayLike, x: ArrayLike) -> Array:
     """The derivative of P(a, x) by a."""
     (a, x), dtype = in_float64("igamma_grad_a", a, x)
     return ops.convert(_slope_by_a(a, x), dtype)
 
 
 @quiet
-def random_gamma_grad(a: ArrayLike, sample: ArrayLike, /) -> Array:
+def random_gamma_grad(a: ArrayLike, sample: ArrayLike) -> Array:
     """The derivative by a of a gamma-distributed ``sample`` at a fixed quantile.
 
     Minus the derivative of P by a over that by x (Figurnov et al., Implicit

@@ -28,7 +28,7 @@ _TERMS = 12
 
 
 @quiet
-def zeta(x: ArrayLike, q: ArrayLike, /) -> Array:
+def zeta(x: ArrayLike, q: ArrayLike) -> Array:
     """The sum of (q + n)**-x over n >= 0, for x > 1 and q > 0; NaN elsewhere.
 
     It is infinite at x = 1 and at q = 0. Euler-Maclaurin summation (Abramowitz and
@@ -62,7 +62,7 @@ def _sum(s: Array, a: Array) -> Array:
 
 
 @quiet
-def polygamma(m: ArrayLike, x: ArrayLike, /) -> Array:
+def polygamma(m: ArrayLike, x: ArrayLike) -> Array:
     """The derivative of digamma of integer order ``m`` at x.
 
     For m > 0, x must be positive; NaN elsewhere.

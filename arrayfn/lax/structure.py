@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn import numpy as anp
 from arrayfn.lax._operands import typed
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import expand_dims as _expand_dims
-from arrayfn.numpy import full_like
 from arrayfn.numpy import squeeze as _squeeze
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.index_bounds import from_the_front, in_bounds, known_value
@@ -33,72 +33,87 @@ DimensionNumbers = tuple[
 ]
 
 
-def convert_element_type(x: ArrayLike, new_dtype: DTypeLike, /) -> Array:
-    """x as ``new_dtype``."""
-    return ops.as_array(ops.convert(x, dtypes.canonical(new_dtype)))
+def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
+    """``operand`` as ``new_dtype``."""
+    return ops.as_array(ops.convert(operand, dtypes.canonical(new_dtype)))
 
 
-def bitcast_convert_type(x: ArrayLike, new_dtype: DTypeLike, /) -> Array:
-    """The bits of x read as ``new_dtype``, which is as wide."""
-    return apply(conversion.bitcast, x, dtype=dtypes.canonical(new_dtype))
+def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
+    """The bits of ``operand`` read as ``new_dtype``, which is as wide."""
+    return apply(conversion.bitcast, operand, dtype=dtypes.canonical(new_dtype))
 
 
 # Shapes.
 
 
-def broadcast(x: ArrayLike, sizes: Sequence[int], /) -> Array:
-    """x repeated along new leading axes of these extents."""
-    shape = ops.type_of_operand("broadcast", x).shape
+def broadcast(operand: ArrayLike, sizes: Sequence[int]) -> Array:
+    """``operand`` repeated along new leading axes of these extents."""
+    shape = ops.type_of_operand("broadcast", operand).shape
     axes = range(len(sizes), len(sizes) + len(shape))
-    return broadcast_in_dim(x, (*sizes, *shape), tuple(axes))
+    return broadcast_in_dim(operand, (*sizes, *shape), tuple(axes))
 
 
 def broadcast_in_dim(
-    x: ArrayLike, shape: Sequence[int], broadcast_dimensions: Sequence[int], /
+    operand: ArrayLike, shape: Sequence[int], broadcast_dimensions: Sequence[int]
 ) -> Array:
-    """x as ``shape``: its axis i becomes axis ``broadcast_dimensions[i]``."""
-    (x,) = typed("broadcast_in_dim", x)
+    """``operand`` as ``shape``: its axis i becomes axis ``broadcast_dimensions[i]``."""
+    (operand,) = typed("broadcast_in_dim", operand)
     axes = tuple(broadcast_dimensions)
-    return apply(views.broadcast_in_dim, x, shape=tuple(shape), axes=axes)
+    return apply(views.broadcast_in_dim, operand, shape=tuple(shape), axes=axes)
 
 
-def reshape(x: ArrayLike, new_sizes: Sequence[int], /) -> Array:
-    """x's elements in row-major order as shape ``new_sizes``."""
-    return apply(views.reshape, x, shape=tuple(new_sizes))
+def reshape(
+    operand: ArrayLike,
+    new_sizes: Sequence[int],
+    dimensions: Sequence[int] | None = None,
+) -> Array:
+    """``operand``'s elements in row-major order as shape ``new_sizes``.
+
+    ``dimensions`` is another order of its axes in which elements are taken.
+    """
+    if dimensions is not None:
+        operand = transpose(operand, dimensions)
+    return apply(views.reshape, operand, shape=tuple(new_sizes))
 
 
-def transpose(x: ArrayLike, permutation: Sequence[int], /) -> Array:
-    """x with its axes in the order ``permutation``."""
-    return apply(views.transpose, x, permutation=tuple(permutation))
+def full_like(
+    x: ArrayLike, fill_value: ArrayLike, dtype: DTypeLike = None, shape: Any = None
+) -> Array:
+    """An array filled with a number, with the shape and dtype of x by default."""
+    return anp.full_like(x, fill_value, dtype, shape=shape)
 
 
-def expand_dims(x: ArrayLike, dimensions: Sequence[int], /) -> Array:
-    """x with axes of extent 1 at ``dimensions`` of the result."""
-    return _expand_dims(x, tuple(dimensions))
+def transpose(operand: ArrayLike, permutation: Sequence[int]) -> Array:
+    """``operand`` with its axes in the order ``permutation``."""
+    return apply(views.transpose, operand, permutation=tuple(permutation))
 
 
-def squeeze(x: ArrayLike, dimensions: Sequence[int], /) -> Array:
-    """x without ``dimensions``, which have extent 1."""
-    return _squeeze(x, tuple(dimensions))
+def expand_dims(array: ArrayLike, dimensions: Sequence[int]) -> Array:
+    """``array`` with axes of extent 1 at ``dimensions`` of the result."""
+    return _expand_dims(array, tuple(dimensions))
 
 
-def rev(x: ArrayLike, dimensions: Sequence[int], /) -> Array:
-    """x in reverse order along ``dimensions``."""
-    return apply(views.rev, x, axes=tuple(sorted(dimensions)))
+def squeeze(array: ArrayLike, dimensions: Sequence[int]) -> Array:
+    """``array`` without ``dimensions``, which have extent 1."""
+    return _squeeze(array, tuple(dimensions))
+
+
+def rev(operand: ArrayLike, dimensions: Sequence[int]) -> Array:
+    """``operand`` in reverse order along ``dimensions``."""
+    return apply(views.rev, operand, axes=tuple(sorted(dimensions)))
 
 
 def pad(
-    x: ArrayLike,
+    operand: ArrayLike,
     padding_value: ArrayLike,
     padding_config: Sequence[tuple[int, int, int]],
-    /,
 ) -> Array:
-    """x padded with a value by (low, high, interior) elements along each axis."""
+    """``operand`` padded with a value: (low, high, interior) along each axis."""
     config = tuple((int(a), int(b), int(c)) for a, b, c in padding_config)
-    return apply(slicing.pad, *typed("pad", x, padding_value), config=config)
+    return apply(slicing.pad, *typed("pad", operand, padding_value), config=config)
 
 
-def concatenate(operands: Sequence[ArrayLike], dimension: int, /) -> Array:
+def concatenate(operands: Sequence[ArrayLike], dimension: int) -> Array:
     """Operands joined along ``dimension``."""
     return apply(slicing.concatenate, *operands, axis=dimension)
 
@@ -110,14 +125,12 @@ def full(shape: Sequence[int], fill_value: ArrayLike, dtype: DTypeLike = None) -
     return ops.full(ops.convert(fill_value, wanted), tuple(shape), wanted)
 
 
-def iota(dtype: DTypeLike, size: int, /) -> Array:
+def iota(dtype: DTypeLike, size: int) -> Array:
     """0, 1, 2, ... up to ``size`` (exclusive)."""
     return broadcasted_iota(dtype, (size,), 0)
 
 
-def broadcasted_iota(
-    dtype: DTypeLike, shape: Sequence[int], dimension: int, /
-) -> Array:
+def broadcasted_iota(dtype: DTypeLike, shape: Sequence[int], dimension: int) -> Array:
     """0, 1, 2, ... along ``dimension`` of an array of ``shape``."""
     wanted = dtypes.canonical(dtype)
     return apply(views.iota, shape=tuple(shape), axis=dimension, dtype=wanted)
@@ -127,50 +140,57 @@ def broadcasted_iota(
 
 
 def slice(
-    x: ArrayLike,
+    operand: ArrayLike,
     start_indices: Sequence[int],
     limit_indices: Sequence[int],
     strides: Sequence[int] | None = None,
-    /,
 ) -> Array:
-    """x from start to limit (exclusive) by strides, on every axis."""
+    """``operand`` from start to limit (exclusive) by strides, on every axis."""
     steps = (1,) * len(start_indices) if strides is None else tuple(strides)
     start, limit = tuple(start_indices), tuple(limit_indices)
-    return apply(slicing.slice_, x, start=start, limit=limit, strides=steps)
+    return apply(slicing.slice_, operand, start=start, limit=limit, strides=steps)
 
 
 def slice_in_dim(
-    x: ArrayLike, start: int, limit: int, /, stride: int = 1, axis: int = 0
+    operand: ArrayLike,
+    start_index: int,
+    limit_index: int,
+    stride: int = 1,
+    axis: int = 0,
 ) -> Array:
-    """x from start to limit (exclusive) by stride along ``axis``."""
-    shape = ops.type_of_operand("slice_in_dim", x).shape
+    """``operand[start_index:limit_index:stride]`` along ``axis``."""
+    shape = ops.type_of_operand("slice_in_dim", operand).shape
     place = ops.normalize_axis("slice_in_dim", axis, len(shape))
-    starts = [start if k == place else 0 for k in range(len(shape))]
-    limits = [limit if k == place else n for k, n in enumerate(shape)]
+    starts = [start_index if k == place else 0 for k in range(len(shape))]
+    limits = [limit_index if k == place else n for k, n in enumerate(shape)]
     steps = [stride if k == place else 1 for k in range(len(shape))]
-    return slice(x, starts, limits, steps)
+    return slice(operand, starts, limits, steps)
 
 
 def _starts(
-    x: ArrayLike, indices: Sequence[ArrayLike], lengths: Sequence[int]
+    x: ArrayLike,
+    indices: Sequence[ArrayLike],
+    lengths: Sequence[int],
+    from_end: bool | Sequence[bool],
 ) -> list[Any]:
     """Where slices of ``lengths`` begin: negative indices count from the end."""
     shape = ops.type_of_operand("dynamic_slice", x).shape
     starts = typed("dynamic_slice", *indices) if len(indices) else []
     if not len(shape) == len(starts) == len(lengths):
         return starts  # the type rule raises
+    counts = [from_end] * len(shape) if isinstance(from_end, bool) else list(from_end)
     return [
-        _start(index, axis, extent, length)
-        for axis, (index, extent, length) in enumerate(
-            zip(starts, shape, lengths, strict=True)
+        _start(index, axis, extent, length, counted)
+        for axis, (index, extent, length, counted) in enumerate(
+            zip(starts, shape, lengths, counts, strict=True)
         )
     ]
 
 
-def _start(index: Any, axis: int, extent: int, length: int) -> Any:
+def _start(index: Any, axis: int, extent: int, length: int, from_end: bool) -> Any:
     if index.shape or index.dtype not in dtypes.INTEGERS:
         return index  # the type rule raises
-    if index.dtype in dtypes.SIGNED:
+    if from_end and index.dtype in dtypes.SIGNED:
         index = from_the_front(index, extent)
     known = known_value(index)
     is_inside = known is not None and 0 <= known <= extent - length
@@ -180,58 +200,87 @@ def _start(index: Any, axis: int, extent: int, length: int) -> Any:
 
 
 def dynamic_slice(
-    x: ArrayLike, start_indices: Sequence[ArrayLike], slice_sizes: Sequence[int], /
+    operand: ArrayLike,
+    start_indices: Sequence[ArrayLike],
+    slice_sizes: Sequence[int],
+    *,
+    allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
     """The slice of ``slice_sizes`` at scalar positions, moved inside if out of bounds.
 
-    Negative positions count from the end of their axis.
+    Negative positions count from the end of their axis, unless
+    ``allow_negative_indices`` is False, for all axes or for each.
     """
     sizes = tuple(map(ops.whole, slice_sizes))
-    starts = _starts(x, list(start_indices), sizes)
-    return apply(dynamic_slices.dynamic_slice, x, *starts, sizes=sizes)
+    starts = _starts(operand, list(start_indices), sizes, allow_negative_indices)
+    return apply(dynamic_slices.dynamic_slice, operand, *starts, sizes=sizes)
 
 
 def dynamic_update_slice(
-    x: ArrayLike, update: ArrayLike, start_indices: Sequence[ArrayLike], /
+    operand: ArrayLike,
+    update: ArrayLike,
+    start_indices: Sequence[ArrayLike],
+    *,
+    allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Array:
-    """x with ``update`` at scalar positions, moved inside if out of bounds.
+    """``operand`` with ``update`` at scalar positions, moved inside if out of bounds.
 
-    Negative positions count from the end of their axis.
+    Positions are as for ``dynamic_slice``.
     """
     lengths = ops.type_of_operand("dynamic_update_slice", update).shape
-    starts = _starts(x, list(start_indices), lengths)
-    return apply(dynamic_slices.dynamic_update_slice, x, update, *starts)
+    starts = _starts(operand, list(start_indices), lengths, allow_negative_indices)
+    return apply(dynamic_slices.dynamic_update_slice, operand, update, *starts)
 
 
 def dynamic_slice_in_dim(
-    x: ArrayLike, start_index: ArrayLike, slice_size: int, /, axis: int = 0
+    operand: ArrayLike,
+    start_index: ArrayLike,
+    slice_size: int,
+    axis: int = 0,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
     """``dynamic_slice`` along one axis."""
-    shape = ops.type_of_operand("dynamic_slice_in_dim", x).shape
+    shape = ops.type_of_operand("dynamic_slice_in_dim", operand).shape
     place = ops.normalize_axis("dynamic_slice_in_dim", axis, len(shape))
     zero = _zero_like(start_index)
     starts = [start_index if k == place else zero for k in range(len(shape))]
     sizes = [slice_size if k == place else n for k, n in enumerate(shape)]
-    return dynamic_slice(x, starts, sizes)
+    return dynamic_slice(
+        operand, starts, sizes, allow_negative_indices=allow_negative_indices
+    )
 
 
 def dynamic_index_in_dim(
-    x: ArrayLike, index: ArrayLike, /, axis: int = 0, keepdims: bool = True
+    operand: ArrayLike,
+    index: ArrayLike,
+    axis: int = 0,
+    keepdims: bool = True,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
-    """The slice of extent 1 at ``index`` along ``axis``."""
-    value = dynamic_slice_in_dim(x, index, 1, axis)
+    """The slice of extent 1 at ``index`` along ``axis``; see ``dynamic_slice``."""
+    value = dynamic_slice_in_dim(
+        operand, index, 1, axis, allow_negative_indices=allow_negative_indices
+    )
     return value if keepdims else _squeeze(value, axis)
 
 
 def dynamic_update_slice_in_dim(
-    x: ArrayLike, update: ArrayLike, start_index: ArrayLike, axis: int, /
+    operand: ArrayLike,
+    update: ArrayLike,
+    start_index: ArrayLike,
+    axis: int,
+    *,
+    allow_negative_indices: bool = True,
 ) -> Array:
     """``dynamic_update_slice`` along one axis, at position 0 of the others."""
-    ndim = ops.type_of_operand("dynamic_update_slice_in_dim", x).ndim
+    ndim = ops.type_of_operand("dynamic_update_slice_in_dim", operand).ndim
     place = ops.normalize_axis("dynamic_update_slice_in_dim", axis, ndim)
     zero = _zero_like(start_index)
+    starts = [start_index if k == place else zero for k in range(ndim)]
     return dynamic_update_slice(
-        x, update, [start_index if k == place else zero for k in range(ndim)]
+        operand, update, starts, allow_negative_indices=allow_negative_indices
     )
 
 
@@ -242,34 +291,34 @@ def _zero_like(index: ArrayLike) -> Any:
 # Reductions.
 
 
-def reduce_sum(x: ArrayLike, axes: Sequence[int], /) -> Array:
-    """The sum over ``axes``, in x's dtype."""
-    return apply(r.reduce_sum, x, axes=_sorted(x, axes))
+def reduce_sum(operand: ArrayLike, axes: Sequence[int]) -> Array:
+    """The sum over ``axes``, in ``operand``'s dtype."""
+    return apply(r.reduce_sum, operand, axes=_sorted(operand, axes))
 
 
-def reduce_prod(x: ArrayLike, axes: Sequence[int], /) -> Array:
-    """The product over ``axes``, in x's dtype."""
-    return apply(r.reduce_prod, x, axes=_sorted(x, axes))
+def reduce_prod(operand: ArrayLike, axes: Sequence[int]) -> Array:
+    """The product over ``axes``, in ``operand``'s dtype."""
+    return apply(r.reduce_prod, operand, axes=_sorted(operand, axes))
 
 
-def reduce_max(x: ArrayLike, axes: Sequence[int], /) -> Array:
+def reduce_max(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """The maximum over ``axes``; -inf (or the smallest integer) for no elements."""
-    return apply(r.reduce_max, x, axes=_sorted(x, axes))
+    return apply(r.reduce_max, operand, axes=_sorted(operand, axes))
 
 
-def reduce_min(x: ArrayLike, axes: Sequence[int], /) -> Array:
+def reduce_min(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """The minimum over ``axes``; inf (or the largest integer) for no elements."""
-    return apply(r.reduce_min, x, axes=_sorted(x, axes))
+    return apply(r.reduce_min, operand, axes=_sorted(operand, axes))
 
 
-def reduce_and(x: ArrayLike, axes: Sequence[int], /) -> Array:
+def reduce_and(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """The bits set in every element over ``axes``."""
-    return apply(r.reduce_and, x, axes=_sorted(x, axes))
+    return apply(r.reduce_and, operand, axes=_sorted(operand, axes))
 
 
-def reduce_or(x: ArrayLike, axes: Sequence[int], /) -> Array:
+def reduce_or(operand: ArrayLike, axes: Sequence[int]) -> Array:
     """The bits set in any element over ``axes``."""
-    return apply(r.reduce_or, x, axes=_sorted(x, axes))
+    return apply(r.reduce_or, operand, axes=_sorted(operand, axes))
 
 
 def _sorted(x: ArrayLike, axes: Sequence[int]) -> tuple[int, ...]:
@@ -277,54 +326,52 @@ def _sorted(x: ArrayLike, axes: Sequence[int]) -> tuple[int, ...]:
     return ops.normalize_axes("reduce", tuple(axes), ndim)
 
 
-def argmax(x: ArrayLike, axis: int, index_dtype: DTypeLike, /) -> Array:
+def argmax(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
     """The first position of the maximum along ``axis``."""
-    return apply(r.argmax, x, axis=axis, dtype=dtypes.canonical(index_dtype))
+    return apply(r.argmax, operand, axis=axis, dtype=dtypes.canonical(index_dtype))
 
 
-def argmin(x: ArrayLike, axis: int, index_dtype: DTypeLike, /) -> Array:
+def argmin(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
     """The first position of the minimum along ``axis``."""
-    return apply(r.argmin, x, axis=axis, dtype=dtypes.canonical(index_dtype))
+    return apply(r.argmin, operand, axis=axis, dtype=dtypes.canonical(index_dtype))
 
 
-def cumsum(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
-    """Running sums (from the end if ``reverse``), in x's dtype."""
-    return apply(cumulative.cumsum, x, axis=axis, reverse=reverse)
+def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
+    """Running sums (from the end if ``reverse``), in ``operand``'s dtype."""
+    return apply(cumulative.cumsum, operand, axis=axis, reverse=reverse)
 
 
-def cumprod(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
+def cumprod(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Running products (from the end if ``reverse``)."""
-    return apply(cumulative.cumprod, x, axis=axis, reverse=reverse)
+    return apply(cumulative.cumprod, operand, axis=axis, reverse=reverse)
 
 
-def cummax(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
+def cummax(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Running maxima (from the end if ``reverse``)."""
-    return apply(cumulative.cummax, x, axis=axis, reverse=reverse)
+    return apply(cumulative.cummax, operand, axis=axis, reverse=reverse)
 
 
-def cummin(x: ArrayLike, /, axis: int = 0, reverse: bool = False) -> Array:
+def cummin(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:
     """Running minima (from the end if ``reverse``)."""
-    return apply(cumulative.cummin, x, axis=axis, reverse=reverse)
+    return apply(cumulative.cummin, operand, axis=axis, reverse=reverse)
 
 
 # Contractions.
 
 
 def dot_general(
-    x: ArrayLike,
-    y: ArrayLike,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     dimension_numbers: DimensionNumbers,
-    /,
-    *,
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
     """The sum of products over contracted axes, for each index of the batch axes.
 
-    ``dimension_numbers`` is ((x's contracted axes, y's), (x's batch axes, y's)). The
-    result's axes are the batch axes, x's others, y's others. It is computed in
-    ``preferred_element_type`` if one is given. ``precision="tf32"`` lets a GPU round
-    float32 operands to TensorFloat-32; a CPU ignores it.
+    ``dimension_numbers`` is ((lhs's contracted axes, rhs's), (lhs's batch axes,
+    rhs's)). The result's axes are the batch axes, lhs's others, rhs's others. It is
+    computed in ``preferred_element_type`` if one is given. ``precision="tf32"`` lets
+    a GPU round float32 operands to TensorFloat-32; a CPU ignores it.
     """
     (x_contract, y_contract), (x_batch, y_batch) = dimension_numbers
     params: dict[str, Any] = dict(
@@ -332,12 +379,12 @@ def dot_general(
     )
     if preferred_element_type is not None:
         wanted = dtypes.canonical(preferred_element_type)
-        if wanted != ops.type_of_operand("dot_general", x).dtype:
+        if wanted != ops.type_of_operand("dot_general", lhs).dtype:
             params["preferred_element_type"] = wanted
     return apply(
         contraction.dot_general,
-        x,
-        y,
+        lhs,
+        rhs,
         contract=(tuple(x_contract), tuple(y_contract)),
         batch=(tuple(x_batch), tuple(y_batch)),
         **params,
@@ -345,22 +392,21 @@ def dot_general(
 
 
 def dot(
-    x: ArrayLike,
-    y: ArrayLike,
-    /,
+    lhs: ArrayLike,
+    rhs: ArrayLike,
     *,
+    dimension_numbers: DimensionNumbers | None = None,
     precision: str | None = None,
     preferred_element_type: DTypeLike = None,
 ) -> Array:
-    """The product of vectors and matrices, over x's last axis and y's first."""
-    ndim = ops.type_of_operand("dot", x).ndim
-    return dot_general(
-        x,
-        y,
-        (((ndim - 1,), (0,)), ((), ())),
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-    )
+    """The product over the last axis of ``lhs`` and the first of ``rhs``.
+
+    With ``dimension_numbers`` it is ``dot_general``.
+    """
+    if dimension_numbers is None:
+        ndim = ops.type_of_operand("dot", lhs).ndim
+        dimension_numbers = (((ndim - 1,), (0,)), ((), ()))
+    return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
 
 
 __all__ = [

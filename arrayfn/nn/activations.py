@@ -18,22 +18,22 @@ _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
 
 
-def relu(x: ArrayLike, /) -> Array:
+def relu(x: ArrayLike) -> Array:
     """x if it is positive, else 0; the derivative at 0 is 0."""
     return anp.where(anp.less_equal(x, 0), 0, x)
 
 
-def relu6(x: ArrayLike, /) -> Array:
+def relu6(x: ArrayLike) -> Array:
     """x limited to [0, 6]; the derivative at both ends is 0."""
     return anp.where(anp.greater_equal(x, 6), 6, relu(x))
 
 
-def leaky_relu(x: ArrayLike, /, negative_slope: ArrayLike = 0.01) -> Array:
+def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Array:
     """x if it is not negative, else ``negative_slope * x``."""
     return anp.where(anp.greater_equal(x, 0), x, anp.multiply(x, negative_slope))
 
 
-def elu(x: ArrayLike, /, alpha: ArrayLike = 1.0) -> Array:
+def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """x if it is positive, else ``alpha * (exp(x) - 1)``."""
     positive = anp.greater(x, 0)
     # For positive x exp(x) may overflow, and its derivative would be inf * 0.
@@ -41,18 +41,18 @@ def elu(x: ArrayLike, /, alpha: ArrayLike = 1.0) -> Array:
     return anp.where(positive, x, anp.multiply(alpha, anp.expm1(below)))
 
 
-def celu(x: ArrayLike, /, alpha: ArrayLike = 1.0) -> Array:
+def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """x if it is positive, else ``alpha * (exp(x / alpha) - 1)``."""
     below = anp.divide(anp.where(anp.greater(x, 0), 0, x), alpha)
     return anp.where(anp.greater(x, 0), x, anp.multiply(alpha, anp.expm1(below)))
 
 
-def selu(x: ArrayLike, /) -> Array:
+def selu(x: ArrayLike) -> Array:
     """``elu`` scaled so that means and variances persist (Klambauer et al., 2017)."""
     return anp.multiply(_SELU_SCALE, elu(x, _SELU_ALPHA))
 
 
-def gelu(x: ArrayLike, /, approximate: bool = True) -> Array:
+def gelu(x: ArrayLike, approximate: bool = True) -> Array:
     """x times the normal distribution function of x (Hendrycks and Gimpel, 2016).
 
     With ``approximate`` it is their formula with tanh. Its slope is computed together
@@ -106,17 +106,17 @@ def _gelu_by_tanh_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, A
     return anp.multiply(x, share), anp.multiply(dx, slope)
 
 
-def sigmoid(x: ArrayLike, /) -> Array:
+def sigmoid(x: ArrayLike) -> Array:
     """1 / (1 + exp(-x)), without overflow."""
     return ops.floating(special.logistic, "sigmoid", x)
 
 
-def log_sigmoid(x: ArrayLike, /) -> Array:
+def log_sigmoid(x: ArrayLike) -> Array:
     """The logarithm of ``sigmoid``, accurate far from 0."""
     return anp.negative(softplus(anp.negative(x)))
 
 
-def silu(x: ArrayLike, /) -> Array:
+def silu(x: ArrayLike) -> Array:
     """x times sigmoid(x), within 3 ulp unless sigmoid(x) is subnormal."""
     return anp.multiply(x, sigmoid(x))
 
@@ -124,7 +124,7 @@ def silu(x: ArrayLike, /) -> Array:
 swish = silu
 
 
-def mish(x: ArrayLike, /) -> Array:
+def mish(x: ArrayLike) -> Array:
     """x times tanh(softplus(x)) (Misra, 2019)."""
     x = ops.as_array(ops.as_floating("mish", x))
     # tanh(log(1 + e)) is (e**2 + 2 e) / (e**2 + 2 e + 2), and 1 from the limit on.
@@ -134,7 +134,7 @@ def mish(x: ArrayLike, /) -> Array:
     return anp.multiply(x, anp.divide(top, anp.add(top, 2.0)))
 
 
-def glu(x: ArrayLike, /, axis: int = -1) -> Array:
+def glu(x: ArrayLike, axis: int = -1) -> Array:
     """The first half of x along ``axis`` times sigmoid of the second half.
 
     Dauphin et al., Language modeling with gated convolutional networks, 2017. The
@@ -148,12 +148,12 @@ def glu(x: ArrayLike, /, axis: int = -1) -> Array:
     return anp.multiply(first, sigmoid(second))
 
 
-def identity(x: ArrayLike, /) -> Array:
+def identity(x: ArrayLike) -> Array:
     """x."""
     return anp.asarray(x)
 
 
-def squareplus(x: ArrayLike, /, b: ArrayLike = 4) -> Array:
+def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
     """(x + sqrt(x**2 + b)) / 2, an algebraic softplus (Barron, 2021)."""
     x = ops.as_array(ops.as_floating("squareplus", x))
     # If x**2 would overflow, b is negligible.
@@ -166,19 +166,19 @@ def squareplus(x: ArrayLike, /, b: ArrayLike = 4) -> Array:
     return anp.where(anp.less(x, 0), below, anp.multiply(0.5, total))
 
 
-def sparse_plus(x: ArrayLike, /) -> Array:
+def sparse_plus(x: ArrayLike) -> Array:
     """0 below -1, x above 1, and (x + 1)**2 / 4 between."""
     square = anp.multiply(0.25, anp.square(anp.add(x, 1.0)))
     within = anp.where(anp.less_equal(x, -1), 0, square)
     return anp.where(anp.greater_equal(x, 1), x, within)
 
 
-def sparse_sigmoid(x: ArrayLike, /) -> Array:
+def sparse_sigmoid(x: ArrayLike) -> Array:
     """0 below -1, 1 above 1, and (x + 1) / 2 between: the slope of ``sparse_plus``."""
     return anp.multiply(0.5, anp.clip(anp.add(x, 1.0), 0, 2))
 
 
-def log1mexp(x: ArrayLike, /) -> Array:
+def log1mexp(x: ArrayLike) -> Array:
     """log(1 - exp(-x)) for positive x, accurate near 0 and far from it.
 
     Maechler, Accurately computing log(1 - exp(-|a|)), 2012.
@@ -203,28 +203,28 @@ def _log1mexp_jvp(
     return _log1mexp.function(x), anp.divide(dx, anp.expm1(x))
 
 
-def softplus(x: ArrayLike, /) -> Array:
+def softplus(x: ArrayLike) -> Array:
     """log(1 + exp(x)), without overflow."""
     return anp.logaddexp(x, 0.0)
 
 
-def soft_sign(x: ArrayLike, /) -> Array:
+def soft_sign(x: ArrayLike) -> Array:
     """x / (1 + abs(x))."""
     return anp.divide(x, anp.add(1.0, anp.absolute(x)))
 
 
-def hard_tanh(x: ArrayLike, /) -> Array:
+def hard_tanh(x: ArrayLike) -> Array:
     """x limited to [-1, 1]; the derivative at both ends is 1."""
     below = anp.where(anp.less(x, -1), -1, x)
     return anp.where(anp.greater(x, 1), 1, below)
 
 
-def hard_sigmoid(x: ArrayLike, /) -> Array:
+def hard_sigmoid(x: ArrayLike) -> Array:
     """(x + 3) / 6 limited to [0, 1]."""
     return anp.divide(relu6(anp.add(x, 3.0)), 6.0)
 
 
-def hard_swish(x: ArrayLike, /) -> Array:
+def hard_swish(x: ArrayLike) -> Array:
     """x times hard_sigmoid(x); the derivative at -3 is 0, at 3 it is 1."""
     inside = anp.where(anp.less(anp.absolute(x), 3), x, 0)
     middle = anp.multiply(inside, anp.divide(anp.add(inside, 3.0), 6.0))

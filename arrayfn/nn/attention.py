@@ -16,10 +16,12 @@ from arrayfn.nn.fused_attention import fused_attention, grouped, where_to_attend
 from arrayfn.nn.softmax_family import softmax
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._parameters import also_takes
 
 _BIASES: Final = (*dtypes.HALVES, dtypes.float32)
 
 
+@also_takes("implementation")
 def dot_product_attention(
     query: ArrayLike,
     key: ArrayLike,

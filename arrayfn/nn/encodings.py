@@ -14,7 +14,6 @@ from arrayfn.tracing import apply
 def one_hot(
     x: ArrayLike,
     num_classes: int,
-    /,
     *,
     dtype: DTypeLike = dtypes.float64,
     axis: int = -1,

@@ -9,12 +9,13 @@ from arrayfn import dtypes
 from arrayfn.errors import ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis
+from arrayfn.numpy._parameters import also_takes
 from arrayfn.primitives import special
 
 
+@also_takes("algorithm")
 def standardize(
     x: ArrayLike,
-    /,
     axis: Axis = -1,
     mean: ArrayLike | None = None,
     variance: ArrayLike | None = None,

@@ -12,7 +12,7 @@ from arrayfn.numpy._operands import Array, ArrayLike, Axis
 from arrayfn.transforms.custom import custom_jvp, stop_gradient
 
 
-def softmax(x: ArrayLike, /, axis: Axis = -1, where: ArrayLike | None = None) -> Array:
+def softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Array:
     """exp(x) / sum(exp(x)) over ``axis``, without overflow.
 
     A row whose maximum is infinite gives NaN. Elements where ``where`` is false are
@@ -60,9 +60,7 @@ def _softmax_jvp(
     return y, anp.multiply(y, anp.subtract(dx, along))
 
 
-def log_softmax(
-    x: ArrayLike, /, axis: Axis = -1, where: ArrayLike | None = None
-) -> Array:
+def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Array:
     """The logarithm of ``softmax``, accurate if softmax underflows."""
     x = ops.as_array(ops.as_floating("log_softmax", x))
     if where is None:
@@ -90,7 +88,6 @@ def _log_softmax_jvp(
 
 def logsumexp(
     a: ArrayLike,
-    /,
     axis: Axis = None,
     b: ArrayLike | None = None,
     keepdims: bool = False,
@@ -138,7 +135,6 @@ def _weighted(
 
 def logmeanexp(
     x: ArrayLike,
-    /,
     axis: Axis = None,
     where: ArrayLike | None = None,
     keepdims: bool = False,

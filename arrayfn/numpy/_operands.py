@@ -19,6 +19,7 @@ from arrayfn.errors import (
     ArgumentError,
     ArrayfnError,
     AxisError,
+    DTypeError,
     ShapeError,
     user_location,
 )
@@ -307,6 +308,38 @@ def same(x: ArrayLike) -> Array:
         return x
     value = as_array(x)
     return np.array(value, order="C")
+
+
+def refuse_out(name: str, out: object) -> None:
+    """ArgumentError if ``out`` is given: functions make new arrays."""
+    if out is not None:
+        raise ArgumentError(
+            f"{name} makes a new array, it does not write into out; leave out out=, "
+            f"or write y[...] = {name}(...)",
+            user_location(),
+        )
+
+
+def check_order(name: str, order: object) -> None:
+    """ArgumentError unless ``order`` is one in which new arrays lie: row-major."""
+    if order not in ("C", "K", "A", None):
+        raise ArgumentError(
+            f"{name} makes row-major arrays, for which order is 'C', 'K' or 'A', not "
+            f"{order!r}; the transpose of a row-major array is column-major",
+            user_location(),
+        )
+
+
+def check_cast(
+    name: str, types: Sequence[ArrayType], dtype: DType, casting: str
+) -> None:
+    """DTypeError if ``casting``, one of NumPy's rules, forbids a conversion."""
+    for type in types:
+        if not type.weak and not np.can_cast(type.dtype, dtype, casting):  # pyright: ignore[reportArgumentType]
+            raise DTypeError(
+                f"{name}: {type} does not convert to {dtype} under casting={casting!r}",
+                user_location(),
+            )
 
 
 def is_row_major(name: str, order: str) -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
@@ -79,7 +81,6 @@ def apply_over_axes(
 
 def piecewise(
     x: ArrayLike,
-    /,
     condlist: Any,
     funclist: Sequence[Any],
     *args: Any,
@@ -148,23 +149,29 @@ def _parsed(signature: str) -> tuple[list[list[str]], list[list[str]]]:
 
 
 def vectorize(
-    function: Callable[..., Any],
-    *,
-    excluded: Any = frozenset(),
+    pyfunc: Callable[..., Any],
+    otypes: Any = None,
+    doc: str | None = None,
+    excluded: Any = None,
+    cache: bool = False,
     signature: str | None = None,
 ) -> Callable[..., Any]:
-    """Map ``function`` of scalars over arrays, which broadcast.
+    """Map ``pyfunc``, a function of scalars, over arrays, which broadcast.
 
     ``signature``, such as "(m,n),(n)->(m)", names the axes of the function's own
     arguments and results; other axes are mapped. ``excluded`` arguments (positions and
-    names) are passed on unchanged. The function is mapped by ``vmap``, not by a loop.
+    names) are passed on unchanged. The function is mapped by ``vmap``, not by a loop,
+    so ``cache`` has no effect. Results are converted to ``otypes``, a dtype for each
+    (or a text of NumPy's one-letter codes). ``doc`` is the result's docstring.
 
     >>> import numpy as np
     >>> vectorize(lambda x, y: x * y + 1)(np.arange(3), 2)
     array([1, 3, 5])
     """
+    excluded = frozenset(excluded or ())
+    wanted = None if otypes is None else [dtypes.canonical(t) for t in otypes]
 
-    @functools.wraps(function)
+    @functools.wraps(pyfunc)
     def vectorized(*args: Any, **options: Any) -> Any:
         unknown = [name for name in options if name not in excluded]
         mapped = [k for k in range(len(args)) if k not in excluded]
@@ -187,14 +194,31 @@ def vectorize(
             for position, value in zip(mapped, values, strict=False):
                 passed[position] = value
             named = dict(zip(unknown, values[len(mapped) :], strict=True))
-            result = function(*passed, **{**options, **named})
+            result = pyfunc(*passed, **{**options, **named})
             if made is not None:
                 _check_results(result, made, dict(extents), signature)
-            return result
+            return result if wanted is None else _as_dtypes(result, wanted)
 
         return _mapped(call, arrays, [len(core) for core in cores])
 
+    vectorized.__doc__ = doc or pyfunc.__doc__
     return vectorized
+
+
+def _as_dtypes(result: Any, wanted: Sequence[DType]) -> Any:
+    """Results of a vectorized function in its ``otypes``."""
+    results = result if isinstance(result, tuple) else (result,)
+    if len(results) != len(wanted):
+        raise ArgumentError(
+            f"vectorize: otypes has {len(wanted)} dtypes, but the function returned "
+            f"{_counted(result)}",
+            user_location(),
+        )
+    converted = tuple(
+        ops.as_array(ops.convert(value, dtype))
+        for value, dtype in zip(results, wanted, strict=True)
+    )
+    return converted if isinstance(result, tuple) else converted[0]
 
 
 def _check_results(
@@ -292,7 +316,7 @@ def _with_axes(x: Array, axes: Sequence[int]) -> Array:
     return expand_dims(x, tuple(axes))
 
 
-def block(arrays: Any, /) -> Array:
+def block(arrays: Any) -> Array:
     """Join nested lists of arrays as blocks; the innermost along the last axis.
 
     >>> import numpy as np

@@ -208,14 +208,14 @@ def minimum(x: ArrayLike, y: ArrayLike, /) -> Array:
     return ops.elementwise(e.minimum, "minimum", x, y, of_bools=discrete.bitwise_and)
 
 
-def fmax(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The larger of x and y, elementwise; if one is NaN, the other."""
-    return _unless_nan(x, y, maximum(x, y))
+def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
+    """The larger of ``x1`` and ``x2``, elementwise; if one is NaN, the other."""
+    return _unless_nan(x1, x2, maximum(x1, x2))
 
 
-def fmin(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The smaller of x and y, elementwise; if one is NaN, the other."""
-    return _unless_nan(x, y, minimum(x, y))
+def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
+    """The smaller of ``x1`` and ``x2``, elementwise; if one is NaN, the other."""
+    return _unless_nan(x1, x2, minimum(x1, x2))
 
 
 def _unless_nan(x: ArrayLike, y: ArrayLike, extreme: Array) -> Array:
@@ -265,8 +265,9 @@ def ceil(x: ArrayLike, /) -> Array:
     return ops.elementwise(discrete.ceil, "ceil", x)
 
 
-def trunc(x: ArrayLike, /) -> Array:
+def trunc(x: ArrayLike, out: None = None) -> Array:
     """x rounded towards zero, in x's dtype."""
+    ops.refuse_out("trunc", out)
     if ops.type_of_operand("trunc", x).dtype not in dtypes.INEXACT:
         return ops.same(x)
     return ops.elementwise(discrete.trunc, "trunc", x)
@@ -275,21 +276,22 @@ def trunc(x: ArrayLike, /) -> Array:
 fix = trunc
 
 
-def round(x: ArrayLike, /, decimals: int = 0) -> Array:
-    """x rounded to ``decimals`` places, ties to even, in x's dtype."""
+def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
+    """``a`` rounded to ``decimals`` places, ties to even, in ``a``'s dtype."""
+    ops.refuse_out("round", out)
     decimals = ops.whole(decimals)
-    dtype = ops.type_of_operand("round", x).dtype
+    dtype = ops.type_of_operand("round", a).dtype
     if dtype in dtypes.COMPLEX:
-        parts = round(real(x), decimals), round(imag(x), decimals)
+        parts = round(real(a), decimals), round(imag(a), decimals)
         return apply(c.make_complex, *parts)
     if dtype not in dtypes.FLOATS:
-        return ops.same(x) if decimals >= 0 else _rounded_integers(x, decimals)
+        return ops.same(a) if decimals >= 0 else _rounded_integers(a, decimals)
     if decimals == 0:
-        return ops.elementwise(discrete.round, "round", x)
+        return ops.elementwise(discrete.round, "round", a)
     scale = 10.0 ** np.abs(decimals)
     before, after = (multiply, divide) if decimals > 0 else (divide, multiply)
     return after(
-        ops.elementwise(discrete.round, "round", before(x, scale.item())), scale.item()
+        ops.elementwise(discrete.round, "round", before(a, scale.item())), scale.item()
     )
 
 
@@ -308,44 +310,45 @@ def _rounded_integers(x: ArrayLike, decimals: int) -> Array:
 
 
 def clip(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     min: ArrayLike | None = None,
     max: ArrayLike | None = None,
+    out: None = None,
     *,
     a_min: ArrayLike | None = None,
     a_max: ArrayLike | None = None,
 ) -> Array:
-    """x limited to [min, max], elementwise; None is no limit.
+    """``a`` limited to [min, max], elementwise; None is no limit.
 
     ``a_min`` and ``a_max`` are NumPy's older names. The derivative is that of maximum
     and minimum: 1/2 at a limit (the derivative of ``lax.clamp`` is 0 there).
     """
+    ops.refuse_out("clip", out)
     low = a_min if min is None else min
     high = a_max if max is None else max
     if low is None:
-        return ops.same(x) if high is None else minimum(x, high)
+        return ops.same(a) if high is None else minimum(a, high)
     if high is None:
-        return maximum(x, low)
-    return minimum(maximum(x, low), high)
+        return maximum(a, low)
+    return minimum(maximum(a, low), high)
 
 
 # Complex numbers.
 
 
-def real(x: ArrayLike, /) -> Array:
-    """The real part; x itself if it is real."""
-    if ops.type_of_operand("real", x).dtype not in dtypes.COMPLEX:
-        return ops.same(x)
-    return ops.elementwise(c.real, "real", x)
+def real(val: ArrayLike) -> Array:
+    """The real part; ``val`` itself if it is real."""
+    if ops.type_of_operand("real", val).dtype not in dtypes.COMPLEX:
+        return ops.same(val)
+    return ops.elementwise(c.real, "real", val)
 
 
-def imag(x: ArrayLike, /) -> Array:
-    """The imaginary part; zeros for real x."""
-    dtype = ops.type_of_operand("imag", x).dtype
+def imag(val: ArrayLike) -> Array:
+    """The imaginary part; zeros for real ``val``."""
+    dtype = ops.type_of_operand("imag", val).dtype
     if dtype in dtypes.COMPLEX:
-        return ops.elementwise(c.imag, "imag", x)
-    return ops.full(0, ops.type_of_operand("imag", x).shape, dtype, x)
+        return ops.elementwise(c.imag, "imag", val)
+    return ops.full(0, ops.type_of_operand("imag", val).shape, dtype, val)
 
 
 def conj(x: ArrayLike, /) -> Array:
@@ -358,9 +361,9 @@ def conj(x: ArrayLike, /) -> Array:
 conjugate = conj
 
 
-def angle(x: ArrayLike, /, deg: bool = False) -> Array:
-    """The argument of complex x in radians (degrees if ``deg``), within (-pi, pi]."""
-    value = ops.floating(special.atan2, "angle", imag(x), real(x))
+def angle(z: ArrayLike, deg: bool = False) -> Array:
+    """The argument of complex z in radians (degrees if ``deg``), within (-pi, pi]."""
+    value = ops.floating(special.atan2, "angle", imag(z), real(z))
     return multiply(value, 180.0 / np.pi) if deg else value
 
 

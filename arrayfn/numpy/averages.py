@@ -47,23 +47,24 @@ def _count(x: ArrayLike, axis: Axis, keepdims: bool, where: ArrayLike | None) ->
     extents = shape(x)
     if where is not None:
         dtype = dtypes.real_of(ops.type_of_operand("mean", x).dtype)
-        number = count_nonzero(broadcast_to(where, extents), axis, keepdims)
+        number = count_nonzero(broadcast_to(where, extents), axis, keepdims=keepdims)
         return ops.convert(number, dtype)
     axes = ops.normalize_axes("mean", axis, len(extents))
     return float(math.prod(extents[k] for k in axes))
 
 
 def mean(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     keepdims: bool = False,
     *,
     where: ArrayLike | None = None,
 ) -> Array:
     """The arithmetic mean over ``axis``; float64 for integers, NaN for no elements."""
-    wide, result = _wide("mean", x, dtype)
+    ops.refuse_out("mean", out)
+    wide, result = _wide("mean", a, dtype)
     return ops.convert(_mean(wide, axis, keepdims, where), result)
 
 
@@ -73,86 +74,95 @@ def _mean(x: ArrayLike, axis: Axis, keepdims: bool, where: ArrayLike | None) -> 
 
 
 def average(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     weights: ArrayLike | None = None,
     returned: bool = False,
-    *,
     keepdims: bool = False,
 ) -> Any:
     """The mean over ``axis``, weighted by ``weights``.
 
-    ``weights`` has x's shape, or is a vector along a single ``axis``. With ``returned``
-    the result is a pair of the mean and the sum of the weights.
+    ``weights`` has the shape of ``a``, or is a vector along a single ``axis``. With
+    ``returned`` the result is a pair of the mean and the sum of the weights.
     """
     if weights is None:
-        plain = mean(x, axis, keepdims=keepdims)
+        plain = mean(a, axis, keepdims=keepdims)
         if not returned:
             return plain
-        count = _count(x, axis, keepdims, None)
+        count = _count(a, axis, keepdims, None)
         return plain, ops.full(count, plain.shape, plain.dtype)
-    type, given = (ops.type_of_operand("average", a) for a in (x, weights))
+    type, given = (ops.type_of_operand("average", v) for v in (a, weights))
     if given.ndim == 1 != type.ndim and isinstance(axis, (int, np.integer)):
         place = ops.normalize_axis("average", axis, type.ndim)
         weights = apply(
             views.broadcast_in_dim, weights, shape=type.shape, axes=(place,)
         )
     total = sum(weights, axis, keepdims=keepdims)
-    value = divide(sum(multiply(x, weights), axis, keepdims=keepdims), total)
+    value = divide(sum(multiply(a, weights), axis, keepdims=keepdims), total)
     return (value, broadcast_to(total, value.shape)) if returned else value
 
 
 def _variance(
-    x: ArrayLike,
+    name: str,
+    a: ArrayLike,
     axis: Axis,
+    dtype: DTypeLike,
     correction: float,
     keepdims: bool,
     where: ArrayLike | None,
-) -> Array:
-    centred = subtract(x, _mean(x, axis, keepdims=True, where=where))
-    real = absolute(centred) if centred.dtype in dtypes.COMPLEX else centred
-    total = sum(square(real), axis, keepdims=keepdims, where=where)
+    mean: ArrayLike | None,
+) -> tuple[Array, DType]:
+    """The variance in the dtype to compute in, and the dtype of the result."""
+    x, result = _wide(name, a, dtype)
+    if mean is None:
+        mean = _mean(x, axis, keepdims=True, where=where)
+    centred = subtract(x, mean)
+    distance = absolute(centred) if centred.dtype in dtypes.COMPLEX else centred
+    total = sum(square(distance), axis, keepdims=keepdims, where=where)
     count = _count(x, axis, keepdims, where) - correction
     if where is None:
-        return divide(total, count if count > 0 else 0.0)
-    return divide(total, comparison.where(count > 0, count, 0.0))
+        value = divide(total, count if count > 0 else 0.0)
+    else:
+        value = divide(total, comparison.where(count > 0, count, 0.0))
+    return value, dtypes.real_of(result)
 
 
 def var(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
     *,
-    correction: float | None = None,
     where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
+    correction: float | None = None,
 ) -> Array:
     """The variance over ``axis``: the mean squared distance from the mean.
 
     The divisor is the count minus ``correction`` (NumPy's older name: ``ddof``).
+    ``mean`` is the mean, computed before with ``keepdims=True``.
     """
-    wide, result = _wide("var", x, dtype)
+    ops.refuse_out("var", out)
     less = ddof if correction is None else correction
-    value = _variance(wide, axis, less, keepdims, where)
-    return ops.convert(value, dtypes.real_of(result))
+    return ops.convert(*_variance("var", a, axis, dtype, less, keepdims, where, mean))
 
 
 def std(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
     *,
-    correction: float | None = None,
     where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
+    correction: float | None = None,
 ) -> Array:
     """The standard deviation over ``axis``: the square root of ``var``."""
-    wide, result = _wide("std", x, dtype)
+    ops.refuse_out("std", out)
     less = ddof if correction is None else correction
-    value = sqrt(_variance(wide, axis, less, keepdims, where))
-    return ops.convert(value, dtypes.real_of(result))
+    value, wanted = _variance("std", a, axis, dtype, less, keepdims, where, mean)
+    return ops.convert(sqrt(value), wanted)

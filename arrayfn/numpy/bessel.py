@@ -81,7 +81,7 @@ _LARGE_1 = (
 
 
 @quiet
-def bessel_i0e(x: ArrayLike, /) -> Array:
+def bessel_i0e(x: ArrayLike) -> Array:
     """exp(-abs(x)) I0(x), within 1e-15 of the true value; its derivative at 0 is 0.
 
     >>> bessel_i0e(0.0)
@@ -92,7 +92,7 @@ def bessel_i0e(x: ArrayLike, /) -> Array:
 
 
 @quiet
-def bessel_i1e(x: ArrayLike, /) -> Array:
+def bessel_i1e(x: ArrayLike) -> Array:
     """exp(-abs(x)) I1(x), within 1e-15 of the true value.
 
     >>> bessel_i1e(0.0)
@@ -103,14 +103,14 @@ def bessel_i1e(x: ArrayLike, /) -> Array:
 
 
 @quiet
-def i0(x: ArrayLike, /) -> Array:
+def i0(x: ArrayLike) -> Array:
     """The modified Bessel function I0(x); infinite on overflow."""
     (x,), dtype = in_float64("i0", x)
     return ops.convert(_i0(x), dtype)
 
 
 @quiet
-def i1(x: ArrayLike, /) -> Array:
+def i1(x: ArrayLike) -> Array:
     """The modified Bessel function I1(x); infinite on overflow."""
     (x,), dtype = in_float64("i1", x)
     return ops.convert(_i1(x), dtype)

@@ -128,13 +128,15 @@ def isfinite(x: ArrayLike, /) -> Array:
     return _classify(discrete.isfinite, "isfinite", x, of_whole_numbers=True)
 
 
-def isposinf(x: ArrayLike, /) -> Array:
+def isposinf(x: ArrayLike, out: None = None) -> Array:
     """Whether x is +infinity: bool."""
+    ops.refuse_out("isposinf", out)
     return equal(x, float("inf"))
 
 
-def isneginf(x: ArrayLike, /) -> Array:
+def isneginf(x: ArrayLike, out: None = None) -> Array:
     """Whether x is -infinity: bool."""
+    ops.refuse_out("isneginf", out)
     return equal(x, -float("inf"))
 
 
@@ -155,23 +157,22 @@ def signbit(x: ArrayLike, /) -> Array:
 
 
 def isclose(
-    x: ArrayLike,
-    y: ArrayLike,
-    /,
+    a: ArrayLike,
+    b: ArrayLike,
     rtol: float = 1e-05,
     atol: float = 1e-08,
     equal_nan: bool = False,
 ) -> Array:
-    """Whether abs(x - y) <= atol + rtol * abs(y): bool."""
-    dtype = ops.floating_dtype(ops.common_dtype("isclose", (x, y)))
-    x, y = ops.convert(x, dtype), ops.convert(y, dtype)
-    size = ops.elementwise(e.mul, "isclose", absolute(y), rtol)
+    """Whether ``abs(a - b) <= atol + rtol * abs(b)``: bool."""
+    dtype = ops.floating_dtype(ops.common_dtype("isclose", (a, b)))
+    a, b = ops.convert(a, dtype), ops.convert(b, dtype)
+    size = ops.elementwise(e.mul, "isclose", absolute(b), rtol)
     limit = ops.elementwise(e.add, "isclose", size, atol)
-    distance = absolute(ops.elementwise(e.sub, "isclose", x, y))
-    near = logical_and(less_equal(distance, limit), isfinite(y))
-    close = logical_or(near, equal(x, y))
+    distance = absolute(ops.elementwise(e.sub, "isclose", a, b))
+    near = logical_and(less_equal(distance, limit), isfinite(b))
+    close = logical_or(near, equal(a, b))
     if equal_nan:
-        close = logical_or(close, logical_and(isnan(x), isnan(y)))
+        close = logical_or(close, logical_and(isnan(a), isnan(b)))
     return close
 
 

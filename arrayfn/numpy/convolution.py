@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
-from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import conj
 from arrayfn.numpy.manipulation import slice_along
 from arrayfn.numpy.rearrangement import flip
 from arrayfn.primitives import slicing
+from arrayfn.primitives.contraction import precision_params
 from arrayfn.primitives.convolution import conv_general
 from arrayfn.tracing import apply
 
@@ -18,33 +20,51 @@ from arrayfn.tracing import apply
 _VECTOR: Any = ((), (), (), (0,))
 
 
-def convolve(x: ArrayLike, y: ArrayLike, /, mode: str = "full") -> Array:
-    """The sums of x[i] y[k - i] of two vectors.
+def convolve(
+    a: ArrayLike,
+    v: ArrayLike,
+    mode: str = "full",
+    *,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
+    """The sums of ``a[i] v[k - i]`` of two vectors.
 
     ``mode`` is "full", "same" (the central part, as long as the longer vector) or
-    "valid" (only full overlaps).
+    "valid" (only full overlaps). The sums are computed in ``preferred_element_type``,
+    if it is given; ``precision`` is as for ``matmul``.
 
     >>> import numpy as np
     >>> convolve(np.array([1.0, 2.0]), np.array([1.0, 1.0, 1.0]))
     array([1., 3., 3., 2.])
     """
-    x, y = _vectors("convolve", x, y)
-    if x.shape[0] < y.shape[0]:
-        x, y = y, x
-    return _slid(x, flip(y), mode)
+    a, v = _vectors("convolve", a, v, preferred_element_type)
+    if a.shape[0] < v.shape[0]:
+        a, v = v, a
+    return _slid(a, flip(v), mode, precision)
 
 
-def correlate(x: ArrayLike, y: ArrayLike, /, mode: str = "valid") -> Array:
-    """The sums of x[i + k] conj(y[i]) of two vectors; ``mode`` as for ``convolve``."""
-    x, y = _vectors("correlate", x, y)
-    y = conj(y)
-    if x.shape[0] >= y.shape[0]:
-        return _slid(x, y, mode)
-    return flip(_slid(y, x, mode))
+def correlate(
+    a: ArrayLike,
+    v: ArrayLike,
+    mode: str = "valid",
+    *,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
+    """The sums of ``a[i + k] conj(v[i])`` of vectors; options as for ``convolve``."""
+    a, v = _vectors("correlate", a, v, preferred_element_type)
+    v = conj(v)
+    if a.shape[0] >= v.shape[0]:
+        return _slid(a, v, mode, precision)
+    return flip(_slid(v, a, mode, precision))
 
 
-def _vectors(name: str, x: ArrayLike, y: ArrayLike) -> list[Array]:
-    (x, y), types, _ = ops.promoted(name, (x, y))
+def _vectors(
+    name: str, x: ArrayLike, y: ArrayLike, preferred: DTypeLike
+) -> list[Array]:
+    wanted = None if preferred is None else dtypes.canonical(preferred)
+    (x, y), types, _ = ops.promoted(name, (x, y), wanted)
     if any(t.ndim != 1 or not t.size for t in types):
         raise ShapeError(
             f"{name} takes two vectors, neither of them empty, not {types[0]} and "
@@ -54,7 +74,7 @@ def _vectors(name: str, x: ArrayLike, y: ArrayLike) -> list[Array]:
     return [ops.as_array(x), ops.as_array(y)]
 
 
-def _slid(x: Array, y: Array, mode: str) -> Array:
+def _slid(x: Array, y: Array, mode: str, precision: str | None) -> Array:
     """The sums of products of y with windows of x, which is not shorter."""
     extent, window = x.shape[0], y.shape[0]
     if mode not in ("full", "same", "valid"):
@@ -73,6 +93,7 @@ def _slid(x: Array, y: Array, mode: str) -> Array:
         out=_VECTOR,
         strides=(1,),
         dilations=(1,),
+        **precision_params("convolve", precision),
     )
     if mode == "same":
         first = (window - 1) // 2

@@ -34,17 +34,17 @@ from arrayfn.tracing.value import STATIC_REMEDY
 
 
 def asarray(
-    x: Any,
-    /,
+    a: Any,
     dtype: DTypeLike = None,
+    order: str | None = None,
     *,
     device: Any = None,
     copy: bool | None = None,
 ) -> Array:
-    """x (an array, a number, or nested sequences of them) as an array.
+    """``a`` (an array, a number, or nested sequences of them) as an array.
 
     Sequences may hold traced arrays, which are stacked. Outside a trace the result is a
-    new array; with ``copy=False`` it is x itself, or a ValueError if that is
+    new array; with ``copy=False`` it is ``a`` itself, or a ValueError if that is
     impossible. Inside a trace it is a traced array, which is immutable and can be
     indexed by traced arrays. An array of another library on a GPU stays there.
 
@@ -53,40 +53,45 @@ def asarray(
     >>> af.jit(lambda i: asarray(table)[i])(np.array([2, 0]))
     array([30., 10.])
     """
+    ops.check_order("asarray", order)
     if device is not None:
-        return ops.placed("asarray", asarray(x, dtype, copy=copy), device)
+        return ops.placed("asarray", asarray(a, dtype, copy=copy), device)
     wanted = None if dtype is None else dtypes.canonical(dtype)
-    if isinstance(x, (list, tuple)) and _holds_tracers(x):
-        parts = [asarray(part, dtype) for part in x]
+    if isinstance(a, (list, tuple)) and _holds_tracers(a):
+        parts = [asarray(part, dtype) for part in a]
         return stack_parts(parts)
-    if isinstance(x, ImmutableArray):
-        return x if wanted is None else ops.convert(x, wanted)
-    if ops.is_on_gpu(x):
-        shared = choose("cuda").put(x)
+    if isinstance(a, ImmutableArray):
+        return a if wanted is None else ops.convert(a, wanted)
+    if ops.is_on_gpu(a):
+        shared = choose("cuda").put(a)
         return asarray(shared if copy is False else shared.copy(), dtype)
     if copy is False:
-        value = np.asarray(x, dtype=wanted, copy=False)
+        value = np.asarray(a, dtype=wanted, copy=False)
     else:
-        value = np.array(x, dtype=wanted, order="C")
+        value = np.array(a, dtype=wanted, order="C")
     ops.type_of_operand("asarray", value)
     return constant(value)
 
 
 def array(
-    x: Any,
-    /,
+    object: Any,
     dtype: DTypeLike = None,
     *,
-    device: Any = None,
     copy: bool | None = True,
+    order: str | None = "K",
+    ndmin: int = 0,
+    device: Any = None,
 ) -> Array:
-    """Same as ``asarray``."""
-    return asarray(x, dtype, device=device, copy=copy)
+    """``asarray`` with new leading axes of extent 1, up to ``ndmin`` axes."""
+    value = asarray(object, dtype, order, device=device, copy=copy)
+    missing = ndmin - len(value.shape)
+    return value if missing <= 0 else value[(None,) * missing]
 
 
-def copy(x: ArrayLike, /) -> Array:
-    """A copy of x."""
-    return x.copy() if isinstance(x, ArrayOnDevice) else asarray(x)
+def copy(a: ArrayLike, order: str | None = "K") -> Array:
+    """A copy of ``a``."""
+    ops.check_order("copy", order)
+    return a.copy() if isinstance(a, ArrayOnDevice) else asarray(a)
 
 
 def _holds_tracers(x: Any) -> bool:
@@ -117,10 +122,12 @@ def full(
     shape: Any,
     fill_value: ArrayLike,
     dtype: DTypeLike = None,
+    order: str | None = "C",
     *,
     device: Any = None,
 ) -> Array:
     """An array of ``shape`` filled with a number; by default in the number's dtype."""
+    ops.check_order("full", order)
     extents = ops.as_shape("full", shape)
     given = ops.type_of_operand("full", fill_value)
     wanted = given.dtype if dtype is None else dtypes.canonical(dtype)
@@ -132,72 +139,85 @@ def full(
     return ops.full(value, extents, wanted)
 
 
-def zeros(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
+def zeros(
+    shape: Any, dtype: DTypeLike = None, order: str | None = "C", *, device: Any = None
+) -> Array:
     """An array of zeros, float64 by default."""
-    return full(shape, 0.0, _or_float64(dtype), device=device)
+    return full(shape, 0.0, _or_float64(dtype), order, device=device)
 
 
-def ones(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
+def ones(
+    shape: Any, dtype: DTypeLike = None, order: str | None = "C", *, device: Any = None
+) -> Array:
     """An array of ones, float64 by default."""
-    return full(shape, 1.0, _or_float64(dtype), device=device)
+    return full(shape, 1.0, _or_float64(dtype), order, device=device)
 
 
-def empty(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
+def empty(
+    shape: Any, dtype: DTypeLike = None, order: str | None = "C", *, device: Any = None
+) -> Array:
     """Same as ``zeros``: pure functions have no use for undefined elements."""
-    return zeros(shape, dtype, device=device)
+    return zeros(shape, dtype, order, device=device)
 
 
 def full_like(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     fill_value: ArrayLike,
     dtype: DTypeLike = None,
+    order: str | None = "K",
+    subok: bool = True,
     shape: Any = None,
     *,
     device: Any = None,
 ) -> Array:
-    """Like ``full``, with x's shape and dtype by default."""
-    like = ops.type_of_operand("full_like", x)
-    device = device or device_of((x,)) or None
+    """Like ``full``, with ``a``'s shape and dtype by default.
+
+    ``subok`` has no effect, because arrays have no subclasses.
+    """
+    like = ops.type_of_operand("full_like", a)
+    device = device or device_of((a,)) or None
     extents = like.shape if shape is None else shape
     wanted = like.dtype if dtype is None else dtype
-    return full(extents, fill_value, wanted, device=device)
+    return full(extents, fill_value, wanted, order, device=device)
 
 
 def zeros_like(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     dtype: DTypeLike = None,
+    order: str | None = "K",
+    subok: bool = True,
     shape: Any = None,
     *,
     device: Any = None,
 ) -> Array:
-    """Zeros, with x's shape and dtype by default."""
-    return full_like(x, 0, dtype, shape, device=device)
+    """Zeros, with ``a``'s shape and dtype by default."""
+    return full_like(a, 0, dtype, order, subok, shape, device=device)
 
 
 def ones_like(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     dtype: DTypeLike = None,
+    order: str | None = "K",
+    subok: bool = True,
     shape: Any = None,
     *,
     device: Any = None,
 ) -> Array:
-    """Ones, with x's shape and dtype by default."""
-    return full_like(x, 1, dtype, shape, device=device)
+    """Ones, with ``a``'s shape and dtype by default."""
+    return full_like(a, 1, dtype, order, subok, shape, device=device)
 
 
 def empty_like(
-    x: ArrayLike,
-    /,
+    prototype: ArrayLike,
     dtype: DTypeLike = None,
+    order: str | None = "K",
+    subok: bool = True,
     shape: Any = None,
     *,
     device: Any = None,
 ) -> Array:
     """Same as ``zeros_like``."""
-    return zeros_like(x, dtype, shape, device=device)
+    return zeros_like(prototype, dtype, order, subok, shape, device=device)
 
 
 def _or_float64(dtype: DTypeLike) -> DType:
@@ -330,15 +350,17 @@ def logspace(
 
 
 def eye(
-    n: int,
-    m: int | None = None,
+    N: int,
+    M: int | None = None,
     k: int = 0,
     dtype: DTypeLike = None,
+    order: str | None = "C",
     *,
     device: Any = None,
 ) -> Array:
-    """An n by m matrix with ones on diagonal k (above the main one if positive)."""
-    shape = (n, n if m is None else m)
+    """An N by M matrix with ones on diagonal k (above the main one if positive)."""
+    ops.check_order("eye", order)
+    shape = (N, N if M is None else M)
     diagonal = ops.placed("eye", on_diagonal(shape, k), device)
     return ops.convert(diagonal, _or_float64(dtype))
 
@@ -361,9 +383,9 @@ def _rows_and_columns(shape: tuple[int, int], k: int) -> tuple[Array, Array]:
     return (add(rows, k) if k else rows), columns
 
 
-def tri(n: int, m: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Array:
-    """An n by m matrix with ones on and below diagonal k."""
-    below = _below((n, n if m is None else m), k)
+def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Array:
+    """An N by M matrix with ones on and below diagonal k."""
+    below = _below((N, N if M is None else M), k)
     return ops.convert(below, _or_float64(dtype))
 
 
@@ -372,17 +394,17 @@ def _below(shape: tuple[int, int], k: int) -> Array:
     return apply(discrete.ge, rows, columns)
 
 
-def tril(x: ArrayLike, /, k: int = 0) -> Array:
-    """x (..., n, m) with zeros above diagonal k."""
-    type = ops.type_of_operand("tril", x)
-    return where(_below(_matrix_shape("tril", type.shape), k), x, _zero(type.dtype))
+def tril(m: ArrayLike, k: int = 0) -> Array:
+    """m (..., n, m) with zeros above diagonal k."""
+    type = ops.type_of_operand("tril", m)
+    return where(_below(_matrix_shape("tril", type.shape), k), m, _zero(type.dtype))
 
 
-def triu(x: ArrayLike, /, k: int = 0) -> Array:
-    """x (..., n, m) with zeros below diagonal k."""
-    type = ops.type_of_operand("triu", x)
+def triu(m: ArrayLike, k: int = 0) -> Array:
+    """m (..., n, m) with zeros below diagonal k."""
+    type = ops.type_of_operand("triu", m)
     below = _below(_matrix_shape("triu", type.shape), k - 1)
-    return where(below, _zero(type.dtype), x)
+    return where(below, _zero(type.dtype), m)
 
 
 def _zero(dtype: DType) -> ArrayLike:
@@ -394,13 +416,16 @@ def _matrix_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[-2], shape[-1]
 
 
-def meshgrid(*x: ArrayLike, indexing: str = "xy", sparse: bool = False) -> list[Array]:
+def meshgrid(
+    *xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: str = "xy"
+) -> list[Array]:
     """Grids from vectors: one array per vector, which varies along that vector's axis.
 
     With ``indexing="xy"`` the first two axes are exchanged, as for plots; with ``"ij"``
     axis k belongs to vector k. ``sparse`` grids have extent 1 along the other axes.
+    Grids are always new arrays; ``copy`` has no effect.
     """
-    vectors = [a if a.ndim else ops.full(a, (1,), a.dtype) for a in map(asarray, x)]
+    vectors = [a if a.ndim else ops.full(a, (1,), a.dtype) for a in map(asarray, xi)]
     order = list(range(len(vectors)))
     if indexing == "xy" and len(order) > 1:
         order[:2] = [1, 0]

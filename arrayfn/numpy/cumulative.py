@@ -21,16 +21,22 @@ def _along(primitive: Primitive, name: str, x: ArrayLike, axis: int | None) -> A
     return apply(primitive, x, axis=place, reverse=False)
 
 
-def cumsum(x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None) -> Array:
-    """Running sums along ``axis`` (None: of x as a vector)."""
-    wanted = accumulation_dtype(ops.type_of_operand("cumsum", x).dtype, dtype)
-    return _along(c.cumsum, "cumsum", ops.convert(x, wanted), axis)
+def cumsum(
+    a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
+) -> Array:
+    """Running sums along ``axis`` (None: of ``a`` as a vector)."""
+    ops.refuse_out("cumsum", out)
+    wanted = accumulation_dtype(ops.type_of_operand("cumsum", a).dtype, dtype)
+    return _along(c.cumsum, "cumsum", ops.convert(a, wanted), axis)
 
 
-def cumprod(x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None) -> Array:
-    """Running products along ``axis`` (None: of x as a vector)."""
-    wanted = accumulation_dtype(ops.type_of_operand("cumprod", x).dtype, dtype)
-    return _along(c.cumprod, "cumprod", ops.convert(x, wanted), axis)
+def cumprod(
+    a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
+) -> Array:
+    """Running products along ``axis`` (None: of ``a`` as a vector)."""
+    ops.refuse_out("cumprod", out)
+    wanted = accumulation_dtype(ops.type_of_operand("cumprod", a).dtype, dtype)
+    return _along(c.cumprod, "cumprod", ops.convert(a, wanted), axis)
 
 
 def cumulative_sum(
@@ -39,12 +45,14 @@ def cumulative_sum(
     *,
     axis: int | None = None,
     dtype: DTypeLike = None,
+    out: None = None,
     include_initial: bool = False,
 ) -> Array:
     """Like ``cumsum``; with ``include_initial`` it begins with an additional 0.
 
     ``axis`` may be omitted only for a vector.
     """
+    ops.refuse_out("cumulative_sum", out)
     axis = _only_axis("cumulative_sum", x, axis)
     sums = cumsum(x, axis, dtype)
     return _with_initial(sums, axis, 0) if include_initial else sums
@@ -56,12 +64,14 @@ def cumulative_prod(
     *,
     axis: int | None = None,
     dtype: DTypeLike = None,
+    out: None = None,
     include_initial: bool = False,
 ) -> Array:
     """Like ``cumprod``; with ``include_initial`` it begins with an additional 1.
 
     ``axis`` may be omitted only for a vector.
     """
+    ops.refuse_out("cumulative_prod", out)
     axis = _only_axis("cumulative_prod", x, axis)
     products = cumprod(x, axis, dtype)
     return _with_initial(products, axis, 1) if include_initial else products

@@ -16,7 +16,7 @@ from arrayfn.backends.registry import choose
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import comparison
-from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._operands import Array, ArrayLike, Axis
 from arrayfn.numpy.comparison import not_equal
 from arrayfn.numpy.cumulative import cumsum
 from arrayfn.numpy.indexing import getitem, take
@@ -65,9 +65,9 @@ def true_positions(mask: ArrayLike, size: int, fill_value: Any) -> Array:
 
 
 def flatnonzero(
-    x: ArrayLike, /, *, size: int | None = None, fill_value: Any = None
+    a: ArrayLike, *, size: int | None = None, fill_value: Any = None
 ) -> Array:
-    """The indices of nonzero elements of x as a vector: int64.
+    """The indices of nonzero elements of ``a`` as a vector: int64.
 
     With ``size``, exactly so many; missing ones are ``fill_value`` (0).
 
@@ -77,9 +77,9 @@ def flatnonzero(
     """
     if size is None:
         remedy = _size_remedy("flatnonzero")
-        return ops.beside(np.flatnonzero(known("flatnonzero", x, remedy)), x)
+        return ops.beside(np.flatnonzero(known("flatnonzero", a, remedy)), a)
     filler = 0 if fill_value is None else fill_value
-    return true_positions(_truth(ravel(x)), ops.whole(size), filler)
+    return true_positions(_truth(ravel(a)), ops.whole(size), filler)
 
 
 def _truth(x: ArrayLike) -> ArrayLike:
@@ -88,14 +88,14 @@ def _truth(x: ArrayLike) -> ArrayLike:
 
 
 def nonzero(
-    x: ArrayLike, /, *, size: int | None = None, fill_value: Any = None
+    a: ArrayLike, *, size: int | None = None, fill_value: Any = None
 ) -> tuple[Array, ...]:
-    """The indices of nonzero elements of x: an int64 array for each axis.
+    """The indices of nonzero elements of ``a``: an int64 array for each axis.
 
     With ``size``, exactly so many; missing ones are ``fill_value`` (one, or one per
     axis).
     """
-    return _nonzero("nonzero", x, size, fill_value)
+    return _nonzero("nonzero", a, size, fill_value)
 
 
 def where(
@@ -150,25 +150,24 @@ def _nonzero(
     return tuple(columns[::-1])
 
 
-def argwhere(
-    x: ArrayLike, /, *, size: int | None = None, fill_value: Any = None
-) -> Array:
-    """The indices of nonzero elements of x, as rows: int64.
+def argwhere(a: ArrayLike, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """The indices of nonzero elements of ``a``, as rows: int64.
 
     With ``size``, exactly so many rows; missing ones are ``fill_value`` (0).
     """
     if size is None:
-        value = known("argwhere", x, _size_remedy("argwhere"))
-        return ops.beside(np.ascontiguousarray(np.argwhere(value)), x)
-    if not ops.type_of_operand("argwhere", x).shape:
+        value = known("argwhere", a, _size_remedy("argwhere"))
+        return ops.beside(np.ascontiguousarray(np.argwhere(value)), a)
+    if not ops.type_of_operand("argwhere", a).shape:
         return ops.full(0, (size, 0), dtypes.int64)
-    return stack(nonzero(x, size=size, fill_value=fill_value), -1)
+    return stack(nonzero(a, size=size, fill_value=fill_value), -1)
 
 
 def compress(
     condition: ArrayLike,
     a: ArrayLike,
     axis: int | None = None,
+    out: None = None,
     *,
     size: int | None = None,
     fill_value: Any = 0,
@@ -177,6 +176,7 @@ def compress(
 
     With ``size``, exactly so many; missing ones are ``fill_value``.
     """
+    ops.refuse_out("compress", out)
     if axis is None:
         a, axis = ravel(a), 0
     type = ops.type_of_operand("compress", a)
@@ -198,62 +198,62 @@ def compress(
 
 def extract(
     condition: ArrayLike,
-    x: ArrayLike,
-    /,
+    arr: ArrayLike,
     *,
     size: int | None = None,
     fill_value: Any = 0,
 ) -> Array:
-    """The elements of x where ``condition`` is true, as a vector.
+    """The elements of ``arr`` where ``condition`` is true, as a vector.
 
     With ``size``, exactly so many; missing ones are ``fill_value``.
     """
-    return compress(ravel(condition), ravel(x), 0, size=size, fill_value=fill_value)
+    return compress(ravel(condition), ravel(arr), 0, size=size, fill_value=fill_value)
 
 
-def trim_zeros(x: ArrayLike, /, trim: str = "fb") -> Array:
-    """The vector x without leading ("f") and trailing ("b") zeros."""
+def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: Axis = None) -> Array:
+    """``filt`` without leading ("f") and trailing ("b") zeros along ``axis``."""
     value = known(
-        "trim_zeros", x, "Write where or a slice of static extent to keep the shape"
+        "trim_zeros", filt, "Write where or a slice of static extent to keep the shape"
     )
-    nonzeros = np.flatnonzero(value)
-    if not nonzeros.size:
-        return getitem(x, slice(0, 0))
-    first = int(nonzeros[0]) if "f" in trim.lower() else 0
-    last = int(nonzeros[-1]) + 1 if "b" in trim.lower() else value.size
-    return getitem(x, slice(first, last))
+    index = [slice(None)] * value.ndim
+    places = np.argwhere(value)
+    for k in ops.normalize_axes("trim_zeros", axis, value.ndim):
+        along = places[:, k]
+        first = int(along.min(initial=value.shape[k])) if "f" in trim.lower() else 0
+        last = int(along.max(initial=-1)) + 1 if "b" in trim.lower() else None
+        index[k] = slice(first, last)
+    return getitem(filt, tuple(index))
 
 
 def repeat(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     repeats: Any,
     axis: int | None = None,
     *,
     total_repeat_length: int | None = None,
 ) -> Array:
-    """Repeat each element of x ``repeats`` times along ``axis`` (None: x as a vector).
+    """Repeat each element of ``a`` ``repeats`` times along ``axis`` (None: flat).
 
     ``repeats`` is one number, or one for each element. It decides the shape. Under
     ``jit``, where it may be unknown, give ``total_repeat_length``: the last element is
     repeated to the end, or surplus elements are dropped.
     """
     if axis is None:
-        x, axis = ravel(x), 0
-    x = atleast_1d(x)
-    shape = ops.type_of_operand("repeat", x).shape
+        a, axis = ravel(a), 0
+    a = atleast_1d(a)
+    shape = ops.type_of_operand("repeat", a).shape
     place = ops.normalize_axis("repeat", axis, len(shape))
     if isinstance(repeats, (list, tuple)):
         repeats = np.asarray(repeats, np.int64)
     if total_repeat_length is not None:
-        return _repeated_to(x, repeats, place, ops.whole(total_repeat_length))
+        return _repeated_to(a, repeats, place, ops.whole(total_repeat_length))
     counts = known(
         "repeat", repeats, "Give the length of the result, total_repeat_length=n"
     )
     if counts.size == 1:
-        return _repeated(x, int(counts.reshape(())), place)
+        return _repeated(a, int(counts.reshape(())), place)
     where_from = np.repeat(np.arange(shape[place]), counts)
-    return take(x, where_from, place)
+    return take(a, where_from, place)
 
 
 def _repeated(x: ArrayLike, count: int, place: int) -> Array:

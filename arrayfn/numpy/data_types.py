@@ -67,10 +67,15 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     return dtypes.promote(pairs)[0]
 
 
-def can_cast(from_: Any, to: DTypeLike, /) -> Any:
-    """Whether ``from_`` (a dtype or an array) converts to ``to`` without loss."""
+def can_cast(from_: Any, to: DTypeLike, casting: str = "safe") -> Any:
+    """Whether ``from_`` (a dtype or an array) converts to ``to``.
+
+    ``casting`` is one of NumPy's rules; "safe" means without loss.
+    """
     given = from_.dtype if isinstance(from_, (ImmutableArray, np.ndarray)) else from_
     source, target = dtypes.canonical(given), dtypes.canonical(to)
+    if casting != "safe":
+        return np.can_cast(source, target, casting)  # pyright: ignore[reportArgumentType]
     return dtypes.promote([(source, False), (target, False)])[0] == target
 
 
@@ -118,17 +123,17 @@ class FloatInfo:
         return self.smallest_normal
 
 
-def finfo(type: Any, /) -> FloatInfo:
+def finfo(dtype: Any) -> FloatInfo:
     """The limits of a floating-point dtype (or of an array's): eps, max, tiny, ...
 
     >>> finfo("float32").eps
     1.1920928955078125e-07
     """
-    given = type.dtype if isinstance(type, (ImmutableArray, np.ndarray)) else type
-    dtype = dtypes.real_of(dtypes.canonical(given))
-    limits: Any = ml_dtypes.finfo(dtype)
+    given = dtype.dtype if isinstance(dtype, (ImmutableArray, np.ndarray)) else dtype
+    kind = dtypes.real_of(dtypes.canonical(given))
+    limits: Any = ml_dtypes.finfo(kind)
     return FloatInfo(
-        dtype,
+        kind,
         int(limits.bits),
         float(limits.eps),
         float(limits.epsneg),
@@ -144,52 +149,56 @@ def finfo(type: Any, /) -> FloatInfo:
     )
 
 
-def iinfo(type: Any, /) -> Any:
+def iinfo(int_type: Any) -> Any:
     """The limits of an integer dtype (or of an array's): min, max, bits."""
-    given = type.dtype if isinstance(type, (ImmutableArray, np.ndarray)) else type
+    given = (
+        int_type.dtype
+        if isinstance(int_type, (ImmutableArray, np.ndarray))
+        else int_type
+    )
     return np.iinfo(dtypes.canonical(given))
 
 
-def iscomplexobj(x: Any, /) -> Any:
+def iscomplexobj(x: Any) -> Any:
     """Whether x's dtype is complex."""
     return ops.type_of_operand("iscomplexobj", x).dtype in dtypes.COMPLEX
 
 
-def isrealobj(x: Any, /) -> Any:
+def isrealobj(x: Any) -> Any:
     """Whether x's dtype is not complex."""
     return not iscomplexobj(x)
 
 
-def isscalar(x: Any, /) -> Any:
-    """Whether x is a number, of Python or NumPy, or an array without axes."""
-    if isinstance(x, (ImmutableArray, np.ndarray)):
-        return x.ndim == 0
-    return isinstance(x, np.generic) or dtypes.is_python_scalar(x)
+def isscalar(element: Any) -> Any:
+    """Whether ``element`` is a number, of Python or NumPy, or an array without axes."""
+    if isinstance(element, (ImmutableArray, np.ndarray)):
+        return element.ndim == 0
+    return isinstance(element, np.generic) or dtypes.is_python_scalar(element)
 
 
-def issubdtype(first: Any, second: Any, /) -> Any:
-    """Whether the first dtype or kind is below the second in NumPy's hierarchy.
+def issubdtype(arg1: Any, arg2: Any) -> Any:
+    """Whether dtype or kind ``arg1`` is below ``arg2`` in NumPy's hierarchy.
 
     >>> import numpy as np
     >>> issubdtype("float32", np.floating)
     True
     """
-    if first in _OURS or second in _OURS:
+    if arg1 in _OURS or arg2 in _OURS:
         # bfloat16 is not in NumPy's hierarchy; it counts as floating-point.
-        if first in _OURS and isinstance(second, type) and second not in _OURS:
-            return issubclass(np.floating, second)
-        return first in _OURS and second in _OURS
-    return np.issubdtype(first, second)
+        if arg1 in _OURS and isinstance(arg2, type) and arg2 not in _OURS:
+            return issubclass(np.floating, arg2)
+        return arg1 in _OURS and arg2 in _OURS
+    return np.issubdtype(arg1, arg2)
 
 
 _OURS = (bfloat16, dtypes.bfloat16, "bfloat16")
 
 
-def promote_types(first: DTypeLike, second: DTypeLike, /) -> DType:
+def promote_types(a: DTypeLike, b: DTypeLike) -> DType:
     """The dtype that two dtypes promote to."""
-    return dtypes.promote(
-        [(dtypes.canonical(first), False), (dtypes.canonical(second), False)]
-    )[0]
+    return dtypes.promote([(dtypes.canonical(a), False), (dtypes.canonical(b), False)])[
+        0
+    ]
 
 
 __all__ = [

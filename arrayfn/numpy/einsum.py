@@ -11,7 +11,7 @@ from opt_einsum import parser
 from arrayfn import dtypes
 from arrayfn.errors import ShapeError, user_location
 from arrayfn.numpy import _operands as ops
-from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import multiply
 from arrayfn.numpy.linear_algebra import diagonal, dot_general
 from arrayfn.numpy.manipulation import expand_dims, squeeze, transpose
@@ -19,14 +19,26 @@ from arrayfn.primitives import reductions as r
 from arrayfn.tracing import ImmutableArray, apply
 
 
-def einsum(subscripts: Any, /, *operands: Any, optimize: Any = True) -> Array:
+def einsum(
+    subscripts: Any,
+    /,
+    *operands: Any,
+    out: None = None,
+    optimize: Any = True,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
     """The sum of products that ``subscripts`` describe, as in NumPy.
 
     ``einsum("ij,jk->ik", x, y)`` is a matrix product. Several operands are contracted
     pair by pair in the order that opt_einsum finds; ``optimize`` is passed on to it.
+    ``precision`` and ``preferred_element_type`` are as for ``matmul``.
     """
+    ops.refuse_out("einsum", out)
     inputs, output, values = _parsed(subscripts, operands)
-    values, _, dtype = ops.promoted("einsum", values)
+    preferred = preferred_element_type
+    wanted = None if preferred is None else dtypes.canonical(preferred)
+    values, _, dtype = ops.promoted("einsum", values, wanted)
     narrow = dtype
     if dtype == dtypes.bool_:
         dtype = dtypes.int32
@@ -42,7 +54,8 @@ def einsum(subscripts: Any, /, *operands: Any, optimize: Any = True) -> Array:
         needed = set(output).union(*(labels for labels, _ in terms))
         result = _reduced(taken[0], needed.union(*(t[0] for t in taken[1:])))
         for term in taken[1:]:
-            result = _product(result, _reduced(term, needed | set(result[0])), needed)
+            other = _reduced(term, needed | set(result[0]))
+            result = _product(result, other, needed, precision)
         terms.append(result)
     labels, value = _reduced(terms[0], set(output))
     value = transpose(value, [labels.index(label) for label in output])
@@ -168,7 +181,9 @@ def _reduced(term: Term, needed: set[str]) -> Term:
     return rest, apply(r.reduce_sum, x, axes=axes)
 
 
-def _product(first: Term, second: Term, needed: set[str]) -> Term:
+def _product(
+    first: Term, second: Term, needed: set[str], precision: str | None
+) -> Term:
     (left, x), (right, y) = first, second
     shared = [label for label in left if label in right]
     batch = [label for label in shared if label in needed]
@@ -184,6 +199,7 @@ def _product(first: Term, second: Term, needed: set[str]) -> Term:
         y,
         (_places(left, contract), _places(right, contract)),
         (_places(left, batch), _places(right, batch)),
+        precision,
     )
     return labels, value
 

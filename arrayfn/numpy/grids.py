@@ -150,9 +150,9 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     return tuple(arange(n) for _ in range(ndim))
 
 
-def diag_indices_from(x: ArrayLike, /) -> tuple[Array, ...]:
-    """The indices of x's diagonal; all axes have the same extent."""
-    shape = ops.type_of_operand("diag_indices_from", x).shape
+def diag_indices_from(arr: ArrayLike) -> tuple[Array, ...]:
+    """The indices of ``arr``'s diagonal; all axes have the same extent."""
+    shape = ops.type_of_operand("diag_indices_from", arr).shape
     if len(shape) < 2 or len(set(shape)) != 1:
         raise ShapeError(
             f"diag_indices_from takes two or more axes of one extent, not {shape}",
@@ -173,15 +173,15 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
     return rows, columns
 
 
-def tril_indices_from(x: ArrayLike, /, k: int = 0) -> tuple[Array, Array]:
-    """The indices on and below diagonal k of the matrix x."""
-    n, m = _matrix("tril_indices_from", x)
+def tril_indices_from(arr: ArrayLike, k: int = 0) -> tuple[Array, Array]:
+    """The indices on and below diagonal k of the matrix ``arr``."""
+    n, m = _matrix("tril_indices_from", arr)
     return tril_indices(n, k, m)
 
 
-def triu_indices_from(x: ArrayLike, /, k: int = 0) -> tuple[Array, Array]:
-    """The indices on and above diagonal k of the matrix x."""
-    n, m = _matrix("triu_indices_from", x)
+def triu_indices_from(arr: ArrayLike, k: int = 0) -> tuple[Array, Array]:
+    """The indices on and above diagonal k of the matrix ``arr``."""
+    n, m = _matrix("triu_indices_from", arr)
     return triu_indices(n, k, m)
 
 
@@ -207,11 +207,13 @@ def ravel_multi_index(
     dims: Sequence[int],
     mode: str = "raise",
     order: str = "C",
+    *,
+    dtype: DTypeLike = None,
 ) -> Array:
     """The flat indices for indices along the axes of shape ``dims``.
 
     ``mode`` is for indices out of bounds: "wrap", "clip", or "raise", which needs their
-    values.
+    values. The indices are int64, or ``dtype``.
     """
     shape = ops.as_shape("ravel_multi_index", dims)
     parts = [asarray(part) for part in multi_index]
@@ -226,7 +228,7 @@ def ravel_multi_index(
     row_major = ops.is_row_major("ravel_multi_index", order)
     for part, extent in extents if row_major else extents[::-1]:
         places = places * extent + _within(part, extent, mode)
-    return asarray(places)
+    return asarray(places, dtype)
 
 
 def _within(part: Array, extent: int, mode: str) -> Array:
@@ -300,7 +302,7 @@ def geomspace(
     return values if dtype is None else ops.convert(values, dtypes.canonical(dtype))
 
 
-def vander(x: ArrayLike, /, N: int | None = None, increasing: bool = False) -> Array:
+def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Array:
     """Rows of powers N - 1 to 0 (0 to N - 1 if ``increasing``) of the vector x.
 
     N is the length of x by default.

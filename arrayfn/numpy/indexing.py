@@ -333,30 +333,33 @@ def gather(
 
 
 def take(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     indices: ArrayLike,
     axis: int | None = None,
-    *,
+    out: None = None,
     mode: str | None = None,
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
     fill_value: Any = None,
 ) -> Array:
-    """The elements or slices of x at ``indices`` along ``axis`` (None: of x flattened).
+    """The elements or slices of ``a`` at ``indices`` along ``axis`` (None: flat).
 
     ``mode`` is "fill" (with ``fill_value``, by default NaN or the smallest integer),
-    "clip" or "wrap"; the default is that of ``x[indices]``.
+    "clip" or "wrap"; the default is that of ``a[indices]``. What is known of the
+    indices (``unique_indices``, ``indices_are_sorted``) changes nothing.
     """
+    ops.refuse_out("take", out)
     if axis is None:
-        x, axis = reshape(x, -1), 0
-    type = ops.type_of_operand("take", x)
+        a, axis = reshape(a, -1), 0
+    type = ops.type_of_operand("take", a)
     place = ops.normalize_axis("take", axis, type.ndim)
     if isinstance(indices, (list, tuple)):
         indices = np.asarray(indices)
     if mode is None:
-        return getitem(x, (*[slice(None)] * place, indices))
+        return getitem(a, (*[slice(None)] * place, indices))
     extent = type.shape[place]
     if mode == "wrap":
-        return take(x, np.remainder(indices, extent), place)
+        return take(a, np.remainder(indices, extent), place)
     if mode not in ("fill", "clip"):
         raise ArgumentError(
             f"take has no mode {mode!r}; it has 'fill', 'clip' and 'wrap'",
@@ -369,21 +372,20 @@ def take(
     kept = tuple(k for k in range(ndim) if not place <= k < place + len(shape))
     sizes = tuple(1 if k == place else n for k, n in enumerate(type.shape))
     windows = Windows(kept, (place,), (place,))
-    return gather(x, columns, windows, sizes, mode, fill_value)
+    return gather(a, columns, windows, sizes, mode, fill_value)
 
 
 def take_along_axis(
-    x: ArrayLike,
-    /,
+    arr: ArrayLike,
     indices: ArrayLike,
     axis: int | None = -1,
     mode: str | None = None,
     fill_value: Any = None,
 ) -> Array:
-    """The elements of x whose position along ``axis`` is in ``indices``.
+    """The elements of ``arr`` whose position along ``axis`` is in ``indices``.
 
-    Positions along the other axes are those of ``indices``, which broadcasts with x.
-    ``axis=None`` indexes x flattened. ``mode`` and ``fill_value`` are as for ``take``,
+    Positions along the other axes are those of ``indices``, which broadcasts with arr.
+    ``axis=None`` indexes ``arr`` flat. ``mode`` and ``fill_value`` are as for ``take``,
     without "wrap".
     """
     if mode not in (None, "fill", "clip", "promise_in_bounds"):
@@ -392,8 +394,8 @@ def take_along_axis(
             user_location(),
         )
     if axis is None:
-        x, axis = reshape(x, -1), 0
-    type, wanted = (ops.type_of_operand("take_along_axis", a) for a in (x, indices))
+        arr, axis = reshape(arr, -1), 0
+    type, wanted = (ops.type_of_operand("take_along_axis", a) for a in (arr, indices))
     if type.ndim != wanted.ndim:
         raise ShapeError(
             f"take_along_axis takes an array and indices with as many axes, but was "
@@ -411,11 +413,13 @@ def take_along_axis(
     )
     full = list(shape)
     full.insert(place, type.shape[place])
-    x = broadcast_to(x, tuple(full)) if tuple(full) != type.shape else x
+    arr = broadcast_to(arr, tuple(full)) if tuple(full) != type.shape else arr
     full[place] = wanted.shape[place]
     index = broadcast_to(index, tuple(full)) if tuple(full) != wanted.shape else index
     columns, _ = index_columns([index], [type.shape[place]])
     windows = Windows((), (place,), (place,), (others, others))
     if mode is None:
         mode = "fill" if known_value(index) is None else "promise_in_bounds"
-    return gather(ops.as_array(x), columns, windows, (1,) * type.ndim, mode, fill_value)
+    return gather(
+        ops.as_array(arr), columns, windows, (1,) * type.ndim, mode, fill_value
+    )

@@ -35,15 +35,15 @@ _KNOWN = "Which elements those are decides the places of the others: make it sta
 
 
 def insert(
-    x: ArrayLike, /, obj: Any, values: ArrayLike, axis: int | None = None
+    arr: ArrayLike, obj: Any, values: ArrayLike, axis: int | None = None
 ) -> Array:
-    """x with ``values`` inserted before the known positions ``obj`` along ``axis``.
+    """``arr`` with ``values`` inserted before the known ``obj`` along ``axis``.
 
-    With ``axis=None`` x is flattened.
+    With ``axis=None`` arr is flattened.
     """
     if axis is None:
-        x, axis = ravel(x), 0
-    type = ops.type_of_operand("insert", x)
+        arr, axis = ravel(arr), 0
+    type = ops.type_of_operand("insert", arr)
     place = ops.normalize_axis("insert", axis, type.ndim)
     extent = type.shape[place]
     where_to = obj if isinstance(obj, slice) else _known_index("insert", obj)
@@ -61,7 +61,7 @@ def insert(
     new = broadcast_to(new, shape)
     marks = np.arange(extent, extent + count)
     order = np.insert(np.arange(extent), where_to, marks)
-    return take(concatenate([x, new], place), order, place)
+    return take(concatenate([arr, new], place), order, place)
 
 
 def _with_minimum_ndim(x: Array, ndim: int) -> Array:
@@ -78,28 +78,35 @@ def _known_index(name: str, index: Any) -> Any:
     return known(name, index, _KNOWN)
 
 
-def delete(x: ArrayLike, /, obj: Any, axis: int | None = None) -> Array:
-    """x without the elements at the known ``obj`` along ``axis`` (None: x flattened).
+def delete(
+    arr: ArrayLike,
+    obj: Any,
+    axis: int | None = None,
+    *,
+    assume_unique_indices: bool = False,
+) -> Array:
+    """``arr`` without what is at the known ``obj`` along ``axis`` (None: ``arr`` flat).
 
-    ``obj`` is a number, a slice, numbers, or a mask.
+    ``obj`` is a number, a slice, numbers, or a mask. It is known, so that
+    ``assume_unique_indices``, which says that none repeats, has no effect.
     """
     if axis is None:
-        x, axis = ravel(x), 0
-    type = ops.type_of_operand("delete", x)
+        arr, axis = ravel(arr), 0
+    type = ops.type_of_operand("delete", arr)
     place = ops.normalize_axis("delete", axis, type.ndim)
     gone = obj if isinstance(obj, slice) else _known_index("delete", obj)
     kept = np.delete(np.arange(type.shape[place]), gone)
-    return take(x, kept, place)
+    return take(arr, kept, place)
 
 
-def resize(x: ArrayLike, /, new_shape: Any) -> Array:
-    """x's elements, repeated as often as needed, with ``new_shape``."""
-    type = ops.type_of_operand("resize", x)
+def resize(a: ArrayLike, new_shape: Any) -> Array:
+    """``a``'s elements, repeated as often as needed, with ``new_shape``."""
+    type = ops.type_of_operand("resize", a)
     wanted = ops.as_shape("resize", new_shape)
     size = math.prod(wanted)
     if not type.size:
         return ops.full(0, wanted, type.dtype)
-    flat = ravel(x)
+    flat = ravel(a)
     if size > type.size:
         flat = concatenate([flat] * -(-size // type.size))
     return reshape(slice_along(flat, 0, size, 0), wanted)
@@ -114,19 +121,18 @@ def _refuse_in_place(name: str, inplace: bool) -> None:
 
 
 def put(
-    x: ArrayLike,
-    indices: ArrayLike,
-    values: ArrayLike,
-    /,
+    a: ArrayLike,
+    ind: ArrayLike,
+    v: ArrayLike,
     mode: str | None = None,
     *,
     inplace: bool = False,
 ) -> Array:
-    """A copy of x with ``values`` at ``indices`` of x flattened.
+    """A copy of ``a`` with ``v`` at ``ind`` of ``a`` flattened.
 
-    Values are repeated if needed. ``mode`` is for indices out of bounds: "wrap" uses
+    Values are repeated if needed. ``mode`` is for ind out of bounds: "wrap" uses
     them modulo the size, "clip" clamps them (negative ones to 0). The default is that
-    of ``x.at[indices].set(values)``.
+    of ``a.at[ind].set(v)``.
 
     >>> import numpy as np
     >>> put(np.zeros(3), np.array([-2, 7]), np.array([1.0, 2.0]), mode="clip")
@@ -138,36 +144,44 @@ def put(
             user_location(),
         )
     _refuse_in_place("put", inplace)
-    type = ops.type_of_operand("put", x)
-    places = ravel(_array(indices))
+    type = ops.type_of_operand("put", a)
+    places = ravel(_array(ind))
     if mode == "wrap":
         places = places % type.size
-    new = resize(_array(values), places.shape)
+    new = resize(_array(v), places.shape)
     if mode == "clip":
         places = clip(places, 0, type.size - 1)
-    return reshape(at(ravel(x))[places].set(new), type.shape)
+    return reshape(at(ravel(a))[places].set(new), type.shape)
 
 
 def put_along_axis(
-    x: ArrayLike,
-    /,
+    arr: ArrayLike,
     indices: ArrayLike,
     values: ArrayLike,
     axis: int | None = None,
-    *,
     inplace: bool = False,
+    *,
+    mode: str | None = None,
 ) -> Array:
-    """A copy of x with ``values`` at the elements that ``take_along_axis`` reads.
+    """A copy of ``arr`` with ``values`` at the elements that ``take_along_axis`` reads.
 
     >>> import numpy as np
     >>> put_along_axis(np.zeros((2, 2)), np.array([[1], [0]]), 5.0, axis=1)
     array([[0., 5.],
            [5., 0.]])
+
+    Values at indices out of bounds are dropped (``mode="drop"``); with "clip" they go
+    to the nearest element.
     """
     _refuse_in_place("put_along_axis", inplace)
-    type = ops.type_of_operand("put_along_axis", x)
+    if mode not in (None, "drop", "fill", "promise_in_bounds", "clip"):
+        raise ArgumentError(
+            f"put_along_axis has no mode {mode!r}; it has 'drop' and 'clip'",
+            user_location(),
+        )
+    type = ops.type_of_operand("put_along_axis", arr)
     if axis is None:
-        flat = put_along_axis(ravel(x), ravel(indices), values, 0)
+        flat = put_along_axis(ravel(arr), ravel(indices), values, 0, mode=mode)
         return reshape(flat, type.shape)
     wanted = ops.type_of_operand("put_along_axis", indices)
     if type.ndim != wanted.ndim:
@@ -178,12 +192,15 @@ def put_along_axis(
         )
     place = ops.normalize_axis("put_along_axis", axis, type.ndim)
     shape = (*type.shape[:place], wanted.shape[place], *type.shape[place + 1 :])
-    where_to = broadcast_to(from_the_front(indices, type.shape[place]), shape)
+    positions = from_the_front(indices, type.shape[place])
+    if mode == "clip":
+        positions = clip(positions, 0, type.shape[place] - 1)
+    where_to = broadcast_to(positions, shape)
     new = ops.as_array(ops.convert(values, type.dtype))
     others = tuple(k for k in range(type.ndim) if k != place)
     return scatter_windows(
         indexing.scatter,
-        x,
+        arr,
         reshape(where_to, (*shape, 1)),
         broadcast_to(new, shape),
         Windows((), (place,), (place,), (others, others)),
@@ -192,44 +209,42 @@ def put_along_axis(
 
 
 def place(
-    x: ArrayLike,
+    arr: ArrayLike,
     mask: ArrayLike,
-    values: ArrayLike,
-    /,
+    vals: ArrayLike,
     *,
     inplace: bool = False,
 ) -> Array:
-    """A copy of x with successive ``values`` where ``mask`` is true.
+    """A copy of ``arr`` with successive ``vals`` where ``mask`` is true.
 
     Values are repeated if needed.
     """
     _refuse_in_place("place", inplace)
-    type = ops.type_of_operand("place", x)
-    new = ravel(_array(values))
+    type = ops.type_of_operand("place", arr)
+    new = ravel(_array(vals))
     count = ops.type_of_operand("place", new).size
     if not count:
         raise ArgumentError("place takes at least one value", user_location())
     chosen = not_equal(ravel(mask), 0)
     which = (cumsum(chosen) - 1) % count
     picked = take(ops.convert(new, type.dtype), which, 0, mode="clip")
-    return reshape(where(chosen, picked, ravel(x)), type.shape)
+    return reshape(where(chosen, picked, ravel(arr)), type.shape)
 
 
 def fill_diagonal(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     val: ArrayLike,
     wrap: bool = False,
     *,
     inplace: bool = False,
 ) -> Array:
-    """A copy of x with ``val`` on its diagonal.
+    """A copy of ``a`` with ``val`` on its diagonal.
 
     An array of values is repeated along it. With ``wrap`` the diagonal of a tall matrix
     starts again below its end.
     """
     _refuse_in_place("fill_diagonal", inplace)
-    type = ops.type_of_operand("fill_diagonal", x)
+    type = ops.type_of_operand("fill_diagonal", a)
     if type.ndim < 2 or (type.ndim > 2 and len(set(type.shape)) != 1):
         raise ShapeError(
             f"fill_diagonal takes a matrix, or axes of one extent, not {type}",
@@ -244,28 +259,29 @@ def fill_diagonal(
     count = len(range(0, end, step))
     new = resize(ravel(_array(val)), (count,))
     places = arange(0, end, step) if count else np.zeros(0, np.int64)
-    flat = at(ravel(x))[places].set(ops.convert(new, type.dtype), unique_indices=True)
+    flat = at(ravel(a))[places].set(ops.convert(new, type.dtype), unique_indices=True)
     return reshape(flat, type.shape)
 
 
-def choose(x: ArrayLike, /, choices: Any, mode: str = "raise") -> Array:
-    """Select each element from the choice whose number is in x.
+def choose(a: ArrayLike, choices: Any, out: None = None, mode: str = "raise") -> Array:
+    """Select each element from the choice whose number is in ``a``.
 
     ``mode`` is for numbers out of bounds: "wrap", "clip", or "raise", which needs their
     values.
     """
+    ops.refuse_out("choose", out)
     parts = list(choices) if isinstance(choices, (list, tuple)) else [*choices]
-    number = ops.type_of_operand("choose", x)
+    number = ops.type_of_operand("choose", a)
     shapes = [ops.type_of_operand("choose", part).shape for part in parts]
     shape = ops.broadcast_shape("choose", [number.shape, *shapes])
     if mode == "wrap":
-        x = x % len(parts)
+        a = a % len(parts)
     elif mode == "clip":
-        x = where(x < 0, 0, where(x >= len(parts), len(parts) - 1, x))
+        a = where(a < 0, 0, where(a >= len(parts), len(parts) - 1, a))
     else:
-        value = x
-        if isinstance(x, ImmutableArray):
-            value = x.concrete(
+        value = a
+        if isinstance(a, ImmutableArray):
+            value = a.concrete(
                 "choose with mode='raise'", "Give it mode='wrap' or 'clip'"
             )
         value = np.asarray(value)
@@ -276,5 +292,5 @@ def choose(x: ArrayLike, /, choices: Any, mode: str = "raise") -> Array:
             )
     result = broadcast_to(parts[-1], shape)
     for position in range(len(parts) - 2, -1, -1):
-        result = where(x == position, parts[position], result)
+        result = where(a == position, parts[position], result)
     return result

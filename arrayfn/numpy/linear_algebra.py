@@ -19,13 +19,13 @@ from arrayfn.numpy.comparison import not_equal, where
 from arrayfn.numpy.creation import on_diagonal
 from arrayfn.numpy.manipulation import (
     broadcast_to,
-    concatenate,
     expand_dims,
     moveaxis,
     ravel,
     reshape,
     slice_along,
     squeeze,
+    stack,
 )
 from arrayfn.numpy.reductions import sum
 from arrayfn.primitives import contraction, slicing, views
@@ -43,10 +43,16 @@ def dot_general(
     contract: Pair,
     batch: Pair = _NO_AXES,
     precision: str | None = None,
+    preferred: DTypeLike = None,
 ) -> Array:
-    """The contraction of promoted x and y; for bools, whether any product is true."""
-    params = contraction.precision_params(name, precision)
+    """The contraction of promoted x and y; for bools, whether any product is true.
+
+    It is computed in the dtype ``preferred``, if one is given.
+    """
+    params: dict[str, Any] = dict(contraction.precision_params(name, precision))
     (x, y), types, dtype = ops.promoted(name, (x, y))
+    if preferred is not None and dtypes.canonical(preferred) != dtype:
+        params["preferred_element_type"] = dtypes.canonical(preferred)
     first, second = types
     for a, b in zip(*contract, strict=True):
         if first.shape[a] != second.shape[b]:
@@ -64,14 +70,21 @@ def dot_general(
     return not_equal(value, 0) if dtype == dtypes.bool_ else value
 
 
-def matmul(x: ArrayLike, y: ArrayLike, /, *, precision: str | None = None) -> Array:
-    """The matrix product of x (..., n, k) and y (..., k, m): (..., n, m).
+def matmul(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
+    """The matrix product of ``a`` (..., n, k) and b (..., k, m): (..., n, m).
 
     A vector is a row on the left and a column on the right. The leading axes broadcast.
     ``precision="tf32"`` lets a GPU round float32 operands to TensorFloat-32; a CPU
-    ignores it.
+    ignores it. The product is computed in ``preferred_element_type``, if it is given.
     """
-    first, second = (ops.type_of_operand("matmul", a) for a in (x, y))
+    how = precision, preferred_element_type
+    first, second = (ops.type_of_operand("matmul", v) for v in (a, b))
     if not first.shape or not second.shape:
         raise ShapeError(
             f"matmul takes no rank-0 operands, but was given {first} and {second}; "
@@ -82,17 +95,17 @@ def matmul(x: ArrayLike, y: ArrayLike, /, *, precision: str | None = None) -> Ar
     y_axis = max(second.ndim - 2, 0)
     batches = max(first.ndim - 2, 0), max(second.ndim - 2, 0)
     if not batches[1]:
-        return dot_general("matmul", x, y, ((x_axis,), (y_axis,)), _NO_AXES, precision)
+        return dot_general("matmul", a, b, ((x_axis,), (y_axis,)), _NO_AXES, *how)
     if not batches[0]:
-        value = dot_general("matmul", x, y, ((x_axis,), (y_axis,)), _NO_AXES, precision)
+        value = dot_general("matmul", a, b, ((x_axis,), (y_axis,)), _NO_AXES, *how)
         return value if first.ndim == 1 else moveaxis(value, 0, -2)
     leading = ops.broadcast_shape("matmul", (first.shape[:-2], second.shape[:-2]))
-    x = broadcast_to(x, (*leading, *first.shape[-2:]))
-    y = broadcast_to(y, (*leading, *second.shape[-2:]))
+    a = broadcast_to(a, (*leading, *first.shape[-2:]))
+    b = broadcast_to(b, (*leading, *second.shape[-2:]))
     count = len(leading)
     axes = tuple(range(count))
     pairs = ((count + 1,), (count,)), (axes, axes)
-    return dot_general("matmul", x, y, *pairs, precision)
+    return dot_general("matmul", a, b, *pairs, *how)
 
 
 def matvec(x: ArrayLike, y: ArrayLike, /) -> Array:
@@ -105,31 +118,70 @@ def vecmat(x: ArrayLike, y: ArrayLike, /) -> Array:
     return squeeze(matmul(expand_dims(conj(x), -2), y), -2)
 
 
-def dot(x: ArrayLike, y: ArrayLike, /, *, precision: str | None = None) -> Array:
-    """The sum over x's last axis and y's second to last (or only); scalars multiply.
+def dot(
+    a: ArrayLike,
+    b: ArrayLike,
+    out: None = None,
+    *,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
+    """The sum over a's last axis and b's second to last (or only); scalars multiply.
 
-    ``precision`` is as in ``matmul``.
+    ``precision`` and ``preferred_element_type`` are as in ``matmul``.
     """
-    first, second = (ops.type_of_operand("dot", a) for a in (x, y))
+    ops.refuse_out("dot", out)
+    first, second = (ops.type_of_operand("dot", v) for v in (a, b))
     if not first.shape or not second.shape:
-        return multiply(x, y)
+        return _scaled(a, b, preferred_element_type)
     axes = (first.ndim - 1,), (max(second.ndim - 2, 0),)
-    return dot_general("dot", x, y, axes, _NO_AXES, precision)
+    return dot_general("dot", a, b, axes, _NO_AXES, precision, preferred_element_type)
 
 
-def vdot(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The sum of conj(x) * y over all elements: a scalar."""
-    return dot(conj(ravel(x)), ravel(y))
+def _scaled(a: ArrayLike, b: ArrayLike, preferred: DTypeLike) -> Array:
+    wanted = None if preferred is None else dtypes.canonical(preferred)
+    (a, b), _, _ = ops.promoted("dot", (a, b), wanted)
+    return multiply(a, b)
 
 
-def vecdot(x: ArrayLike, y: ArrayLike, /, *, axis: int = -1) -> Array:
+def vdot(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
+    """The sum of ``conj(a) * b`` over all elements: a scalar."""
+    return dot(
+        conj(ravel(a)),
+        ravel(b),
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
+
+
+def vecdot(
+    x: ArrayLike,
+    y: ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
     """The sum of conj(x) * y over ``axis`` of each, the other axes broadcasting.
+
+    It is computed in ``preferred_element_type``, if that is given. ``precision`` is
+    that of ``matmul``, and has no effect on sums.
 
     >>> import numpy as np
     >>> vecdot(np.ones((2, 3, 2)), np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0).shape
     (3, 2)
     """
-    (x, y), types, dtype = ops.promoted("vecdot", (x, y))
+    contraction.precision_params("vecdot", precision)
+    preferred = preferred_element_type
+    wanted = None if preferred is None else dtypes.canonical(preferred)
+    (x, y), types, dtype = ops.promoted("vecdot", (x, y), wanted)
     first, second = (ops.normalize_axis("vecdot", axis, t.ndim) for t in types)
     if types[0].shape[first] != types[1].shape[second]:
         raise ShapeError(
@@ -145,26 +197,41 @@ def vecdot(x: ArrayLike, y: ArrayLike, /, *, axis: int = -1) -> Array:
     return ops.convert(apply(r.reduce_sum, product, axes=(place,)), dtype)
 
 
-def inner(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The sum over the last axes of x and y; scalars multiply."""
-    first, second = (ops.type_of_operand("inner", a) for a in (x, y))
+def inner(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
+    """The sum over the last axes of ``a`` and b; scalars multiply."""
+    first, second = (ops.type_of_operand("inner", v) for v in (a, b))
     if not first.shape or not second.shape:
-        return multiply(x, y)
-    return dot_general("inner", x, y, ((first.ndim - 1,), (second.ndim - 1,)))
+        return _scaled(a, b, preferred_element_type)
+    axes = (first.ndim - 1,), (second.ndim - 1,)
+    return dot_general("inner", a, b, axes, _NO_AXES, precision, preferred_element_type)
 
 
-def outer(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The products of each element of x (n in all) with each of y (m): (n, m)."""
-    return multiply(expand_dims(ravel(x), 1), ravel(y))
+def outer(a: ArrayLike, b: ArrayLike, out: None = None) -> Array:
+    """The products of each element of ``a`` (n in all) with each of b (m): (n, m)."""
+    ops.refuse_out("outer", out)
+    return multiply(expand_dims(ravel(a), 1), ravel(b))
 
 
-def tensordot(x: ArrayLike, y: ArrayLike, /, axes: int | Sequence[Any] = 2) -> Array:
-    """The sum over the last ``axes`` axes of x and the first of y, or over pairs."""
-    first, second = (ops.type_of_operand("tensordot", a) for a in (x, y))
+def tensordot(
+    a: ArrayLike,
+    b: ArrayLike,
+    axes: int | Sequence[Any] = 2,
+    *,
+    precision: str | None = None,
+    preferred_element_type: DTypeLike = None,
+) -> Array:
+    """The sum over the last ``axes`` axes of a and the first of b, or over pairs."""
+    first, second = (ops.type_of_operand("tensordot", v) for v in (a, b))
     if isinstance(axes, (tuple, list)):
         if len(axes) != 2:
             raise _bad_axes(axes)
-        left, right = (a if isinstance(a, (tuple, list)) else (a,) for a in axes)
+        left, right = (k if isinstance(k, (tuple, list)) else (k,) for k in axes)
     else:
         if not isinstance(axes, (int, np.integer)) or axes < 0:
             raise _bad_axes(axes)
@@ -172,72 +239,84 @@ def tensordot(x: ArrayLike, y: ArrayLike, /, axes: int | Sequence[Any] = 2) -> A
         left, right = range(first.ndim - count, first.ndim), range(count)
     if len(left) != len(right):
         raise ShapeError(
-            f"tensordot: as many axes of x as of y are summed, not {axes}",
+            f"tensordot: as many axes of a as of b are summed, not {axes}",
             user_location(),
         )
     contract = (
-        tuple(ops.normalize_axis("tensordot", a, first.ndim) for a in left),
-        tuple(ops.normalize_axis("tensordot", a, second.ndim) for a in right),
+        tuple(ops.normalize_axis("tensordot", k, first.ndim) for k in left),
+        tuple(ops.normalize_axis("tensordot", k, second.ndim) for k in right),
     )
-    return dot_general("tensordot", x, y, contract)
+    return dot_general(
+        "tensordot", a, b, contract, _NO_AXES, precision, preferred_element_type
+    )
 
 
 def _bad_axes(axes: Any) -> ArgumentError:
     return ArgumentError(
         "tensordot: axes is how many are summed, or a pair of axes (or of lists of "
-        f"them) of x and of y, not {axes!r}",
+        f"them) of a and of b, not {axes!r}",
         user_location(),
     )
 
 
-def kron(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The Kronecker product: each element of x is replaced by its product with y."""
-    first, second = (ops.type_of_operand("kron", a).shape for a in (x, y))
+def kron(a: ArrayLike, b: ArrayLike) -> Array:
+    """The Kronecker product: each element of a is replaced by its product with b."""
+    first, second = (ops.type_of_operand("kron", v).shape for v in (a, b))
     ndim = max(len(first), len(second))
     first = (1,) * (ndim - len(first)) + first
     second = (1,) * (ndim - len(second)) + second
-    blocks = reshape(x, tuple(n for extent in first for n in (extent, 1)))
-    block = reshape(y, tuple(n for extent in second for n in (1, extent)))
-    final = tuple(a * b for a, b in zip(first, second, strict=True))
+    blocks = reshape(a, tuple(n for extent in first for n in (extent, 1)))
+    block = reshape(b, tuple(n for extent in second for n in (1, extent)))
+    final = tuple(n * m for n, m in zip(first, second, strict=True))
     return reshape(multiply(blocks, block), final)
 
 
-def cross(x: ArrayLike, y: ArrayLike, /, axis: int = -1) -> Array:
-    """The cross product of vectors of three elements along ``axis``."""
-    shapes = [ops.type_of_operand("cross", a).shape for a in (x, y)]
-    if any(len(s) == 0 or s[axis] != 3 for s in shapes):
+def cross(
+    a: ArrayLike,
+    b: ArrayLike,
+    axisa: int = -1,
+    axisb: int = -1,
+    axisc: int = -1,
+    axis: int | None = None,
+) -> Array:
+    """The cross product of vectors of three elements along ``axisa`` and ``axisb``.
+
+    The products lie along ``axisc`` of the result; ``axis`` stands for all three.
+    """
+    if axis is not None:
+        axisa = axisb = axisc = axis
+    vectors = ((a, axisa), (b, axisb))
+    shapes = [ops.type_of_operand("cross", v).shape for v in (a, b)]
+    if any(len(s) == 0 or s[k] != 3 for s, (_, k) in zip(shapes, vectors, strict=True)):
         raise ShapeError(
-            f"cross takes vectors of 3 elements along axis {axis}, but was given "
-            f"shapes {shapes[0]} and {shapes[1]}",
+            f"cross takes vectors of 3 elements along axes {axisa} and {axisb}, but "
+            f"was given shapes {shapes[0]} and {shapes[1]}",
             user_location(),
         )
-
-    def part(a: ArrayLike, shape: tuple[int, ...], k: int) -> Array:
-        return slice_along(a, k, k + 1, ops.normalize_axis("cross", axis, len(shape)))
-
-    xs = [part(x, shapes[0], k) for k in range(3)]
-    ys = [part(y, shapes[1], k) for k in range(3)]
+    u, v = (moveaxis(vector, k, -1) for vector, k in vectors)
+    (u0, u1, u2), (v0, v1, v2) = ([w[..., k] for k in range(3)] for w in (u, v))
     parts = [
-        subtract(multiply(xs[a], ys[b]), multiply(xs[b], ys[a]))
-        for a, b in ((1, 2), (2, 0), (0, 1))
+        subtract(multiply(u1, v2), multiply(u2, v1)),
+        subtract(multiply(u2, v0), multiply(u0, v2)),
+        subtract(multiply(u0, v1), multiply(u1, v0)),
     ]
-    return concatenate(parts, axis)
+    return stack(parts, axisc)
 
 
 # Diagonals.
 
 
-def diagonal(x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     """Diagonal ``offset`` of the matrices in ``axis1``, ``axis2``, as the last axis."""
-    x = moveaxis(x, (axis1, axis2), (-2, -1))
-    *leading, rows, columns = x.shape
+    a = moveaxis(a, (axis1, axis2), (-2, -1))
+    *leading, rows, columns = a.shape
     first_row = min(max(-offset, 0), rows)
     first_column = min(max(offset, 0), columns)
     count = min(rows - first_row, columns - first_column)
     ndim = len(leading) + 2
-    x = slice_along(x, first_row, first_row + count, ndim - 2)
-    x = slice_along(x, first_column, first_column + count, ndim - 1)
-    flat = reshape(x, (*leading, count * count))
+    a = slice_along(a, first_row, first_row + count, ndim - 2)
+    a = slice_along(a, first_column, first_column + count, ndim - 1)
+    flat = reshape(a, (*leading, count * count))
     return apply(
         slicing.slice_,
         flat,
@@ -247,36 +326,37 @@ def diagonal(x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -
     )
 
 
-def diag(x: ArrayLike, /, k: int = 0) -> Array:
+def diag(v: ArrayLike, k: int = 0) -> Array:
     """Diagonal k of a matrix; for a vector, the matrix with that diagonal k."""
     k = ops.whole(k)
-    type = ops.type_of_operand("diag", x)
+    type = ops.type_of_operand("diag", v)
     if type.ndim != 1:
-        return diagonal(x, k)
+        return diagonal(v, k)
     side = type.shape[0] + abs(k)
     nothing = ops.scalar(0, type.dtype)
-    padded = apply(slicing.pad, x, nothing, config=((0, abs(k), 0),))
+    padded = apply(slicing.pad, v, nothing, config=((0, abs(k), 0),))
     shape = (side, side)
     along = 0 if k >= 0 else 1
     filled = apply(views.broadcast_in_dim, padded, shape=shape, axes=(along,))
     return where(on_diagonal(shape, k), filled, nothing)
 
 
-def diagflat(x: ArrayLike, /, k: int = 0) -> Array:
-    """The matrix with x's elements on diagonal k."""
-    return diag(ravel(x), k)
+def diagflat(v: ArrayLike, k: int = 0) -> Array:
+    """The matrix with v's elements on diagonal k."""
+    return diag(ravel(v), k)
 
 
 def trace(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     offset: int = 0,
     axis1: int = 0,
     axis2: int = 1,
     dtype: DTypeLike = None,
+    out: None = None,
 ) -> Array:
     """The sum of diagonal ``offset`` of the matrices in ``axis1`` and ``axis2``."""
-    return sum(diagonal(x, offset, axis1, axis2), -1, dtype)
+    ops.refuse_out("trace", out)
+    return sum(diagonal(a, offset, axis1, axis2), -1, dtype)
 
 
 def matrix_power(x: ArrayLike, n: int, /) -> Array:

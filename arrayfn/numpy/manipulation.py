@@ -15,7 +15,7 @@ from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
 from arrayfn.primitives import slicing, views
-from arrayfn.tracing import ImmutableArray, apply
+from arrayfn.tracing import apply
 
 
 def astype(
@@ -35,21 +35,21 @@ def astype(
 
 
 def reshape(
-    x: ArrayLike, /, shape: Any, order: str = "C", *, copy: bool | None = None
+    a: ArrayLike, shape: Any, order: str = "C", *, copy: bool | None = None
 ) -> Array:
-    """x's elements, in row-major (``order="F"``: column-major) order, as ``shape``.
+    """``a``'s elements, in row-major (``order="F"``: column-major) order, as ``shape``.
 
     One extent may be -1; it follows from the others. ``copy`` has no effect: results
-    never share writable memory with ``x``.
+    never share writable memory with ``a``.
     """
-    type = ops.type_of_operand("reshape", x)
+    type = ops.type_of_operand("reshape", a)
     wanted = _completed_shape(type.size, type.shape, shape)
     if not ops.is_row_major("reshape", order):
         reversed_shape = wanted[::-1]
-        return transpose(apply(views.reshape, transpose(x), shape=reversed_shape))
+        return transpose(apply(views.reshape, transpose(a), shape=reversed_shape))
     if wanted == type.shape:
-        return ops.same(x)
-    return apply(views.reshape, x, shape=wanted)
+        return ops.same(a)
+    return apply(views.reshape, a, shape=wanted)
 
 
 def _completed_shape(size: int, have: Shape, shape: Any) -> Shape:
@@ -68,21 +68,21 @@ def _completed_shape(size: int, have: Shape, shape: Any) -> Shape:
     return tuple(extents)
 
 
-def ravel(x: ArrayLike, /, order: str = "C") -> Array:
-    """x's elements as a vector, in row-major (``order="F"``: column-major) order."""
-    return reshape(x, -1, order)
+def ravel(a: ArrayLike, order: str = "C") -> Array:
+    """``a`` as a vector, in row-major (``order="F"``: column-major) order."""
+    return reshape(a, -1, order)
 
 
-def transpose(x: ArrayLike, /, axes: Sequence[int] | None = None) -> Array:
-    """x with its axes reversed, or in the order ``axes``."""
-    ndim = ops.type_of_operand("transpose", x).ndim
+def transpose(a: ArrayLike, axes: Sequence[int] | None = None) -> Array:
+    """``a`` with its axes reversed, or in the order ``axes``."""
+    ndim = ops.type_of_operand("transpose", a).ndim
     if axes is None:
         permutation = tuple(reversed(range(ndim)))
     else:
-        permutation = tuple(ops.normalize_axis("transpose", a, ndim) for a in axes)
+        permutation = tuple(ops.normalize_axis("transpose", k, ndim) for k in axes)
     if permutation == tuple(range(ndim)):
-        return ops.same(x)
-    return apply(views.transpose, x, permutation=permutation)
+        return ops.same(a)
+    return apply(views.transpose, a, permutation=permutation)
 
 
 permute_dims = transpose
@@ -93,35 +93,35 @@ def matrix_transpose(x: ArrayLike, /) -> Array:
     return swapaxes(x, -1, -2)
 
 
-def swapaxes(x: ArrayLike, /, axis1: int, axis2: int) -> Array:
-    """x with two axes exchanged."""
-    ndim = ops.type_of_operand("swapaxes", x).ndim
+def swapaxes(a: ArrayLike, axis1: int, axis2: int) -> Array:
+    """``a`` with two axes exchanged."""
+    ndim = ops.type_of_operand("swapaxes", a).ndim
     first = ops.normalize_axis("swapaxes", axis1, ndim)
     second = ops.normalize_axis("swapaxes", axis2, ndim)
     order = list(range(ndim))
     order[first], order[second] = second, first
-    return transpose(x, order)
+    return transpose(a, order)
 
 
 def moveaxis(
-    x: ArrayLike, /, source: int | Sequence[int], destination: int | Sequence[int]
+    a: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]
 ) -> Array:
-    """x with axes ``source`` moved to ``destination``, the others in their order."""
-    ndim = ops.type_of_operand("moveaxis", x).ndim
+    """``a`` with axes ``source`` moved to ``destination``, the others in order."""
+    ndim = ops.type_of_operand("moveaxis", a).ndim
     sources = _several("moveaxis", source, ndim)
     destinations = _several("moveaxis", destination, ndim)
     order = [axis for axis in range(ndim) if axis not in sources]
     for place, axis in sorted(zip(destinations, sources, strict=True)):
         order.insert(place, axis)
-    return transpose(x, order)
+    return transpose(a, order)
 
 
-def rollaxis(x: ArrayLike, /, axis: int, start: int = 0) -> Array:
-    """x with ``axis`` moved before the axis ``start``."""
-    ndim = ops.type_of_operand("rollaxis", x).ndim
+def rollaxis(a: ArrayLike, axis: int, start: int = 0) -> Array:
+    """``a`` with ``axis`` moved before the axis ``start``."""
+    ndim = ops.type_of_operand("rollaxis", a).ndim
     place = ops.normalize_axis("rollaxis", axis, ndim)
     before = start if start == ndim else ops.normalize_axis("rollaxis", start, ndim)
-    return moveaxis(x, place, before - 1 if place < before else before)
+    return moveaxis(a, place, before - 1 if place < before else before)
 
 
 def _several(name: str, axes: int | Sequence[int], ndim: int) -> list[int]:
@@ -129,9 +129,9 @@ def _several(name: str, axes: int | Sequence[int], ndim: int) -> list[int]:
     return [ops.normalize_axis(name, axis, ndim) for axis in given]
 
 
-def expand_dims(x: ArrayLike, /, axis: int | tuple[int, ...]) -> Array:
-    """x with axes of extent 1 at ``axis`` of the result."""
-    type = ops.type_of_operand("expand_dims", x)
+def expand_dims(a: ArrayLike, axis: int | tuple[int, ...]) -> Array:
+    """``a`` with axes of extent 1 at ``axis`` of the result."""
+    type = ops.type_of_operand("expand_dims", a)
     count = len(axis) if isinstance(axis, (tuple, list)) else 1
     placed = set(_several("expand_dims", axis, type.ndim + count))
     kept = tuple(k for k in range(type.ndim + count) if k not in placed)
@@ -140,12 +140,12 @@ def expand_dims(x: ArrayLike, /, axis: int | tuple[int, ...]) -> Array:
     shape = [1] * (type.ndim + count)
     for extent, k in zip(type.shape, kept, strict=True):
         shape[k] = extent
-    return apply(views.broadcast_in_dim, x, shape=tuple(shape), axes=kept)
+    return apply(views.broadcast_in_dim, a, shape=tuple(shape), axes=kept)
 
 
-def squeeze(x: ArrayLike, /, axis: Axis = None) -> Array:
-    """x without its axes of extent 1, or without ``axis``, of extent 1."""
-    shape = ops.type_of_operand("squeeze", x).shape
+def squeeze(a: ArrayLike, axis: Axis = None) -> Array:
+    """``a`` without its axes of extent 1, or without ``axis``, of extent 1."""
+    shape = ops.type_of_operand("squeeze", a).shape
     if axis is None:
         dropped = {k for k, extent in enumerate(shape) if extent == 1}
     else:
@@ -155,7 +155,7 @@ def squeeze(x: ArrayLike, /, axis: Axis = None) -> Array:
                 f"squeeze: axis {axis} of shape {shape} has an extent other than 1",
                 user_location(),
             )
-    return reshape(x, tuple(n for k, n in enumerate(shape) if k not in dropped))
+    return reshape(a, tuple(n for k, n in enumerate(shape) if k not in dropped))
 
 
 def atleast_1d(*x: ArrayLike) -> Any:
@@ -187,9 +187,9 @@ def _each(values: list[Array]) -> Any:
 # Broadcasting.
 
 
-def broadcast_to(x: ArrayLike, /, shape: Any) -> Array:
-    """x repeated to ``shape``, as NumPy broadcasts."""
-    have = ops.type_of_operand("broadcast_to", x).shape
+def broadcast_to(array: ArrayLike, shape: Any) -> Array:
+    """``array`` repeated to ``shape``, as NumPy broadcasts."""
+    have = ops.type_of_operand("broadcast_to", array).shape
     wanted = ops.as_shape("broadcast_to", shape)
     if ops.broadcast_shape("broadcast_to", (have, wanted)) != wanted:
         raise ShapeError(
@@ -197,9 +197,9 @@ def broadcast_to(x: ArrayLike, /, shape: Any) -> Array:
             user_location(),
         )
     if have == wanted:
-        return ops.same(x)
+        return ops.same(array)
     axes = tuple(range(len(wanted) - len(have), len(wanted)))
-    return apply(views.broadcast_in_dim, x, shape=wanted, axes=axes)
+    return apply(views.broadcast_in_dim, array, shape=wanted, axes=axes)
 
 
 def broadcast_arrays(*x: ArrayLike) -> list[Array]:
@@ -218,16 +218,28 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 
 def concatenate(
-    x: Sequence[ArrayLike], /, axis: int | None = 0, dtype: DTypeLike = None
+    arrays: Sequence[ArrayLike],
+    axis: int | None = 0,
+    out: None = None,
+    *,
+    dtype: DTypeLike = None,
+    casting: str = "same_kind",
 ) -> Array:
-    """Join promoted arrays along ``axis`` (None: flattened)."""
-    parts = list(x) if not isinstance(x, (ImmutableArray, np.ndarray)) else [*x]
+    """Join promoted arrays along ``axis`` (None: flattened).
+
+    The result has their common dtype, or ``dtype``, to which ``casting``, one of
+    NumPy's rules, lets them be converted.
+    """
+    ops.refuse_out("concatenate", out)
+    parts = [*arrays]
     if not parts:
         raise ArgumentError("concatenate takes at least one array", user_location())
     if axis is None:
         parts, axis = [ravel(part) for part in parts], 0
     wanted = None if dtype is None else dtypes.canonical(dtype)
-    converted, types, _ = ops.promoted("concatenate", parts, wanted)
+    converted, types, common = ops.promoted("concatenate", parts, wanted)
+    if wanted is not None:
+        ops.check_cast("concatenate", types, common, casting)
     place = ops.normalize_axis("concatenate", axis, types[0].ndim)
     if len(parts) == 1:
         return ops.same(converted[0])
@@ -237,9 +249,17 @@ def concatenate(
 concat = concatenate
 
 
-def stack(x: Sequence[ArrayLike], /, axis: int = 0) -> Array:
-    """Join arrays of one shape along a new ``axis``."""
-    parts = list(x) if not isinstance(x, (ImmutableArray, np.ndarray)) else [*x]
+def stack(
+    arrays: Sequence[ArrayLike],
+    axis: int = 0,
+    out: None = None,
+    *,
+    dtype: DTypeLike = None,
+    casting: str = "same_kind",
+) -> Array:
+    """Join arrays of one shape along a new ``axis``; see ``concatenate``."""
+    ops.refuse_out("stack", out)
+    parts = [*arrays]
     if not parts:
         raise ArgumentError("stack takes at least one array", user_location())
     shapes = {ops.type_of_operand("stack", part).shape for part in parts}
@@ -249,34 +269,44 @@ def stack(x: Sequence[ArrayLike], /, axis: int = 0) -> Array:
             f"stack takes arrays of one shape, but was given {given}", user_location()
         )
     place = ops.normalize_axis("stack", axis, len(shapes.pop()) + 1)
-    return concatenate([expand_dims(part, place) for part in parts], place)
+    rows = [expand_dims(part, place) for part in parts]
+    return concatenate(rows, place, dtype=dtype, casting=casting)
 
 
-def vstack(x: Sequence[ArrayLike], /) -> Array:
+def vstack(
+    tup: Sequence[ArrayLike], *, dtype: DTypeLike = None, casting: str = "same_kind"
+) -> Array:
     """Join arrays along axis 0; vectors are rows."""
-    return concatenate([atleast_2d(part) for part in x], 0)
+    parts = [atleast_2d(part) for part in tup]
+    return concatenate(parts, 0, dtype=dtype, casting=casting)
 
 
-def hstack(x: Sequence[ArrayLike], /) -> Array:
+def hstack(
+    tup: Sequence[ArrayLike], *, dtype: DTypeLike = None, casting: str = "same_kind"
+) -> Array:
     """Join arrays along axis 1; vectors along axis 0."""
-    parts = [atleast_1d(part) for part in x]
-    return concatenate(parts, 0 if parts and parts[0].ndim == 1 else 1)
+    parts = [atleast_1d(part) for part in tup]
+    axis = 0 if parts and parts[0].ndim == 1 else 1
+    return concatenate(parts, axis, dtype=dtype, casting=casting)
 
 
-def dstack(x: Sequence[ArrayLike], /) -> Array:
+def dstack(
+    tup: Sequence[ArrayLike], *, dtype: DTypeLike = None, casting: str = "same_kind"
+) -> Array:
     """Join arrays along axis 2."""
-    return concatenate([atleast_3d(part) for part in x], 2)
+    parts = [atleast_3d(part) for part in tup]
+    return concatenate(parts, 2, dtype=dtype, casting=casting)
 
 
-def column_stack(x: Sequence[ArrayLike], /) -> Array:
+def column_stack(tup: Sequence[ArrayLike]) -> Array:
     """Join matrices along axis 1; vectors are columns."""
-    parts = [atleast_1d(part) for part in x]
+    parts = [atleast_1d(part) for part in tup]
     return concatenate([p if p.ndim > 1 else expand_dims(p, 1) for p in parts], 1)
 
 
-def append(x: ArrayLike, /, values: ArrayLike, axis: int | None = None) -> Array:
-    """x followed by ``values`` along ``axis`` (None: both flattened)."""
-    return concatenate([x, values], axis)
+def append(arr: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
+    """``arr`` followed by ``values`` along ``axis`` (None: both flattened)."""
+    return concatenate([arr, values], axis)
 
 
 # Splitting.
@@ -291,10 +321,10 @@ def slice_along(x: ArrayLike, begin: int, end: int, axis: int) -> Array:
 
 
 def array_split(
-    x: ArrayLike, /, indices_or_sections: int | Sequence[int], axis: int = 0
+    ary: ArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> list[Array]:
-    """x split along ``axis`` at the given indices, or into nearly equal parts."""
-    shape = ops.type_of_operand("array_split", x).shape
+    """``ary`` split along ``axis`` at the given indices, or into nearly equal parts."""
+    shape = ops.type_of_operand("array_split", ary).shape
     place = ops.normalize_axis("array_split", axis, len(shape))
     extent = shape[place]
     if isinstance(indices_or_sections, (tuple, list, np.ndarray)):
@@ -306,16 +336,16 @@ def array_split(
         cuts = [sum(sizes[:k]) for k in range(1, len(sizes))]
     bounds = [0, *cuts, extent]
     return [
-        slice_along(x, begin, max(begin, end), place)
+        slice_along(ary, begin, max(begin, end), place)
         for begin, end in itertools.pairwise(bounds)
     ]
 
 
 def split(
-    x: ArrayLike, /, indices_or_sections: int | Sequence[int], axis: int = 0
+    ary: ArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> list[Array]:
-    """x split along ``axis`` at the given indices, or into so many equal parts."""
-    shape = ops.type_of_operand("split", x).shape
+    """``ary`` split along ``axis`` at the given indices, or into equal parts."""
+    shape = ops.type_of_operand("split", ary).shape
     place = ops.normalize_axis("split", axis, len(shape))
     if (
         isinstance(indices_or_sections, (int, np.integer))
@@ -326,26 +356,26 @@ def split(
             f"{indices_or_sections} equal parts; array_split allows unequal ones",
             user_location(),
         )
-    return array_split(x, indices_or_sections, place)
+    return array_split(ary, indices_or_sections, place)
 
 
-def vsplit(x: ArrayLike, /, indices_or_sections: int | Sequence[int]) -> list[Array]:
+def vsplit(ary: ArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """``split`` along axis 0."""
-    return split(x, indices_or_sections, 0)
+    return split(ary, indices_or_sections, 0)
 
 
-def hsplit(x: ArrayLike, /, indices_or_sections: int | Sequence[int]) -> list[Array]:
+def hsplit(ary: ArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """``split`` along axis 1; a vector along axis 0."""
-    one_axis = ops.type_of_operand("hsplit", x).ndim == 1
-    return split(x, indices_or_sections, 0 if one_axis else 1)
+    one_axis = ops.type_of_operand("hsplit", ary).ndim == 1
+    return split(ary, indices_or_sections, 0 if one_axis else 1)
 
 
-def dsplit(x: ArrayLike, /, indices_or_sections: int | Sequence[int]) -> list[Array]:
+def dsplit(ary: ArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """``split`` along axis 2."""
-    return split(x, indices_or_sections, 2)
+    return split(ary, indices_or_sections, 2)
 
 
-def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Array, ...]:
+def unstack(x: ArrayLike, *, axis: int = 0) -> tuple[Array, ...]:
     """The slices of x along ``axis``; the inverse of ``stack``."""
     shape = ops.type_of_operand("unstack", x).shape
     place = ops.normalize_axis("unstack", axis, len(shape))

@@ -40,47 +40,49 @@ def without_nan(name: str, x: ArrayLike, instead: float) -> ArrayLike:
 
 
 def nansum(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
     """The sum over ``axis``, ignoring NaN."""
-    x = without_nan("nansum", x, 0)
-    return sum(x, axis, dtype, keepdims, initial=initial, where=where)
+    ops.refuse_out("nansum", out)
+    a = without_nan("nansum", a, 0)
+    return sum(a, axis, dtype, keepdims=keepdims, initial=initial, where=where)
 
 
 def nanprod(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
     """The product over ``axis``, ignoring NaN."""
-    x = without_nan("nanprod", x, 1)
-    return prod(x, axis, dtype, keepdims, initial=initial, where=where)
+    ops.refuse_out("nanprod", out)
+    a = without_nan("nanprod", a, 1)
+    return prod(a, axis, dtype, keepdims=keepdims, initial=initial, where=where)
 
 
 def nancumsum(
-    x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None
+    a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
 ) -> Array:
     """``cumsum`` with NaN replaced by 0."""
-    return cumsum(without_nan("nancumsum", x, 0), axis, dtype)
+    ops.refuse_out("nancumsum", out)
+    return cumsum(without_nan("nancumsum", a, 0), axis, dtype)
 
 
 def nancumprod(
-    x: ArrayLike, /, axis: int | None = None, dtype: DTypeLike = None
+    a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
 ) -> Array:
     """``cumprod`` with NaN replaced by 1."""
-    return cumprod(without_nan("nancumprod", x, 1), axis, dtype)
+    ops.refuse_out("nancumprod", out)
+    return cumprod(without_nan("nancumprod", a, 1), axis, dtype)
 
 
 def _known_numbers(name: str, x: ArrayLike, where: ArrayLike | None) -> Array:
@@ -92,86 +94,92 @@ def _known_numbers(name: str, x: ArrayLike, where: ArrayLike | None) -> Array:
 
 
 def nanmean(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     where: ArrayLike | None = None,
 ) -> Array:
     """The mean over ``axis``, ignoring NaN; NaN if all are NaN."""
-    if not is_inexact("nanmean", x):
-        return mean(x, axis, dtype, keepdims, where=where)
-    numbers = _known_numbers("nanmean", x, where)
-    return mean(without_nan("nanmean", x, 0), axis, dtype, keepdims, where=numbers)
+    ops.refuse_out("nanmean", out)
+    if not is_inexact("nanmean", a):
+        return mean(a, axis, dtype, keepdims=keepdims, where=where)
+    numbers = _known_numbers("nanmean", a, where)
+    a = without_nan("nanmean", a, 0)
+    return mean(a, axis, dtype, keepdims=keepdims, where=numbers)
 
 
 def nanvar(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
+    where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
     *,
     correction: float | None = None,
-    where: ArrayLike | None = None,
 ) -> Array:
     """The variance over ``axis``, ignoring NaN; NaN for up to ``ddof`` elements."""
+    ops.refuse_out("nanvar", out)
     less = ddof if correction is None else correction
-    if not is_inexact("nanvar", x):
-        return var(x, axis, dtype, less, keepdims, where=where)
-    numbers = _known_numbers("nanvar", x, where)
-    count = count_nonzero(numbers, axis, keepdims)
+    if not is_inexact("nanvar", a):
+        return var(a, axis, dtype, ddof=less, keepdims=keepdims, where=where, mean=mean)
+    numbers = _known_numbers("nanvar", a, where)
+    count = count_nonzero(numbers, axis, keepdims=keepdims)
     # Replace NaN before squaring: the derivative of the square would be NaN.
-    x = without_nan("nanvar", x, 0)
-    value = var(x, axis, dtype, less, keepdims, where=numbers)
+    a = without_nan("nanvar", a, 0)
+    value = var(a, axis, dtype, ddof=less, keepdims=keepdims, where=numbers, mean=mean)
     return comparison.where(count > less, value, float("nan"))
 
 
 def nanstd(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     ddof: float = 0,
     keepdims: bool = False,
+    where: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
     *,
     correction: float | None = None,
-    where: ArrayLike | None = None,
 ) -> Array:
     """The standard deviation over ``axis``, ignoring NaN."""
+    ops.refuse_out("nanstd", out)
     less = ddof if correction is None else correction
-    return sqrt(nanvar(x, axis, dtype, less, keepdims, where=where))
+    value = nanvar(a, axis, dtype, ddof=less, keepdims=keepdims, where=where, mean=mean)
+    return sqrt(value)
 
 
 def nanmax(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
     """The maximum over ``axis``, ignoring NaN; NaN if all are NaN."""
+    ops.refuse_out("nanmax", out)
     low = -float("inf")
-    return _nan_if_all_are(max, "nanmax", x, axis, keepdims, low, initial, where)
+    return _nan_if_all_are(max, "nanmax", a, axis, keepdims, low, initial, where)
 
 
 def nanmin(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
     """The minimum over ``axis``, ignoring NaN; NaN if all are NaN."""
+    ops.refuse_out("nanmin", out)
     high = float("inf")
-    return _nan_if_all_are(min, "nanmin", x, axis, keepdims, high, initial, where)
+    return _nan_if_all_are(min, "nanmin", a, axis, keepdims, high, initial, where)
 
 
 def _nan_if_all_are(
@@ -185,31 +193,37 @@ def _nan_if_all_are(
     where: ArrayLike | None,
 ) -> Array:
     value = extremum(
-        without_nan(name, x, instead), axis, keepdims, initial=initial, where=where
+        without_nan(name, x, instead),
+        axis,
+        keepdims=keepdims,
+        initial=initial,
+        where=where,
     )
     if value.dtype not in dtypes.INEXACT or initial is not None:
         return value
-    return comparison.where(all(isnan(x), axis, keepdims), float("nan"), value)
+    return comparison.where(all(isnan(x), axis, keepdims=keepdims), float("nan"), value)
 
 
 def nanargmax(
-    x: ArrayLike, /, axis: int | None = None, keepdims: bool = False
+    a: ArrayLike, axis: int | None = None, out: None = None, *, keepdims: bool = False
 ) -> Array:
     """The first position of the maximum, ignoring NaN: int64.
 
     Raises ArgumentError if all are known to be NaN; -1 if that is not known.
     """
-    return _position(argmax, "nanargmax", x, axis, keepdims, -float("inf"))
+    ops.refuse_out("nanargmax", out)
+    return _position(argmax, "nanargmax", a, axis, keepdims, -float("inf"))
 
 
 def nanargmin(
-    x: ArrayLike, /, axis: int | None = None, keepdims: bool = False
+    a: ArrayLike, axis: int | None = None, out: None = None, *, keepdims: bool = False
 ) -> Array:
     """The first position of the minimum, ignoring NaN: int64.
 
     Raises ArgumentError if all are known to be NaN; -1 if that is not known.
     """
-    return _position(argmin, "nanargmin", x, axis, keepdims, float("inf"))
+    ops.refuse_out("nanargmin", out)
+    return _position(argmin, "nanargmin", a, axis, keepdims, float("inf"))
 
 
 def _position(
@@ -220,10 +234,10 @@ def _position(
     keepdims: bool,
     instead: float,
 ) -> Array:
-    place = position(without_nan(name, x, instead), axis, keepdims)
+    place = position(without_nan(name, x, instead), axis, keepdims=keepdims)
     if not is_inexact(name, x):
         return place
-    nothing = all(isnan(x), axis, keepdims)
+    nothing = all(isnan(x), axis, keepdims=keepdims)
     known = known_value(nothing)
     if known is not None and np.any(known):
         raise ArgumentError(f"{name}: all elements are NaN", user_location())

@@ -72,7 +72,6 @@ def trapezoid(
 
 def gradient(
     f: ArrayLike,
-    /,
     *spacings: ArrayLike,
     axis: int | Sequence[int] | None = None,
     edge_order: int = 1,
@@ -214,23 +213,21 @@ def interp(
 
 
 def unwrap(
-    x: ArrayLike,
-    /,
+    p: ArrayLike,
     discont: float | None = None,
     axis: int = -1,
-    *,
     period: float = 2 * math.pi,
 ) -> Array:
     """Angles along ``axis`` with multiples of ``period`` added to remove jumps.
 
     A jump is a difference of more than ``discont``, and of more than half a period.
     """
-    type = ops.type_of_operand("unwrap", x)
+    type = ops.type_of_operand("unwrap", p)
     place = ops.normalize_axis("unwrap", axis, type.ndim)
     whole = type.dtype in dtypes.INTEGERS and isinstance(period, int)
-    x = x if whole else _inexact("unwrap", x)
+    p = p if whole else _inexact("unwrap", p)
     half: Any = floor_divide(period, 2) if whole else period / 2
-    steps = diff(x, axis=place)
+    steps = diff(p, axis=place)
     turned = subtract(remainder(add(steps, half), period), half)
     if not (whole and period % 2):  # an odd integer period has no step of exactly half
         at_end = logical_and(equal(turned, -half), greater(steps, 0))
@@ -238,7 +235,7 @@ def unwrap(
     limit = half if discont is None or discont < half else discont
     change = where(less(absolute(steps), limit), 0, subtract(turned, steps))
     extent = type.shape[place]
-    rest = slice_along(x, min(1, extent), extent, place)
-    first = slice_along(x, 0, min(1, extent), place)
-    corrections = ops.convert(cumsum(change, place), x.dtype)
+    rest = slice_along(p, min(1, extent), extent, place)
+    first = slice_along(p, 0, min(1, extent), place)
+    corrections = ops.convert(cumsum(change, place), p.dtype)
     return concatenate([first, add(rest, corrections)], place)

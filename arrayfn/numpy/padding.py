@@ -43,8 +43,7 @@ _MODES = (
 
 
 def pad(
-    x: ArrayLike,
-    /,
+    array: ArrayLike,
     pad_width: Any,
     mode: str | Callable[..., Any] = "constant",
     *,
@@ -53,7 +52,7 @@ def pad(
     stat_length: Any = None,
     reflect_type: str = "even",
 ) -> Array:
-    """x padded before and after along each axis.
+    """``array`` padded before and after along each axis.
 
     ``pad_width`` is a number for all, (before, after) for all, or such a pair for each
     axis. So are ``constant_values``, ``end_values`` (the ends of "linear_ramp") and
@@ -66,7 +65,7 @@ def pad(
     >>> pad(np.array([1.0, 2.0, 3.0]), (2, 1), mode="reflect")
     array([3., 2., 1., 2., 3., 2.])
     """
-    type = ops.type_of_operand("pad", x)
+    type = ops.type_of_operand("pad", array)
     pairs = _pairs("pad_width", pad_width, type.ndim)
     widths = [(ops.whole(before), ops.whole(after)) for before, after in pairs]
     if any(before < 0 or after < 0 for before, after in widths):
@@ -86,9 +85,9 @@ def pad(
         mode, constant_values = "constant", 0
     if mode == "constant":
         return _constant(
-            x, widths, _pairs("constant_values", constant_values, type.ndim)
+            array, widths, _pairs("constant_values", constant_values, type.ndim)
         )
-    value = x
+    value = array
     for axis, (before, after) in enumerate(widths):
         if not before and not after:
             continue
@@ -108,7 +107,7 @@ def pad(
             value = _mirrored_oddly(value, before, after, axis, mode)
         else:
             value = _repeated(value, before, after, axis, mode)
-    return ops.same(value) if value is x else value
+    return ops.same(value) if value is array else value
 
 
 def _is(given: Any, default: int) -> bool:

@@ -26,7 +26,7 @@ from arrayfn.numpy.reductions import sum as sum_
 from arrayfn.tracing import ImmutableArray
 
 
-def roots(p: ArrayLike, /, *, strip_zeros: bool = True) -> Array:
+def roots(p: ArrayLike, *, strip_zeros: bool = True) -> Array:
     """The roots of polynomial p (the highest power first): complex.
 
     They are the eigenvalues of its companion matrix (Horn and Johnson, Matrix Analysis,

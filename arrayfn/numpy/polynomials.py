@@ -12,6 +12,7 @@ from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import add, divide, multiply, subtract
 from arrayfn.numpy.convolution import convolve
 from arrayfn.numpy.creation import arange, asarray
+from arrayfn.numpy.data_dependent import trim_zeros
 from arrayfn.numpy.manipulation import (
     atleast_1d,
     concatenate,
@@ -33,8 +34,10 @@ def _coefficients(name: str, p: Any) -> Array:
     return value
 
 
-def polyval(p: ArrayLike, x: ArrayLike, /) -> Array:
+def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
     """The polynomial p at x, elementwise, by Horner's rule.
+
+    ``unroll``, the length of another library's loops, has no effect.
 
     >>> import numpy as np
     >>> polyval(np.array([1.0, 0.0, -1.0]), 3.0)
@@ -48,14 +51,14 @@ def polyval(p: ArrayLike, x: ArrayLike, /) -> Array:
     return value
 
 
-def polyadd(p: ArrayLike, q: ArrayLike, /) -> Array:
-    """The sum of polynomials p and q."""
-    return add(*_aligned("polyadd", p, q))
+def polyadd(a1: ArrayLike, a2: ArrayLike) -> Array:
+    """The sum of polynomials ``a1`` and ``a2``."""
+    return add(*_aligned("polyadd", a1, a2))
 
 
-def polysub(p: ArrayLike, q: ArrayLike, /) -> Array:
-    """The difference of polynomials p and q."""
-    return subtract(*_aligned("polysub", p, q))
+def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
+    """The difference of polynomials ``a1`` and ``a2``."""
+    return subtract(*_aligned("polysub", a1, a2))
 
 
 def _aligned(name: str, p: Any, q: Any) -> list[Array]:
@@ -70,18 +73,31 @@ def _aligned(name: str, p: Any, q: Any) -> list[Array]:
     ]
 
 
-def polymul(p: ArrayLike, q: ArrayLike, /) -> Array:
-    """The product of polynomials p and q.
+def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -> Array:
+    """The product of polynomials ``a1`` and ``a2``.
 
-    Leading zeros are kept, because their number would decide the shape.
+    Leading zeros are kept, because their number would decide the shape, unless
+    ``trim_leading_zeros`` is asked for and the coefficients are known.
     """
-    return convolve(_coefficients("polymul", p), _coefficients("polymul", q))
+    factors = [_coefficients("polymul", a) for a in (a1, a2)]
+    return convolve(*(_trimmed(f, trim_leading_zeros) for f in factors))
 
 
-def polydiv(u: ArrayLike, v: ArrayLike, /) -> tuple[Array, Array]:
+def _trimmed(p: Array, trim_leading_zeros: bool) -> Array:
+    """p without leading zeros, if they are to go; one coefficient remains."""
+    if not trim_leading_zeros:
+        return p
+    trimmed = trim_zeros(p, "f")
+    return trimmed if trimmed.shape[0] else slice_along(p, 0, 1, 0)
+
+
+def polydiv(
+    u: ArrayLike, v: ArrayLike, *, trim_leading_zeros: bool = False
+) -> tuple[Array, Array]:
     """The quotient and the remainder of polynomials: u = quotient * v + remainder.
 
-    The remainder keeps its leading zeros, and has as many coefficients as u.
+    The remainder keeps its leading zeros, and has as many coefficients as u,
+    unless ``trim_leading_zeros`` is asked for and the coefficients are known.
     """
     parts = [_coefficients("polydiv", c) for c in (u, v)]
     wide = ops.floating_dtype(ops.common_dtype("polydiv", parts))
@@ -99,10 +115,10 @@ def polydiv(u: ArrayLike, v: ArrayLike, /) -> tuple[Array, Array]:
         rest = subtract(
             rest, apply(slicing.pad, taken, ops.scalar(0, dtype), config=config)
         )
-    return stack(quotient), rest
+    return stack(quotient), _trimmed(rest, trim_leading_zeros)
 
 
-def polyder(p: ArrayLike, /, m: int = 1) -> Array:
+def polyder(p: ArrayLike, m: int = 1) -> Array:
     """The m-th derivative of polynomial p."""
     value = _coefficients("polyder", p)
     if m < 0:
@@ -116,7 +132,7 @@ def polyder(p: ArrayLike, /, m: int = 1) -> Array:
     return value if m else ops.same(value)
 
 
-def polyint(p: ArrayLike, /, m: int = 1, k: Any = None) -> Array:
+def polyint(p: ArrayLike, m: int = 1, k: Any = None) -> Array:
     """The m-th antiderivative of polynomial p, with constants k (0)."""
     value = _coefficients("polyint", p)
     if m < 0:
@@ -135,12 +151,12 @@ def polyint(p: ArrayLike, /, m: int = 1, k: Any = None) -> Array:
     return value if m else ops.same(value)
 
 
-def poly(roots: ArrayLike, /) -> Array:
+def poly(seq_of_zeros: ArrayLike) -> Array:
     """The polynomial with these roots and the leading coefficient 1.
 
     A square matrix is replaced by its eigenvalues; see ``linalg.eigvals``.
     """
-    zeros = _coefficients("poly", roots)
+    zeros = _coefficients("poly", seq_of_zeros)
     dtype = ops.floating_dtype(zeros.dtype)
     zeros = ops.convert(zeros, dtype)
     value = ops.full(1, (1,), dtype)

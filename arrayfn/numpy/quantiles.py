@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis
 from arrayfn.numpy.arithmetic import (
@@ -26,7 +26,17 @@ from arrayfn.numpy.arithmetic import (
     rint,
     subtract,
 )
-from arrayfn.numpy.comparison import equal, isnan, less, logical_not, where
+from arrayfn.numpy.comparison import (
+    equal,
+    greater,
+    greater_equal,
+    isnan,
+    less,
+    logical_and,
+    logical_not,
+    where,
+)
+from arrayfn.numpy.cumulative import cumsum
 from arrayfn.numpy.indexing import getitem, take_along_axis
 from arrayfn.numpy.manipulation import (
     broadcast_to,
@@ -35,8 +45,10 @@ from arrayfn.numpy.manipulation import (
     reshape,
     transpose,
 )
+from arrayfn.numpy.reductions import any as any_
+from arrayfn.numpy.reductions import argmax
 from arrayfn.numpy.reductions import sum as sum_
-from arrayfn.numpy.sorting import sort
+from arrayfn.numpy.sorting import argsort, sort
 
 # The continuous methods: the plotting positions (alpha, beta) of each.
 _CONTINUOUS = {
@@ -119,6 +131,7 @@ def _quantile(
     axis: Axis,
     method: str,
     keepdims: bool,
+    weights: ArrayLike | None,
     skip_nan: bool,
 ) -> Array:
     if isinstance(q, (list, tuple)):
@@ -134,6 +147,9 @@ def _quantile(
     if 0 in [type.shape[k] for k in ops.normalize_axes(name, axis, type.ndim)]:
         raise ArgumentError(f"{name} of nothing: {type}", user_location())
     flat, axes = _flat_along(name, x, axis)
+    if weights is not None:
+        by_weight = _weighted(name, x, flat, q, axis, method, weights, skip_nan)
+        return _with_axes(by_weight, fractions.ndim, axes, keepdims)
     ordered = sort(ops.convert(flat, result))
     lead = ordered.shape[:-1]
     extent = ordered.shape[-1]
@@ -156,13 +172,61 @@ def _quantile(
         last = getitem(ordered, (..., slice(-1, None)))
         value = where(isnan(last), last, value)
     value = reshape(moveaxis(value, -1, 0), (*fractions.shape, *lead))
-    if keepdims:
-        value = (
-            expand_dims(value, tuple(fractions.ndim + k for k in axes))
-            if axes
-            else value
+    return _with_axes(value, fractions.ndim, axes, keepdims)
+
+
+def _with_axes(value: Array, ndim: int, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """``value``, with the reduced axes behind the first ``ndim`` if they are kept."""
+    if not keepdims or not axes:
+        return value
+    return expand_dims(value, tuple(ndim + k for k in axes))
+
+
+def _weighted(
+    name: str,
+    x: ArrayLike,
+    flat: Array,
+    q: ArrayLike,
+    axis: Axis,
+    method: str,
+    weights: ArrayLike,
+    skip_nan: bool,
+) -> Array:
+    """The first elements up to which the weights are at least q of their sum."""
+    if method != "inverted_cdf":
+        raise ArgumentError(
+            f"{name}: weights are for method='inverted_cdf', not {method!r}",
+            user_location(),
         )
-    return value
+    type, given = (ops.type_of_operand(name, v) for v in (x, weights))
+    if given.shape != type.shape:
+        if given.ndim != 1 or not isinstance(axis, int):
+            raise ShapeError(
+                f"{name}: weights {given} have neither the shape of {type} nor one "
+                "axis, along the axis of the quantiles",
+                user_location(),
+            )
+        place = ops.normalize_axis(name, axis, type.ndim)
+        weights = expand_dims(weights, tuple(range(1, type.ndim - place)))
+        weights = broadcast_to(weights, type.shape)
+    weight, _ = _flat_along(name, ops.convert(weights, dtypes.float64), axis)
+    nan = isnan(flat) if type.dtype in dtypes.INEXACT else None
+    if skip_nan and nan is not None:
+        weight = where(nan, 0.0, weight)
+    order = argsort(flat)
+    ordered = take_along_axis(flat, order, -1)
+    total = cumsum(take_along_axis(weight, order, -1), -1)
+    wide = reshape(ops.as_array(ops.convert(q, dtypes.float64)), (-1, 1))
+    target = expand_dims(getitem(total, (..., slice(-1, None))), -1) * wide
+    # Elements without weight have no share, not even at q = 0.
+    reached = greater_equal(expand_dims(total, -2), target)
+    reached = logical_and(reached, greater(expand_dims(total, -2), 0.0))
+    value = take_along_axis(ordered, argmax(reached, -1), -1)
+    if nan is not None and not skip_nan:
+        value = where(any_(nan, -1, keepdims=True), float("nan"), value)
+    lead = value.shape[:-1]
+    shape = ops.type_of_operand(name, q).shape
+    return reshape(moveaxis(value, -1, 0), (*shape, *lead))
 
 
 def _between(a: Array, b: Array, step: Array) -> Array:
@@ -187,37 +251,47 @@ def _check_fractions(name: str, q: ArrayLike) -> None:
 
 
 def quantile(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     q: ArrayLike,
     axis: Axis = None,
-    *,
+    out: None = None,
+    overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: ArrayLike | None = None,
 ) -> Array:
     """The quantile q of the elements over ``axis``; NaN if one is NaN.
 
     The axes of an array q come first. ``method`` is the interpolation between elements:
-    linear by default; names are NumPy's.
+    linear by default; names are NumPy's. Elements count by their ``weights`` (of a's
+    shape, or a vector along ``axis``), for which the method is "inverted_cdf".
+    ``overwrite_input`` has no effect.
 
     >>> import numpy as np
     >>> quantile(np.array([1.0, 2.0, 3.0, 4.0]), 0.5)
     array(2.5)
     """
-    return _quantile("quantile", x, q, axis, method, keepdims, skip_nan=False)
+    ops.refuse_out("quantile", out)
+    return _quantile("quantile", a, q, axis, method, keepdims, weights, skip_nan=False)
 
 
 def nanquantile(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     q: ArrayLike,
     axis: Axis = None,
-    *,
+    out: None = None,
+    overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: ArrayLike | None = None,
 ) -> Array:
     """``quantile`` ignoring NaN; NaN if all are NaN."""
-    return _quantile("nanquantile", x, q, axis, method, keepdims, skip_nan=True)
+    ops.refuse_out("nanquantile", out)
+    return _quantile(
+        "nanquantile", a, q, axis, method, keepdims, weights, skip_nan=True
+    )
 
 
 def _hundredths(q: ArrayLike) -> ArrayLike:
@@ -227,36 +301,67 @@ def _hundredths(q: ArrayLike) -> ArrayLike:
 
 
 def percentile(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     q: ArrayLike,
     axis: Axis = None,
-    *,
+    out: None = None,
+    overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: ArrayLike | None = None,
 ) -> Array:
     """``quantile`` with q in hundredths."""
-    return quantile(x, _hundredths(q), axis, method=method, keepdims=keepdims)
+    ops.refuse_out("percentile", out)
+    return _quantile(
+        "percentile", a, _hundredths(q), axis, method, keepdims, weights, skip_nan=False
+    )
 
 
 def nanpercentile(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     q: ArrayLike,
     axis: Axis = None,
-    *,
+    out: None = None,
+    overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: ArrayLike | None = None,
 ) -> Array:
     """``nanquantile`` with q in hundredths."""
-    return nanquantile(x, _hundredths(q), axis, method=method, keepdims=keepdims)
+    ops.refuse_out("nanpercentile", out)
+    return _quantile(
+        "nanpercentile",
+        a,
+        _hundredths(q),
+        axis,
+        method,
+        keepdims,
+        weights,
+        skip_nan=True,
+    )
 
 
-def median(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+def median(
+    a: ArrayLike,
+    axis: Axis = None,
+    out: None = None,
+    overwrite_input: bool = False,
+    keepdims: bool = False,
+) -> Array:
     """The middle element over ``axis``, or the mean of two; NaN if one is NaN."""
-    return quantile(x, 0.5, axis, keepdims=keepdims)
+    ops.refuse_out("median", out)
+    return quantile(a, 0.5, axis, keepdims=keepdims)
 
 
-def nanmedian(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+def nanmedian(
+    a: ArrayLike,
+    axis: Axis = None,
+    out: None = None,
+    overwrite_input: bool = False,
+    keepdims: bool = False,
+) -> Array:
     """``median`` ignoring NaN; NaN if all are NaN."""
-    return nanquantile(x, 0.5, axis, keepdims=keepdims)
+    ops.refuse_out("nanmedian", out)
+    return nanquantile(a, 0.5, axis, keepdims=keepdims)

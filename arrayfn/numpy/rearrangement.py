@@ -23,53 +23,53 @@ from arrayfn.primitives import views
 from arrayfn.tracing import ImmutableArray, apply
 
 
-def flip(x: ArrayLike, /, axis: Axis = None) -> Array:
-    """x in reverse order along ``axis`` (None: all)."""
-    axes = ops.normalize_axes("flip", axis, ops.type_of_operand("flip", x).ndim)
-    return apply(views.rev, x, axes=axes)
+def flip(m: ArrayLike, axis: Axis = None) -> Array:
+    """m in reverse order along ``axis`` (None: all)."""
+    axes = ops.normalize_axes("flip", axis, ops.type_of_operand("flip", m).ndim)
+    return apply(views.rev, m, axes=axes)
 
 
-def fliplr(x: ArrayLike, /) -> Array:
-    """x in reverse order along axis 1."""
-    return flip(x, 1)
+def fliplr(m: ArrayLike) -> Array:
+    """m in reverse order along axis 1."""
+    return flip(m, 1)
 
 
-def flipud(x: ArrayLike, /) -> Array:
-    """x in reverse order along axis 0."""
-    return flip(x, 0)
+def flipud(m: ArrayLike) -> Array:
+    """m in reverse order along axis 0."""
+    return flip(m, 0)
 
 
-def rot90(x: ArrayLike, /, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
-    """x rotated by k * 90 degrees in the plane of ``axes``, from first to second."""
+def rot90(m: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
+    """m rotated by k * 90 degrees in the plane of ``axes``, from first to second."""
     first, second = axes
     quarters = k % 4
     if quarters == 0:
-        return ops.same(x)
+        return ops.same(m)
     if quarters == 2:
-        return flip(x, (first, second))
+        return flip(m, (first, second))
     if quarters == 1:
-        return swapaxes(flip(x, second), first, second)
-    return flip(swapaxes(x, first, second), second)
+        return swapaxes(flip(m, second), first, second)
+    return flip(swapaxes(m, first, second), second)
 
 
 def roll(
-    x: ArrayLike, /, shift: ArrayLike | Sequence[ArrayLike], axis: Axis = None
+    a: ArrayLike, shift: ArrayLike | Sequence[ArrayLike], axis: Axis = None
 ) -> Array:
-    """x shifted cyclically along ``axis``.
+    """``a`` shifted cyclically along ``axis``.
 
-    With ``axis=None``, x is shifted as a vector and keeps its shape. Several axes have
-    a ``shift`` each. A shift may be a traced integer.
+    With ``axis=None``, ``a`` is shifted as a vector and keeps its shape. Several axes
+    have a ``shift`` each. A shift may be a traced integer.
 
     >>> import numpy as np
     >>> roll(np.arange(4), 1)
     array([3, 0, 1, 2])
     """
-    shape = ops.type_of_operand("roll", x).shape
+    shape = ops.type_of_operand("roll", a).shape
     if axis is None:
-        return reshape(roll(ravel(x), shift, 0), shape)
+        return reshape(roll(ravel(a), shift, 0), shape)
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     shifts = shift if isinstance(shift, (tuple, list)) else (shift,) * len(axes)
-    value = ops.same(x)
+    value = ops.same(a)
     for by, along in zip(shifts, axes, strict=True):
         place = ops.normalize_axis("roll", along, len(shape))
         extent = shape[place]
@@ -98,33 +98,32 @@ def _rolled(x: Array, shift: ArrayLike, axis: int) -> Array:
     return take(x, remainder(subtract(places, by), max(extent, 1)), axis, mode="clip")
 
 
-def tile(x: ArrayLike, /, reps: int | Sequence[int]) -> Array:
-    """x repeated ``reps`` times along each of the last axes."""
+def tile(A: ArrayLike, reps: int | Sequence[int]) -> Array:
+    """A repeated ``reps`` times along each of the last axes."""
     counts = list(reps) if isinstance(reps, (tuple, list)) else [reps]
-    shape = list(ops.type_of_operand("tile", x).shape)
+    shape = list(ops.type_of_operand("tile", A).shape)
     ndim = max(len(shape), len(counts))
     shape = [1] * (ndim - len(shape)) + shape
     counts = [1] * (ndim - len(counts)) + [ops.whole(c) for c in counts]
     paired = [extent for pair in zip(counts, shape, strict=True) for extent in pair]
     spaced = [extent for n in shape for extent in (1, n)]
     final = tuple(c * n for c, n in zip(counts, shape, strict=True))
-    return reshape(broadcast_to(reshape(x, tuple(spaced)), tuple(paired)), final)
+    return reshape(broadcast_to(reshape(A, tuple(spaced)), tuple(paired)), final)
 
 
 def diff(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     n: int = 1,
     axis: int = -1,
     prepend: ArrayLike | None = None,
     append: ArrayLike | None = None,
 ) -> Array:
     """The n-th difference of neighbours along ``axis``; xor for bools."""
-    type = ops.type_of_operand("diff", x)
+    type = ops.type_of_operand("diff", a)
     place = ops.normalize_axis("diff", axis, type.ndim)
     ends = [_edge(e, type.shape, place) for e in (prepend, append)]
-    parts = [e for e in (ends[0], x, ends[1]) if e is not None]
-    value = concatenate(parts, place) if len(parts) > 1 else x
+    parts = [e for e in (ends[0], a, ends[1]) if e is not None]
+    value = concatenate(parts, place) if len(parts) > 1 else a
     for _ in range(n):
         extent = value.shape[place]
         later = slice_along(value, min(1, extent), extent, place)
@@ -144,13 +143,12 @@ def _edge(
 
 
 def ediff1d(
-    x: ArrayLike,
-    /,
+    ary: ArrayLike,
     to_end: ArrayLike | None = None,
     to_begin: ArrayLike | None = None,
 ) -> Array:
-    """The differences of neighbours in x flattened, with values at the ends."""
-    value = diff(ravel(x))
+    """The differences of neighbours in ``ary`` flattened, with values at the ends."""
+    value = diff(ravel(ary))
     before, after = (
         [] if e is None else [ravel(ops.as_array(ops.convert(e, value.dtype)))]
         for e in (to_begin, to_end)

@@ -42,10 +42,14 @@ def _axes(name: str, x: ArrayLike, axis: Axis) -> tuple[int, ...]:
     return ops.normalize_axes(name, axis, ops.type_of_operand(name, x).ndim)
 
 
-def accumulation_dtype(dtype: DType, wanted: DTypeLike) -> DType:
+def accumulation_dtype(
+    dtype: DType, wanted: DTypeLike, promote_integers: bool = True
+) -> DType:
     """NumPy's dtype of a sum or product: small integers widen to 64 bits."""
     if wanted is not None:
         return dtypes.canonical(wanted)
+    if not promote_integers and dtype != dtypes.bool_:
+        return dtype
     if dtype in dtypes.UNSIGNED:
         return dtypes.uint64
     if dtype in dtypes.SIGNED or dtype == dtypes.bool_:
@@ -87,38 +91,48 @@ def _start(name: str, initial: ArrayLike, dtype: DType) -> ArrayLike:
 
 
 def sum(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
+    promote_integers: bool = True,
 ) -> Array:
-    """The sum over ``axis``; 0 for no elements."""
-    axes = _axes("sum", x, axis)
-    wanted = accumulation_dtype(ops.type_of_operand("sum", x).dtype, dtype)
-    x = _chosen("sum", ops.convert(x, wanted), where, ops.scalar(0, wanted))
-    value = _reduce(r.reduce_sum, x, axes, keepdims)
+    """The sum over ``axis``; 0 for no elements.
+
+    Without ``promote_integers`` small integers keep their dtype.
+    """
+    ops.refuse_out("sum", out)
+    axes = _axes("sum", a, axis)
+    given = ops.type_of_operand("sum", a).dtype
+    wanted = accumulation_dtype(given, dtype, promote_integers)
+    a = _chosen("sum", ops.convert(a, wanted), where, ops.scalar(0, wanted))
+    value = _reduce(r.reduce_sum, a, axes, keepdims)
     return value if initial is None else add(value, _start("sum", initial, wanted))
 
 
 def prod(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
     dtype: DTypeLike = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
+    promote_integers: bool = True,
 ) -> Array:
-    """The product over ``axis``; 1 for no elements."""
-    axes = _axes("prod", x, axis)
-    wanted = accumulation_dtype(ops.type_of_operand("prod", x).dtype, dtype)
-    x = _chosen("prod", ops.convert(x, wanted), where, ops.scalar(1, wanted))
-    value = _reduce(r.reduce_prod, x, axes, keepdims)
+    """The product over ``axis``; 1 for no elements.
+
+    Without ``promote_integers`` small integers keep their dtype.
+    """
+    ops.refuse_out("prod", out)
+    axes = _axes("prod", a, axis)
+    given = ops.type_of_operand("prod", a).dtype
+    wanted = accumulation_dtype(given, dtype, promote_integers)
+    a = _chosen("prod", ops.convert(a, wanted), where, ops.scalar(1, wanted))
+    value = _reduce(r.reduce_prod, a, axes, keepdims)
     if initial is None:
         return value
     return multiply(value, _start("prod", initial, wanted))
@@ -161,66 +175,71 @@ _EXTREMA: dict[str, tuple[Primitive, Primitive, Callable[..., Array]]] = {
 
 
 def max(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
     """The maximum over ``axis``; NaN if one is NaN. ShapeError for no elements."""
-    return _extremum("max", x, axis, keepdims, initial, where)
+    ops.refuse_out("max", out)
+    return _extremum("max", a, axis, keepdims, initial, where)
 
 
 amax = max
 
 
 def min(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
+    out: None = None,
     keepdims: bool = False,
-    *,
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
 ) -> Array:
     """The minimum over ``axis``; NaN if one is NaN. ShapeError for no elements."""
-    return _extremum("min", x, axis, keepdims, initial, where)
+    ops.refuse_out("min", out)
+    return _extremum("min", a, axis, keepdims, initial, where)
 
 
 amin = min
 
 
-def ptp(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+def ptp(
+    a: ArrayLike, axis: Axis = None, out: None = None, keepdims: bool = False
+) -> Array:
     """The largest minus the smallest element over ``axis``."""
-    return subtract(max(x, axis, keepdims), min(x, axis, keepdims))
+    ops.refuse_out("ptp", out)
+    return subtract(max(a, axis, None, keepdims), min(a, axis, None, keepdims))
 
 
 def all(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
+    out: None = None,
     keepdims: bool = False,
     *,
     where: ArrayLike | None = None,
 ) -> Array:
     """Whether no element over ``axis`` is 0 (False): bool."""
-    truth = _chosen("all", _truth(x), where, ops.scalar(True, dtypes.bool_))
-    return _reduce(r.reduce_and, truth, _axes("all", x, axis), keepdims)
+    ops.refuse_out("all", out)
+    truth = _chosen("all", _truth(a), where, ops.scalar(True, dtypes.bool_))
+    return _reduce(r.reduce_and, truth, _axes("all", a, axis), keepdims)
 
 
 def any(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: Axis = None,
+    out: None = None,
     keepdims: bool = False,
     *,
     where: ArrayLike | None = None,
 ) -> Array:
     """Whether an element over ``axis`` is not 0 (False): bool."""
-    truth = _chosen("any", _truth(x), where, ops.scalar(False, dtypes.bool_))
-    return _reduce(r.reduce_or, truth, _axes("any", x, axis), keepdims)
+    ops.refuse_out("any", out)
+    truth = _chosen("any", _truth(a), where, ops.scalar(False, dtypes.bool_))
+    return _reduce(r.reduce_or, truth, _axes("any", a, axis), keepdims)
 
 
 def _truth(x: ArrayLike) -> ArrayLike:
@@ -228,61 +247,60 @@ def _truth(x: ArrayLike) -> ArrayLike:
     return x if is_bool else not_equal(x, 0)
 
 
-def count_nonzero(x: ArrayLike, /, axis: Axis = None, keepdims: bool = False) -> Array:
+def count_nonzero(a: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """The number of nonzero elements over ``axis``: int64."""
-    return sum(_truth(x), axis, dtypes.int64, keepdims)
+    return sum(_truth(a), axis, dtypes.int64, keepdims=keepdims)
 
 
 def allclose(
-    x: ArrayLike,
-    y: ArrayLike,
-    /,
+    a: ArrayLike,
+    b: ArrayLike,
     rtol: float = 1e-05,
     atol: float = 1e-08,
     equal_nan: bool = False,
 ) -> Array:
     """Whether ``isclose`` holds everywhere: bool."""
-    return all(isclose(x, y, rtol, atol, equal_nan))
+    return all(isclose(a, b, rtol, atol, equal_nan))
 
 
-def shape(x: ArrayLike, /) -> tuple[int, ...]:
-    """The extents of x's axes."""
-    return ops.type_of_operand("shape", x).shape
+def shape(a: ArrayLike) -> tuple[int, ...]:
+    """The extents of ``a``'s axes."""
+    return ops.type_of_operand("shape", a).shape
 
 
-def ndim(x: ArrayLike, /) -> int:
-    """The number of x's axes."""
-    return ops.type_of_operand("ndim", x).ndim
+def ndim(a: ArrayLike) -> int:
+    """The number of ``a``'s axes."""
+    return ops.type_of_operand("ndim", a).ndim
 
 
-def size(x: ArrayLike, /, axis: int | None = None) -> int:
-    """The number of x's elements, or the extent of ``axis``."""
-    type = ops.type_of_operand("size", x)
+def size(a: ArrayLike, axis: int | None = None) -> int:
+    """The number of ``a``'s elements, or the extent of ``axis``."""
+    type = ops.type_of_operand("size", a)
     if axis is None:
         return type.size
     return type.shape[ops.normalize_axis("size", axis, type.ndim)]
 
 
-def array_equal(x: ArrayLike, y: ArrayLike, /, equal_nan: bool = False) -> Array:
-    """Whether x and y have the same shape and equal elements: bool."""
-    if shape(x) != shape(y):
+def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
+    """Whether ``a1`` and ``a2`` have the same shape and equal elements: bool."""
+    if shape(a1) != shape(a2):
         return ops.full(False, (), dtypes.bool_)
-    unequal = not_equal(x, y)
+    unequal = not_equal(a1, a2)
     if equal_nan:
-        unequal = unequal & logical_not(isnan(x) & isnan(y))
+        unequal = unequal & logical_not(isnan(a1) & isnan(a2))
     return logical_not(any(unequal))
 
 
-def array_equiv(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """Whether one of x and y broadcasts to the other's shape, with equal elements."""
-    first, second = shape(x), shape(y)
+def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
+    """Whether ``a1`` and ``a2``, one broadcast to the other's shape, are equal."""
+    first, second = shape(a1), shape(a2)
     try:
         common = ops.broadcast_shape("array_equiv", (first, second))
     except ShapeError:
         common = None
     if common not in (first, second):
         return ops.full(False, (), dtypes.bool_)
-    return logical_not(any(not_equal(x, y)))
+    return logical_not(any(not_equal(a1, a2)))
 
 
 # Positions.
@@ -301,11 +319,17 @@ def _position(
     return _keep(value, type, (place,)) if keepdims else value
 
 
-def argmax(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Array:
-    """The first position of the maximum along ``axis`` (None: x flattened): int64."""
-    return _position(r.argmax, "argmax", x, axis, keepdims)
+def argmax(
+    a: ArrayLike, axis: int | None = None, out: None = None, *, keepdims: bool = False
+) -> Array:
+    """The first position of the maximum along ``axis`` (None: of ``a`` flat): int64."""
+    ops.refuse_out("argmax", out)
+    return _position(r.argmax, "argmax", a, axis, keepdims)
 
 
-def argmin(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Array:
-    """The first position of the minimum along ``axis`` (None: x flattened): int64."""
-    return _position(r.argmin, "argmin", x, axis, keepdims)
+def argmin(
+    a: ArrayLike, axis: int | None = None, out: None = None, *, keepdims: bool = False
+) -> Array:
+    """The first position of the minimum along ``axis`` (None: of ``a`` flat): int64."""
+    ops.refuse_out("argmin", out)
+    return _position(r.argmin, "argmin", a, axis, keepdims)

@@ -132,7 +132,6 @@ def spacing(x: ArrayLike, /) -> Array:
 
 def nan_to_num(
     x: ArrayLike,
-    /,
     copy: bool = True,
     nan: ArrayLike = 0.0,
     posinf: ArrayLike | None = None,
@@ -168,17 +167,17 @@ def _largest(dtype: DType) -> Any:
 # Integers.
 
 
-def gcd(x: ArrayLike, y: ArrayLike, /) -> Array:
+def gcd(x1: ArrayLike, x2: ArrayLike) -> Array:
     """The greatest common divisor of integers, elementwise; not negative.
 
     Euclid's algorithm takes at most 1.45 iterations per bit.
     """
-    (x, y), types, dtype = ops.promoted("gcd", (x, y))
+    (x1, x2), types, dtype = ops.promoted("gcd", (x1, x2))
     if dtype not in dtypes.INTEGERS:
         raise DTypeError(
             f"gcd takes integers, not {dtypes.short_name(dtype)}", user_location()
         )
-    a, b = (ops.as_array(v) for v in ops.broadcast("gcd", (x, y), types))
+    a, b = (ops.as_array(v) for v in ops.broadcast("gcd", (x1, x2), types))
     if not is_made_of_equations((a, b)):
         return np.asarray(np.gcd(a, b))
     a, b = broadcast_arrays(absolute(a), absolute(b))
@@ -205,27 +204,27 @@ def _euclid(a: Array, b: Array) -> list[Array]:
     return [where(done, a, b), where(done, 0, remainder(a, b))]
 
 
-def lcm(x: ArrayLike, y: ArrayLike, /) -> Array:
+def lcm(x1: ArrayLike, x2: ArrayLike) -> Array:
     """The least common multiple of integers, elementwise; not negative."""
-    (x, y), types, _ = ops.promoted("lcm", (x, y))
-    x, y = (ops.as_array(v) for v in ops.broadcast("lcm", (x, y), types))
-    divisor = gcd(x, y)
+    (x1, x2), types, _ = ops.promoted("lcm", (x1, x2))
+    x1, x2 = (ops.as_array(v) for v in ops.broadcast("lcm", (x1, x2), types))
+    divisor = gcd(x1, x2)
     safe = where(equal(divisor, 0), 1, divisor)
-    return absolute(multiply(x // safe, y))
+    return absolute(multiply(x1 // safe, x2))
 
 
-def packbits(x: ArrayLike, /, axis: int | None = None, bitorder: str = "big") -> Array:
-    """Pack eight elements of x, as bits (0 or not), into a byte along ``axis``: uint8.
+def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Array:
+    """Pack eight elements, as bits (0 or not), into a byte along ``axis``: uint8.
 
     The last byte is padded with zeros. ``bitorder`` says whether the first element is
     the most ("big") or least ("little") significant bit.
     """
-    type = ops.type_of_operand("packbits", x)
+    type = ops.type_of_operand("packbits", a)
     if type.dtype not in dtypes.INTEGERS and type.dtype != dtypes.bool_:
         raise DTypeError("packbits takes integers or bools", user_location())
     if axis is None:
-        x, axis = ravel(x), 0
-    bits = moveaxis(ops.convert(not_equal(x, 0), dtypes.uint8), axis, -1)
+        a, axis = ravel(a), 0
+    bits = moveaxis(ops.convert(not_equal(a, 0), dtypes.uint8), axis, -1)
     extent = bits.shape[-1]
     missing = -extent % 8
     if missing:
@@ -246,22 +245,21 @@ def _weights(bitorder: str) -> Any:
 
 
 def unpackbits(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: int | None = None,
     count: int | None = None,
     bitorder: str = "big",
 ) -> Array:
-    """The bits of bytes x as elements 0 and 1 along ``axis``: uint8.
+    """The bits of bytes ``a`` as elements 0 and 1 along ``axis``: uint8.
 
     ``count`` limits them: a negative one drops bits at the end, a larger one adds
     zeros.
     """
-    if ops.type_of_operand("unpackbits", x).dtype != dtypes.uint8:
+    if ops.type_of_operand("unpackbits", a).dtype != dtypes.uint8:
         raise DTypeError("unpackbits takes uint8", user_location())
     if axis is None:
-        x, axis = ravel(x), 0
-    octets = expand_dims(moveaxis(x, axis, -1), -1)
+        a, axis = ravel(a), 0
+    octets = expand_dims(moveaxis(a, axis, -1), -1)
     bits = not_equal(bitwise_and(octets, _weights(bitorder)), 0)
     bits = ops.convert(bits, dtypes.uint8)
     extent = bits.shape[-2] * 8
@@ -277,25 +275,25 @@ def unpackbits(
 # Classification.
 
 
-def iscomplex(x: ArrayLike, /) -> Array:
+def iscomplex(x: ArrayLike) -> Array:
     """Whether the imaginary part is not 0: bool."""
     return not_equal(imag(x), 0)
 
 
-def isreal(x: ArrayLike, /) -> Array:
+def isreal(x: ArrayLike) -> Array:
     """Whether the imaginary part is 0: bool."""
     return equal(imag(x), 0)
 
 
-def real_if_close(x: ArrayLike, /, tol: float = 100) -> Array:
-    """x, or its real part if all imaginary parts are known and within ``tol`` eps.
+def real_if_close(a: ArrayLike, tol: float = 100) -> Array:
+    """``a``, or its real part if all imaginary parts are known and within ``tol`` eps.
 
-    As this decides the dtype, x stays complex if its value is not known.
+    As this decides the dtype, ``a`` stays complex if its value is not known.
     """
-    type = ops.type_of_operand("real_if_close", x)
-    value = known_value(x)
+    type = ops.type_of_operand("real_if_close", a)
+    value = known_value(a)
     if type.dtype not in dtypes.COMPLEX or value is None:
-        return ops.same(x)
+        return ops.same(a)
     eps = float(np.finfo(type.dtype).eps)
     limit = tol * eps if tol > 1 else tol
-    return real(x) if np.all(np.abs(np.imag(value)) < limit) else ops.same(x)
+    return real(a) if np.all(np.abs(np.imag(value)) < limit) else ops.same(a)

@@ -36,23 +36,24 @@ from arrayfn.tracing import is_made_of_equations
 
 
 def searchsorted(
-    x: ArrayLike,
-    values: ArrayLike,
-    /,
+    a: ArrayLike,
+    v: ArrayLike,
     side: str = "left",
     sorter: ArrayLike | None = None,
+    *,
+    method: str | None = None,
 ) -> Array:
-    """The positions at which ``values`` keep the ascending vector x sorted: int64.
+    """The positions at which ``v`` keep the ascending vector ``a`` sorted: int64.
 
     With ``side="left"`` they are before equal elements, with "right" after them.
-    ``sorter`` is an order that sorts x. NaN counts as largest. Bisection takes
-    log2(len(x)) gathers.
+    ``sorter`` is an order that sorts ``a``. NaN counts as largest. Bisection takes
+    log2(len(a)) gathers; ``method``, another library's choice, has no effect.
 
     >>> import numpy as np
     >>> searchsorted(np.array([1.0, 2.0, 4.0]), 2.0, side="right")
     array(2)
     """
-    type = ops.type_of_operand("searchsorted", x)
+    type = ops.type_of_operand("searchsorted", a)
     if type.ndim != 1:
         raise ShapeError(
             f"searchsorted searches in a vector, not in {type}", user_location()
@@ -62,18 +63,18 @@ def searchsorted(
             f"searchsorted has the sides 'left' and 'right', not {side!r}",
             user_location(),
         )
-    x = x if sorter is None else take(x, sorter)
-    (x, values), types, dtype = ops.promoted("searchsorted", (x, values))
+    a = a if sorter is None else take(a, sorter)
+    (a, v), types, dtype = ops.promoted("searchsorted", (a, v))
     # NumPy does not order bfloat16 NaN last.
-    if dtype != dtypes.bfloat16 and not is_made_of_equations((x, values)):
-        return np.asarray(np.searchsorted(x, ops.as_array(values), side))
+    if dtype != dtypes.bfloat16 and not is_made_of_equations((a, v)):
+        return np.asarray(np.searchsorted(a, ops.as_array(v), side))
     extent = type.shape[0]
     # The number of elements known to come before; the step halves each time.
     index = dtypes.int32 if 2 * extent < 2**31 else dtypes.int64
     count: Any = ops.full(0, types[1].shape, index)
     for bit in reversed(range(extent.bit_length())):
         more = count + (1 << bit)
-        after = _belongs_after(take(x, more - 1, mode="clip"), values, side)
+        after = _belongs_after(take(a, more - 1, mode="clip"), v, side)
         count = where((more <= extent) & after, more, count)
     return ops.convert(count, dtypes.int64)
 
@@ -84,24 +85,26 @@ def _belongs_after(x: Array, values: ArrayLike, side: str) -> Array:
     return less_equal(x, values) | isnan(values)
 
 
-def digitize(x: ArrayLike, /, bins: ArrayLike, right: bool = False) -> Array:
+def digitize(
+    x: ArrayLike, bins: ArrayLike, right: bool = False, *, method: str | None = None
+) -> Array:
     """The bin of each x, for edges ``bins`` that ascend or descend: int64.
 
     Bin i is from edge i - 1 (inclusive, or exclusive if ``right``) to edge i.
+    ``method`` is as for ``searchsorted``.
     """
     extent = ops.type_of_operand("digitize", bins).size
     side = "left" if right else "right"
-    ascending = searchsorted(bins, x, side)
+    ascending = searchsorted(bins, x, side, method=method)
     if extent < 2:
         return ascending
     other = "right" if right else "left"
-    descending = extent - searchsorted(flip(bins), x, other)
+    descending = extent - searchsorted(flip(bins), x, other, method=method)
     return where(getitem(bins, 0) <= getitem(bins, -1), ascending, descending)
 
 
 def bincount(
     x: ArrayLike,
-    /,
     weights: ArrayLike | None = None,
     minlength: int = 0,
     *,
@@ -152,56 +155,54 @@ def _counted(places: ArrayLike, weights: ArrayLike, length: int) -> Array:
 
 
 def histogram_bin_edges(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     bins: Any = 10,
     range: Any = None,
     weights: ArrayLike | None = None,
 ) -> Array:
-    """The edges of ``bins`` equal bins from x's minimum to its maximum.
+    """The edges of ``bins`` equal bins from ``a``'s minimum to its maximum.
 
     ``range`` gives other bounds. ``bins`` may be the edges, or the name of
-    one of NumPy's rules, which needs x's value.
+    one of NumPy's rules, which needs ``a``'s value.
     """
     if isinstance(bins, str):
         remedy = "Give the number of bins, or their edges"
-        value = known("histogram", x, remedy)
+        value = known("histogram", a, remedy)
         edges = np.histogram_bin_edges(value, bins, range, weights)
-        return ops.beside(edges, x)
+        return ops.beside(edges, a)
     if isinstance(bins, (list, tuple)):
         bins = np.asarray(bins)
     if ops.type_of_operand("histogram", bins).ndim == 1:
         return ops.same(bins)
-    type = ops.type_of_operand("histogram", x)
+    type = ops.type_of_operand("histogram", a)
     dtype = ops.floating_dtype(type.dtype)
     if range is not None:
         low, high = (ops.as_array(ops.convert(v, dtype)) for v in range)
     elif type.size == 0:
         low, high = (np.asarray(v, dtype) for v in (0.0, 1.0))
     else:
-        low, high = (ops.convert(end(x), dtype) for end in (min_, max_))
+        low, high = (ops.convert(end(a), dtype) for end in (min_, max_))
     # An empty range is extended by 1/2 on either side.
     half = ops.convert(where(equal(low, high), 0.5, 0.0), dtype)
     return linspace(subtract(low, half), add(high, half), ops.whole(bins) + 1)
 
 
 def histogram(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     bins: Any = 10,
     range: Any = None,
-    density: bool = False,
+    density: bool | None = None,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
-    """The number of elements of x in each bin, and the bins' edges.
+    """The number of elements of ``a`` in each bin, and the bins' edges.
 
     Bins are those of ``histogram_bin_edges``; the last includes its upper edge. With
     ``weights`` it sums these; ``density`` divides by the total and the widths. Counts
     are int64.
     """
-    edges = histogram_bin_edges(x, bins, range, weights)
+    edges = histogram_bin_edges(a, bins, range, weights)
     counts, (edges,) = histogramdd(
-        reshape(x, (-1, 1)),
+        reshape(a, (-1, 1)),
         [edges],
         None,
         density=density,
@@ -215,10 +216,9 @@ def histogram(
 def histogram2d(
     x: ArrayLike,
     y: ArrayLike,
-    /,
     bins: Any = 10,
     range: Any = None,
-    density: bool = False,
+    density: bool | None = None,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, Array, Array]:
     """The number of pairs of x and y in each bin, and the edges along x and y.
@@ -235,10 +235,9 @@ def histogram2d(
 
 def histogramdd(
     sample: ArrayLike,
-    /,
     bins: Any = 10,
     range: Any = None,
-    density: bool = False,
+    density: bool | None = None,
     weights: ArrayLike | None = None,
 ) -> tuple[Array, list[Array]]:
     """The number of rows of ``sample`` (n, d) in each cell, and the edges by column.

@@ -91,22 +91,23 @@ def _by_numpy(name: str, function: Callable[..., Any], *x: ArrayLike) -> Any:
 
 
 def unique(
-    x: ArrayLike,
-    /,
+    ar: ArrayLike,
     return_index: bool = False,
     return_inverse: bool = False,
     return_counts: bool = False,
     axis: int | None = None,
     *,
     equal_nan: bool = True,
+    sorted: bool = True,
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Any:
-    """x's distinct elements in order (or distinct slices along ``axis``).
+    """``ar``'s distinct elements in order (or distinct slices along ``axis``).
 
     Optional further results are the first positions, the inverse indices, and the
     counts. With ``size`` there are exactly so many; missing ones are ``fill_value``
-    (by default the smallest element) with count 0.
+    (by default the smallest element) with count 0. They are sorted also without
+    ``sorted``.
 
     >>> import numpy as np
     >>> unique(np.array([3, 1, 3]), size=3, fill_value=0, return_counts=True)
@@ -120,8 +121,8 @@ def unique(
             found = of_numpy(value, *wanted, axis=axis, equal_nan=equal_nan)
             return tree.map(partial(np.array, order="C"), found)
 
-        return _by_numpy("unique", owned, x)
-    found = _unique(x, axis, equal_nan, ops.whole(size), fill_value)
+        return _by_numpy("unique", owned, ar)
+    found = _unique(ar, axis, equal_nan, ops.whole(size), fill_value)
     chosen = [part for part, want in zip(found[1:], wanted, strict=True) if want]
     return (found.values, *chosen) if chosen else found.values
 
@@ -202,7 +203,7 @@ def _is_first(ordered: Array, equal_nan: bool = True) -> Array:
 
 
 def unique_all(
-    x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+    x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueAll:
     """x's distinct values in order, with all of ``UniqueAll``.
 
@@ -214,7 +215,7 @@ def unique_all(
 
 
 def unique_counts(
-    x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+    x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueCounts:
     """x's distinct values in order, and their counts: int64.
 
@@ -227,7 +228,7 @@ def unique_counts(
 
 
 def unique_inverse(
-    x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+    x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> UniqueInverse:
     """x's distinct values in order, and the inverse indices: int64.
 
@@ -240,7 +241,7 @@ def unique_inverse(
 
 
 def unique_values(
-    x: ArrayLike, /, *, size: int | None = None, fill_value: ArrayLike | None = None
+    x: ArrayLike, *, size: int | None = None, fill_value: ArrayLike | None = None
 ) -> Array:
     """x's distinct values in order.
 
@@ -255,24 +256,27 @@ def unique_values(
 
 
 def isin(
-    x: ArrayLike,
-    /,
+    element: ArrayLike,
     test_elements: ArrayLike,
     assume_unique: bool = False,
     invert: bool = False,
+    *,
+    kind: str | None = None,
+    method: str = "auto",
 ) -> Array:
-    """Whether each x is among ``test_elements`` (is not, if ``invert``): bool.
+    """Whether each element is among ``test_elements`` (is not, if ``invert``): bool.
 
-    It bisects the sorted test elements.
+    It bisects the sorted test elements. ``kind`` and ``method``, by which other
+    libraries choose an algorithm, have no effect.
     """
     if isinstance(test_elements, (list, tuple)):
         test_elements = np.asarray(test_elements)
-    (x, test_elements), types, _ = ops.promoted("isin", (x, test_elements))
+    (element, test_elements), types, _ = ops.promoted("isin", (element, test_elements))
     if not types[1].size:
         return ops.full(invert, types[0].shape, dtypes.bool_)
     ordered = sort(ravel(ops.as_array(test_elements)))
-    places = searchsorted(ordered, x)
-    found = equal(take(ordered, places, mode="clip"), x)
+    places = searchsorted(ordered, element)
+    found = equal(take(ordered, places, mode="clip"), element)
     return logical_not(found) if invert else found
 
 
@@ -294,39 +298,37 @@ def _vectors(name: str, x: ArrayLike, y: ArrayLike) -> list[Array]:
 
 
 def union1d(
-    x: ArrayLike,
-    y: ArrayLike,
-    /,
+    ar1: ArrayLike,
+    ar2: ArrayLike,
     *,
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements of x and y, in order; ``size`` as for ``unique``."""
+    """The distinct elements of both, in order; ``size`` as for ``unique``."""
     if size is None:
-        return _by_numpy("union1d", np.union1d, x, y)
-    both = concatenate(_vectors("union1d", x, y))
+        return _by_numpy("union1d", np.union1d, ar1, ar2)
+    both = concatenate(_vectors("union1d", ar1, ar2))
     return unique(both, size=size, fill_value=fill_value)
 
 
 def intersect1d(
-    x: ArrayLike,
-    y: ArrayLike,
-    /,
+    ar1: ArrayLike,
+    ar2: ArrayLike,
     assume_unique: bool = False,
     return_indices: bool = False,
     *,
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Any:
-    """The distinct elements that are in x and in y, in order.
+    """The distinct elements that are in ``ar1`` and in ``ar2``, in order.
 
-    With ``return_indices`` also the first positions in x and in y. ``size`` as for
+    With ``return_indices`` also the first positions in ar1 and in ar2. ``size`` as for
     ``unique``; indices are then filled with the number of elements.
     """
     if size is None:
         options = {"assume_unique": assume_unique, "return_indices": return_indices}
-        return _by_numpy("intersect1d", partial(np.intersect1d, **options), x, y)
-    left, right = _vectors("intersect1d", x, y)
+        return _by_numpy("intersect1d", partial(np.intersect1d, **options), ar1, ar2)
+    left, right = _vectors("intersect1d", ar1, ar2)
     order = argsort(left)
     ordered = take(left, order)
     mask = logical_and(_is_first(ordered), isin(ordered, right))
@@ -343,38 +345,36 @@ def intersect1d(
 
 
 def setdiff1d(
-    x: ArrayLike,
-    y: ArrayLike,
-    /,
+    ar1: ArrayLike,
+    ar2: ArrayLike,
     assume_unique: bool = False,
     *,
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements that are in x and not in y; ``size`` as for ``unique``."""
+    """The distinct elements of ``ar1`` not in ``ar2``; ``size`` as for ``unique``."""
     if size is None:
         of_numpy = partial(np.setdiff1d, assume_unique=assume_unique)
-        return _by_numpy("setdiff1d", of_numpy, x, y)
-    left, right = _vectors("setdiff1d", x, y)
+        return _by_numpy("setdiff1d", of_numpy, ar1, ar2)
+    left, right = _vectors("setdiff1d", ar1, ar2)
     ordered = sort(left)
     mask = logical_and(_is_first(ordered), isin(ordered, right, invert=True))
     return _members(mask, ordered, size, fill_value)
 
 
 def setxor1d(
-    x: ArrayLike,
-    y: ArrayLike,
-    /,
+    ar1: ArrayLike,
+    ar2: ArrayLike,
     assume_unique: bool = False,
     *,
     size: int | None = None,
     fill_value: ArrayLike | None = None,
 ) -> Array:
-    """The distinct elements of exactly one of x and y; ``size`` as for ``unique``."""
+    """The distinct elements of just one of them; ``size`` as for ``unique``."""
     if size is None:
         of_numpy = partial(np.setxor1d, assume_unique=assume_unique)
-        return _by_numpy("setxor1d", of_numpy, x, y)
-    left, right = _vectors("setxor1d", x, y)
+        return _by_numpy("setxor1d", of_numpy, ar1, ar2)
+    left, right = _vectors("setxor1d", ar1, ar2)
     ordered = sort(concatenate([left, right]))
     one = logical_xor(isin(ordered, left), isin(ordered, right))
     return _members(logical_and(_is_first(ordered), one), ordered, size, fill_value)

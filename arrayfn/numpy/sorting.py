@@ -31,15 +31,14 @@ def _along(name: str, x: ArrayLike, axis: int | None) -> tuple[Array, int]:
 
 
 def sort(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: int | None = -1,
     kind: str | None = None,
     *,
     descending: bool = False,
     stable: bool = True,
 ) -> Array:
-    """x's elements in order along ``axis`` (None: of x as a vector).
+    """``a``'s elements in order along ``axis`` (None: of ``a`` as a vector).
 
     Every sort is stable; ``kind`` and ``stable`` have no effect.
 
@@ -47,25 +46,24 @@ def sort(
     >>> sort(np.array([3.0, 1.0, 2.0]), descending=True)
     array([3., 2., 1.])
     """
-    along, place = _along("sort", x, axis)
+    along, place = _along("sort", a, axis)
     value = apply(primitives.sort, along)
     return moveaxis(flip(value, -1) if descending else value, -1, place)
 
 
 def argsort(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     axis: int | None = -1,
     kind: str | None = None,
     *,
     descending: bool = False,
     stable: bool = True,
 ) -> Array:
-    """The indices that sort x along ``axis`` (None: x as a vector): int64.
+    """The indices that sort ``a`` along ``axis`` (None: ``a`` as a vector): int64.
 
     Every sort is stable; ``kind`` and ``stable`` have no effect.
     """
-    along, place = _along("argsort", x, axis)
+    along, place = _along("argsort", a, axis)
     if descending:
         # In the reversed row, the last of equal elements comes first.
         backwards = apply(primitives.argsort, flip(along, -1))
@@ -75,7 +73,7 @@ def argsort(
     return moveaxis(order, -1, place)
 
 
-def lexsort(keys: Any, /, axis: int = -1) -> Array:
+def lexsort(keys: Any, axis: int = -1) -> Array:
     """The order by the last of ``keys``; ties by the key before it, and so on.
 
     ``keys`` are arrays of one shape (or the rows of one array); the result is int64.
@@ -100,29 +98,27 @@ def _check_kth(name: str, kth: int | Sequence[int], extent: int) -> None:
             )
 
 
-def partition(
-    x: ArrayLike, /, kth: int | Sequence[int], axis: int | None = -1
-) -> Array:
-    """x with its kth element in place, smaller ones before and larger ones after it.
+def partition(a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) -> Array:
+    """``a`` with its kth element in place: smaller ones before, larger ones after.
 
     The result is sorted.
     """
-    along, _ = _along("partition", x, axis)
+    along, _ = _along("partition", a, axis)
     _check_kth("partition", kth, along.shape[-1])
-    return sort(x, axis)
+    return sort(a, axis)
 
 
 def argpartition(
-    x: ArrayLike, /, kth: int | Sequence[int], axis: int | None = -1
+    a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1
 ) -> Array:
-    """The indices that ``partition`` x; they sort it: int64."""
-    along, _ = _along("argpartition", x, axis)
+    """The indices that partition ``a``; they sort it: int64."""
+    along, _ = _along("argpartition", a, axis)
     _check_kth("argpartition", kth, along.shape[-1])
-    return argsort(x, axis)
+    return argsort(a, axis)
 
 
-def sort_complex(x: ArrayLike, /) -> Array:
-    """x as complex numbers, sorted along its last axis."""
-    dtype = ops.type_of_operand("sort_complex", x).dtype
+def sort_complex(a: ArrayLike) -> Array:
+    """``a`` as complex numbers, sorted along its last axis."""
+    dtype = ops.type_of_operand("sort_complex", a).dtype
     inexact = ops.floating_dtype(dtype)
-    return sort(ops.convert(x, dtypes.complex_of(dtypes.compute_dtype(inexact))))
+    return sort(ops.convert(a, dtypes.complex_of(dtypes.compute_dtype(inexact))))

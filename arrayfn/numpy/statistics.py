@@ -33,17 +33,16 @@ from arrayfn.tracing import apply
 
 
 def cov(
-    x: ArrayLike,
+    m: ArrayLike,
     y: ArrayLike | None = None,
     rowvar: bool = True,
     bias: bool = False,
     ddof: int | None = None,
     fweights: ArrayLike | None = None,
     aweights: ArrayLike | None = None,
-    *,
     dtype: DTypeLike = None,
 ) -> Array:
-    """The covariance matrix of variables: x's rows, or columns if not ``rowvar``.
+    """The covariance matrix of variables: rows of ``m``, or columns if not ``rowvar``.
 
     ``y`` has further variables. The divisor is the number of observations minus
     ``ddof``, which is 0 if ``bias``, else 1. ``fweights`` are integer counts of
@@ -54,7 +53,7 @@ def cov(
     array([[ 1., -1.],
            [-1.,  1.]])
     """
-    given = [x] if y is None else [x, y]
+    given = [m] if y is None else [m, y]
     common = dtypes.canonical(dtype) if dtype is not None else None
     values, types, common = ops.promoted("cov", given, common)
     if any(t.ndim > 2 for t in types):
@@ -91,7 +90,6 @@ def corrcoef(
     x: ArrayLike,
     y: ArrayLike | None = None,
     rowvar: bool = True,
-    *,
     dtype: DTypeLike = None,
 ) -> Array:
     """The correlation matrix of variables: ``cov`` divided by standard deviations."""

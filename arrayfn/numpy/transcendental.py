@@ -200,7 +200,7 @@ def rad2deg(x: ArrayLike, /) -> Array:
 degrees = rad2deg
 
 
-def sinc(x: ArrayLike, /) -> Array:
+def sinc(x: ArrayLike) -> Array:
     """sin(pi x) / (pi x); 1 at 0, and 0 at all other integers and infinities.
 
     Near 0 its derivatives are those of its power series.

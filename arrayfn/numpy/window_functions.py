@@ -22,38 +22,38 @@ def _centred(m: int) -> Any:
     return divide(arange(1 - m, m, 2), float(m - 1))
 
 
-def bartlett(m: int, /) -> Array:
-    """The triangle of m points with zeros at its ends: float64."""
-    if m <= 1:
-        return ones(max(m, 0))
-    return 1.0 - absolute(_centred(m))
+def bartlett(M: int) -> Array:
+    """The triangle of M points with zeros at its ends: float64."""
+    if M <= 1:
+        return ones(max(M, 0))
+    return 1.0 - absolute(_centred(M))
 
 
-def blackman(m: int, /) -> Array:
-    """The Blackman window of m points, near zero at its ends: float64."""
-    if m <= 1:
-        return ones(max(m, 0))
-    angle = math.pi * _centred(m)
+def blackman(M: int) -> Array:
+    """The Blackman window of M points, near zero at its ends: float64."""
+    if M <= 1:
+        return ones(max(M, 0))
+    angle = math.pi * _centred(M)
     return 0.42 + 0.5 * cos(angle) + 0.08 * cos(2.0 * angle)
 
 
-def hamming(m: int, /) -> Array:
-    """The raised cosine of m points with 0.08 at its ends: float64."""
-    if m <= 1:
-        return ones(max(m, 0))
-    return 0.54 + 0.46 * cos(math.pi * _centred(m))
+def hamming(M: int) -> Array:
+    """The raised cosine of M points with 0.08 at its ends: float64."""
+    if M <= 1:
+        return ones(max(M, 0))
+    return 0.54 + 0.46 * cos(math.pi * _centred(M))
 
 
-def hanning(m: int, /) -> Array:
-    """The raised cosine of m points with zeros at its ends: float64."""
-    if m <= 1:
-        return ones(max(m, 0))
-    return 0.5 + 0.5 * cos(math.pi * _centred(m))
+def hanning(M: int) -> Array:
+    """The raised cosine of M points with zeros at its ends: float64."""
+    if M <= 1:
+        return ones(max(M, 0))
+    return 0.5 + 0.5 * cos(math.pi * _centred(M))
 
 
-def kaiser(m: int, beta: ArrayLike, /) -> Array:
-    """The Kaiser window of m points: i0(beta sqrt(1 - t**2)) / i0(beta): float64."""
-    if m <= 1:
-        return ones(max(m, 0))
+def kaiser(M: int, beta: ArrayLike) -> Array:
+    """The Kaiser window of M points: i0(beta sqrt(1 - t**2)) / i0(beta): float64."""
+    if M <= 1:
+        return ones(max(M, 0))
     width = ops.as_array(ops.convert(beta, dtypes.float64))
-    return divide(i0(width * sqrt(1.0 - square(_centred(m)))), i0(width))
+    return divide(i0(width * sqrt(1.0 - square(_centred(M)))), i0(width))

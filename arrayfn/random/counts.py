@@ -16,6 +16,7 @@ from arrayfn import dtypes, lax
 from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.numpy._parameters import also_takes
 from arrayfn.random.bits import (
     AnyKey,
     floating,
@@ -207,6 +208,7 @@ def _binomial_rejection(key: Key, n: Array, p: Array, skipped: Array) -> Array:
     return _until_accepted(key, skipped, propose)
 
 
+@also_takes("unroll")
 def multinomial(
     key: AnyKey,
     n: ArrayLike,

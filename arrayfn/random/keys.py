@@ -103,23 +103,25 @@ def _of_children(_: None, children: tuple[Array, ...]) -> Key:
 tree.register_node(Key, _children, _of_children)
 
 
-def key(seed: ArrayLike, /) -> Key:
+def key(seed: ArrayLike, *, impl: str | None = None) -> Key:
     """The key of an integer ``seed``, its 64 bits: high word, low word.
 
-    Raises DTypeError if ``seed`` is no integer, OverflowError if it needs more bits.
+    There is one generator, ``impl="threefry2x32"``. Raises ArgumentError for others,
+    DTypeError if ``seed`` is no integer, OverflowError if it needs more bits.
 
     >>> key(42)
     Key([0, 42])
     """
-    return Key(PRNGKey(seed))
+    return Key(PRNGKey(seed, impl=impl))
 
 
-def PRNGKey(seed: ArrayLike, /) -> Array:  # noqa: N802 - JAX's name
+def PRNGKey(seed: ArrayLike, *, impl: str | None = None) -> Array:  # noqa: N802 - JAX's name
     """Like ``key``, but a plain array uint32[2], which all functions here accept too.
 
     >>> PRNGKey(42)
     array([ 0, 42], dtype=uint32)
     """
+    _check_impl("key", impl)
     if isinstance(seed, int) and not isinstance(seed, bool):
         if not -(2**63) <= seed < 2**64:
             raise OverflowError(f"random.key: the seed {seed} does not fit in 64 bits")
@@ -138,15 +140,24 @@ def PRNGKey(seed: ArrayLike, /) -> Array:  # noqa: N802 - JAX's name
     return anp.stack([high, low])
 
 
-def wrap_key_data(data: ArrayLike, /) -> Key:
-    """The keys whose words are ``data``, uint32[..., 2].
+def _check_impl(name: str, impl: str | None) -> None:
+    if impl not in (None, "threefry2x32", "fry"):
+        raise ArgumentError(
+            f"random.{name}: keys are of the generator 'threefry2x32', not {impl!r}",
+            user_location(),
+        )
+
+
+def wrap_key_data(key_bits_array: ArrayLike, *, impl: str | None = None) -> Key:
+    """The keys whose words are ``key_bits_array``, uint32[..., 2].
 
     Raises DTypeError or ShapeError for other arrays.
 
     >>> wrap_key_data(np.array([0, 7], np.uint32))
     Key([0, 7])
     """
-    type = ops.type_of_operand("wrap_key_data", data)
+    _check_impl("wrap_key_data", impl)
+    type = ops.type_of_operand("wrap_key_data", key_bits_array)
     if type.dtype != dtypes.uint32:
         raise DTypeError(f"the words of a key are uint32, not {type}", user_location())
     if not type.shape or type.shape[-1] != _WORDS:
@@ -154,10 +165,10 @@ def wrap_key_data(data: ArrayLike, /) -> Key:
             f"keys are uint32[..., 2], not {type}; make one with random.key(seed)",
             user_location(),
         )
-    return Key(data)
+    return Key(key_bits_array)
 
 
-def key_data(keys: Key | ArrayLike, /) -> Array:
+def key_data(keys: Key | ArrayLike) -> Array:
     """The words of ``keys``, uint32[..., 2].
 
     >>> key_data(key(7))
@@ -166,7 +177,7 @@ def key_data(keys: Key | ArrayLike, /) -> Array:
     return ops.same(as_key("key_data", keys).data)
 
 
-def key_impl(keys: Key | ArrayLike, /) -> str:
+def key_impl(keys: Key | ArrayLike) -> str:
     """The name of the generator of ``keys``, always the same.
 
     >>> key_impl(key(7))
@@ -176,7 +187,7 @@ def key_impl(keys: Key | ArrayLike, /) -> str:
     return "threefry2x32"
 
 
-def clone(key: Key, /) -> Key:
+def clone(key: Key) -> Key:
     """The same key, to show that a stream is used twice on purpose."""
     return as_key("clone", key)
 

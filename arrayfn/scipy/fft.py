@@ -29,17 +29,23 @@ def dct(
     n: int | None = None,
     axis: int = -1,
     norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    orthogonalize: bool | None = None,
 ) -> Array:
     """The discrete cosine transform along ``axis``, truncated or padded to n elements.
 
     ``type`` is 1 to 4. ``norm`` is "backward" (None: the transform is 2 sum x cos),
     "ortho" (it is orthogonal) or "forward" (it has the factor of the inverse).
+    ``orthogonalize`` scales the first element (and the last, for type 1) as an
+    orthogonal transform does, by default for "ortho". ``overwrite_x`` and ``workers``
+    have no effect.
 
     >>> import numpy as np
     >>> np.round(dct(np.array([1.0, 2.0, 4.0])), 6)
     array([14.      , -5.196152,  1.      ])
     """
-    return _transform("dct", x, type, n, axis, norm, inverse=False)
+    return _transform("dct", x, type, n, axis, norm, orthogonalize, inverse=False)
 
 
 def idct(
@@ -48,9 +54,12 @@ def idct(
     n: int | None = None,
     axis: int = -1,
     norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    orthogonalize: bool | None = None,
 ) -> Array:
     """The inverse of ``dct`` with the same arguments."""
-    return _transform("idct", x, type, n, axis, norm, inverse=True)
+    return _transform("idct", x, type, n, axis, norm, orthogonalize, inverse=True)
 
 
 def dctn(
@@ -59,9 +68,12 @@ def dctn(
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    orthogonalize: bool | None = None,
 ) -> Array:
     """``dct`` along several axes (None: all, or the last ``len(s)`` axes)."""
-    return _over("dctn", x, type, s, axes, norm, inverse=False)
+    return _over("dctn", x, type, s, axes, norm, orthogonalize, inverse=False)
 
 
 def idctn(
@@ -70,9 +82,12 @@ def idctn(
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    orthogonalize: bool | None = None,
 ) -> Array:
     """The inverse of ``dctn`` with the same arguments."""
-    return _over("idctn", x, type, s, axes, norm, inverse=True)
+    return _over("idctn", x, type, s, axes, norm, orthogonalize, inverse=True)
 
 
 def _over(
@@ -82,6 +97,7 @@ def _over(
     s: Sequence[int] | None,
     axes: Sequence[int] | None,
     norm: str | None,
+    orthogonalize: bool | None,
     inverse: bool,
 ) -> Array:
     ndim = ops.type_of_operand(name, x).ndim
@@ -95,7 +111,7 @@ def _over(
         )
     value: Any = x
     for axis, n in zip(axes, extents, strict=True):
-        value = _transform(name, value, type, n, axis, norm, inverse)
+        value = _transform(name, value, type, n, axis, norm, orthogonalize, inverse)
     return anp.asarray(value)
 
 
@@ -106,6 +122,7 @@ def _transform(
     n: int | None,
     axis: int,
     norm: str | None,
+    orthogonalize: bool | None,
     inverse: bool,
 ) -> Array:
     given = ops.type_of_operand(name, x)
@@ -129,7 +146,9 @@ def _transform(
             f"{name} of type {type} takes more than {length} elements", user_location()
         )
     kind = _INVERSE[type] if inverse else type
-    result = _scaled(along, kind, norm, inverse)
+    if orthogonalize is None:
+        orthogonalize = norm == "ortho"
+    result = _scaled(along, kind, norm, orthogonalize, inverse)
     return anp.moveaxis(result, -1, place)
 
 
@@ -149,25 +168,28 @@ def _fitted(x: Array, n: int | None) -> Array:
     return anp.pad(x, [*widths, (0, n - extent)])
 
 
-def _scaled(x: Array, kind: int, norm: str | None, inverse: bool) -> Array:
-    """The normalised transform of ``kind``; "ortho" also scales the ends."""
+def _scaled(
+    x: Array, kind: int, norm: str | None, orthogonalize: bool, inverse: bool
+) -> Array:
+    """The normalised transform of ``kind``; ``orthogonalize`` also scales the ends."""
     length = x.shape[-1]
     period = 2.0 * (length - 1 if kind == 1 else length)
-    if norm != "ortho":
-        value = _cosines(x, kind)
-        divided = (norm == "forward") != inverse
-        return value / period if divided else value
+    factor = 1.0 / period if (norm == "forward") != inverse else 1.0
+    if norm == "ortho":
+        factor = 1.0 / math.sqrt(period)
     root = math.sqrt(2.0)
-    before, after = np.ones(length), np.ones(length)
-    if kind == 1:
-        before[[0, -1]] = root
-        after[[0, -1]] = 1.0 / root
-    elif kind == 2:
-        after[0] = 1.0 / root
-    elif kind == 3:
-        before[0] = root
-    value = _cosines(x * before.astype(x.dtype), kind)
-    return value * (after / math.sqrt(period)).astype(x.dtype)
+    before, after = np.ones(length), np.full(length, factor)
+    if orthogonalize and kind == 1:
+        before[[0, -1]] *= root
+        after[[0, -1]] /= root
+    elif orthogonalize and kind == 2:
+        after[0] /= root
+    elif orthogonalize and kind == 3:
+        before[0] *= root
+    if orthogonalize:
+        x = x * before.astype(x.dtype)
+    value = _cosines(x, kind)
+    return value if np.all(after == 1.0) else value * after.astype(x.dtype)
 
 
 def _cosines(x: Array, kind: int) -> Array:

@@ -23,12 +23,12 @@ from arrayfn.transforms.transposition import transpose
 
 
 def jvp(
-    function: Function,
+    fun: Function,
     primals: Sequence[Any],
     tangents: Sequence[Any],
     has_aux: bool = False,
 ) -> Any:
-    """``function(*primals)`` and its directional derivative along ``tangents``.
+    """``fun(*primals)`` and its directional derivative along ``tangents``.
 
     ``tangents`` has the structure, shapes and dtypes of ``primals``. With ``has_aux``
     the function returns a pair (value, aux), and the result has ``aux`` as its third.
@@ -41,7 +41,7 @@ def jvp(
     leaves, structure = tree.flatten(args)
     types = [leaf_type(x) for x in leaves]
     given = _flat_like("jvp: tangent", tangents, structure, types)
-    traced = trace_function(function, args, {})
+    traced = trace_function(fun, args, {})
     wrt = [t.dtype in dtypes.INEXACT for t in types]
     captured = traced.trace.captured
     program = jvp_program(traced.program, wrt + [False] * len(captured))
@@ -54,7 +54,7 @@ def jvp(
             tree.unflatten(traced.out_tree, values),
             tree.unflatten(traced.out_tree, derivatives),
         )
-    value_tree, aux_tree = pair_with_aux(function, traced.out_tree)
+    value_tree, aux_tree = pair_with_aux(fun, traced.out_tree)
     own = value_tree.num_leaves
     return (
         tree.unflatten(value_tree, values[:own]),
@@ -63,8 +63,8 @@ def jvp(
     )
 
 
-def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
-    """``function(*primals)``, and the function from output to input cotangents.
+def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
+    """``fun(*primals)``, and the function from output to input cotangents.
 
     With ``has_aux`` the function returns a pair (value, aux), and the result has
     ``aux`` as its third. The cotangents of arguments that are not inexact are zeros;
@@ -75,7 +75,7 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     >>> pull_back(np.array(1.0))
     (array(6.),)
     """
-    at = _Linearized(function, primals, has_aux)
+    at = _Linearized(fun, primals, has_aux)
     backward = transpose(at.linear, at.split.residuals)
     leaves, positions = tree.leaves(primals), tree.positions_in(primals)
     others = [
@@ -97,8 +97,8 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     return at.with_value(pull_back)
 
 
-def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
-    """``function(*primals)``, and its jvp as a linear function of the tangents.
+def linearize(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
+    """``fun(*primals)``, and its jvp as a linear function of the tangents.
 
     What does not depend on the tangents is computed once, so many calls of the linear
     function are cheap. With ``has_aux`` the function returns a pair (value, aux), and
@@ -109,7 +109,7 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     >>> forward(np.array(2.0)), forward(np.array(3.0))
     (array(2.), array(3.))
     """
-    at = _Linearized(function, primals, has_aux)
+    at = _Linearized(fun, primals, has_aux)
 
     def push_forward(*tangents: Any) -> Any:
         given = _flat_like("linearize: tangent", tangents, at.structure, at.types)
@@ -151,8 +151,8 @@ class _Linearized:
         return value, linear_map, tree.unflatten(self.aux_tree, self.outputs[own:])
 
 
-def linear_transpose(function: Function, *primals: Any) -> Function:
-    """The transpose of ``function``, which is linear: from its result to its arguments.
+def linear_transpose(fun: Function, *primals: Any) -> Function:
+    """The transpose of ``fun``, which is linear: from its result to its arguments.
 
     Only the structures, shapes and dtypes of ``primals`` matter (they may be
     ``ShapeDtypeStruct``). The transpose takes a value of the result's form and gives a
@@ -165,7 +165,7 @@ def linear_transpose(function: Function, *primals: Any) -> Function:
     (array([ 3., 30.,  0.]),)
     """
     structure = tree.structure(primals)
-    traced = trace_function(function, primals, {}, with_values=False)
+    traced = trace_function(fun, primals, {}, with_values=False)
     program, own = traced.program, structure.num_leaves
     captured = (*program.constant_values, *traced.trace.captured)
     ordered = Program(
@@ -178,7 +178,7 @@ def linear_transpose(function: Function, *primals: Any) -> Function:
 
     def transposed(cotangents: Any) -> Any:
         given = _flat_like(
-            f"the result of {name_of(function)}: cotangent",
+            f"the result of {name_of(fun)}: cotangent",
             cotangents,
             traced.out_tree,
             program.output_types,

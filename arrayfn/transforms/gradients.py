@@ -27,14 +27,14 @@ Argnums = int | Sequence[int]
 
 
 def value_and_grad(
-    function: Function,
+    fun: Function,
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Function:
-    """A function giving ``function``'s value and its gradient by some arguments.
+    """A function giving ``fun``'s value and its gradient by some arguments.
 
-    ``function`` returns a real scalar, or with ``has_aux`` a pair of that and anything
+    ``fun`` returns a real scalar, or with ``has_aux`` a pair of that and anything
     else; the result is ``(value, gradient)`` or ``((value, aux), gradient)``. The
     gradient has the structure of argument ``argnums`` (a tuple of them for a sequence).
     With ``holomorphic`` arguments and value are complex, and it is the derivative.
@@ -45,20 +45,20 @@ def value_and_grad(
     >>> value_and_grad(lambda x: (x * x).sum())(np.array([1.0, 2.0]))
     (array(5.), array([2., 4.]))
     """
-    check_function("grad", function)
+    check_function("grad", fun)
 
-    @functools.wraps(function)
+    @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        chosen = chosen_arguments(function, argnums, len(args))
-        wrt, shape_of_gradient = _differentiated(function, args, kwargs, chosen)
+        chosen = chosen_arguments(fun, argnums, len(args))
+        wrt, shape_of_gradient = _differentiated(fun, args, kwargs, chosen)
         if holomorphic:
-            check_holomorphic(function, [args[k] for k in chosen])
-        traced = trace_function(function, args, kwargs)
+            check_holomorphic(fun, [args[k] for k in chosen])
+        traced = trace_function(fun, args, kwargs)
         program, out_tree = traced.program, traced.out_tree
         aux_tree = None
         if has_aux:
-            out_tree, aux_tree = pair_with_aux(function, out_tree)
-        _check_scalar(function, program, out_tree, holomorphic)
+            out_tree, aux_tree = pair_with_aux(fun, out_tree)
+        _check_scalar(fun, program, out_tree, holomorphic)
         wrt += [False] * len(traced.trace.captured)
         operands = [*tree.leaves((args, kwargs)), *traced.trace.captured]
         results = apply_program(grad_program(program, wrt), operands, once=True)
@@ -77,12 +77,12 @@ def value_and_grad(
 
 
 def grad(
-    function: Function,
+    fun: Function,
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Function:
-    """A function giving the gradient of ``function``, a real scalar, by some arguments.
+    """A function giving the gradient of ``fun``, a real scalar, by some arguments.
 
     With ``has_aux`` it gives ``(gradient, aux)``. See ``value_and_grad``.
 
@@ -90,9 +90,9 @@ def grad(
     >>> grad(lambda x: np.sin(x).sum())(np.zeros(3))
     array([1., 1., 1.])
     """
-    both = value_and_grad(function, argnums, has_aux, holomorphic)
+    both = value_and_grad(fun, argnums, has_aux, holomorphic)
 
-    @functools.wraps(function)
+    @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         value, gradient = both(*args, **kwargs)
         return (gradient, value[1]) if has_aux else gradient

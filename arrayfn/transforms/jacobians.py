@@ -36,7 +36,7 @@ from arrayfn.transforms.mapping import vmap
 
 
 def jacfwd(
-    function: Function,
+    fun: Function,
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
@@ -57,11 +57,11 @@ def jacfwd(
            [0., 4.]])
     """
 
-    @functools.wraps(function)
+    @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        of_chosen, chosen = _of_chosen(function, args, kwargs, argnums, holomorphic)
+        of_chosen, chosen = _of_chosen(fun, args, kwargs, argnums, holomorphic)
         if not holomorphic:
-            _check_real(function, chosen)
+            _check_real(fun, chosen)
 
         def along(direction: Any) -> Any:
             return jvp(of_chosen, chosen, direction, has_aux)[1:]
@@ -92,7 +92,7 @@ def jacfwd(
 
 
 def jacrev(
-    function: Function,
+    fun: Function,
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
@@ -111,9 +111,9 @@ def jacrev(
            [0., 3.]]), array([1., 2.]))
     """
 
-    @functools.wraps(function)
+    @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        of_chosen, chosen = _of_chosen(function, args, kwargs, argnums, holomorphic)
+        of_chosen, chosen = _of_chosen(fun, args, kwargs, argnums, holomorphic)
         value, pull_back, *aux = vjp(of_chosen, *chosen, has_aux=has_aux)
         outputs, out_tree = tree.flatten(value)
         types = [leaf_type(y) for y in outputs]
@@ -122,7 +122,7 @@ def jacrev(
                 kind = "complex" if holomorphic else "real"
                 raise DifferentiationError(
                     f"jacrev needs a function with {kind} outputs, but "
-                    f"{name_of(function)} returned {type}; take the real and the "
+                    f"{name_of(fun)} returned {type}; take the real and the "
                     "imaginary part apart, or use jacfwd",
                     user_location(),
                 )
@@ -152,12 +152,12 @@ jacobian = jacrev
 
 
 def hessian(
-    function: Function,
+    fun: Function,
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Function:
-    """A function giving the second derivatives of ``function``, forward over reverse.
+    """A function giving the second derivatives of ``fun``, forward over reverse.
 
     For an output of shape s and arguments of shapes t and u the result has the shape
     s + t + u, in a tree of trees of the arguments' structure. Second derivatives are
@@ -171,11 +171,11 @@ def hessian(
            [2., 0.]])
     """
 
-    @functools.wraps(function)
+    @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        of_chosen, chosen = _of_chosen(function, args, kwargs, argnums, holomorphic)
+        of_chosen, chosen = _of_chosen(fun, args, kwargs, argnums, holomorphic)
         if not holomorphic:
-            _check_real(function, chosen)
+            _check_real(fun, chosen)
         out_tree: list[tree.TreeDef] = []
 
         def recorded(*given: Any) -> Any:

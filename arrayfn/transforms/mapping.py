@@ -25,13 +25,13 @@ from arrayfn.transforms.flat_trace import trace_function
 
 
 def vmap(
-    function: Function,
+    fun: Function,
     in_axes: int | Sequence[Any] | None = 0,
     out_axes: Any = 0,
     axis_name: str | None = None,
     axis_size: int | None = None,
 ) -> Function:
-    """``function`` mapped along an axis of its arguments, all at once.
+    """``fun`` mapped along an axis of its arguments, all at once.
 
     ``in_axes`` says which axis of each positional argument is mapped (None: the
     argument is the same for all); an entry may be a pytree prefix of its argument.
@@ -47,11 +47,11 @@ def vmap(
     >>> vmap(np.dot)(np.ones((3, 2)), np.ones((3, 2)))
     array([2., 2., 2.])
     """
-    check_function("vmap", function)
+    check_function("vmap", fun)
 
-    @functools.wraps(function)
+    @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        name = name_of(function)
+        name = name_of(fun)
         leaves = tree.leaves((args, kwargs))
         dims = _in_dims(name, in_axes, args, kwargs)
         size = _mapped_size(name, leaves, dims, axis_size)
@@ -61,7 +61,7 @@ def vmap(
         ]
         axes = None if axis_name is None else {axis_name: size}
         traced = trace_function(
-            function, args, kwargs, types=types, with_values=False, axes=axes
+            fun, args, kwargs, types=types, with_values=False, axes=axes
         )
         captured = traced.trace.captured
         placeholder = tree.unflatten(traced.out_tree, [0] * traced.out_tree.num_leaves)

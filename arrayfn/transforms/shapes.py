@@ -12,8 +12,8 @@ from arrayfn.transforms.flat_trace import FlatTrace, trace_function
 from arrayfn.transforms.shape_struct import ShapeDtypeStruct
 
 
-def eval_shape(function: Function, *args: Any, **kwargs: Any) -> Any:
-    """The shapes and data types of ``function(*args, **kwargs)``, which is not run.
+def eval_shape(fun: Function, *args: Any, **kwargs: Any) -> Any:
+    """The shapes and data types of ``fun(*args, **kwargs)``, which is not run.
 
     Arguments are arrays, numbers and ``ShapeDtypeStruct``; the result has a
     ``ShapeDtypeStruct`` in place of each array.
@@ -22,15 +22,15 @@ def eval_shape(function: Function, *args: Any, **kwargs: Any) -> Any:
     >>> eval_shape(np.matmul, np.ones((2, 3)), ShapeDtypeStruct((3, 4), "float64"))
     ShapeDtypeStruct(shape=(2, 4), dtype=float64)
     """
-    return _result_types(_traced(function, args, kwargs))
+    return _result_types(_traced(fun, args, kwargs))
 
 
 def make_program(
-    function: Function,
+    fun: Function,
     static_argnums: int | Sequence[int] = (),
     return_shape: bool = False,
 ) -> Function:
-    """A function of the same arguments that gives the Program of ``function``.
+    """A function of the same arguments that gives the Program of ``fun``.
 
     Arguments are arrays, numbers and ``ShapeDtypeStruct``; those in ``static_argnums``
     are any Python values. With ``return_shape`` it gives a pair of the Program and what
@@ -47,9 +47,9 @@ def make_program(
     """
     static = as_numbers(static_argnums)
 
-    @functools.wraps(function)
+    @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        bound, dynamic = without_static(function, args, static)
+        bound, dynamic = without_static(fun, args, static)
         traced = _traced(bound, dynamic, kwargs)
         if return_shape:
             return traced.program, _result_types(traced)

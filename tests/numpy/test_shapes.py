@@ -277,7 +277,7 @@ def test_asarray_stacks_traced_values(traced):
         (lambda: anp.zeros((2, -1)), r"zeros|full: negative extents"),
         (
             lambda: anp.tensordot(M, M, axes=([0, 1], [0])),
-            r"tensordot: as many axes of x as of y are summed, not \(\[0, 1\], \[0\]\)",
+            r"tensordot: as many axes of a as of b are summed, not \(\[0, 1\], \[0\]\)",
         ),
         (lambda: anp.convolve(V[:0], V), r"convolve takes two vectors, neither of"),
         (lambda: anp.convolve(V, V[:0]), r"convolve takes two vectors, neither of"),

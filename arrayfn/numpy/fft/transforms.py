@@ -84,7 +84,11 @@ def _fitted(x: Array, axis: int, wanted: int) -> Array:
 
 
 def fft(
-    a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
+    a: ArrayLike,
+    n: int | None = None,
+    axis: int = -1,
+    norm: str | None = "backward",
+    out: None = None,
 ) -> Array:
     """The discrete Fourier transform along ``axis``: complex.
 
@@ -96,18 +100,28 @@ def fft(
     >>> fft(np.array([1.0, 0.0, 0.0, 0.0]))
     array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j])
     """
+    ops.refuse_out("fft", out)
     return _along("fft", "fft", a, n, axis, norm)
 
 
 def ifft(
-    a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
+    a: ArrayLike,
+    n: int | None = None,
+    axis: int = -1,
+    norm: str | None = "backward",
+    out: None = None,
 ) -> Array:
     """The inverse of ``fft``."""
+    ops.refuse_out("ifft", out)
     return _along("ifft", "ifft", a, n, axis, norm)
 
 
 def rfft(
-    a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
+    a: ArrayLike,
+    n: int | None = None,
+    axis: int = -1,
+    norm: str | None = "backward",
+    out: None = None,
 ) -> Array:
     """The first n // 2 + 1 elements of the transform of real elements.
 
@@ -115,11 +129,16 @@ def rfft(
     >>> rfft(np.array([1.0, 2.0, 3.0])).shape
     (2,)
     """
+    ops.refuse_out("rfft", out)
     return _along("rfft", "rfft", a, n, axis, norm)
 
 
 def irfft(
-    a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
+    a: ArrayLike,
+    n: int | None = None,
+    axis: int = -1,
+    norm: str | None = "backward",
+    out: None = None,
 ) -> Array:
     """The inverse of ``rfft``, with ``n`` elements (by default an even number).
 
@@ -127,21 +146,32 @@ def irfft(
     >>> irfft(rfft(np.array([1.0, 2.0, 3.0])), n=3)
     array([1., 2., 3.])
     """
+    ops.refuse_out("irfft", out)
     return _along("irfft", "irfft", a, n, axis, norm)
 
 
 def hfft(
-    a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
+    a: ArrayLike,
+    n: int | None = None,
+    axis: int = -1,
+    norm: str | None = "backward",
+    out: None = None,
 ) -> Array:
     """The real transform of a Hermitian vector, given by n // 2 + 1 elements."""
+    ops.refuse_out("hfft", out)
     opposite = _OPPOSITE[_norm("hfft", norm)]
     return _along("irfft", "hfft", conj(a), n, axis, opposite)
 
 
 def ihfft(
-    a: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = "backward"
+    a: ArrayLike,
+    n: int | None = None,
+    axis: int = -1,
+    norm: str | None = "backward",
+    out: None = None,
 ) -> Array:
     """The inverse of ``hfft``."""
+    ops.refuse_out("ihfft", out)
     opposite = _OPPOSITE[_norm("ihfft", norm)]
     return conj(_along("rfft", "ihfft", a, n, axis, opposite))
 
@@ -204,11 +234,13 @@ def fftn(
     s: Sequence[int | None] | None = None,
     axes: Sequence[int] | None = None,
     norm: str | None = "backward",
+    out: None = None,
 ) -> Array:
     """``fft`` along several axes (None: all, or the last ``len(s)`` axes).
 
     The axes are truncated or padded to the extents ``s``.
     """
+    ops.refuse_out("fftn", out)
     return _over("fft", "fftn", a, s, axes, norm)
 
 
@@ -217,8 +249,10 @@ def ifftn(
     s: Sequence[int | None] | None = None,
     axes: Sequence[int] | None = None,
     norm: str | None = "backward",
+    out: None = None,
 ) -> Array:
     """The inverse of ``fftn``."""
+    ops.refuse_out("ifftn", out)
     return _over("ifft", "ifftn", a, s, axes, norm)
 
 
@@ -227,6 +261,7 @@ def rfftn(
     s: Sequence[int | None] | None = None,
     axes: Sequence[int] | None = None,
     norm: str | None = "backward",
+    out: None = None,
 ) -> Array:
     """``rfft`` along the last of ``axes``, then ``fft`` along the others.
 
@@ -234,6 +269,7 @@ def rfftn(
     >>> rfftn(np.ones((4, 4))).shape
     (4, 3)
     """
+    ops.refuse_out("rfftn", out)
     extents, places = _axes("rfftn", a, s, axes)
     if not places:
         raise ShapeError("rfftn transforms at least one axis", user_location())
@@ -246,8 +282,10 @@ def irfftn(
     s: Sequence[int | None] | None = None,
     axes: Sequence[int] | None = None,
     norm: str | None = "backward",
+    out: None = None,
 ) -> Array:
     """The inverse of ``rfftn``; by default the last extent is even."""
+    ops.refuse_out("irfftn", out)
     extents, places = _axes("irfftn", a, s, axes)
     if not places:
         raise ShapeError("irfftn transforms at least one axis", user_location())
@@ -260,8 +298,10 @@ def fft2(
     s: Sequence[int | None] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str | None = "backward",
+    out: None = None,
 ) -> Array:
     """``fftn`` along two axes."""
+    ops.refuse_out("fft2", out)
     return fftn(a, s, axes, norm)
 
 
@@ -270,8 +310,10 @@ def ifft2(
     s: Sequence[int | None] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str | None = "backward",
+    out: None = None,
 ) -> Array:
     """``ifftn`` along two axes."""
+    ops.refuse_out("ifft2", out)
     return ifftn(a, s, axes, norm)
 
 
@@ -280,8 +322,10 @@ def rfft2(
     s: Sequence[int | None] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str | None = "backward",
+    out: None = None,
 ) -> Array:
     """``rfftn`` along two axes."""
+    ops.refuse_out("rfft2", out)
     return rfftn(a, s, axes, norm)
 
 
@@ -290,6 +334,8 @@ def irfft2(
     s: Sequence[int | None] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str | None = "backward",
+    out: None = None,
 ) -> Array:
     """``irfftn`` along two axes."""
+    ops.refuse_out("irfft2", out)
     return irfftn(a, s, axes, norm)

@@ -54,12 +54,12 @@ class SVDResult(NamedTuple):
 
 
 def cholesky(
-    x: ArrayLike, /, *, upper: bool = False, symmetrize_input: bool = True
+    a: ArrayLike, *, upper: bool = False, symmetrize_input: bool = True
 ) -> Array:
-    """The lower triangular L with x = L L^H, or U with x = U^H U if ``upper``.
+    """The lower triangular L with ``a`` = L L^H, or U with ``a`` = U^H U if ``upper``.
 
-    x (..., n, n) is Hermitian and positive definite; otherwise the factor is NaN.
-    ``symmetrize_input`` uses (x + x^H) / 2, which makes the gradient Hermitian; without
+    a (..., n, n) is Hermitian and positive definite; otherwise the factor is NaN.
+    ``symmetrize_input`` uses (a + a^H) / 2, which makes the gradient Hermitian; without
     it only the lower triangle is read.
 
     >>> import numpy as np
@@ -67,17 +67,17 @@ def cholesky(
     array([[2., 0.],
            [1., 2.]])
     """
-    x = m.square("cholesky", x)
+    a = m.square("cholesky", a)
     if symmetrize_input:
-        x = m.hermitian_part(x)
-    factor = apply(linalg_triangular.cholesky, x)
+        a = m.hermitian_part(a)
+    factor = apply(linalg_triangular.cholesky, a)
     return m.adjoint(factor) if upper else factor
 
 
-def qr(x: ArrayLike, /, *, mode: str = "reduced") -> Any:
+def qr(a: ArrayLike, mode: str = "reduced") -> Any:
     """Q (..., m, k) with orthonormal columns and upper triangular R (..., k, n).
 
-    x = Q R. k is min(m, n), or m in mode ``"complete"``; mode ``"r"`` gives R alone.
+    a = Q R. k is min(m, n), or m in mode ``"complete"``; mode ``"r"`` gives R alone.
     Complete factors of a tall matrix have no derivative.
 
     >>> import numpy as np
@@ -90,35 +90,35 @@ def qr(x: ArrayLike, /, *, mode: str = "reduced") -> Any:
             f"qr has the modes 'reduced', 'complete' and 'r', not {mode!r}",
             user_location(),
         )
-    x = m.matrix("qr", x)
-    q, r = apply(linalg_qr.qr, x, full=mode == "complete")
+    a = m.matrix("qr", a)
+    q, r = apply(linalg_qr.qr, a, full=mode == "complete")
     return r if mode == "r" else QRResult(q, r)
 
 
 def eigh(
-    x: ArrayLike, /, UPLO: str | None = None, *, symmetrize_input: bool = True
+    a: ArrayLike, UPLO: str | None = None, *, symmetrize_input: bool = True
 ) -> EighResult:
     """Eigenvalues w (..., n), ascending, and eigenvectors, columns of V (..., n, n).
 
-    x (..., n, n) is Hermitian: x = V diag(w) V^H. ``symmetrize_input`` uses
-    (x + x^H) / 2; without it only the triangle ``UPLO`` ("L" or "U") is read. The
+    a (..., n, n) is Hermitian: a = V diag(w) V^H. ``symmetrize_input`` uses
+    (a + a^H) / 2; without it only the triangle ``UPLO`` ("L" or "U") is read. The
     derivatives of eigenvectors are not finite if eigenvalues are equal.
 
     >>> import numpy as np
     >>> eigh(np.array([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
     array([1., 2.])
     """
-    x = _hermitian("eigh", x, UPLO, symmetrize_input)
-    rows, values = apply(linalg_spectral.eigh, x)
+    a = _hermitian("eigh", a, UPLO, symmetrize_input)
+    rows, values = apply(linalg_spectral.eigh, a)
     return EighResult(values, m.adjoint(rows))
 
 
 def eigvalsh(
-    x: ArrayLike, /, UPLO: str | None = None, *, symmetrize_input: bool = True
+    a: ArrayLike, UPLO: str | None = None, *, symmetrize_input: bool = True
 ) -> Array:
-    """The eigenvalues (..., n), ascending, of Hermitian x (..., n, n); see ``eigh``."""
-    x = _hermitian("eigvalsh", x, UPLO, symmetrize_input)
-    return apply(linalg_spectral.eigvalsh, x)
+    """The eigenvalues (..., n), ascending, of Hermitian ``a``; see ``eigh``."""
+    a = _hermitian("eigvalsh", a, UPLO, symmetrize_input)
+    return apply(linalg_spectral.eigvalsh, a)
 
 
 def _hermitian(name: str, x: ArrayLike, uplo: str | None, symmetrize: bool) -> Array:
@@ -131,79 +131,102 @@ def _hermitian(name: str, x: ArrayLike, uplo: str | None, symmetrize: bool) -> A
     return m.adjoint(x) if uplo == "U" else x
 
 
-def eig(x: ArrayLike, /) -> EigResult:
+def eig(a: ArrayLike) -> EigResult:
     """Eigenvalues w (..., n) and eigenvectors, columns of V (..., n, n), both complex.
 
-    x (..., n, n) V = V diag(w). Each vector has norm 1 and a real largest element. The
+    a (..., n, n) V = V diag(w). Each vector has norm 1 and a real largest element. The
     derivatives of the vectors are not finite if eigenvalues are equal.
 
     >>> import numpy as np
     >>> eig(np.array([[0.0, 1.0], [-1.0, 0.0]])).eigenvalues
     array([0.+1.j, 0.-1.j])
     """
-    x = m.square("eig", x)
-    if x.shape[-1] == 0:
-        dtype = dtypes.complex_of(x.dtype)
-        return EigResult(zeros(x.shape[:-1], dtype), zeros(x.shape, dtype))
-    rows, values = apply(linalg_spectral.eig, matrix_transpose(x))
+    a = m.square("eig", a)
+    if a.shape[-1] == 0:
+        dtype = dtypes.complex_of(a.dtype)
+        return EigResult(zeros(a.shape[:-1], dtype), zeros(a.shape, dtype))
+    rows, values = apply(linalg_spectral.eig, matrix_transpose(a))
     return EigResult(values, matrix_transpose(rows))
 
 
-def eigvals(x: ArrayLike, /) -> Array:
-    """The eigenvalues (..., n), complex, of x (..., n, n)."""
-    x = m.square("eigvals", x)
-    if x.shape[-1] == 0:
-        return zeros(x.shape[:-1], dtypes.complex_of(x.dtype))
-    return apply(linalg_spectral.eigvals, matrix_transpose(x))
+def eigvals(a: ArrayLike) -> Array:
+    """The eigenvalues (..., n), complex, of ``a`` (..., n, n)."""
+    a = m.square("eigvals", a)
+    if a.shape[-1] == 0:
+        return zeros(a.shape[:-1], dtypes.complex_of(a.dtype))
+    return apply(linalg_spectral.eigvals, matrix_transpose(a))
 
 
 @overload
 def svd(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     full_matrices: bool = ...,
     compute_uv: Literal[True] = ...,
     hermitian: bool = ...,
+    subset_by_index: tuple[int, int] | None = ...,
 ) -> SVDResult: ...
 
 
 @overload
 def svd(
-    x: ArrayLike, /, full_matrices: bool, compute_uv: bool, hermitian: bool = ...
+    a: ArrayLike,
+    full_matrices: bool,
+    compute_uv: bool,
+    hermitian: bool = ...,
+    subset_by_index: tuple[int, int] | None = ...,
 ) -> Any: ...
 
 
 def svd(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     full_matrices: bool = True,
     compute_uv: bool = True,
     hermitian: bool = False,
+    subset_by_index: tuple[int, int] | None = None,
 ) -> Any:
     """U (..., m, m), singular values s (..., k), descending, and V^H (..., n, n).
 
-    x (..., m, n) = U diag(s) V^H, and k = min(m, n). With ``full_matrices=False`` U is
+    a (..., m, n) = U diag(s) V^H, and k = min(m, n). With ``full_matrices=False`` U is
     (..., m, k) and V^H (..., k, n). With ``compute_uv=False`` only s is returned.
     ``hermitian`` has no effect. The derivatives of the vectors are not finite if
     singular values are equal. Square factors of a matrix that is not square have no
-    derivatives.
+    derivatives. With ``subset_by_index=(first, end)`` and thin factors, only singular
+    values ``first`` to ``end`` (exclusive) and their vectors are returned.
 
     >>> import numpy as np
     >>> svd(np.array([[0.0, 2.0], [1.0, 0.0]])).S
     array([2., 1.])
     """
-    x = m.matrix("svd", x)
+    a = m.matrix("svd", a)
+    if subset_by_index is not None:
+        return _singular_values_between(a, full_matrices, compute_uv, subset_by_index)
     if not compute_uv:
-        return svdvals(x)
-    if 0 in x.shape[-2:] and full_matrices:
-        rows, columns = x.shape[-2:]
-        batch = x.shape[:-2]
-        u, vh = (m.identities(zeros((*batch, n, n), x.dtype)) for n in (rows, columns))
-        return SVDResult(u, zeros((*batch, 0), dtypes.real_of(x.dtype)), vh)
-    u, s, vh = apply(linalg_svd.svd, matrix_transpose(x), full=full_matrices)
+        return svdvals(a)
+    if 0 in a.shape[-2:] and full_matrices:
+        rows, columns = a.shape[-2:]
+        batch = a.shape[:-2]
+        u, vh = (m.identities(zeros((*batch, n, n), a.dtype)) for n in (rows, columns))
+        return SVDResult(u, zeros((*batch, 0), dtypes.real_of(a.dtype)), vh)
+    u, s, vh = apply(linalg_svd.svd, matrix_transpose(a), full=full_matrices)
     return SVDResult(matrix_transpose(u), s, matrix_transpose(vh))
 
 
-def svdvals(x: ArrayLike, /) -> Array:
-    """The singular values (..., min(m, n)), descending, of x (..., m, n)."""
-    return apply(linalg_svd.svdvals, m.matrix("svdvals", x))
+def _singular_values_between(
+    a: Array, full_matrices: bool, compute_uv: bool, between: tuple[int, int]
+) -> Any:
+    chosen = slice(*between)
+    if not compute_uv:
+        return svdvals(a)[..., chosen]
+    if full_matrices and between != (0, min(a.shape[-2:])):
+        raise ArgumentError(
+            "svd: subset_by_index takes full_matrices=False, because square factors "
+            "belong to all singular values",
+            user_location(),
+        )
+    u, s, vh = svd(a, full_matrices)
+    return SVDResult(u[..., chosen], s[..., chosen], vh[..., chosen, :])
+
+
+def svdvals(a: ArrayLike) -> Array:
+    """The singular values (..., min(m, n)), descending, of ``a`` (..., m, n)."""
+    return apply(linalg_svd.svdvals, m.matrix("svdvals", a))

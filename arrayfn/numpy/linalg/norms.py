@@ -136,7 +136,6 @@ def _matrix_norm(
 
 def norm(
     x: ArrayLike,
-    /,
     ord: Order = None,
     axis: Axis = None,
     keepdims: bool = False,
@@ -169,7 +168,7 @@ def norm(
     return _matrix_norm(x, (axes[0], axes[1]), keepdims, ord)
 
 
-def cond(x: ArrayLike, /, p: Order = None) -> Array:
+def cond(x: ArrayLike, p: Order = None) -> Array:
     """The condition number (...) of x: its norm times that of its inverse.
 
     For p None or 2, -2 it is the ratio of the largest and smallest singular values.

@@ -57,15 +57,19 @@ def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike = None) -> Array
     return linear_algebra.trace(x, offset, -2, -1, dtype)
 
 
-def multi_dot(arrays: Sequence[ArrayLike]) -> Array:
+def multi_dot(
+    arrays: Sequence[ArrayLike], *, out: None = None, precision: str | None = None
+) -> Array:
     """The product of matrices, in the cheapest order.
 
-    The first may be a vector (a row), and the last a vector (a column).
+    The first may be a vector (a row), and the last a vector (a column). ``precision``
+    is as for ``matmul``.
 
     >>> import numpy as np
     >>> multi_dot([np.ones((2, 3)), np.ones((3, 5)), np.ones(5)])
     array([15., 15.])
     """
+    ops.refuse_out("multi_dot", out)
     if len(arrays) < 2:
         raise ArgumentError("multi_dot takes two arrays or more", user_location())
     shapes = [ops.type_of_operand("multi_dot", x).shape for x in arrays]
@@ -86,7 +90,8 @@ def multi_dot(arrays: Sequence[ArrayLike]) -> Array:
         if first == last:
             return arrays[first]
         split = splits[first, last]
-        return matmul(product(first, split), product(split + 1, last))
+        left, right = product(first, split), product(split + 1, last)
+        return matmul(left, right, precision=precision)
 
     return product(0, len(arrays) - 1)
 
@@ -110,13 +115,13 @@ def _best_splits(extents: Sequence[int]) -> dict[tuple[int, int], int]:
     return splits
 
 
-def matrix_power(x: ArrayLike, n: int, /) -> Array:
-    """The n-th power of x (..., m, m); of its inverse for negative n."""
-    m.check_square("matrix_power", ops.type_of_operand("matrix_power", x).shape)
+def matrix_power(a: ArrayLike, n: int) -> Array:
+    """The n-th power of ``a`` (..., m, m); of its inverse for negative n."""
+    m.check_square("matrix_power", ops.type_of_operand("matrix_power", a).shape)
     n = ops.whole(n)
     if n < 0:
-        return linear_algebra.matrix_power(inv(x), -n)
-    return linear_algebra.matrix_power(x, n)
+        return linear_algebra.matrix_power(inv(a), -n)
+    return linear_algebra.matrix_power(a, n)
 
 
 # Coefficients of the numerator of the diagonal Pade approximant of order 13, and the
@@ -151,8 +156,8 @@ _PADE_7 = (
 )
 
 
-def expm(x: ArrayLike, /, *, max_squarings: int = 16) -> Array:
-    """The exponential (..., n, n) of the matrices x, by scaling and squaring.
+def expm(A: ArrayLike, *, max_squarings: int = 16) -> Array:
+    """The exponential (..., n, n) of the matrices A, by scaling and squaring.
 
     It is NaN for matrices whose 1-norm is too large for ``max_squarings``: above 3.5e5
     in float64 and 2.6e5 in float32, and twice that for each further squaring.
@@ -162,13 +167,13 @@ def expm(x: ArrayLike, /, *, max_squarings: int = 16) -> Array:
     array([[1., 1.],
            [0., 1.]])
     """
-    x = m.square("expm", x)
-    is_single = x.dtype.itemsize == (8 if x.dtype.kind == "c" else 4)
+    a = m.square("expm", A)
+    is_single = a.dtype.itemsize == (8 if a.dtype.kind == "c" else 4)
     limit = _PADE_NORM[4 if is_single else 8]
-    size = stop_gradient(matrix_norm(x, ord=1))
+    size = stop_gradient(matrix_norm(a, ord=1))
     squarings = ceil(log2(where(size > limit, size / limit, 1.0)))
     too_great = squarings > max_squarings
-    scaled = x * (2.0**-squarings)[..., None, None].astype(x.dtype)
+    scaled = a * (2.0**-squarings)[..., None, None].astype(a.dtype)
     power = _approximant(scaled, _PADE_7 if is_single else _PADE)
     known = known_value(squarings)
     if known is not None:

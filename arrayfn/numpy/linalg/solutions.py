@@ -17,6 +17,7 @@ from arrayfn.errors import ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._parameters import also_takes
 from arrayfn.numpy.arithmetic import absolute, conj, multiply, negative, real
 from arrayfn.numpy.comparison import where
 from arrayfn.numpy.creation import arange, eye, ones, ones_like, zeros_like
@@ -55,7 +56,7 @@ class SlogdetResult(NamedTuple):
 # Systems.
 
 
-def solve(a: ArrayLike, b: ArrayLike, /) -> Array:
+def solve(a: ArrayLike, b: ArrayLike) -> Array:
     """x with a x = b, by LU factors: a (..., n, n), b (n,) or (..., n, k).
 
     The leading axes broadcast.
@@ -92,16 +93,16 @@ def with_sides(name: str, a: Array, b: Array, solve: Any) -> Array:
     return x[..., 0] if is_vector else x
 
 
-def inv(x: ArrayLike, /) -> Array:
-    """The inverse of x (..., n, n).
+def inv(a: ArrayLike) -> Array:
+    """The inverse of ``a`` (..., n, n).
 
     >>> import numpy as np
     >>> inv(np.array([[0.0, 2.0], [1.0, 0.0]]))
     array([[0. , 1. ],
            [0.5, 0. ]])
     """
-    x = m.square("inv", x)
-    return _inv(x) if x.shape[-1] else x
+    a = m.square("inv", a)
+    return _inv(a) if a.shape[-1] else a
 
 
 @custom_jvp
@@ -125,9 +126,7 @@ def _inv_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arra
     return y, negative(matmul(matmul(y, tangents[0]), y))
 
 
-def tensorsolve(
-    a: ArrayLike, b: ArrayLike, /, axes: Sequence[int] | None = None
-) -> Array:
+def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -> Array:
     """x with tensordot(a, x, b.ndim) = b; first ``axes`` of a are moved to its end."""
     a, b = m.together("tensorsolve", a, b)
     if axes is not None:
@@ -143,18 +142,18 @@ def tensorsolve(
     return reshape(solve(reshape(a, (count, count)), reshape(b, (count,))), shape)
 
 
-def tensorinv(x: ArrayLike, /, ind: int = 2) -> Array:
-    """The inverse of x for tensordot over its first ``ind`` axes."""
-    x = m.inexact("tensorinv", x)
-    first, rest = x.shape[:ind], x.shape[ind:]
+def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
+    """The inverse of ``a`` for tensordot over its first ``ind`` axes."""
+    a = m.inexact("tensorinv", a)
+    first, rest = a.shape[:ind], a.shape[ind:]
     if ind < 1 or math.prod(first) != math.prod(rest):
         raise ShapeError(
-            f"tensorinv: the first {ind} axes of shape {x.shape} and the others must "
+            f"tensorinv: the first {ind} axes of shape {a.shape} and the others must "
             "have as many elements, and ind be positive",
             user_location(),
         )
     count = math.prod(first)
-    return reshape(inv(reshape(x, (count, count))), (*rest, *first))
+    return reshape(inv(reshape(a, (count, count))), (*rest, *first))
 
 
 # Determinants.
@@ -169,20 +168,20 @@ def _factors(x: Array) -> tuple[Array, Array, Array]:
     return matrix_transpose(by_columns), permutation, sign
 
 
-def det(x: ArrayLike, /) -> Array:
-    """The determinant (...) of x (..., n, n).
+def det(a: ArrayLike) -> Array:
+    """The determinant (...) of ``a`` (..., n, n).
 
-    Its derivative is the matrix of cofactors, also for singular x. With more than 3
+    Its derivative is the matrix of cofactors, also for singular ``a``. With more than 3
     rows the second derivative is not defined if the rank is below n - 1.
 
     >>> import numpy as np
     >>> float(np.round(det(np.array([[1.0, 2.0], [3.0, 4.0]])), 12))
     -2.0
     """
-    x = m.square("det", x)
-    if x.shape[-1] == 0:
-        return ones(x.shape[:-2], x.dtype)
-    return _det(x)
+    a = m.square("det", a)
+    if a.shape[-1] == 0:
+        return ones(a.shape[:-2], a.dtype)
+    return _det(a)
 
 
 @custom_jvp
@@ -277,10 +276,11 @@ def _substitute(a: Array, b: Array, *, lower: bool, unit: bool) -> Array:
     return apply(triangular.triangular_solve, b, a, lower=lower, unit=unit, **params)
 
 
-def slogdet(x: ArrayLike, /) -> SlogdetResult:
-    """The sign (...) of the determinant of x (..., n, n), and its logarithm (...).
+@also_takes("method")
+def slogdet(a: ArrayLike) -> SlogdetResult:
+    """The sign (...) of the determinant of ``a`` (..., n, n), and its logarithm (...).
 
-    ``det(x) == sign * exp(logabsdet)``. For complex matrices the sign has norm 1. For
+    ``det(a) == sign * exp(logabsdet)``. For complex matrices the sign has norm 1. For
     singular ones it is 0, the logarithm is -inf, and the derivative, which needs the
     inverse, is infinite or NaN.
 
@@ -288,8 +288,8 @@ def slogdet(x: ArrayLike, /) -> SlogdetResult:
     >>> slogdet(np.diag([2.0, -0.5])).sign
     array(-1.)
     """
-    x = m.square("slogdet", x)
-    return SlogdetResult(*_slogdet(x))
+    a = m.square("slogdet", a)
+    return SlogdetResult(*_slogdet(a))
 
 
 @custom_jvp
@@ -319,22 +319,21 @@ def _slogdet_jvp(
 
 
 def pinv(
-    x: ArrayLike,
-    /,
+    a: ArrayLike,
     rcond: ArrayLike | None = None,
     hermitian: bool = False,
     *,
     rtol: ArrayLike | None = None,
 ) -> Array:
-    """The Moore-Penrose inverse (..., n, m) of x (..., m, n).
+    """The Moore-Penrose inverse (..., n, m) of ``a`` (..., m, n).
 
     Singular values up to ``rtol`` (or ``rcond``) times the largest count as 0; the
     default is 10 max(m, n) machine epsilons. ``hermitian`` has no effect.
     """
-    x = m.matrix("pinv", x)
+    a = m.matrix("pinv", a)
     if rcond is None:
-        rcond = rtol if rtol is not None else 10 * _relative_spacing(x)
-    return _pinv(x, m.as_array(rcond, dtypes.real_of(x.dtype)))
+        rcond = rtol if rtol is not None else 10 * _relative_spacing(a)
+    return _pinv(a, m.as_array(rcond, dtypes.real_of(a.dtype)))
 
 
 def _relative_spacing(x: Array) -> float:
@@ -376,34 +375,35 @@ def _inverse_singular_values(s: Array, rcond: Array) -> Array:
     return where(kept, 1.0 / where(kept, s, 1.0), 0.0)
 
 
+@also_takes(M="A")
 def matrix_rank(
-    x: ArrayLike,
-    /,
+    A: ArrayLike,
     tol: ArrayLike | None = None,
     hermitian: bool = False,
     *,
     rtol: ArrayLike | None = None,
 ) -> Array:
-    """The number of singular values (..., min(m, n)) of x greater than ``tol``.
+    """The number of singular values (..., min(m, n)) of A greater than ``tol``.
 
     ``tol`` is by default ``rtol`` times the largest, and ``rtol`` max(m, n) machine
     epsilons. For an array with less than two axes: whether any element is not 0.
     """
-    x = m.inexact("matrix_rank", x)
-    if len(x.shape) < 2:
-        return ops.convert(any(x), dtypes.int64)
-    s = svdvals(x)
+    a = m.inexact("matrix_rank", A)
+    if len(a.shape) < 2:
+        return ops.convert(any(a), dtypes.int64)
+    s = svdvals(a)
     if s.shape[-1] == 0:
         return sum(s, axis=-1).astype(np.int64)
     if tol is None:
-        rtol = _relative_spacing(x) if rtol is None else rtol
+        rtol = _relative_spacing(a) if rtol is None else rtol
         tol = max(s, axis=-1) * m.as_array(rtol, s.dtype)
     threshold = m.as_array(tol, s.dtype)
     return sum(s > threshold[..., None], axis=-1, dtype=np.int64)
 
 
+@also_takes("numpy_resid")
 def lstsq(
-    a: ArrayLike, b: ArrayLike, /, rcond: float | None = None
+    a: ArrayLike, b: ArrayLike, rcond: float | None = None
 ) -> tuple[Array, Array, Array, Array]:
     """The x (..., n, k) of smallest norm that minimises |a x - b|, and more.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from arrayfn.numpy.linalg import det, expm, inv, svdvals
+from arrayfn.numpy import linalg
+from arrayfn.numpy._parameters import also_takes
+from arrayfn.numpy.linalg import expm
 from arrayfn.scipy.linalg.factors import (
     cho_factor,
     cho_solve,
@@ -49,6 +51,11 @@ from arrayfn.scipy.linalg.special_matrices import (
     invhilbert,
     invpascal,
 )
+
+_MEMORY = ("overwrite_a", "check_finite")
+det = also_takes(*_MEMORY)(linalg.det)
+inv = also_takes(*_MEMORY)(linalg.inv)
+svdvals = also_takes(*_MEMORY)(linalg.svdvals)
 
 __all__ = [
     "block_diag",

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.lax import linalg as lax_linalg
 from arrayfn.numpy import linalg
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._parameters import also_takes
 from arrayfn.numpy.arithmetic import conj
 from arrayfn.numpy.creation import arange, tril, triu
 from arrayfn.numpy.indexing import take_along_axis
@@ -85,6 +87,7 @@ def cho_solve(
 # General systems.
 
 
+@also_takes("debug")
 def solve(
     a: ArrayLike,
     b: ArrayLike,
@@ -118,6 +121,7 @@ def solve(
     return linalg.solve(a, b)
 
 
+@also_takes("debug")
 def solve_triangular(
     a: ArrayLike,
     b: ArrayLike,
@@ -283,6 +287,7 @@ def qr_multiply(
     return (matmul(c, q) if mode == "right" else matmul(q, c)), *others
 
 
+@also_takes("lapack_driver")
 def svd(
     a: ArrayLike,
     full_matrices: bool = True,
@@ -294,6 +299,7 @@ def svd(
     return lax_linalg.svd(a, full_matrices=full_matrices, compute_uv=compute_uv)
 
 
+@also_takes("method", "eps", "max_iterations")
 def polar(a: ArrayLike, side: str = "right") -> tuple[Array, Array]:
     """U with orthonormal columns (or rows) and Hermitian P: a = U P, P U if "left"."""
     if side not in ("right", "left"):
@@ -306,17 +312,37 @@ def polar(a: ArrayLike, side: str = "right") -> tuple[Array, Array]:
     return unitary, matmul(w * s, m.adjoint(w))
 
 
+_EIGENVALUES = ("overwrite_a", "overwrite_b", "check_finite", "driver", "turbo")
+
+
+@also_takes(*_EIGENVALUES)
 def eigh(
     a: ArrayLike,
     b: ArrayLike | None = None,
     lower: bool = True,
     eigvals_only: bool = False,
+    *,
+    subset_by_index: tuple[int, int] | None = None,
 ) -> Any:
     """Eigenvalues, ascending, and eigenvectors of Hermitian a; a v = w b v with b.
 
     b is positive definite; its Cholesky factor reduces the problem to one without b.
-    The lower triangles are read if ``lower``, else the upper ones.
+    The lower triangles are read if ``lower``, else the upper ones. Of all eigenvalues
+    only those from the first to the second number of ``subset_by_index`` (inclusive)
+    are returned.
     """
+    found = _eigh(a, b, lower, eigvals_only)
+    if subset_by_index is None:
+        return found
+    first, last = subset_by_index
+    chosen = builtins.slice(first, last + 1)
+    if eigvals_only:
+        return found[..., chosen]
+    w, v = found
+    return w[..., chosen], v[..., chosen]
+
+
+def _eigh(a: ArrayLike, b: ArrayLike | None, lower: bool, eigvals_only: bool) -> Any:
     a = m.from_triangle(m.square("eigh", a), lower)
     if b is None:
         if eigvals_only:
@@ -333,15 +359,31 @@ def eigh(
     return w, solve_triangular(factor, v, 2, lower=True)
 
 
-def eigvalsh(a: ArrayLike, b: ArrayLike | None = None, lower: bool = True) -> Array:
-    """The eigenvalues of ``eigh(a, b)``."""
-    return eigh(a, b, lower, eigvals_only=True)
+@also_takes(*_EIGENVALUES)
+def eigvalsh(
+    a: ArrayLike,
+    b: ArrayLike | None = None,
+    lower: bool = True,
+    *,
+    subset_by_index: tuple[int, int] | None = None,
+) -> Array:
+    """The eigenvalues of ``eigh`` with the same arguments."""
+    return eigh(a, b, lower, eigvals_only=True, subset_by_index=subset_by_index)
 
 
-def eigh_tridiagonal(d: ArrayLike, e: ArrayLike, *, eigvals_only: bool = False) -> Any:
+@also_takes("check_finite", "tol", "lapack_driver")
+def eigh_tridiagonal(
+    d: ArrayLike,
+    e: ArrayLike,
+    eigvals_only: bool = False,
+    select: str = "a",
+    select_range: tuple[int, int] | None = None,
+) -> Any:
     """Eigenvalues, ascending, and eigenvectors of the real tridiagonal matrix.
 
-    d (n,) is its diagonal, e (n - 1,) its sub- and superdiagonal.
+    d (n,) is its diagonal, e (n - 1,) its sub- and superdiagonal. With ``select="i"``
+    only the eigenvalues from the first to the second number of ``select_range``
+    (inclusive) are returned.
 
     >>> d, e = np.array([2.0, 2.0]), np.array([1.0])
     >>> eigh_tridiagonal(d, e, eigvals_only=True)
@@ -354,16 +396,20 @@ def eigh_tridiagonal(d: ArrayLike, e: ArrayLike, *, eigvals_only: bool = False) 
             f"{e.shape}",
             user_location(),
         )
+    if select not in ("a", "i") or (select == "i") != (select_range is not None):
+        raise ArgumentError(
+            "eigh_tridiagonal: select is 'a' (all), or 'i' with select_range=(first, "
+            f"last), not {select!r}; values cannot choose, they would decide the shape",
+            user_location(),
+        )
     a = diag(d) + diag(e, -1)
-    if eigvals_only:
-        return linalg.eigvalsh(a, symmetrize_input=False)
-    w, v = linalg.eigh(a, symmetrize_input=False)
-    return w, v
+    return eigh(a, eigvals_only=eigvals_only, subset_by_index=select_range)
 
 
 # Unitary reductions. They have no derivatives.
 
 
+@also_takes("lwork", "overwrite_a", "check_finite")
 def schur(a: ArrayLike, output: str = "real") -> tuple[Array, Array]:
     """T and unitary Z with a = Z T Z^H; T is triangular for ``output="complex"``.
 
@@ -402,8 +448,17 @@ def hessenberg(
 # The exponential.
 
 
-def expm_frechet(A: ArrayLike, E: ArrayLike, *, compute_expm: bool = True) -> Any:
-    """The exponential of A, and its derivative in the direction E."""
+def expm_frechet(
+    A: ArrayLike,
+    E: ArrayLike,
+    method: str | None = None,
+    compute_expm: bool = True,
+    check_finite: bool = True,
+) -> Any:
+    """The exponential of A, and its derivative in the direction E.
+
+    ``method`` and ``check_finite`` have no effect.
+    """
     a, e = m.together("expm_frechet", A, E)
     value, derivative = jvp(linalg.expm, (a,), (e,))
     return (value, derivative) if compute_expm else derivative

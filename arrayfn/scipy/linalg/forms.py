@@ -9,9 +9,10 @@ import math
 
 import numpy as np
 
+from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
-from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import conj
 from arrayfn.numpy.comparison import where
 from arrayfn.numpy.creation import asarray, zeros, zeros_like
@@ -179,14 +180,16 @@ def helmert(n: int, full: bool = False) -> Array:
     return made if full else made[1:]
 
 
-def pascal(n: int, kind: str = "symmetric") -> Array:
+def pascal(n: int, kind: str = "symmetric", exact: bool = True) -> Array:
     """Binomial coefficients comb(i, j), "lower" or "upper"; "symmetric": their product.
+
+    They are uint64, or float64 if not ``exact``.
 
     >>> pascal(3).tolist()
     [[1, 1, 1], [1, 2, 3], [1, 3, 6]]
     """
     coefficients = [[math.comb(i, j) for j in range(n)] for i in range(n)]
-    lower = np.array(coefficients, np.uint64).reshape(n, n)
+    lower = np.array(coefficients, np.uint64 if exact else float).reshape(n, n)
     if kind == "lower":
         return lower
     if kind == "upper":
@@ -196,12 +199,12 @@ def pascal(n: int, kind: str = "symmetric") -> Array:
     raise ArgumentError(f"pascal is 'lower', 'upper' or 'symmetric', not {kind!r}")
 
 
-def dft(n: int, scale: str | None = None) -> Array:
+def dft(n: int, scale: str | None = None, *, dtype: DTypeLike = None) -> Array:
     """The matrix of the discrete Fourier transform, over sqrt(n) or n as ``scale``."""
     if scale not in (None, "sqrtn", "n"):
         raise ArgumentError(f"dft's scale is None, 'sqrtn' or 'n', not {scale!r}")
     places = np.arange(n)
     made = np.exp(-2j * np.pi * (places[:, None] * places % n) / n)
-    if scale is None:
-        return made
-    return made / (math.sqrt(n) if scale == "sqrtn" else n)
+    if scale is not None:
+        made = made / (math.sqrt(n) if scale == "sqrtn" else n)
+    return made if dtype is None else made.astype(dtypes.canonical(dtype))

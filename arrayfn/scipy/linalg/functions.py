@@ -17,6 +17,7 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.lax import linalg as lax_linalg
 from arrayfn.lax.control_flow_loops import scan
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._parameters import also_takes
 from arrayfn.numpy.arithmetic import absolute, real, sqrt
 from arrayfn.numpy.comparison import where
 from arrayfn.numpy.creation import eye, zeros_like
@@ -58,6 +59,7 @@ def _back(a: Array, b: Array) -> Array:
     return lax_linalg.triangular_solve(a, b, left_side=True)
 
 
+@also_takes("method", "tol", A="a", B="b", C="q")
 def solve_sylvester(a: ArrayLike, b: ArrayLike, q: ArrayLike) -> Array:
     """x (m, n) with a x + x b = q: a (m, m), b (n, n), q (m, n).
 
@@ -109,18 +111,19 @@ def _solved(a: Array, b: Array, q: Array) -> Array:
     return x
 
 
-def sqrtm(a: ArrayLike) -> Array:
-    """The principal square root of a (..., n, n), complex: its square is a.
+def sqrtm(A: ArrayLike, blocksize: int = 64) -> Array:
+    """The principal square root of A (..., n, n), complex: its square is A.
 
-    a has no negative real eigenvalues (Bjorck and Hammarling, A Schur method for the
+    A has no negative real eigenvalues (Bjorck and Hammarling, A Schur method for the
     square root of a matrix, 1983). It is NaN for a singular matrix without a square
-    root. Its derivative is not defined if two eigenvalues are 0.
+    root. Its derivative is not defined if two eigenvalues are 0. ``blocksize`` has no
+    effect.
 
     >>> np.round(sqrtm(np.array([[33.0, 24.0], [48.0, 57.0]])).real, 9)
     array([[5., 2.],
            [4., 7.]])
     """
-    a = m.square("sqrtm", a)
+    a = m.square("sqrtm", A)
     a = a.astype(dtypes.complex_of(a.dtype))
     return _batched(_root, len(a.shape) - 2)(a)
 
@@ -157,7 +160,7 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
     return x, _solved(x, x, tangents[0])
 
 
-def funm(a: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Array:
+def funm(A: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Array:
     """``func`` of a matrix (n, n) with distinct eigenvalues, complex.
 
     ``func`` maps arrays elementwise. There is no derivative, and no estimate of the
@@ -166,7 +169,7 @@ def funm(a: ArrayLike, func: Callable[[Array], Array], disp: bool = True) -> Arr
     """
     if not disp:
         raise ArgumentError("funm gives no estimate of its error: disp=True")
-    t, z = schur(m.square("funm", a), "complex")
+    t, z = schur(m.square("funm", A), "complex")
     places = np.arange(t.shape[-1], dtype=np.int32)
 
     def column(known: Array, j: Array, row: Any) -> Array:

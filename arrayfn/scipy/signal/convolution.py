@@ -14,6 +14,7 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir.layout import Shape
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._parameters import also_takes
 from arrayfn.primitives.convolution import conv_general
 from arrayfn.primitives.convolution_forms import Roles
 from arrayfn.tracing import apply
@@ -23,6 +24,7 @@ DIRECT: Final = 64
 MODES: Final = ("full", "same", "valid")
 
 
+@also_takes("precision")
 def convolve(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto"
 ) -> Array:
@@ -55,6 +57,7 @@ def convolve(
     return _valid(x, lax.rev(y, range(len(y.shape))))
 
 
+@also_takes("precision")
 def correlate(
     in1: ArrayLike, in2: ArrayLike, mode: str = "full", method: str = "auto"
 ) -> Array:
@@ -69,6 +72,7 @@ def correlate(
     return convolve(in1, anp.conj(reverse), mode, method)
 
 
+@also_takes("precision")
 def convolve2d(
     in1: ArrayLike,
     in2: ArrayLike,
@@ -104,6 +108,7 @@ def convolve2d(
     return _valid(x, lax.rev(y, (0, 1)))
 
 
+@also_takes("precision")
 def correlate2d(
     in1: ArrayLike,
     in2: ArrayLike,

@@ -11,8 +11,10 @@ import arrayfn.numpy as anp
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._parameters import also_takes
 
 
+@also_takes("overwrite_data")
 def detrend(
     data: ArrayLike, axis: int = -1, type: str = "linear", bp: Sequence[int] | int = 0
 ) -> Array:

@@ -13,12 +13,12 @@ from arrayfn.primitives import special
 from arrayfn.transforms.custom import SymbolicZero, custom_jvp
 
 
-def expit(x: ArrayLike, /) -> Array:
+def expit(x: ArrayLike) -> Array:
     """1 / (1 + exp(-x)), without overflow."""
     return ops.floating(special.logistic, "expit", x)
 
 
-def logit(x: ArrayLike, /) -> Array:
+def logit(x: ArrayLike) -> Array:
     """log(x / (1 - x)), the inverse of expit, also accurate near 1/2."""
     (x,) = _floated("logit", x)
     # Near 1/2 both x - 1/2 and the quotient's distance from 1 are exact.
@@ -30,7 +30,7 @@ def logit(x: ArrayLike, /) -> Array:
     return anp.where(middle, anp.log1p(ratio), outside)
 
 
-def log_expit(x: ArrayLike, /) -> Array:
+def log_expit(x: ArrayLike) -> Array:
     """The logarithm of expit, accurate far from 0."""
     return anp.negative(anp.logaddexp(anp.negative(x), 0.0))
 
@@ -42,7 +42,7 @@ def _floated(name: str, *operands: ArrayLike) -> list[Array]:
 # Products with logarithms, 0 for a factor of 0.
 
 
-def xlogy(x: ArrayLike, y: ArrayLike, /) -> Array:
+def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
     """x log(y); 0 for x = 0 (unless y is NaN).
 
     >>> xlogy(0.0, 0.0)
@@ -73,7 +73,7 @@ def _xlogy_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 _xlogy.defjvp(_xlogy_jvp, symbolic_zeros=True)
 
 
-def xlog1py(x: ArrayLike, y: ArrayLike, /) -> Array:
+def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
     """x log(1 + y); 0 for x = 0 (unless y is NaN)."""
     return _xlog1py(*_floated("xlog1py", x, y))
 
@@ -99,7 +99,7 @@ def _xlog1py_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 _xlog1py.defjvp(_xlog1py_jvp, symbolic_zeros=True)
 
 
-def entr(x: ArrayLike, /) -> Array:
+def entr(x: ArrayLike) -> Array:
     """-x log(x); 0 at 0, where its derivative is infinite; -inf for negative x.
 
     >>> entr(0.5)
@@ -122,12 +122,12 @@ def _xlogx_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return _xlogx(x), anp.multiply(anp.add(anp.log(x), 1), dx)
 
 
-def rel_entr(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x log(x / y) for positive x, y; 0 for x = 0 and y >= 0; otherwise infinite.
+def rel_entr(p: ArrayLike, q: ArrayLike) -> Array:
+    """p log(p / q) for positive p, q; 0 for p = 0 and q >= 0; otherwise infinite.
 
-    It is accurate for x near y.
+    It is accurate for p near q.
     """
-    return _rel_entr(*_floated("rel_entr", x, y))
+    return _rel_entr(*_floated("rel_entr", p, q))
 
 
 @custom_jvp
@@ -174,16 +174,16 @@ def _log_ratio(x: Array, y: Array) -> Array:
     return anp.where(near, close, apart)
 
 
-def kl_div(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """x log(x / y) - x + y, whose sum is the Kullback-Leibler divergence."""
-    x, y = _floated("kl_div", x, y)
-    value = rel_entr(x, y)
+def kl_div(p: ArrayLike, q: ArrayLike) -> Array:
+    """p log(p / q) - p + q, whose sum is the Kullback-Leibler divergence."""
+    p, q = _floated("kl_div", p, q)
+    value = rel_entr(p, q)
     infinite = anp.isinf(value)
-    difference = anp.subtract(anp.where(infinite, 0, y), anp.where(infinite, 0, x))
+    difference = anp.subtract(anp.where(infinite, 0, q), anp.where(infinite, 0, p))
     return anp.add(value, difference)
 
 
-def boxcox(x: ArrayLike, lmbda: ArrayLike, /) -> Array:
+def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """(x**lmbda - 1) / lmbda; log(x) for lmbda = 0.
 
     >>> boxcox(4.0, 0.5)
@@ -192,7 +192,7 @@ def boxcox(x: ArrayLike, lmbda: ArrayLike, /) -> Array:
     return boxcox1p(anp.subtract(x, 1.0), lmbda)
 
 
-def boxcox1p(x: ArrayLike, lmbda: ArrayLike, /) -> Array:
+def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
     """((1 + x)**lmbda - 1) / lmbda; log(1 + x) for lmbda = 0."""
     x, lmbda = _floated("boxcox1p", x, lmbda)
     log = anp.log1p(x)
@@ -216,22 +216,22 @@ _EXPONENTIAL = tuple(1 / math.factorial(k + 1) for k in range(15))
 # Modified Bessel functions.
 
 
-def i0(x: ArrayLike, /) -> Array:
+def i0(x: ArrayLike) -> Array:
     """The modified Bessel function of the first kind of order 0."""
     return bessel.i0(x)
 
 
-def i0e(x: ArrayLike, /) -> Array:
+def i0e(x: ArrayLike) -> Array:
     """exp(-abs(x)) i0(x)."""
     return bessel.bessel_i0e(x)
 
 
-def i1(x: ArrayLike, /) -> Array:
+def i1(x: ArrayLike) -> Array:
     """The modified Bessel function of the first kind of order 1."""
     return bessel.i1(x)
 
 
-def i1e(x: ArrayLike, /) -> Array:
+def i1e(x: ArrayLike) -> Array:
     """exp(-abs(x)) i1(x)."""
     return bessel.bessel_i1e(x)
 

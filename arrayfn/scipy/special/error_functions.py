@@ -23,18 +23,18 @@ _ROOT_PI = math.sqrt(math.pi)
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
-def erf(x: ArrayLike, /) -> Array:
+def erf(x: ArrayLike) -> Array:
     """The error function."""
     return ops.floating(special.erf, "erf", x)
 
 
-def erfc(x: ArrayLike, /) -> Array:
+def erfc(x: ArrayLike) -> Array:
     """1 - erf(x), accurate for large x."""
     return ops.floating(special.erfc, "erfc", x)
 
 
 @quiet
-def erfcx(x: ArrayLike, /) -> Array:
+def erfcx(x: ArrayLike) -> Array:
     """exp(x**2) erfc(x), which neither underflows nor overflows for positive x.
 
     Its error is below 1e-15.
@@ -46,12 +46,12 @@ def erfcx(x: ArrayLike, /) -> Array:
     return ops.convert(_erfcx(x), dtype)
 
 
-def erfinv(x: ArrayLike, /) -> Array:
+def erfinv(x: ArrayLike) -> Array:
     """The inverse of erf; infinite at -1 and 1, NaN outside."""
     return ops.floating(special.erfinv, "erfinv", x)
 
 
-def wofz(z: ArrayLike, /) -> Array:
+def wofz(z: ArrayLike) -> Array:
     """The Faddeeva function exp(-z**2) erfc(-i z) of complex z.
 
     The rational approximation of Weideman, Computation of the complex error
@@ -87,7 +87,7 @@ def _wofz_coefficients(count: int) -> tuple[float, tuple[float, ...]]:
 _WOFZ_SCALE, _WOFZ = _wofz_coefficients(64)
 
 
-def ndtr(x: ArrayLike, /) -> Array:
+def ndtr(x: ArrayLike) -> Array:
     """The distribution function of the standard normal distribution.
 
     Within 2 ulp, in the lower tail too.
@@ -96,7 +96,7 @@ def ndtr(x: ArrayLike, /) -> Array:
 
 
 @quiet
-def log_ndtr(x: ArrayLike, /) -> Array:
+def log_ndtr(x: ArrayLike) -> Array:
     """The logarithm of ``ndtr``, accurate in both tails: within 1e-15.
 
     >>> log_ndtr(-40.0)
@@ -107,7 +107,7 @@ def log_ndtr(x: ArrayLike, /) -> Array:
 
 
 @quiet
-def ndtri(p: ArrayLike, /) -> Array:
+def ndtri(p: ArrayLike) -> Array:
     """The inverse of ``ndtr``: within 1e-15, also for tiny p.
 
     Infinite at 0 and 1, NaN outside of [0, 1].

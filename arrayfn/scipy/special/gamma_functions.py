@@ -25,18 +25,18 @@ _SHIFT = 10
 _TINY = 1e-100  # below it gamma(x) is 1 / x
 
 
-def gammaln(x: ArrayLike, /) -> Array:
+def gammaln(x: ArrayLike) -> Array:
     """The logarithm of the absolute value of the gamma function."""
     return ops.floating(special.lgamma, "gammaln", x)
 
 
-def loggamma(x: ArrayLike, /) -> Array:
+def loggamma(x: ArrayLike) -> Array:
     """The logarithm of the gamma function for positive x; NaN for negative x."""
     return anp.where(anp.less(x, 0), math.nan, gammaln(x))
 
 
 @quiet
-def gammasgn(x: ArrayLike, /) -> Array:
+def gammasgn(x: ArrayLike) -> Array:
     """The sign of the gamma function: NaN at its poles, except 1 at 0 and -1 at -0."""
     (x,), dtype = in_float64("gammasgn", x)
     sign = 1.0 - 2.0 * anp.remainder(anp.floor(anp.minimum(x, 0.0)), 2.0)
@@ -46,7 +46,7 @@ def gammasgn(x: ArrayLike, /) -> Array:
 
 
 @quiet
-def gamma(x: ArrayLike, /) -> Array:
+def gamma(x: ArrayLike) -> Array:
     """The gamma function; for positive integers (x - 1)!, correctly rounded.
 
     It is NaN at negative integers and infinite at 0. The relative error is below 2e-14.
@@ -104,7 +104,7 @@ def _gamma_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return value, value * digamma(x) * dx
 
 
-def digamma(x: ArrayLike, /) -> Array:
+def digamma(x: ArrayLike) -> Array:
     """The derivative of ``gammaln``."""
     return ops.floating(special.digamma, "digamma", x)
 
@@ -112,33 +112,33 @@ def digamma(x: ArrayLike, /) -> Array:
 psi = digamma
 
 
-def polygamma(n: ArrayLike, x: ArrayLike, /) -> Array:
+def polygamma(n: ArrayLike, x: ArrayLike) -> Array:
     """The derivative of order ``n`` of digamma at positive x."""
     return lax.polygamma(n, x)
 
 
-def zeta(x: ArrayLike, q: ArrayLike = 1.0, /) -> Array:
+def zeta(x: ArrayLike, q: ArrayLike = 1.0) -> Array:
     """The sum of (q + k)**-x over k >= 0, for x > 1; Riemann's without q."""
     return lax.zeta(x, q)
 
 
-def gammainc(a: ArrayLike, x: ArrayLike, /) -> Array:
+def gammainc(a: ArrayLike, x: ArrayLike) -> Array:
     """The regularized lower incomplete gamma function: see ``lax.igamma``."""
     return lax.igamma(a, x)
 
 
-def gammaincc(a: ArrayLike, x: ArrayLike, /) -> Array:
+def gammaincc(a: ArrayLike, x: ArrayLike) -> Array:
     """The regularized upper incomplete gamma function: see ``lax.igammac``."""
     return lax.igammac(a, x)
 
 
-def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
+def betainc(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """The regularized incomplete beta function: see ``lax.betainc``."""
     return lax.betainc(a, b, x)
 
 
 @quiet
-def betaln(a: ArrayLike, b: ArrayLike, /) -> Array:
+def betaln(a: ArrayLike, b: ArrayLike) -> Array:
     """The logarithm of the absolute value of the beta function.
 
     For positive a and b, also large ones, its error is 2e-16 times the largest of the
@@ -155,13 +155,13 @@ def _betaln_plain(a: Array, b: Array) -> Array:
     return anp.where((a == 0) & (b == 0), math.inf, value)
 
 
-def beta(a: ArrayLike, b: ArrayLike, /) -> Array:
+def beta(a: ArrayLike, b: ArrayLike) -> Array:
     """The beta function gamma(a) gamma(b) / gamma(a + b)."""
     sign = anp.multiply(gammasgn(a), anp.multiply(gammasgn(b), gammasgn(anp.add(a, b))))
     return anp.multiply(sign, anp.exp(betaln(a, b)))
 
 
-def multigammaln(a: ArrayLike, d: int, /) -> Array:
+def multigammaln(a: ArrayLike, d: int) -> Array:
     """The logarithm of the multivariate gamma function, for a > (d - 1) / 2.
 
     log(pi) d (d - 1) / 4 plus the sum of gammaln(a - k / 2) over k < d.
@@ -175,7 +175,7 @@ def multigammaln(a: ArrayLike, d: int, /) -> Array:
     return total
 
 
-def poch(z: ArrayLike, m: ArrayLike, /) -> Array:
+def poch(z: ArrayLike, m: ArrayLike) -> Array:
     """The rising factorial gamma(z + m) / gamma(z).
 
     >>> poch(3.0, 2.0).round(12)
@@ -187,7 +187,7 @@ def poch(z: ArrayLike, m: ArrayLike, /) -> Array:
     return anp.where(anp.equal(m, 0), 1.0, anp.multiply(sign, size))
 
 
-def factorial(n: ArrayLike, /, exact: bool = False) -> Array:
+def factorial(n: ArrayLike, exact: bool = False) -> Array:
     """n! = gamma(n + 1); 0 for negative n. Correctly rounded for integers.
 
     >>> factorial(np.array([0, 3, 20]))
@@ -199,7 +199,7 @@ def factorial(n: ArrayLike, /, exact: bool = False) -> Array:
 
 @quiet
 def comb(
-    N: ArrayLike, k: ArrayLike, /, exact: bool = False, repetition: bool = False
+    N: ArrayLike, k: ArrayLike, exact: bool = False, repetition: bool = False
 ) -> Array:
     """The number of ways to choose k of N things; 0 for k < 0, k > N or N < 0.
 
@@ -232,7 +232,7 @@ def _not_exact(name: str, exact: bool) -> None:
         )
 
 
-def bernoulli(n: int, /) -> Array:
+def bernoulli(n: int) -> Array:
     """The Bernoulli numbers B(0) to B(n), with B(1) = -1/2, correctly rounded.
 
     >>> bernoulli(4)

@@ -27,7 +27,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
 
 
 @quiet
-def dawsn(x: ArrayLike, /) -> Array:
+def dawsn(x: ArrayLike) -> Array:
     """exp(-x**2) times the integral of exp(t**2) from 0 to x; within 2e-15.
 
     >>> dawsn(1.0)
@@ -66,7 +66,7 @@ def _dawsn_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 @quiet
-def fresnel(x: ArrayLike, /) -> tuple[Array, Array]:
+def fresnel(x: ArrayLike) -> tuple[Array, Array]:
     """The integrals of sin and of cos of pi t**2 / 2 from 0 to x.
 
     Numerical Recipes, section 6.8: power series near 0, a continued fraction elsewhere.
@@ -148,7 +148,7 @@ def _cosine_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 @quiet
-def owens_t(h: ArrayLike, a: ArrayLike, /) -> Array:
+def owens_t(h: ArrayLike, a: ArrayLike) -> Array:
     """The probability of X > h and 0 < Y < a X for standard normal X and Y.
 
     Owen, Tables for computing bivariate normal probabilities, 1956; by Gauss-Legendre

@@ -31,7 +31,7 @@ _FAR = 500.0  # from here on 1F1 uses its asymptotic series
 
 
 @quiet
-def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
+def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike) -> Array:
     """Kummer's function 1F1(a; b; x), the sum of (a)_n / (b)_n x**n / n!.
 
     It is infinite if b is 0, -1, ... and the sum does not end before that. It uses the
@@ -58,7 +58,7 @@ def hyp1f1(a: ArrayLike, b: ArrayLike, x: ArrayLike, /) -> Array:
 
 
 @quiet
-def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike, /) -> Array:
+def hyp2f1(a: ArrayLike, b: ArrayLike, c: ArrayLike, x: ArrayLike) -> Array:
     """Gauss's function 2F1(a, b; c; x), the sum of (a)_n (b)_n / (c)_n x**n / n!.
 
     It is continued analytically to all x < 1, and to all x if the sum ends. It is NaN

@@ -34,7 +34,7 @@ _DEBYE = (
 
 
 @quiet
-def exp1(x: ArrayLike, /) -> Array:
+def exp1(x: ArrayLike) -> Array:
     """The integral of exp(-t) / t from x to infinity, for x >= 0; NaN below.
 
     >>> exp1(1.0)
@@ -45,7 +45,7 @@ def exp1(x: ArrayLike, /) -> Array:
 
 
 @quiet
-def expn(n: ArrayLike, x: ArrayLike, /) -> Array:
+def expn(n: ArrayLike, x: ArrayLike) -> Array:
     """The integral of exp(-x t) / t**n from 1 to infinity, for integers n >= 0, x >= 0.
 
     >>> expn(2, 1.0)
@@ -56,7 +56,7 @@ def expn(n: ArrayLike, x: ArrayLike, /) -> Array:
 
 
 @quiet
-def expi(x: ArrayLike, /) -> Array:
+def expi(x: ArrayLike) -> Array:
     """The integral of exp(t) / t from minus infinity to x (its principal value).
 
     Its relative error is 1e-15; near its zero at 0.3725 this is the absolute error.
@@ -69,7 +69,7 @@ def expi(x: ArrayLike, /) -> Array:
 
 
 @quiet
-def sici(x: ArrayLike, /) -> tuple[Array, Array]:
+def sici(x: ArrayLike) -> tuple[Array, Array]:
     """The integrals of sin(t) / t from 0 to x, and of cos(t) / t from infinity to x.
 
     The second is of abs(x), as in SciPy; -inf at 0, NaN at -inf.
@@ -83,7 +83,7 @@ def sici(x: ArrayLike, /) -> tuple[Array, Array]:
 
 
 @quiet
-def spence(x: ArrayLike, /) -> Array:
+def spence(x: ArrayLike) -> Array:
     """The dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x >= 0.
 
     >>> spence(0.0)

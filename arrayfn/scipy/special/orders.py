@@ -23,7 +23,7 @@ _LARGE = 1e150
 
 
 @quiet
-def bessel_jn(z: ArrayLike, /, *, v: int, n_iter: int = 50) -> Array:
+def bessel_jn(z: ArrayLike, *, v: int, n_iter: int = 50) -> Array:
     """Bessel functions of the first kind of orders 0 to ``v``: [v + 1, *z.shape].
 
     Miller's backward recurrence (Abramowitz and Stegun 9.12) begins at order

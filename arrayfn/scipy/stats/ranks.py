@@ -46,13 +46,31 @@ def _runs(values: Array) -> tuple[Array, Array, Array]:
     return place, first, last
 
 
-def mode(a: ArrayLike, /, axis: int | None = 0, keepdims: bool = False) -> ModeResult:
+def _omits_nan(name: str, nan_policy: str, *, possible: bool = True) -> bool:
+    """Whether NaN are left out; ArgumentError for policies that are not here."""
+    policies = ("propagate", "omit") if possible else ("propagate",)
+    if nan_policy not in policies:
+        raise ArgumentError(
+            f"{name}: nan_policy is {' or '.join(map(repr, policies))}, not "
+            f"{nan_policy!r}; remove NaN first (compiled code cannot raise)",
+            user_location(),
+        )
+    return nan_policy == "omit"
+
+
+def mode(
+    a: ArrayLike,
+    axis: int | None = 0,
+    nan_policy: str = "propagate",
+    keepdims: bool = False,
+) -> ModeResult:
     """The most frequent value along ``axis`` (None: of all); the smallest of ties.
 
     >>> import numpy as np
     >>> mode(np.array([3, 1, 3, 2, 1]))
     ModeResult(mode=array(1), count=array(2))
     """
+    _omits_nan("mode", nan_policy, possible=False)
     values = anp.sort(_along_last("mode", a, axis), axis=-1)
     place, first, _ = _runs(values)
     length = place - first + 1
@@ -69,7 +87,11 @@ def mode(a: ArrayLike, /, axis: int | None = 0, keepdims: bool = False) -> ModeR
 
 
 def rankdata(
-    a: ArrayLike, /, method: str = "average", *, axis: int | None = None
+    a: ArrayLike,
+    method: str = "average",
+    *,
+    axis: int | None = None,
+    nan_policy: str = "propagate",
 ) -> Array:
     """The rank, from 1, of each number along ``axis``; flattened for None.
 
@@ -82,6 +104,7 @@ def rankdata(
     >>> rankdata(np.array([10, 30, 20, 20]))
     array([1. , 4. , 2.5, 2.5])
     """
+    _omits_nan("rankdata", nan_policy, possible=False)
     values = _along_last("rankdata", a, axis)
     order = anp.argsort(values, axis=-1, stable=True)
     place, first, last = _runs(anp.take_along_axis(values, order, axis=-1))
@@ -110,15 +133,26 @@ def rankdata(
 
 @quiet
 def sem(
-    a: ArrayLike, /, axis: int | None = 0, ddof: int = 1, *, keepdims: bool = False
+    a: ArrayLike,
+    axis: int | None = 0,
+    ddof: int = 1,
+    nan_policy: str = "propagate",
+    *,
+    keepdims: bool = False,
 ) -> Array:
     """The standard error of the mean along ``axis`` (None: of all).
+
+    A NaN makes it NaN, or is left out with ``nan_policy="omit"``.
 
     >>> import numpy as np
     >>> sem(np.array([1.0, 2.0, 3.0]))
     array(0.57735027)
     """
     array = anp.asarray(a)
+    if _omits_nan("sem", nan_policy):
+        count = anp.sum(~anp.isnan(array), axis, keepdims=keepdims)
+        spread = anp.nanstd(array, axis=axis, ddof=ddof, keepdims=keepdims)
+        return anp.divide(spread, anp.sqrt(count))
     count = array.size if axis is None else array.shape[axis]
     spread = anp.std(array, axis=axis, ddof=ddof, keepdims=keepdims)
     return anp.divide(spread, math.sqrt(count))

@@ -19,9 +19,9 @@ from arrayfn.transforms.custom.reverse import custom_vjp
 
 
 def closure_convert(
-    function: Function, *example_args: Any
+    fun: Function, *example_args: Any
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """``function`` with its captured values as arguments, and those values.
+    """``fun`` with its captured values as arguments, and those values.
 
     The values are the traced floating-point ones, by which a derivative can be taken.
     Call the result as ``converted(*args, *values)``, with arguments of the structure
@@ -34,7 +34,7 @@ def closure_convert(
     >>> grad(f)(3.0)
     array(2.)
     """
-    traced = trace_function(function, example_args, {}, with_values=False)
+    traced = trace_function(fun, example_args, {}, with_values=False)
     captured = traced.trace.captured
     hoisted = [_is_hoisted(value) for value in captured]
     structure = tree.structure(example_args)
@@ -44,7 +44,7 @@ def closure_convert(
         leaves, have = tree.flatten(args)
         if have != structure:
             raise ArgumentError(
-                f"the converted {name_of(function)} takes arguments of structure "
+                f"the converted {name_of(fun)} takes arguments of structure "
                 f"{structure}, but was given {have}",
                 user_location(),
             )
@@ -70,12 +70,12 @@ class _Rule:
         self.traced = traced
 
 
-def custom_gradient(function: Function) -> Callable[..., Any]:
+def custom_gradient(fun: Function) -> Callable[..., Any]:
     """Turn a function that returns (value, rule) into one with that gradient.
 
-    ``function(*args)`` returns the value, and a function from the value's cotangent to
+    ``fun(*args)`` returns the value, and a function from the value's cotangent to
     the arguments' cotangents (a tuple, or one alone). The rule may capture values of
-    ``function``. See ``custom_vjp``.
+    ``fun``. See ``custom_vjp``.
 
     >>> from arrayfn.transforms import grad
     >>> @custom_gradient
@@ -85,12 +85,12 @@ def custom_gradient(function: Function) -> Callable[..., Any]:
     (9.0, array(30.))
     """
 
-    @functools.wraps(function)
+    @functools.wraps(fun)
     def value_of(*args: Any) -> Any:
         return _pair(*args)[0]
 
     def _pair(*args: Any) -> tuple[Any, Any]:
-        return pair_of(name_of(function), "(value, rule)", function(*args))
+        return pair_of(name_of(fun), "(value, rule)", fun(*args))
 
     def forward(*args: Any) -> Any:
         value, rule = _pair(*args)

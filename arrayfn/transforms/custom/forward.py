@@ -47,9 +47,9 @@ class custom_jvp(Custom):  # noqa: N801 - a decorator, named as JAX's
     """
 
     def __init__(
-        self, function: Function, nondiff_argnums: int | Sequence[int] = ()
+        self, fun: Function, nondiff_argnums: int | Sequence[int] = ()
     ) -> None:
-        super().__init__(function, nondiff_argnums)
+        super().__init__(fun, nondiff_argnums)
         self._rule: Function | None = None
         self._symbolic_zeros = False
 
