@@ -147,7 +147,7 @@ def register_pytree_node_class(cls: C) -> C:
 
     The class has a method ``tree_flatten`` and a class method ``tree_unflatten``.
     """
-    return cast(C, register_node(cls))
+    return register_node(cls)
 
 
 def register_pytree_with_keys(

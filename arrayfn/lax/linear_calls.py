@@ -17,8 +17,8 @@ from arrayfn.lax.control_flow_tracing import (
     sharing,
     with_types,
 )
-from arrayfn.primitives.control_flow import all_of
 from arrayfn.primitives.linear_call import linear_call as row
+from arrayfn.primitives.rules import all_of
 from arrayfn.tracing import apply, is_staged
 
 

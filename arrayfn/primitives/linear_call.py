@@ -27,16 +27,16 @@ from arrayfn.primitives.calls import body_reference
 from arrayfn.primitives.control_flow import (
     Batch,
     Jvp,
-    all_of,
     built,
     check_closed,
     check_types,
     emitted,
     plain,
     where,
-    zeros,
 )
+from arrayfn.primitives.emitters import move_axis
 from arrayfn.primitives.families import random_array
+from arrayfn.primitives.rules import all_of, repeated
 
 
 def _types(
@@ -70,7 +70,9 @@ def _jvp(
     moved: list[Atom | None] = [None] * len(outputs)
     if any(t is not None for t in changes):
         pairs = zip(x, changes, strict=True)
-        moved = list(called([zeros(a.type) if t is None else t for a, t in pairs]))
+        moved = list(
+            called([views.zeros(a.type) if t is None else t for a, t in pairs])
+        )
     wrt = [t is not None for t in tangents[:consts]]
     if any(wrt):
         fixed = [False] * len(x)
@@ -99,7 +101,7 @@ def _transpose(
         )
     results = body.output_types
     given = [
-        zeros(plain(t)) if ct is None else ct
+        views.zeros(plain(t)) if ct is None else ct
         for t, ct in zip(results, cotangents, strict=True)
     ]
     params = {"body": transposed, "transposed": body, "consts": consts}
@@ -122,12 +124,12 @@ def _batch(
     consts: int,
 ) -> tuple[list[Atom], list[Dim]]:
     fixed = [
-        x if dim is None else views.move_axis(x, dim, 0)
+        x if dim is None else move_axis(x, dim, 0)
         for x, dim in zip(inputs[:consts], dims[:consts], strict=True)
     ]
     mapped = [dim is not None for dim in dims[:consts]]
     own = [
-        views.batched(size, x, dim)
+        repeated(size, x, dim)
         for x, dim in zip(inputs[consts:], dims[consts:], strict=True)
     ]
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from arrayfn.backends.base import BackendInfo, TimedExecutable
 from arrayfn.backends.base import Executable as Callable
+from arrayfn.backends.cpu.checked_run import try_plan
 from arrayfn.backends.cpu.code import kernel_assembly
 from arrayfn.backends.cpu.donation import DonatingExecutable
 from arrayfn.backends.cpu.executable import bind
-from arrayfn.backends.cpu.checked_run import try_plan
 from arrayfn.ir import Program
 from arrayfn.lowering.clocks import taken, with_clocks
 from arrayfn.lowering.compiled import CompiledProgram

@@ -199,7 +199,7 @@ class Executable:
             self._addresses[output] = address
 
     def _start(self) -> list[object]:
-        """Launch with new memory for the results. Returns its owners; None for donors'."""
+        """Launch with new memory for the results, and return its owners."""
         gpu, addresses, buffers = device(), self._addresses, self.plan.buffers
         owners: list[object] = []
         for number in self._outputs:

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, Final
 
 from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.encoded_plan import EncodedPlan
 from arrayfn.backends.cuda.executable import Executable
 from arrayfn.backends.cuda.graphs.dispatch import Dispatch
 from arrayfn.backends.cuda.graphs.walk import Walk
-from arrayfn.backends.cuda.image import Image
 from arrayfn.backends.cuda.plan_nodes import (
     BranchNode,
     HostCall,
@@ -65,15 +65,15 @@ class TimedDispatch(Dispatch):
         addresses: Any,
     ) -> None:
         self.is_single = False
-        self._image = Image(compiled, len(compiled.plan.buffers))
+        self._encoded = EncodedPlan(compiled, len(compiled.plan.buffers))
         self._events = events
-        numbers = step_numbers(self._image.nodes, compiled.plan.steps)
-        self._walk = TimedWalk(self._image, addresses, events, numbers)
+        numbers = step_numbers(self._encoded.nodes, compiled.plan.steps)
+        self._walk = TimedWalk(self._encoded, addresses, events, numbers)
 
     def enqueue(self, addresses: bytes) -> None:
         """Enqueue the plan."""
         self._events.begin()
-        self._walk.run(self._image.nodes, device().stream)
+        self._walk.run(self._encoded.nodes, device().stream)
 
 
 def step_numbers(nodes: Sequence[Node], steps: Sequence[Step]) -> dict[object, int]:
@@ -107,7 +107,7 @@ class TimedWalk(Walk):
 
     def __init__(
         self,
-        image: Image,
+        image: EncodedPlan,
         addresses: Any,
         events: Events,
         numbers: Mapping[object, int],
