@@ -68,6 +68,8 @@ def operations_of(equation: Equation) -> int:
 
 
 def _of_library(name: str, equation: Equation) -> int:
+    if not equation.inputs:
+        return 0
     type = equation.inputs[0].type
     if name == "fft":
         size = equation.inputs[0].type.size
