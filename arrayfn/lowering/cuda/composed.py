@@ -157,9 +157,8 @@ class _Composer(ComposedText):
         if items == 1 and len(owners) == 1 and SEVERAL not in owners:
             (first,) = owners
             last = first + 1
-            self.open(f"if block_index() == {first}:")
-            self.line("barrier()")
-            self.close()
+            with self.open(f"if block_index() == {first}:"):
+                self.line("barrier()")
         else:
             if clashes:
                 self.meet()
@@ -205,30 +204,25 @@ class _Composer(ComposedText):
             self.line("barrier()")
         if step.items > self.blocks:
             span = f"block_index(), {step.items}, {self.blocks}"
-            self.open(f"for block in range({span}):")
-            self.text(part, f"block, {given}")
-            if shares:
-                # The block that comes next has the same shared memory.
-                self.line("barrier()")
-            self.close()
+            with self.open(f"for block in range({span}):"):
+                self.text(part, f"block, {given}")
+                if shares:
+                    # The block that comes next has the same shared memory.
+                    self.line("barrier()")
             return
         if shares:
             self.since.sharing.add(part)
         if kernel.threads == 1:
-            self.open(f"if block_index() == {first} and thread_index() == 0:")
-            self.text(part, given)
-            self.close()
+            with self.open(f"if block_index() == {first} and thread_index() == 0:"):
+                self.text(part, given)
             return
+        condition, own = "", "block_index()"
         if first:
-            self.open(f"if {first} <= block_index() < {last}:")
-            self.text(part, f"block_index() - {first}, {given}")
+            condition, own = f"{first} <= {own} < {last}", f"{own} - {first}"
         elif last < self.blocks:
-            self.open(f"if block_index() < {last}:")
-            self.text(part, f"block_index(), {given}")
-        else:
-            self.text(part, f"block_index(), {given}")
-            return
-        self.close()
+            condition = f"{own} < {last}"
+        with self.open_if(condition):
+            self.text(part, f"{own}, {given}")
 
     def place(self, items: int) -> tuple[int, int]:
         """The blocks for a step of a few: others than those that are at work."""
@@ -325,12 +319,12 @@ class _Composer(ComposedText):
         kind = self.kind_of(result)
         target = self.pointer(result, 0, kind)
         size = result.type.size
-        self.open(f"if {iteration} % 2 == 1 or {iteration} == 0:")
-        start = f"block_index() * {THREADS} + thread_index()"
-        self.open(f"for i in range({start}, {size}, {self.blocks * THREADS}):")
-        self.line(f"{target}[i] = {now}[i]")
-        self.close()
-        self.close()
+        with self.open(f"if {iteration} % 2 == 1 or {iteration} == 0:"):
+            start = f"block_index() * {THREADS} + thread_index()"
+            with self.open(
+                f"for i in range({start}, {size}, {self.blocks * THREADS}):"
+            ):
+                self.line(f"{target}[i] = {now}[i]")
 
     def branch(self, step: BranchStep) -> None:
         self.touch([step.index], [])

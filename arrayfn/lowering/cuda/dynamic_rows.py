@@ -57,12 +57,10 @@ class DynamicRowScheduler(SlicesPrinter):
         if not self.has_chores:
             return
         self.has_chores = False
-        self.open(f"if member == {self.idle(1)}:")
-        self.fetch_following()
-        self.close()
-        self.open(f"if {self.takes}:")
-        self.claim_following()
-        self.close()
+        with self.open(f"if member == {self.idle(1)}:"):
+            self.fetch_following()
+        with self.open(f"if {self.takes}:"):
+            self.claim_following()
 
     def fetch_following(self) -> None:
         """Fetch a row to the slot of this iteration's, if the one before it is a row.
@@ -74,14 +72,12 @@ class DynamicRowScheduler(SlicesPrinter):
         ahead, add = self.schedule.ahead, "iteration + {}".format
         before = self.place_of(add(ahead - 1) if ahead > 1 else "iteration")
         following = self.place_of(add(ahead))
-        self.open(f"if numbers[{before}] < {self.rows}:")
-        self.wait_for_number(add(ahead))
-        self.line(f"other = numbers[{following}]")
-        self.fetch_row("other", add(ahead))
-        self.close()
-        self.open("else:")
-        self.line(f"numbers[{following}] = {self.rows}")
-        self.close()
+        with self.open(f"if numbers[{before}] < {self.rows}:"):
+            self.wait_for_number(add(ahead))
+            self.line(f"other = numbers[{following}]")
+            self.fetch_row("other", add(ahead))
+        with self.open("else:"):
+            self.line(f"numbers[{following}] = {self.rows}")
         if self.schedule.cluster > 1:
             # All threads have read the number of this iteration's row.
             this = self.place_of("iteration")
@@ -92,15 +88,12 @@ class DynamicRowScheduler(SlicesPrinter):
         first, cluster = self.first_rows, self.schedule.cluster
         clusters = self.integer("clusters", self.schedule.clusters)
         place = self.place_of(f"iteration + {first}")
-        self.open(f"if following < {self.rows}:")
-        self.line("following = next_work_item(flag_buffer, 1, 1)")
-        self.line(f"following = following + {clusters} * {first}")
-        if cluster == 1:
-            self.line(f"numbers[{place}] = following")
-        else:
-            self.open(f"for peer in range({cluster}):")
-            self.line(
-                f"dsmem_store_i64(numbers, {place}, following, peer, numbered, {place})"
-            )
-            self.close()
-        self.close()
+        with self.open(f"if following < {self.rows}:"):
+            self.line("following = next_work_item(flag_buffer, 1, 1)")
+            self.line(f"following = following + {clusters} * {first}")
+            if cluster == 1:
+                self.line(f"numbers[{place}] = following")
+            else:
+                with self.open(f"for peer in range({cluster}):"):
+                    given = f"numbers, {place}, following, peer, numbered, {place}"
+                    self.line(f"dsmem_store_i64({given})")

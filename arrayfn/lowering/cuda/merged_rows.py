@@ -142,11 +142,10 @@ class MergedRowsPrinter(StagedPrinter[R]):
                 name = self.name_of(s.result)
                 self.line(f"{name}_{_BLOCK} = {name}_{_WARP}")
             warps = self.exchange_warps(self.texts(merge, _WARP))
-            self.open(f"if member < {WARP}:")
-            self.combine_parts(merge.reduces, warps)
-            self.take_own(merge, _BLOCK)
-            self.move(merge, warps)
-            self.close()
+            with self.open(f"if member < {WARP}:"):
+                self.combine_parts(merge.reduces, warps)
+                self.take_own(merge, _BLOCK)
+                self.move(merge, warps)
             return self.exchange(merge.stage, self.texts(merge, _BLOCK))
         return self.exchange(merge.stage, self.texts(merge, _WARP))
 
