@@ -12,7 +12,7 @@ from functools import cached_property
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.dynamic_rows import NUMBER_BYTES, PLACES, DynamicRowScheduler
+from arrayfn.lowering.cuda.dynamic_rows import NUMBER_BYTES, SLOTS, DynamicRowScheduler
 from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
 from arrayfn.lowering.cuda.vocabulary import SHARED_LINE
 from arrayfn.lowering.kernel_ir import Load, Value
@@ -41,19 +41,19 @@ class PipelinePrinter(DynamicRowScheduler):
             self.hoist_offsets(variables)
             self.stages(variables, self.thread)
             self.line("iteration = iteration + 1")
-            # It was told before a barrier: who had the row fetched has waited for it.
-            self.line(f"item = numbers[{self.place_of('iteration')}]")
+            # The thread that fetched the row has waited for it, before a barrier.
+            self.line(f"item = numbers[{self.slot_of('iteration')}]")
         with self.open(f"if {self.takes}:"):
             clusters = self.integer("clusters", schedule.clusters)
             self.line(f"end_work_queue(flag_buffer, 1, {clusters})")
         self.lines[before:before] = self.shared_lines
 
     def make_shared(self) -> None:
-        """Make what is in shared memory: mbarriers, numbers of rows, places for them.
+        """Lay out shared memory: mbarriers, numbers of rows, and slots for rows.
 
-        Of mbarriers there is one for each place of a row, and one for what is the same
-        for all rows; those of exchanges; and those that tell rows' numbers. What other
-        blocks give is in lines of its own.
+        There is an mbarrier for each row in shared memory and one for what is the same
+        for all rows, one for each exchange, and one for each row's number. What other
+        blocks send is in cache lines of its own.
         """
         schedule, first = self.schedule, self.first_rows
         if schedule.cluster > 1:
@@ -71,8 +71,8 @@ class PipelinePrinter(DynamicRowScheduler):
             self.exchanged = "exchanged"
             sizes = [self.exchanged_bytes(k) for k in self.exchanged_stages()]
             mbarriers[self.exchanged] = sizes if len(sizes) > 1 else sizes * 2
-            # The first rows are nobody's to tell.
-            mbarriers["numbered"] = [*[0] * first, *[NUMBER_BYTES] * (PLACES - first)]
+            # The first rows are assigned statically: their numbers are not sent.
+            mbarriers["numbered"] = [*[0] * first, *[NUMBER_BYTES] * (SLOTS - first)]
         self.make_mbarriers(**mbarriers)
         count = SHARED_LINE // NUMBER_BYTES
         self.line(f"numbers = shared_i64({count})")
@@ -197,7 +197,7 @@ class PipelinePrinter(DynamicRowScheduler):
     # An iteration's row.
 
     def take_row(self) -> None:
-        """Take this iteration's row into registers."""
+        """Wait for this iteration's row, and load it into registers."""
         schedule = self.schedule
         ahead = schedule.ahead
         phase = "iteration"

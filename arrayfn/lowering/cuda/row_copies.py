@@ -1,4 +1,4 @@
-"""What a thread copies to shared memory for itself alone (``cp.async``).
+"""Copies to shared memory that a thread makes for itself alone (``cp.async``).
 
 * The last vectors of a long row, which lie *aside*: with them two blocks fit on a
   multiprocessor where registers alone would allow one.
@@ -126,7 +126,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
             self.move_aside("load", self.row_name(value))
 
     def store_aside(self, kept: Sequence[Value]) -> None:
-        """Put values where later stages find them."""
+        """Store kept values in shared memory, for later stages."""
         for value in kept:
             self.move_aside("store", self.row_name(value))
 

@@ -138,7 +138,7 @@ class PartsPrinter(ScanPrinter[S]):
     # Sums.
 
     def sum_part(self, moved: Sequence[int], variables: dict[int, str]) -> None:
-        """What the warp has of the part."""
+        """The warp's total of its elements of the part."""
         total = self.total
         self.line(f"{total} = {self.constant(self.reduce.identity)}")
         with self.open_vectors(), self.run_along(moved, variables):
@@ -195,7 +195,7 @@ class PartsPrinter(ScanPrinter[S]):
         self.line(f"ahead = {self.combined('before', 'ahead')}")
 
     def find_before(self) -> None:
-        """``before`` is what the parts before this one come to.
+        """``before`` becomes the total of all parts before this one.
 
         Half of the threads look at parts of its group, the others at groups before.
         """
@@ -227,13 +227,13 @@ class PartsPrinter(ScanPrinter[S]):
     # Threads.
 
     def combine_lanes(self, name: str, lanes: int) -> None:
-        """What so many lanes have of ``name``, as one."""
+        """Combine the values ``name`` of so many lanes; each lane gets the result."""
         with self.open(f"for step in range({lanes.bit_length() - 1}):"):
             shuffled = self.shuffled("xor", name, f"{lanes // 2} >> step")
             self.line(f"{name} = {self.combined(name, shuffled)}")
 
     def combine_block(self, suffix: str) -> None:
-        """What all threads have of ``before``, as one, which each of them gets."""
+        """Combine ``before`` of all threads; each thread gets the result."""
         found = f"{self.total}_{suffix}"
         self.combine_lanes("before", WARP)
         with self.open("if lane == 0:"):

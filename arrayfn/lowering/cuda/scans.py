@@ -70,7 +70,7 @@ class ScanPrinter(CudaPrinter[S]):
                 self.line("barrier()")
 
     def read_nest(self) -> Store:
-        """What there is to do: the reduction, and the store of its values."""
+        """Find the reduction, and the store of its running values."""
         statements = self.nest.statements
         (self.reduce,) = (s for s in statements if isinstance(s, Reduce))
         (store,) = (s for s in statements if isinstance(s, Store))
@@ -197,7 +197,7 @@ class ScanPrinter(CudaPrinter[S]):
         return f"{function}({value}, {lanes})"
 
     def scan_warps(self) -> None:
-        """``sums`` become what is before each vector, ``total`` what the warp has."""
+        """``sums`` become the vectors' prefixes in the warp, ``total`` its total."""
         total, sums = self.total, f"{self.total}_sums[vector]"
         identity = self.constant(self.reduce.identity)
         each = f"for vector in range({self.schedule.tiles}):"
@@ -215,7 +215,7 @@ class ScanPrinter(CudaPrinter[S]):
             self.line(f"{total} = {self.combined(total, 'whole')}")
 
     def scan_blocks(self, goes_on: bool) -> None:
-        """``ahead`` is what is before the warp's elements."""
+        """``ahead`` becomes the prefix of the warp's elements in the row."""
         total = self.total
         if self.warps > 1:
             self.leave_total("warps")
@@ -236,12 +236,12 @@ class ScanPrinter(CudaPrinter[S]):
         return f"remainder(warp, {self.warps})"
 
     def leave_total(self, suffix: str) -> None:
-        """What the warp has, for those of its block."""
+        """Put the warp's total into shared memory."""
         with self.open("if lane == 0:"):
             self.line(f"{self.total}_{suffix}[{self.warp_of_block}] = {self.total}")
 
     def scan_totals(self) -> None:
-        """``ahead`` is what is before the warp in its block, ``total`` all of it."""
+        """``ahead`` becomes the warp's prefix in its block, ``total`` that of all."""
         total, warps, number = self.total, self.warps, self.warp_of_block
         self.line(f"ahead = {self.constant(self.reduce.identity)}")
         if warps == 1:
@@ -258,7 +258,7 @@ class ScanPrinter(CudaPrinter[S]):
             self.line("ahead = other")
 
     def exchange(self) -> None:
-        """What blocks have goes to all of the cluster, each of which scans it."""
+        """Blocks of a cluster send each other their totals, and each scans them."""
         total, cluster = self.total, self.schedule.cluster
         with self.open(f"if member < {cluster}:"):
             send = f"dsmem_store_{self.dtype}"
@@ -277,7 +277,7 @@ class ScanPrinter(CudaPrinter[S]):
         stores: Sequence[int],
         variables: dict[int, str],
     ) -> None:
-        """What is before each element and the element itself, combined."""
+        """Store each element combined with its prefix."""
         total = self.total
         with self.open_vectors():
             self.line(f"other = {self.combined('ahead', f'{total}_sums[vector]')}")
