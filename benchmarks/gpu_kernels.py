@@ -388,7 +388,7 @@ def add_numbers() -> None:
     assert np.abs(have - want).max() < 1e-4
     print("scatter-add into tiles: passed")
     near = patch.object(additions, "_NEAR", 1 << 18)
-    least = patch.object(additions, "_LEAST", 1 << 12)
+    least = patch.object(additions, "_MIN_UPDATES", 1 << 12)
     with near, least:
         run = af.jit(add, device="cuda", deterministic=False)
         have = np.asarray(run(x, SPREAD, singles))

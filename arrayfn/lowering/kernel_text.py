@@ -14,9 +14,10 @@ import re
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
@@ -100,7 +101,10 @@ class Partial:
 
 @dataclass(kw_only=True)
 class Body:
-    """The lines of a function's body so far, and how deep the next one is."""
+    """The lines of a function's body so far, and how deep the next one is.
+
+    ``with body.open("if x > 0:"):`` adds the lines inside it as a block.
+    """
 
     lines: list[str] = field(default_factory=list[str])
     depth: int = 1
@@ -109,14 +113,25 @@ class Body:
         """Add a line."""
         self.lines.append("    " * self.depth + text)
 
-    def open(self, text: str) -> None:
-        """Add a line whose block the following lines are."""
+    def open(self, text: str) -> Self:
+        """Add a line whose block the following lines are, until ``close``."""
         self.line(text)
         self.depth += 1
+        return self
+
+    def open_if(self, condition: str) -> Self | nullcontext[None]:
+        """Open ``if condition:``; nothing if the condition is empty."""
+        return self.open(f"if {condition}:") if condition else nullcontext()
 
     def close(self) -> None:
         """End the block."""
         self.depth -= 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 @dataclass

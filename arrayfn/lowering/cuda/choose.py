@@ -39,7 +39,7 @@ from arrayfn.lowering.cuda.stage_plan import (
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 
-SHARE: Final = 8  # of so many multiprocessors one has a row: blocks share none
+SHARE: Final = 8  # blocks share no row if one in so many multiprocessors has one
 
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
@@ -62,14 +62,14 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
 
 
 def merged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """Rows whose stages share an exchange, where that is dear and they can."""
+    """Rows, whose stages are merged where exchanges are expensive."""
     made = shared_or_rows(nest, gpu)
     dear = made.whole and made.threads_per_row >= gpu.merged_threads
     return replace(made, merged=dear and bool(row_merges(nest, made)))
 
 
 def shared_or_rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """Rows of a block's row groups, where it can keep them; else shared by blocks."""
+    """Rows that blocks keep in registers; longer ones are shared by a cluster."""
     made = rows(nest, gpu)
     count = math.prod(a.extent for a in nest.axes if not a.reduced)
     few = count < gpu.multiprocessors
@@ -199,7 +199,7 @@ def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
 
 
 def looks_up(nest: Nest) -> bool:
-    """Whether rows are loaded from computed places, and none is stored to one."""
+    """Whether rows are loaded at computed offsets, and stored in order."""
     stores = [s for s in nest.statements if isinstance(s, Store)]
     by_place = any(isinstance(s, Load) and s.at for s in nest.statements)
     in_order = all(not s.at and s.where is None for s in stores)
@@ -225,7 +225,7 @@ def transposed_axis(nest: Nest) -> int | None:
 
 
 def pack(nest: Nest, axis: int) -> int:
-    """How many elements, neighbours both ways, a thread of a tile has: of a word."""
+    """How many elements of a transposed tile move as one 32-bit word: 1, 2 or 4."""
     last = len(nest.axes) - 1
     accesses = [s for s in nest.statements if isinstance(s, (Load, Store))]
     transposed = transposed_operands(nest, axis)
@@ -277,7 +277,7 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
     whole = fits(nest, words, tiles, threads_per_row, gpu)
     most = gpu.max_threads // 2 if loads_beside(nest) else gpu.threads
     while threads_per_row > most and 2 * words * tiles <= gpu.row_words:
-        # Smaller blocks take turns where a large one waits for itself.
+        # Of several smaller blocks one computes while another waits.
         threads_per_row, tiles = threads_per_row // 2, 2 * tiles
     if not whole:
         threads_per_row, tiles = min(threads_per_row, gpu.max_threads // 2), gpu.tiles

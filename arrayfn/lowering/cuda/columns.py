@@ -70,9 +70,8 @@ class ColumnsPrinter(StagedPrinter[Columns]):
         for s in reduces:
             name = self.name_of(s.result)
             self.line(f"{name} = {name}_parts[lane]")
-        self.open(f"for other in range(1, {schedule.threads_per_row}):")
-        for s in reduces:
-            name = self.name_of(s.result)
-            term = f"{name}_parts[other * {WARP} + lane]"
-            self.line(f"{name} = {s.function}({name}, {term})")
-        self.close()
+        with self.open(f"for other in range(1, {schedule.threads_per_row}):"):
+            for s in reduces:
+                name = self.name_of(s.result)
+                term = f"{name}_parts[other * {WARP} + lane]"
+                self.line(f"{name} = {s.function}({name}, {term})")

@@ -26,7 +26,7 @@ from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, PlanStep
 
 
 class CannotStayError(Exception):
-    """Steps cannot be one kernel: an array that moves is used as another dtype."""
+    """Steps cannot be one kernel: a pointer that moves is used as another dtype."""
 
 
 def compose(
@@ -37,9 +37,9 @@ def compose(
     of: Callable[[Var], Var],
     names: Mapping[Var, str],
 ) -> tuple[Kernel, CallStep, Var]:
-    """``steps`` as one kernel, its call, and the word of memory where blocks meet.
+    """``steps`` as one kernel, its call, and the state of its grid barrier.
 
-    That word has to be zero before the first call, and is as it was after each.
+    That word of memory must be 0 before the first call, and is 0 after each.
     """
     items = max((call.items for call in calls_of(steps)), default=1)
     blocks = max(1, min(items, multiprocessors))
@@ -115,7 +115,7 @@ class _Composer(ComposedText):
             own.append(f'    """{text}"""')
         self.source = self.text_of(title, own)
 
-    # Places.
+    # Pointers.
 
     def arrays(self, var: Var) -> tuple[Var, ...]:
         """The arrays in memory that ``var`` may be a part of."""
@@ -130,24 +130,24 @@ class _Composer(ComposedText):
             if own != kind:
                 raise CannotStayError
             size = dtypes.BY_SHORT_NAME[kind.removesuffix("*")].itemsize
-            return self.window(name, kind, str(offset // size)) if offset else name
+            return self.subarray(name, kind, str(offset // size)) if offset else name
         name = self.name_for((root, offset, kind), f"{self.hint(root)}_at")
         self.pointers[name] = (root, offset)
         self.kinds[name] = kind
         return name
 
-    def window(self, pointer: str, kind: str, at: str) -> str:
+    def subarray(self, pointer: str, kind: str, at: str) -> str:
         dtype = short_name(dtypes.BY_SHORT_NAME[kind.removesuffix("*")])
         stored = {"bool": "u8", "f16": "u16", "bf16": "u16"}.get(dtype, dtype)
         return f"subarray_{stored}({pointer}, {at})"
 
-    def touch(
+    def synchronize(
         self, reads: Iterable[Var], writes: Iterable[Var], items: int = 0
     ) -> tuple[int, int]:
-        """Have all blocks meet if one might touch what another has not done with.
+        """Print a grid barrier if a step has a hazard; return the step's blocks.
 
-        The blocks for a step of so many ``items``: the one that did what it needs, if
-        one did, which then need not wait for others.
+        A step of one item runs in the block that made what it needs, if one block did:
+        then no barrier is needed.
         """
         self.reads += (read := [a for var in reads for a in self.arrays(var)])
         self.writes += (written := [a for var in writes for a in self.arrays(var)])
@@ -157,19 +157,18 @@ class _Composer(ComposedText):
         if items == 1 and len(owners) == 1 and SEVERAL not in owners:
             (first,) = owners
             last = first + 1
-            self.open(f"if block_index() == {first}:")
-            self.line("barrier()")
-            self.close()
+            with self.open(f"if block_index() == {first}:"):
+                self.line("barrier()")
         else:
             if clashes:
-                self.meet()
+                self.grid_barrier()
             if 0 < items <= self.blocks:
-                first, last = self.place(items)
+                first, last = self.assign_blocks(items)
         self.since.note(read, written, first if items == 1 else SEVERAL)
         return first, last
 
-    def meet(self) -> None:
-        """Wait for all blocks, if anything was done since they last met."""
+    def grid_barrier(self) -> None:
+        """Print a grid barrier, if memory was accessed since the last one."""
         if self.since.read or self.since.written:
             self.line(f"grid_barrier(barrier_state, {self.blocks})")
         self.since = HazardsSinceBarrier()
@@ -191,7 +190,7 @@ class _Composer(ComposedText):
         assert isinstance(kernel, Kernel)
         if not step.items:
             return
-        first, last = self.touch(step.reads, step.writes, step.items)
+        first, last = self.synchronize(step.reads, step.writes, step.items)
         part = self.part(kernel)
         pointers = [
             self.pointer(var, offset, parameter.kind)
@@ -205,40 +204,35 @@ class _Composer(ComposedText):
             self.line("barrier()")
         if step.items > self.blocks:
             span = f"block_index(), {step.items}, {self.blocks}"
-            self.open(f"for block in range({span}):")
-            self.text(part, f"block, {given}")
-            if shares:
-                # The block that comes next has the same shared memory.
-                self.line("barrier()")
-            self.close()
+            with self.open(f"for block in range({span}):"):
+                self.call_part(part, f"block, {given}")
+                if shares:
+                    # The block that comes next has the same shared memory.
+                    self.line("barrier()")
             return
         if shares:
             self.since.sharing.add(part)
         if kernel.threads == 1:
-            self.open(f"if block_index() == {first} and thread_index() == 0:")
-            self.text(part, given)
-            self.close()
+            with self.open(f"if block_index() == {first} and thread_index() == 0:"):
+                self.call_part(part, given)
             return
+        condition, own = "", "block_index()"
         if first:
-            self.open(f"if {first} <= block_index() < {last}:")
-            self.text(part, f"block_index() - {first}, {given}")
+            condition, own = f"{first} <= {own} < {last}", f"{own} - {first}"
         elif last < self.blocks:
-            self.open(f"if block_index() < {last}:")
-            self.text(part, f"block_index(), {given}")
-        else:
-            self.text(part, f"block_index(), {given}")
-            return
-        self.close()
+            condition = f"{own} < {last}"
+        with self.open_if(condition):
+            self.call_part(part, f"{own}, {given}")
 
-    def place(self, items: int) -> tuple[int, int]:
-        """The blocks for a step of a few: others than those that are at work."""
+    def assign_blocks(self, items: int) -> tuple[int, int]:
+        """The blocks for a step of few items: idle ones, if there are enough."""
         first = self.since.busy
         if first + items > self.blocks:
             first = 0
         self.since.busy = first + items
         return first, self.since.busy
 
-    def text(self, part: str, arguments: str) -> None:
+    def call_part(self, part: str, arguments: str) -> None:
         """The call of a part."""
         indent = "    " * self.depth
         if len(indent) + len(part) + len(arguments) + 2 <= WIDTH:
@@ -252,9 +246,9 @@ class _Composer(ComposedText):
         self.line(")")
 
     def loop(self, step: LoopStep) -> None:
-        self.meet()
+        self.grid_barrier()
         carries = [c for c in step.carries if c.first is not None]
-        turning: list[tuple[str, str, str]] = []
+        rotating: list[tuple[str, str, str]] = []
         for c in carries:
             assert c.first is not None
             assert c.second is not None
@@ -272,7 +266,7 @@ class _Composer(ComposedText):
             three = (c.initial, c.first, c.second)
             behind = tuple(dict.fromkeys(a for v in three for a in self.arrays(v)))
             self.behind[self.of(c.current)] = self.behind[self.of(c.next)] = behind
-            turning.append((own[0], own[1], own[2]))
+            rotating.append((own[0], own[1], own[2]))
         iteration = self.name_for((id(step), "iteration"), "iteration")
         if step.predicate is None:
             self.open(f"for {iteration} in range({step.count}):")
@@ -280,12 +274,12 @@ class _Composer(ComposedText):
             flag = self.pointer(step.predicate, 0, "bool*")
             self.line(f"{iteration} = 0")
             self.open(f"while {flag}[0] != 0:")
-            self.touch([step.predicate], [])
+            self.synchronize([step.predicate], [])
         for s in step.slices:
             self.slice(s.inner, s.outer, s.offset, s.stride, iteration)
         self.steps(step.body)
-        self.meet()
-        for now, following, after in turning:
+        self.grid_barrier()
+        for now, following, after in rotating:
             self.line(f"{now} = {following}")
             self.line(f"{following} = {after}")
             self.line(f"{after} = {now}")
@@ -294,9 +288,9 @@ class _Composer(ComposedText):
         self.close()
         if step.predicate is not None:
             # All have read it once more, to leave.
-            self.touch([step.predicate], [])
-            for c, (now, _, _) in zip(carries, turning, strict=True):
-                self.leave(c.result, now, iteration)
+            self.synchronize([step.predicate], [])
+            for c, (now, _, _) in zip(carries, rotating, strict=True):
+                self.copy_result(c.result, now, iteration)
 
     def kind_of(self, var: Var) -> str:
         return short_name(var.type.dtype) + "*"
@@ -312,28 +306,28 @@ class _Composer(ComposedText):
             at = f"{offset // size} + {at}"
         root = self.of(inner)
         name = self.name_for((root, "slice"), self.hint(root))
-        self.line(f"{name} = {self.window(whole, kind, at)}")
+        self.line(f"{name} = {self.subarray(whole, kind, at)}")
         self.moving[root] = name, kind
         self.behind[root] = self.arrays(outer)
 
-    def leave(self, result: Var, now: str, iteration: str) -> None:
+    def copy_result(self, result: Var, now: str, iteration: str) -> None:
         """Copy a value to its result, unless the trip count left it there.
 
         The iterations write to another place and to the result alternately.
         """
-        self.touch([], [result])
+        self.synchronize([], [result])
         kind = self.kind_of(result)
         target = self.pointer(result, 0, kind)
         size = result.type.size
-        self.open(f"if {iteration} % 2 == 1 or {iteration} == 0:")
-        start = f"block_index() * {THREADS} + thread_index()"
-        self.open(f"for i in range({start}, {size}, {self.blocks * THREADS}):")
-        self.line(f"{target}[i] = {now}[i]")
-        self.close()
-        self.close()
+        with self.open(f"if {iteration} % 2 == 1 or {iteration} == 0:"):
+            start = f"block_index() * {THREADS} + thread_index()"
+            with self.open(
+                f"for i in range({start}, {size}, {self.blocks * THREADS}):"
+            ):
+                self.line(f"{target}[i] = {now}[i]")
 
     def branch(self, step: BranchStep) -> None:
-        self.touch([step.index], [])
+        self.synchronize([step.index], [])
         index = self.name_for((id(step), "index"), "chosen")
         self.line(f"{index} = {self.pointer(step.index, 0, 'i32*')}[0]")
         last = len(step.branches) - 1

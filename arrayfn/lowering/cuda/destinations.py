@@ -95,7 +95,7 @@ def _stride_along(axes: Sequence[AxisStrides], extent: int, own: int) -> int | N
 
 @dataclass(frozen=True)
 class Product:
-    """A product, whose rows may lie apart from each other."""
+    """A library's matrix product; its result may have any row stride."""
 
     made: LibraryCall
 
@@ -131,7 +131,7 @@ class Product:
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """An operator by its kernel; ``places`` says which results lie elsewhere, how."""
+    """A call of an operator's kernel; ``places`` are results written elsewhere."""
 
     equation: Equation
     kernel: OperatorKernel
@@ -322,7 +322,7 @@ def _reads(step: PlanStep, array: Var, of: Callable[[Var], Var]) -> bool:
 
 
 def copy_of(nest: Nest) -> Copy | None:
-    """What ``nest`` copies, if it does nothing else."""
+    """The copy that ``nest`` is, if it does nothing else."""
     loads = [s for s in nest.statements if isinstance(s, Load)]
     stores = [s for s in nest.statements if isinstance(s, Store)]
     between = [s for s in nest.statements if not isinstance(s, (Load, Store))]

@@ -1,8 +1,8 @@
 """Dynamic scheduling of a pipeline's rows: clusters claim them from a work queue.
 
-The first block of a cluster claims a row, and sends its number to the others. The row
-that iteration t computes is in slot ``t % PLACES`` of ``numbers``, from an iteration
-before its copy begins; a number beyond the last row ends the loop. The first rows are
+The first block of a cluster claims a row, and sends its number to the others. Slot
+``t % SLOTS`` of ``numbers`` holds the row of iteration t, from an iteration before its
+copy begins; a number beyond the last row ends the loop. The first rows are
 assigned statically: cluster c has rows c, c + clusters, and so on.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 from arrayfn.lowering.cuda.slices import SlicesPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 
-PLACES: Final = 8  # slots of row numbers: more than are in use at a time
+SLOTS: Final = 8  # of row numbers: more than are in use at a time
 NUMBER_BYTES: Final = 8  # of a row's number, as it is sent
 
 
@@ -38,16 +38,16 @@ class DynamicRowScheduler(SlicesPrinter):
         """The first thread of a ``warp`` that the others do not wait for, if any is."""
         return WARP * min(warp, self.schedule.threads // WARP - 1)
 
-    def place_of(self, iteration: str) -> str:
-        return f"remainder({iteration}, {PLACES})"
+    def slot_of(self, iteration: str) -> str:
+        return f"remainder({iteration}, {SLOTS})"
 
     def wait_for_number(self, iteration: str) -> None:
         """Wait until the number of the row of ``iteration`` has arrived."""
         if self.schedule.cluster == 1:
             return
-        iterations = f"quotient({iteration}, {PLACES})"
+        iterations = f"quotient({iteration}, {SLOTS})"
         parity = f"remainder({iterations}, 2)"
-        self.line(f"mbarrier_wait(numbered, {self.place_of(iteration)}, {parity})")
+        self.line(f"mbarrier_wait(numbered, {self.slot_of(iteration)}, {parity})")
 
     def do_chores(self) -> None:
         """Fetch a later iteration's row, and claim another one, while others wait.
@@ -57,12 +57,10 @@ class DynamicRowScheduler(SlicesPrinter):
         if not self.has_chores:
             return
         self.has_chores = False
-        self.open(f"if member == {self.idle(1)}:")
-        self.fetch_following()
-        self.close()
-        self.open(f"if {self.takes}:")
-        self.claim_following()
-        self.close()
+        with self.open(f"if member == {self.idle(1)}:"):
+            self.fetch_following()
+        with self.open(f"if {self.takes}:"):
+            self.claim_following()
 
     def fetch_following(self) -> None:
         """Fetch a row to the slot of this iteration's, if the one before it is a row.
@@ -72,35 +70,30 @@ class DynamicRowScheduler(SlicesPrinter):
         norm of long rows takes a tenth less time.
         """
         ahead, add = self.schedule.ahead, "iteration + {}".format
-        before = self.place_of(add(ahead - 1) if ahead > 1 else "iteration")
-        following = self.place_of(add(ahead))
-        self.open(f"if numbers[{before}] < {self.rows}:")
-        self.wait_for_number(add(ahead))
-        self.line(f"other = numbers[{following}]")
-        self.fetch_row("other", add(ahead))
-        self.close()
-        self.open("else:")
-        self.line(f"numbers[{following}] = {self.rows}")
-        self.close()
+        before = self.slot_of(add(ahead - 1) if ahead > 1 else "iteration")
+        following = self.slot_of(add(ahead))
+        with self.open(f"if numbers[{before}] < {self.rows}:"):
+            self.wait_for_number(add(ahead))
+            self.line(f"other = numbers[{following}]")
+            self.fetch_row("other", add(ahead))
+        with self.open("else:"):
+            self.line(f"numbers[{following}] = {self.rows}")
         if self.schedule.cluster > 1:
             # All threads have read the number of this iteration's row.
-            this = self.place_of("iteration")
+            this = self.slot_of("iteration")
             self.line(f"mbarrier_expect_tx(numbered, {this}, {NUMBER_BYTES})")
 
     def claim_following(self) -> None:
         """Claim a row, unless the last was beyond the end; send it to the cluster."""
         first, cluster = self.first_rows, self.schedule.cluster
         clusters = self.integer("clusters", self.schedule.clusters)
-        place = self.place_of(f"iteration + {first}")
-        self.open(f"if following < {self.rows}:")
-        self.line("following = next_work_item(flag_buffer, 1, 1)")
-        self.line(f"following = following + {clusters} * {first}")
-        if cluster == 1:
-            self.line(f"numbers[{place}] = following")
-        else:
-            self.open(f"for peer in range({cluster}):")
-            self.line(
-                f"dsmem_store_i64(numbers, {place}, following, peer, numbered, {place})"
-            )
-            self.close()
-        self.close()
+        place = self.slot_of(f"iteration + {first}")
+        with self.open(f"if following < {self.rows}:"):
+            self.line("following = next_work_item(flag_buffer, 1, 1)")
+            self.line(f"following = following + {clusters} * {first}")
+            if cluster == 1:
+                self.line(f"numbers[{place}] = following")
+            else:
+                with self.open(f"for peer in range({cluster}):"):
+                    given = f"numbers, {place}, following, peer, numbered, {place}"
+                    self.line(f"dsmem_store_i64({given})")

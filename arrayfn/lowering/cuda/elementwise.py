@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from arrayfn.lowering.cuda.printer import CudaPrinter
@@ -29,10 +30,9 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         schedule = self.schedule
         axes, body = self.nest.axes, self.nest.statements
         if not axes:
-            self.open("if thread_index() == 0:")
-            for s in body:
-                self.emit(s, {})
-            self.close()
+            with self.open("if thread_index() == 0:"):
+                for s in body:
+                    self.emit(s, {})
             return
         inner, lanes = len(axes) - 1, schedule.lanes
         outer = list(range(inner))
@@ -63,12 +63,10 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         self.element_vector(body, variables, inner, lanes)
         self.close()
         if not schedule.whole:
-            self.open("else:")
-            self.open(f"for i{inner} in range(first, {n}):")
-            for s in body:
-                self.emit(s, {inner: f"i{inner}"})
-            self.close()
-            self.close()
+            rest = f"for i{inner} in range(first, {n}):"
+            with self.open("else:"), self.open(rest):
+                for s in body:
+                    self.emit(s, {inner: f"i{inner}"})
 
     def several_vectors(self, inner: int, total: int) -> None:
         """Load all vectors of a thread; then compute, and store, one by one."""
@@ -87,49 +85,48 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
             self.vectors_of_row = "vectors"
             self.line(f"vectors = {self.extent(inner)} // {lanes}")
         place = f"vector * {lanes}"
-        at, depth = self.open_tile(inner, total, stores=False)
-        for s in same:
-            self.emit(s, at)
-        for operand in loads:
-            self.load_vector(operand, lanes, at, place)
-        for s in far:
-            self.far_vector("load", s, lanes, at, place)
-        self.close_all(depth)
-        at, depth = self.open_tile(inner, total, stores=True)
-        rest = [s for s in body if s not in same]
-        needed = {value for s in rest if not isinstance(s, Load) for value in uses(s)}
-        if any(not isinstance(s, Store) and s.result in needed for s in same):
+        with self.open_tile(inner, total, stores=False) as at:
             for s in same:
                 self.emit(s, at)
-        self.staged = {k: f"{self.tile_name(k)}[{place} + lane]" for k in loaded}
-        self.staged |= {k: f"{self.tile_name(k)}[lane]" for k in stores}
-        self.lanes(rest, at, inner, lanes)
-        self.staged = {}
-        for operand in stores:
-            self.store_vector(operand, lanes, at, "0")
-        self.close_all(depth)
+            for operand in loads:
+                self.load_vector(operand, lanes, at, place)
+            for s in far:
+                self.far_vector("load", s, lanes, at, place)
+        with self.open_tile(inner, total, stores=True) as at:
+            rest = [s for s in body if s not in same]
+            needed = {
+                value for s in rest if not isinstance(s, Load) for value in uses(s)
+            }
+            if any(not isinstance(s, Store) and s.result in needed for s in same):
+                for s in same:
+                    self.emit(s, at)
+            self.staged = {k: f"{self.tile_name(k)}[{place} + lane]" for k in loaded}
+            self.staged |= {k: f"{self.tile_name(k)}[lane]" for k in stores}
+            self.lanes(rest, at, inner, lanes)
+            self.staged = {}
+            for operand in stores:
+                self.store_vector(operand, lanes, at, "0")
 
+    @contextmanager
     def open_tile(
         self, inner: int, total: int, *, stores: bool
-    ) -> tuple[dict[int, str], int]:
-        """Open the loop over a thread's vectors: the indices of each, and the depth.
+    ) -> Generator[dict[int, str]]:
+        """Open the loop over a thread's vectors, with the indices of each.
 
-        Of those that are not there the last one is loaded, and none stored.
+        In place of those beyond the end the last one is loaded, and none stored.
         """
-        schedule, depth = self.schedule, 1
-        self.open(f"for vector in range({schedule.tiles}):")
-        self.line(f"item = (begin + vector) * {schedule.threads} + thread_index()")
-        if total % (schedule.threads * schedule.tiles):
-            items = self.integer("items", total)
-            if stores:
-                self.open(f"if item < {items}:")
-                depth += 1
-            else:
+        schedule, row = self.schedule, self.vectors_of_row
+        ragged = total % (schedule.threads * schedule.tiles) > 0
+        items = self.integer("items", total) if ragged else ""
+        with self.open(f"for vector in range({schedule.tiles}):"):
+            self.line(f"item = (begin + vector) * {schedule.threads} + thread_index()")
+            if ragged and not stores:
                 self.line(f"item = min_i64(item, {items} - 1)")
-        row = self.vectors_of_row
-        self.line(f"first = {self.remainder('item', row, total)} * {schedule.lanes}")
-        outer = self.quotient("item", row, total)
-        return {**self.decompose(outer, range(inner)), inner: "first"}, depth
+            with self.open_if(f"item < {items}" if ragged and stores else ""):
+                first = self.remainder("item", row, total)
+                self.line(f"first = {first} * {schedule.lanes}")
+                outer = self.quotient("item", row, total)
+                yield {**self.decompose(outer, range(inner)), inner: "first"}
 
     def element_vector(
         self,
@@ -163,11 +160,8 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         for operand in stores:
             self.store_vector(operand, lanes, at_first, "0")
         for s in far_stores:
-            if s.where is not None:
-                self.open(f"if {self.name_of(s.where)}:")
-            self.far_vector("store", s, lanes, at_first)
-            if s.where is not None:
-                self.close()
+            with self.open_if("" if s.where is None else self.name_of(s.where)):
+                self.far_vector("store", s, lanes, at_first)
 
     def far_vectors(
         self, body: Sequence[Statement], inner: int, lanes: int
@@ -232,9 +226,8 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     ) -> None:
         """The loop over the elements of a vector whose tiles are staged."""
         body = list(body)
-        self.open(f"for lane in range({lanes}):")
-        if self.moves_along(body, inner):
-            self.line(f"i{inner} = first + lane")
-        for s in body:
-            self.emit(s, {**variables, inner: f"i{inner}"})
-        self.close()
+        with self.open(f"for lane in range({lanes}):"):
+            if self.moves_along(body, inner):
+                self.line(f"i{inner} = first + lane")
+            for s in body:
+                self.emit(s, {**variables, inner: f"i{inner}"})

@@ -67,9 +67,8 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
     def print(self) -> None:
         self.lanes = self.integer("n", self.step.lanes)
         self.line(f"i0 = block_index() * {self.threads} + thread_index()")
-        self.open(f"if i0 < {self.lanes}:")
-        self.loop(self.step)
-        self.close()
+        with self.open(f"if i0 < {self.lanes}:"):
+            self.loop(self.step)
         self.finish()
 
     def is_lane(self, root: Var) -> bool:

@@ -29,7 +29,7 @@ from arrayfn.lowering.cuda.destinations import (
 )
 from arrayfn.lowering.cuda.handwritten import HandwrittenCall, Made
 from arrayfn.lowering.cuda.host_loops import with_host_loops
-from arrayfn.lowering.cuda.indexing.places import with_indices
+from arrayfn.lowering.cuda.indexing.index_fusion import with_indices
 from arrayfn.lowering.cuda.indexing.scatters import FUNCTIONS as SCATTERS
 from arrayfn.lowering.cuda.indexing.scatters import (
     by_way,
@@ -89,8 +89,8 @@ MAX_SERIAL_WORK: Final = 1 << 8
 # What is computed again rather than stored: a GPU does some fifty operations in the
 # time in which it writes and reads a float32.
 CLONE_COST: Final = 16
-# Elements that a block of a kernel that stays reads sooner than two of its steps do.
-# Blocks of others share longer rows, or these are cut.
+# In a persistent kernel, rows up to so many elements are one block's: that is faster
+# than a step of more blocks, and another that combines their results.
 ROW_OF_A_BLOCK: Final = 1 << 12
 _STEMS = {
     Elementwise: "elementwise",
@@ -230,7 +230,7 @@ class _CudaLowering(Lowering):
         self.steps += [NestStep(piece, []) for piece in split_nest(made, self.gpu)]
 
     def with_moves(self, nest: Nest) -> Nest:
-        """``nest``, of which the operands that are slices of loops say so."""
+        """``nest`` with the step of each operand that is a loop's slice."""
         operands = tuple(
             replace(o, moves=self.slices.get(self.storage.of(o.array), 0))
             for o in nest.operands
@@ -254,7 +254,7 @@ class _CudaLowering(Lowering):
         return done
 
     def composed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
-        """``steps`` with one kernel in the place of those that can be its parts."""
+        """``steps``, where persistent kernels replace those that can be parts."""
         done: list[PlanStep] = []
         run: list[PlanStep] = []
         for step in steps:
@@ -301,7 +301,7 @@ class _CudaLowering(Lowering):
         return self.scheduled(print_kernel(step.nest, name, schedule))
 
     def print_loop(self, loop: LoopStep) -> CallStep:
-        """A small loop is one thread's, which has all of its items, or an element's."""
+        """Print a loop that a thread runs for each element, or one for all."""
         if loop.lanes:
             name = self.fresh("loop")
             threads = threads_for(loop.lanes, self.gpu)
@@ -329,7 +329,7 @@ class _CudaLowering(Lowering):
         return call
 
     def template(self, form: Template, equation: Equation) -> None:
-        """By nests; updates that may meet are put in the order of their targets."""
+        """By nests; scatters whose updates may collide are sorted by their targets."""
         if form.name in SCANS and self.options.mode != "persistent":
             # Blocks have parts of a long row: it need not be cut before.
             self.add_all(scan(equation, self.reads, self.names, cut=self.serial))
@@ -371,7 +371,7 @@ class _CudaLowering(Lowering):
         self.inside -= 1
 
     def each_by_itself(self, equation: Equation) -> bool:
-        """A loop whose elements end by themselves, if it is one; whether it is."""
+        """Append a while loop per element; whether ``equation`` is of that form."""
         ends = None if self.serial else per_element_while(equation)
         if ends is None or self.uses[equation.outputs[-1]]:
             return False
@@ -414,7 +414,7 @@ class _CudaLowering(Lowering):
         self.steps.append(call.step(self.add_kernel(kernel)))
 
     def lanes(self, loop: LoopStep) -> int:
-        """However few there are: each has a thread, and the others wait for none."""
+        """The elements of a loop, each of which gets a thread, however few they are."""
         return lanes_of(loop)
 
     def is_serial(self, equation: Equation) -> bool:

@@ -113,7 +113,7 @@ def _pieces(
             room *= 2
     words = kept_words(nest, lanes) * length * wide // lanes
     if schedule.whole and _threads_per_row(schedule) <= gpu.max_threads:
-        # A block has it. Beside a large one no other runs, so these take turns.
+        # A block keeps it. Large blocks run one after the other on a multiprocessor.
         large = _threads_per_row(schedule) > gpu.max_threads // 2
         one_by_one = large and rows >= gpu.multiprocessors
         few = length >= 4 * gpu.chunk and not is_enough(nest, schedule, gpu)
@@ -152,7 +152,7 @@ def _threads_per_row(schedule: Rows | Columns) -> int:
 
 
 def _about_parts(nest: Nest, merge: Merge, elements: int) -> Nest:
-    """``nest`` where what is taken about a number of the row is about a part's.
+    """``nest`` for a part, relative to the part's own maximum or mean, not the row's.
 
     The part has so many ``elements``. Beside a sum of squares is that of differences.
     """
@@ -235,7 +235,7 @@ class _Combined:
             self.statements.append(replace(m.reduce, argument=term))
 
     def of(self, s: Reduce) -> Value:
-        """What a part has of ``s``."""
+        """A part's result of ``s``."""
         return self.loaded[s.result.name]
 
     def exponentials(self, m: Exponentials) -> Value:

@@ -1,4 +1,4 @@
-"""Rows of which two stages are combined in one exchange between warps: see ``merges``.
+"""Rows two of whose stages are combined in one exchange between warps: see ``merges``.
 
 Each warp computes the later stage's sums relative to a number of its own, and exchanges
 both stages' results at once. Each lane then rescales one warp's results to a common
@@ -39,7 +39,7 @@ from arrayfn.lowering.kernel_ir import (
 
 R = TypeVar("R", Rows, Pipeline)
 _WARP, _BLOCK = "own", "block"
-"""End the name of what a warp has, and a block, where that of the row follows."""
+"""Suffixes of names of a warp's, and a block's, own value, not yet the row's."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
         super().stage(stage)
 
     def exchange_merged(self, merge: Merge) -> Parts:
-        """All learn what both stages have come to, in warps or in blocks.
+        """Exchange the results of both stages between warps, or blocks.
 
         In a cluster the first warp combines what the warps have, and sends it.
         """
@@ -142,11 +142,10 @@ class MergedRowsPrinter(StagedPrinter[R]):
                 name = self.name_of(s.result)
                 self.line(f"{name}_{_BLOCK} = {name}_{_WARP}")
             warps = self.exchange_warps(self.texts(merge, _WARP))
-            self.open(f"if member < {WARP}:")
-            self.combine_parts(merge.reduces, warps)
-            self.take_own(merge, _BLOCK)
-            self.move(merge, warps)
-            self.close()
+            with self.open(f"if member < {WARP}:"):
+                self.combine_parts(merge.reduces, warps)
+                self.take_own(merge, _BLOCK)
+                self.move(merge, warps)
             return self.exchange(merge.stage, self.texts(merge, _BLOCK))
         return self.exchange(merge.stage, self.texts(merge, _WARP))
 
@@ -159,7 +158,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
         return texts | {v: f"{self.name_of(v)}_{suffix}" for v in own}
 
     def take_own(self, merge: Merge, suffix: str) -> None:
-        """What the elements of the next stage need of the row, as the part knows it."""
+        """Provisional values, of the part alone, for the elements of the next stage."""
         for s in merge.maxima:
             # Of a part of -inf alone, or of nothing, there is no difference.
             name = self.name_of(s.result)
@@ -203,7 +202,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
     # What the row has.
 
     def scale(self, merge: Merge) -> None:
-        """What moves the exponentials that are kept from the warp's number."""
+        """Factors that rescale kept exponentials to the row's maximum."""
         for name, m in merge.scaled.items():
             if name in self.plan.kept:
                 factor = f"{self.name_of(m.element.result)}_factor"
@@ -232,7 +231,7 @@ class MergedRowsPrinter(StagedPrinter[R]):
         return f"{element.function}({clamped})"
 
     def moved_term(self, m: Moved, parts: Parts) -> str:
-        """What a part has, about the common number."""
+        """A part's sum, rescaled to the common number."""
         part = parts.of(self.name_of(m.reduce.result), parts.own)
         if isinstance(m, Unmoved):
             return part

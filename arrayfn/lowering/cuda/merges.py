@@ -1,9 +1,9 @@
 """Two reductions of a row, the second of which needs the first, in one exchange.
 
 The sum of ``exp(v - max(v))`` is taken about a number of the row. A part of the row, a
-warp's or a block's, takes it about its own instead: its largest element.
-What the parts have come to is then combined at once, and each sum is moved from the
-part's number ``p`` to the row's ``u``: ``sum(exp(v - u)) = sum(exp(v - p)) *
+warp's or a block's, takes it about its own instead: its largest element. The parts'
+results are then combined in one exchange, and each sum is moved from the part's number
+``p`` to the row's ``u``: ``sum(exp(v - u)) = sum(exp(v - p)) *
 exp(p - u)``, as in the normaliser of Milakov and Gimelshein, "Online normalizer
 calculation for softmax" (2018). It never grows, as ``p <= u``.
 

@@ -27,10 +27,9 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
             for s in reduces:
                 name, dtype = self.parts_of(s), short_name(s.result.dtype)
                 self.registers(name, dtype, self.accumulators)
-            self.open(f"for slot in range({self.accumulators}):")
-            for s in reduces:
-                self.line(f"{self.parts_of(s)}[slot] = {self.constant(s.identity)}")
-            self.close()
+            with self.open(f"for slot in range({self.accumulators}):"):
+                for s in reduces:
+                    self.line(f"{self.parts_of(s)}[slot] = {self.constant(s.identity)}")
             return
         for s in reduces:
             self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
@@ -68,12 +67,11 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
             return
         reduces, half = self.reduces(stage), self.accumulators // 2
         while half:
-            self.open(f"for slot in range({half}):")
-            for s in reduces:
-                parts, function = self.parts_of(s), s.function
-                terms = f"{parts}[slot], {parts}[slot + {half}]"
-                self.line(f"{parts}[slot] = {function}({terms})")
-            self.close()
+            with self.open(f"for slot in range({half}):"):
+                for s in reduces:
+                    parts, function = self.parts_of(s), s.function
+                    terms = f"{parts}[slot], {parts}[slot + {half}]"
+                    self.line(f"{parts}[slot] = {function}({terms})")
             half //= 2
         for s in reduces:
             self.line(f"{self.name_of(s.result)} = {self.parts_of(s)}[0]")

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.dynamic_rows import NUMBER_BYTES, PLACES, DynamicRowScheduler
+from arrayfn.lowering.cuda.dynamic_rows import NUMBER_BYTES, SLOTS, DynamicRowScheduler
 from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
 from arrayfn.lowering.cuda.vocabulary import SHARED_LINE
 from arrayfn.lowering.kernel_ir import Load, Value
@@ -35,27 +35,25 @@ class PipelinePrinter(DynamicRowScheduler):
         self.line("item = start")
         self.member = self.thread
         before = len(self.lines)
-        self.open(f"while item < {self.rows}:")
-        self.take_row()
-        variables = self.decompose("item", kept)
-        self.hoist_offsets(variables)
-        self.stages(variables, self.thread)
-        self.line("iteration = iteration + 1")
-        # It was told before a barrier: who had the row fetched has waited for it.
-        self.line(f"item = numbers[{self.place_of('iteration')}]")
-        self.close()
-        self.open(f"if {self.takes}:")
-        clusters = self.integer("clusters", schedule.clusters)
-        self.line(f"end_work_queue(flag_buffer, 1, {clusters})")
-        self.close()
+        with self.open(f"while item < {self.rows}:"):
+            self.take_row()
+            variables = self.decompose("item", kept)
+            self.hoist_offsets(variables)
+            self.stages(variables, self.thread)
+            self.line("iteration = iteration + 1")
+            # The thread that fetched the row has waited for it, before a barrier.
+            self.line(f"item = numbers[{self.slot_of('iteration')}]")
+        with self.open(f"if {self.takes}:"):
+            clusters = self.integer("clusters", schedule.clusters)
+            self.line(f"end_work_queue(flag_buffer, 1, {clusters})")
         self.lines[before:before] = self.shared_lines
 
     def make_shared(self) -> None:
-        """Make what is in shared memory: mbarriers, numbers of rows, places for them.
+        """Lay out shared memory: mbarriers, numbers of rows, and slots for rows.
 
-        Of mbarriers there is one for each place of a row, and one for what is the same
-        for all rows; those of exchanges; and those that tell rows' numbers. What other
-        blocks give is in lines of its own.
+        There is an mbarrier for each row in shared memory and one for what is the same
+        for all rows, one for each exchange, and one for each row's number. What other
+        blocks send is in cache lines of its own.
         """
         schedule, first = self.schedule, self.first_rows
         if schedule.cluster > 1:
@@ -65,17 +63,16 @@ class PipelinePrinter(DynamicRowScheduler):
             self.line("start = block_index()")
         if self.is_ragged:
             self.line("size = i64(0)")
-            depth = self.open_slices()
-            self.line("size = size + count")
-            self.close_all(depth)
+            with self.open_slices():
+                self.line("size = size + count")
         mbarriers: dict[str, Sequence[int | None]] = {}
         mbarriers["mbarriers"] = [None] * (schedule.ahead + bool(schedule.held))
         if schedule.cluster > 1:
             self.exchanged = "exchanged"
             sizes = [self.exchanged_bytes(k) for k in self.exchanged_stages()]
             mbarriers[self.exchanged] = sizes if len(sizes) > 1 else sizes * 2
-            # The first rows are nobody's to tell.
-            mbarriers["numbered"] = [*[0] * first, *[NUMBER_BYTES] * (PLACES - first)]
+            # The first rows are assigned statically: their numbers are not sent.
+            mbarriers["numbered"] = [*[0] * first, *[NUMBER_BYTES] * (SLOTS - first)]
         self.make_mbarriers(**mbarriers)
         count = SHARED_LINE // NUMBER_BYTES
         self.line(f"numbers = shared_i64({count})")
@@ -110,16 +107,15 @@ class PipelinePrinter(DynamicRowScheduler):
         self.line("griddepcontrol_wait()")
         # The blocks fill the card: those of the next kernel find room as these end.
         self.line("griddepcontrol_launch_dependents()")
-        self.open("if member == 0:")
-        self.line("following = start")
-        for iteration in range(self.first_rows):
-            self.line(f"numbers[{iteration}] = following")
-            if iteration < schedule.ahead:
-                self.fetch_row("following", str(iteration))
-                self.line(f"following = following + {clusters}")
-        if schedule.held:
-            self.fetch_held()
-        self.close()
+        with self.open("if member == 0:"):
+            self.line("following = start")
+            for iteration in range(self.first_rows):
+                self.line(f"numbers[{iteration}] = following")
+                if iteration < schedule.ahead:
+                    self.fetch_row("following", str(iteration))
+                    self.line(f"following = following + {clusters}")
+            if schedule.held:
+                self.fetch_held()
         self.load_spared()
         # Who takes rows goes on from the last of these.
         self.line(f"following = start + {clusters} * {schedule.ahead}")
@@ -136,11 +132,10 @@ class PipelinePrinter(DynamicRowScheduler):
         self.mbarrier_expect_all(schedule.held, self.size, mbarrier, less=spared)
         for operand in schedule.held:
             first = schedule.spared if self.spared_of(operand) else 0
-            depth = self.open_slices(first)
-            place = f"(vector - {first})" if first else "vector"
-            at, place = self.index(operand, {}), f"{place} * {schedule.slice}"
-            self.fetch_slice(operand, at, place, mbarrier)
-            self.close_all(depth)
+            with self.open_slices(first):
+                place = f"(vector - {first})" if first else "vector"
+                at, place = self.index(operand, {}), f"{place} * {schedule.slice}"
+                self.fetch_slice(operand, at, place, mbarrier)
 
     def spared_of(self, operand: int) -> int:
         """The elements of the block's part of it that are in threads' registers."""
@@ -162,14 +157,12 @@ class PipelinePrinter(DynamicRowScheduler):
         load, registers = f"load_{name}", self.spared_name(operand)
         dtype = self.stored_name(self.nest.operands[operand].dtype)
         self.registers(registers, dtype, lanes * schedule.spared)
-        self.open(f"for vector in range({schedule.spared}):")
-        self.line(
-            f"first = (vector * {schedule.threads_per_row} + {self.thread}) * {lanes}"
-        )
-        at = self.index(operand, {self.reduced_axes[0]: "first"})
-        source = f"{self.pointer(operand)}, {at}"
-        self.line(f"{load}({source}, {registers}, vector * {lanes})")
-        self.close()
+        with self.open(f"for vector in range({schedule.spared}):"):
+            number = f"vector * {schedule.threads_per_row} + {self.thread}"
+            self.line(f"first = ({number}) * {lanes}")
+            at = self.index(operand, {self.reduced_axes[0]: "first"})
+            source = f"{self.pointer(operand)}, {at}"
+            self.line(f"{load}({source}, {registers}, vector * {lanes})")
 
     def is_at_hand(self, operand: int) -> bool | None:
         return operand in self.schedule.held
@@ -177,10 +170,9 @@ class PipelinePrinter(DynamicRowScheduler):
     def await_beside(self) -> None:
         """The first iteration waits, in the first stage that needs it."""
         if not self.awaited:
-            self.open("if iteration == 0:")
-            mbarrier = self.schedule.ahead
-            self.line(f"mbarrier_wait(mbarriers, {mbarrier}, 0)")
-            self.close()
+            with self.open("if iteration == 0:"):
+                mbarrier = self.schedule.ahead
+                self.line(f"mbarrier_wait(mbarriers, {mbarrier}, 0)")
         self.awaited = True
 
     def load_beside(self, operand: int) -> None:
@@ -195,20 +187,17 @@ class PipelinePrinter(DynamicRowScheduler):
         if not spared:
             self.line(f"{load}({source}, {place}, {tile}, 0)")
             return
-        self.open(f"if vector < {schedule.spared}:")
-        self.open(f"for lane in range({lanes}):")
-        kept = f"{self.spared_name(operand)}[vector * {lanes} + lane]"
-        self.line(f"{tile}[lane] = {kept}")
-        self.close()
-        self.close()
-        self.open("else:")
-        self.line(f"{load}({source}, {place} - {spared}, {tile}, 0)")
-        self.close()
+        each = f"for lane in range({lanes}):"
+        with self.open(f"if vector < {schedule.spared}:"), self.open(each):
+            kept = f"{self.spared_name(operand)}[vector * {lanes} + lane]"
+            self.line(f"{tile}[lane] = {kept}")
+        with self.open("else:"):
+            self.line(f"{load}({source}, {place} - {spared}, {tile}, 0)")
 
     # An iteration's row.
 
     def take_row(self) -> None:
-        """Take this iteration's row into registers."""
+        """Wait for this iteration's row, and load it into registers."""
         schedule = self.schedule
         ahead = schedule.ahead
         phase = "iteration"
@@ -222,21 +211,20 @@ class PipelinePrinter(DynamicRowScheduler):
             self.declare_tiles([operand], lanes if is_wide else count)
             if is_wide:
                 self.registers(self.wide_name(operand), "f32", count)
-        _, depth = self.open_row()
-        if schedule.tiles == 1:
-            self.line("vector = 0")
-        place = f"{self.place_in(mbarrier)} + member * {lanes}"
-        for operand in schedule.fetched:
-            is_wide = operand in self.wide_rows
-            load = f"load_{self.vector_name(operand, lanes)}"
-            tile, slot = self.tile_name(operand), self.slot("")
-            taken = f"{tile}, {'0' if is_wide else slot}"
-            self.line(f"{load}({self.shared_name(operand)}, {place}, {taken})")
-            if is_wide:
-                dtype = short_name(self.nest.operands[operand].dtype)
-                widen = f"widen_{dtype}x{lanes}"
-                self.line(f"{widen}({tile}, 0, {self.wide_name(operand)}, {slot})")
-        self.close_all(depth)
+        with self.open_row():
+            if schedule.tiles == 1:
+                self.line("vector = 0")
+            place = f"{self.place_in(mbarrier)} + member * {lanes}"
+            for operand in schedule.fetched:
+                is_wide = operand in self.wide_rows
+                load = f"load_{self.vector_name(operand, lanes)}"
+                tile, slot = self.tile_name(operand), self.slot("")
+                taken = f"{tile}, {'0' if is_wide else slot}"
+                self.line(f"{load}({self.shared_name(operand)}, {place}, {taken})")
+                if is_wide:
+                    dtype = short_name(self.nest.operands[operand].dtype)
+                    widen = f"widen_{dtype}x{lanes}"
+                    self.line(f"{widen}({tile}, 0, {self.wide_name(operand)}, {slot})")
         self.has_chores = True
         if self.merges:
             # Two stages are computed before the warps meet to exchange something.
@@ -315,7 +303,6 @@ class PipelinePrinter(DynamicRowScheduler):
 
     def end_exchange(self, stage: int, mbarrier: str) -> None:
         """Say how many bytes the mbarrier's next phase expects."""
-        self.open("if member == 0:")
-        size = self.exchanged_bytes(stage)
-        self.line(f"mbarrier_expect_tx({self.exchanged}, {mbarrier}, {size})")
-        self.close()
+        with self.open("if member == 0:"):
+            size = self.exchanged_bytes(stage)
+            self.line(f"mbarrier_expect_tx({self.exchanged}, {mbarrier}, {size})")

@@ -116,16 +116,10 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         if not s.adds:
             super().store(s, variables)
             return
-        if s.where is not None:
-            self.open(f"if {self.name_of(s.where)}:")
         dtype = self.stored_name(self.nest.operands[s.operand].dtype)
-        add, at = (
-            f"atomic_add_{dtype}",
-            self.index_of_place(s, variables),
-        )
-        self.line(f"{add}({self.pointer(s.operand)}, {at}, {self.scalar(s.value)})")
-        if s.where is not None:
-            self.close()
+        with self.open_if("" if s.where is None else self.name_of(s.where)):
+            target = f"{self.pointer(s.operand)}, {self.index_of_place(s, variables)}"
+            self.line(f"atomic_add_{dtype}({target}, {self.scalar(s.value)})")
 
     # Vectors of neighbouring elements.
 
@@ -206,10 +200,6 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             ):
                 return True
         return False
-
-    def close_all(self, depth: int) -> None:
-        for _ in range(depth):
-            self.close()
 
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
         shared = f"shared_{short_name(value.dtype)}"
@@ -320,15 +310,14 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         """
         for name, sizes in mbarriers.items():
             self.line(f"{name} = mbarriers_i64({len(sizes)})")
-        self.open("if member == 0:")
-        for name, sizes in mbarriers.items():
-            self.line(f"mbarrier_init({name}, {len(sizes)})")
-        self.line("fence_mbarrier_init()")
-        for name, sizes in mbarriers.items():
-            for slot, size in enumerate(sizes):
-                if size is not None:
-                    self.line(f"mbarrier_expect_tx({name}, {slot}, {size})")
-        self.close()
+        with self.open("if member == 0:"):
+            for name, sizes in mbarriers.items():
+                self.line(f"mbarrier_init({name}, {len(sizes)})")
+            self.line("fence_mbarrier_init()")
+            for name, sizes in mbarriers.items():
+                for slot, size in enumerate(sizes):
+                    if size is not None:
+                        self.line(f"mbarrier_expect_tx({name}, {slot}, {size})")
 
     # The function around it.
 

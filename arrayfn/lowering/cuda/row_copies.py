@@ -1,4 +1,4 @@
-"""What a thread copies to shared memory for itself alone (``cp.async``).
+"""Copies to shared memory that a thread makes for itself alone (``cp.async``).
 
 * The last vectors of a long row, which lie *aside*: with them two blocks fit on a
   multiprocessor where registers alone would allow one.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -38,8 +39,11 @@ class RowCopiesPrinter(RowArithmetic[T]):
     span: tuple[int, int] | None = None  # a thread's vectors, if not as usual
 
     @abstractmethod
-    def open_row(self) -> tuple[dict[int, str], int]:
-        """Open the loop over a thread's vectors of the row: indices at their start."""
+    def open_row(self, after: str = "") -> AbstractContextManager[dict[int, str]]:
+        """Open the loop over a thread's vectors of the row: indices at their start.
+
+        The line ``after`` ends each iteration, for threads without a vector, too.
+        """
 
     @abstractmethod
     def fresh_and_late(self, stage: int) -> tuple[list[int], list[int]]:
@@ -80,9 +84,8 @@ class RowCopiesPrinter(RowArithmetic[T]):
             operands, schedule.aside * schedule.threads_per_row * schedule.lanes
         )
         self.is_aside = True
-        at, depth = self.open_row()
-        self.copy_vector(self.row, at, "aside")
-        self.close_all(depth)
+        with self.open_row() as at:
+            self.copy_vector(self.row, at, "aside")
         self.cp_async_commit()
         self.is_aside = False
 
@@ -123,7 +126,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
             self.move_aside("load", self.row_name(value))
 
     def store_aside(self, kept: Sequence[Value]) -> None:
-        """Put values where later stages find them."""
+        """Store kept values in shared memory, for later stages."""
         for value in kept:
             self.move_aside("store", self.row_name(value))
 
@@ -146,14 +149,11 @@ class RowCopiesPrinter(RowArithmetic[T]):
             self.copied, early * schedule.threads_per_row * lanes
         )
         self.span = 0, early
-        at, depth = self.open_row()
-        self.span = None
-        for operand in self.copied:
-            self.copy_vector(operand, at, at[self.reduced_axes[0]])
         # Groups are counted, of threads without such a vector too.
-        self.close_all(depth - 1)
-        self.cp_async_commit()
-        self.close()
+        with self.open_row(after="cp_async_commit()") as at:
+            self.span = None
+            for operand in self.copied:
+                self.copy_vector(operand, at, at[self.reduced_axes[0]])
 
     def load_copied(self, operands: Sequence[int]) -> None:
         """Wait for the current vector of what is copied early, and load it."""
@@ -185,8 +185,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
             exists = f"vector < {schedule.tiles - schedule.early}"
             if self.nest.axes[inner].extent % (step * schedule.tiles):
                 exists = f"later < {self.extent(inner)}"
-            self.open(f"if {exists}:")
-            for operand in operands:
-                self.copy_vector(operand, {**at, inner: "later"}, "place")
-            self.close()
+            with self.open(f"if {exists}:"):
+                for operand in operands:
+                    self.copy_vector(operand, {**at, inner: "later"}, "place")
         self.cp_async_commit()

@@ -42,13 +42,12 @@ class RowsPrinter(MergedRowsPrinter[R]):
         """Each of so many neighbouring lanes gets the combination of all."""
         if threads_per_row == 1 or not reduces:
             return
-        self.open(f"for step in range({threads_per_row.bit_length() - 1}):")
-        for s in reduces:
-            name = self.name_of(s.result)
-            shuffle = f"shuffle_xor_{short_name(s.result.dtype)}"
-            other = f"{shuffle}({name}, {threads_per_row // 2} >> step)"
-            self.line(f"{name} = {s.function}({name}, {other})")
-        self.close()
+        with self.open(f"for step in range({threads_per_row.bit_length() - 1}):"):
+            for s in reduces:
+                name = self.name_of(s.result)
+                shuffle = f"shuffle_xor_{short_name(s.result.dtype)}"
+                other = f"{shuffle}({name}, {threads_per_row // 2} >> step)"
+                self.line(f"{name} = {s.function}({name}, {other})")
 
     def tree(self, reduces: Sequence[Reduce]) -> None:
         """Combine what the threads of a row have: lanes, then warps."""
@@ -79,9 +78,8 @@ class RowsPrinter(MergedRowsPrinter[R]):
         if self.warps_meet and reduces:
             texts = {s.result: self.name_of(s.result) for s in reduces}
             parts = self.exchange_warps(texts)
-            self.open(f"if member < {WARP}:")
-            self.combine_parts(reduces, parts)
-            self.close()
+            with self.open(f"if member < {WARP}:"):
+                self.combine_parts(reduces, parts)
 
     def combine_warp(self, reduces: Sequence[Reduce]) -> None:
         self.shuffles(reduces, min(self.schedule.threads_per_row, WARP))
@@ -104,11 +102,10 @@ class RowsPrinter(MergedRowsPrinter[R]):
         first, count = self.place_of_warps(warps)
         for value in texts:
             self.shared_array(value, "warps", count)
-        self.open(f"if remainder({thread}, {WARP}) == 0:")
-        warp = f"quotient({thread}, {WARP})"
-        for value, text in texts.items():
-            self.line(f"{self.name_of(value)}_warps[{first}{warp}] = {text}")
-        self.close()
+        with self.open(f"if remainder({thread}, {WARP}) == 0:"):
+            warp = f"quotient({thread}, {WARP})"
+            for value, text in texts.items():
+                self.line(f"{self.name_of(value)}_warps[{first}{warp}] = {text}")
         self.line("barrier()")
         self.warps_have_met()
         own = f"remainder({thread}, {warps})"
@@ -163,12 +160,11 @@ class RowsPrinter(MergedRowsPrinter[R]):
             self.shared_array(value, "sent", cluster * (2 if place else 1))
         if self.exchanges == 1:
             self.begin_exchanges()
-        self.open(f"if member < {cluster}:")
-        for value, text in texts.items():
-            send = f"dsmem_store_{short_name(value.dtype)}"
-            sent = f"{self.name_of(value)}_sent, {place}rank, {text}"
-            self.line(f"{send}({sent}, member, {self.exchanged}, {mbarrier})")
-        self.close()
+        with self.open(f"if member < {cluster}:"):
+            for value, text in texts.items():
+                send = f"dsmem_store_{short_name(value.dtype)}"
+                sent = f"{self.name_of(value)}_sent, {place}rank, {text}"
+                self.line(f"{send}({sent}, member, {self.exchanged}, {mbarrier})")
         self.line(f"mbarrier_wait({self.exchanged}, {mbarrier}, {parity})")
         self.end_exchange(stage, mbarrier)
         own = f"remainder(member, {cluster})"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from arrayfn.lowering.cuda.scans import S, ScanPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
@@ -49,37 +49,32 @@ class PartsPrinter(ScanPrinter[S]):
         self.summing = False
         count = self.integer("tiles", self.all_parts)
         # All loads are on their way before the first is waited for.
-        self.begin_scanned()
-        self.load_all(loads, self.begin_part())
-        self.close()
+        with self.begin_scanned():
+            self.load_all(loads, self.begin_part())
         self.summing = True
         self.begin_summed()
-        self.open(f"if tile < {count}:")
-        self.load_all(loads, self.begin_part())
-        self.close()
+        with self.open(f"if tile < {count}:"):
+            self.load_all(loads, self.begin_part())
         blocks = self.integer("blocks", self.items)
         # Which launch this is; blocks begin in the order of their own numbers.
         self.line(f"number = dynamic_block_id(flag_buffer, {blocks})")
-        self.open(f"if tile < {count}:")
-        self.sum_part(moved, self.begin_part())
-        self.close()
+        with self.open(f"if tile < {count}:"):
+            self.sum_part(moved, self.begin_part())
         self.summing = False
-        self.begin_scanned()
-        variables = self.begin_part()
-        self.scan_threads(moved, variables)
-        self.scan_warps()
-        self.leave_total("warps")
-        self.close()
+        with self.begin_scanned():
+            variables = self.begin_part()
+            self.scan_threads(moved, variables)
+            self.scan_warps()
+            self.leave_total("warps")
         self.line("barrier()")
         self.post_part(count)
         if self.groups:
             self.sum_group(count)
-        self.begin_scanned()
-        variables = self.begin_part()
-        self.scan_totals()
-        self.look_back()
-        self.store_all(store, moved, stores, variables)
-        self.close()
+        with self.begin_scanned():
+            variables = self.begin_part()
+            self.scan_totals()
+            self.look_back()
+            self.store_all(store, moved, stores, variables)
 
     # Parts.
 
@@ -107,11 +102,11 @@ class PartsPrinter(ScanPrinter[S]):
     def begin_summed(self) -> None:
         self.line("tile = block_index()")
 
-    def begin_scanned(self) -> None:
+    def begin_scanned(self) -> Self:
         """Open what a block does with the part that it scans, if there is one."""
         lag = self.integer("lag", self.schedule.lag)
         self.line(f"tile = block_index() - {lag}")
-        self.open("if tile >= 0:")
+        return self.open("if tile >= 0:")
 
     def number_part(self) -> str:
         """Say which ``part`` of its row ``tile`` is; gives the row."""
@@ -143,13 +138,11 @@ class PartsPrinter(ScanPrinter[S]):
     # Sums.
 
     def sum_part(self, moved: Sequence[int], variables: dict[int, str]) -> None:
-        """What the warp has of the part."""
+        """The warp's total of its elements of the part."""
         total = self.total
         self.line(f"{total} = {self.constant(self.reduce.identity)}")
-        depth = self.open_vectors()
-        self.run_along(moved, variables)
-        self.close_elements()
-        self.close_all(depth)
+        with self.open_vectors(), self.run_along(moved, variables):
+            pass
         self.combine_lanes(total, WARP)
         self.leave_total("parts")
 
@@ -157,12 +150,11 @@ class PartsPrinter(ScanPrinter[S]):
         """Publish the total of the part that is reduced."""
         total = self.total
         self.begin_summed()
-        self.open(f"if warp == 0 and tile < {count}:")
-        place = f"remainder(lane, {self.warps})"
-        self.line(f"{total} = {total}_parts[{place}]")
-        self.combine_lanes(total, self.warps)
-        self.publish("tile", total)
-        self.close()
+        with self.open(f"if warp == 0 and tile < {count}:"):
+            place = f"remainder(lane, {self.warps})"
+            self.line(f"{total} = {total}_parts[{place}]")
+            self.combine_lanes(total, self.warps)
+            self.publish("tile", total)
 
     def sum_group(self, count: str) -> None:
         """Publish the total of a group of parts, if it ends half way back."""
@@ -172,9 +164,8 @@ class PartsPrinter(ScanPrinter[S]):
         self.line(f"tile = block_index() - {half}")
         self.line(f"part = {self.remainder('max_i64(tile, 0)', parts, self.all_parts)}")
         last = f"remainder(part + 1, {group}) == 0"
-        self.open(f"if tile >= 0 and tile < {count} and {last}:")
-        self.post_group(count)
-        self.close()
+        with self.open(f"if tile >= 0 and tile < {count} and {last}:"):
+            self.post_group(count)
 
     def post_group(self, count: str) -> None:
         """Publish the total of the group of parts that ends with ``tile``."""
@@ -183,12 +174,11 @@ class PartsPrinter(ScanPrinter[S]):
         self.line("end = tile + 1")
         self.collect(self.schedule.threads)
         self.combine_block("group")
-        self.open("if warp == 0:")
-        row = self.quotient("tile", parts, self.all_parts)
-        number = f"quotient(part, {group})"
-        self.line(f"number = {count} + {row} * {self.groups_of_row} + {number}")
-        self.publish("number", "before")
-        self.close()
+        with self.open("if warp == 0:"):
+            row = self.quotient("tile", parts, self.all_parts)
+            number = f"quotient(part, {group})"
+            self.line(f"number = {count} + {row} * {self.groups_of_row} + {number}")
+            self.publish("number", "before")
 
     @property
     def first_group(self) -> str:
@@ -205,7 +195,7 @@ class PartsPrinter(ScanPrinter[S]):
         self.line(f"ahead = {self.combined('before', 'ahead')}")
 
     def find_before(self) -> None:
-        """``before`` is what the parts before this one come to.
+        """``before`` becomes the total of all parts before this one.
 
         Half of the threads look at parts of its group, the others at groups before.
         """
@@ -215,11 +205,10 @@ class PartsPrinter(ScanPrinter[S]):
         self.line(f"at = tile - {within} + thread")
         self.line("end = tile")
         if self.groups:
-            self.open(f"if thread >= {apart}:")
-            self.line(f"at = {self.first_group} + start * {self.groups_of_row}")
-            self.line(f"end = at + quotient(part, {self.group})")
-            self.line(f"at = at + thread - {apart}")
-            self.close()
+            with self.open(f"if thread >= {apart}:"):
+                self.line(f"at = {self.first_group} + start * {self.groups_of_row}")
+                self.line(f"end = at + quotient(part, {self.group})")
+                self.line(f"at = at + thread - {apart}")
         self.collect(apart)
         self.combine_block("found")
 
@@ -228,39 +217,32 @@ class PartsPrinter(ScanPrinter[S]):
         totals, identity = f"{self.total}_totals", self.constant(self.reduce.identity)
         wait_for_many = f"wait_for_{self.dtype}x{AT_ONCE}"
         self.line(f"before = {identity}")
-        self.open(f"for item in range(at, end, {apart * AT_ONCE}):")
-        self.open(f"for slot in range({AT_ONCE}):")
-        self.line(f"{totals}[slot] = {identity}")
-        self.close()
-        self.line(f"{wait_for_many}(flag_buffer, item, {apart}, end, {totals})")
-        self.open(f"for slot in range({AT_ONCE}):")
-        self.line(f"before = {self.combined('before', f'{totals}[slot]')}")
-        self.close()
-        self.close()
+        with self.open(f"for item in range(at, end, {apart * AT_ONCE}):"):
+            with self.open(f"for slot in range({AT_ONCE}):"):
+                self.line(f"{totals}[slot] = {identity}")
+            self.line(f"{wait_for_many}(flag_buffer, item, {apart}, end, {totals})")
+            with self.open(f"for slot in range({AT_ONCE}):"):
+                self.line(f"before = {self.combined('before', f'{totals}[slot]')}")
 
     # Threads.
 
     def combine_lanes(self, name: str, lanes: int) -> None:
-        """What so many lanes have of ``name``, as one."""
-        self.open(f"for step in range({lanes.bit_length() - 1}):")
-        shuffled = self.shuffled("xor", name, f"{lanes // 2} >> step")
-        self.line(f"{name} = {self.combined(name, shuffled)}")
-        self.close()
+        """Combine the values ``name`` of so many lanes; each lane gets the result."""
+        with self.open(f"for step in range({lanes.bit_length() - 1}):"):
+            shuffled = self.shuffled("xor", name, f"{lanes // 2} >> step")
+            self.line(f"{name} = {self.combined(name, shuffled)}")
 
     def combine_block(self, suffix: str) -> None:
-        """What all threads have of ``before``, as one, which each of them gets."""
+        """Combine ``before`` of all threads; each thread gets the result."""
         found = f"{self.total}_{suffix}"
         self.combine_lanes("before", WARP)
-        self.open("if lane == 0:")
-        self.line(f"{found}[warp] = before")
-        self.close()
+        with self.open("if lane == 0:"):
+            self.line(f"{found}[warp] = before")
         self.line("barrier()")
         self.line(f"before = {found}[0]")
-        self.open(f"for item in range(1, {self.warps}):")
-        self.line(f"before = {self.combined('before', f'{found}[item]')}")
-        self.close()
+        with self.open(f"for item in range(1, {self.warps}):"):
+            self.line(f"before = {self.combined('before', f'{found}[item]')}")
 
     def publish(self, place: str, value: str, member: str = "lane") -> None:
-        self.open(f"if {member} == 0:")
-        self.line(f"publish_{self.dtype}(flag_buffer, {place}, {value})")
-        self.close()
+        with self.open(f"if {member} == 0:"):
+            self.line(f"publish_{self.dtype}(flag_buffer, {place}, {value})")

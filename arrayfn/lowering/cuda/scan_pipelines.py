@@ -12,7 +12,8 @@ parts that were claimed before all that it has not reduced yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -54,46 +55,38 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         ends = "newest"
         for name in _OLDER:
             ends = f"min_i64({ends}, {name})"
-        self.open(f"while {ends} < {count}:")
-        self.open(f"if newest < {count}:")
-        self.sum_newest(loads, moved)
-        self.close()
-        self.line("barrier()")
-        self.open(f"if newest < {count}:")
-        self.scan_totals()
-        self.publish("newest", self.total, "thread")
-        self.close()
-        if self.groups:
-            self.sum_group(count)
-        self.open(f"if oldest < {count}:")
-        self.line("tile = oldest")
-        self.number_part()
-        self.find_before()
-        self.close()
-        # Not before: others would wait for the part as long as this block waits.
-        self.line("taken = i64(0)")
-        self.open("if thread == 0:")
-        self.take_part()
-        self.close()
-        # The oldest part leaves the place that the next one is fetched to.
-        self.line(f"ring = remainder(iteration + {slots - _BEHIND}, {slots})")
-        self.open(f"if oldest < {count}:")
-        self.scan_oldest(loads, store, moved, stores)
-        self.close()
-        self.line("barrier()")
-        self.open("if thread == 0:")
-        self.fetch_part("ring", count)
-        self.close()
-        if slots - _BEHIND == 1:
+        with self.open(f"while {ends} < {count}:"):
+            with self.open(f"if newest < {count}:"):
+                self.sum_newest(loads, moved)
             self.line("barrier()")
-        self.move_on()
-        self.line("iteration = iteration + 1")
-        self.line(f"newest = numbers[remainder(iteration, {slots})]")
-        self.close()
-        self.open("if thread == 0:")
-        blocks = self.integer("blocks", self.items)
-        self.line(f"end_work_queue(flag_buffer, {self.counter}, {blocks})")
-        self.close()
+            with self.open(f"if newest < {count}:"):
+                self.scan_totals()
+                self.publish("newest", self.total, "thread")
+            if self.groups:
+                self.sum_group(count)
+            with self.open(f"if oldest < {count}:"):
+                self.line("tile = oldest")
+                self.number_part()
+                self.find_before()
+            # Not before: others would wait for the part as long as this block waits.
+            self.line("taken = i64(0)")
+            with self.open("if thread == 0:"):
+                self.take_part()
+            # The oldest part leaves the place that the next one is fetched to.
+            self.line(f"ring = remainder(iteration + {slots - _BEHIND}, {slots})")
+            with self.open(f"if oldest < {count}:"):
+                self.scan_oldest(loads, store, moved, stores)
+            self.line("barrier()")
+            with self.open("if thread == 0:"):
+                self.fetch_part("ring", count)
+            if slots - _BEHIND == 1:
+                self.line("barrier()")
+            self.move_on()
+            self.line("iteration = iteration + 1")
+            self.line(f"newest = numbers[remainder(iteration, {slots})]")
+        with self.open("if thread == 0:"):
+            blocks = self.integer("blocks", self.items)
+            self.line(f"end_work_queue(flag_buffer, {self.counter}, {blocks})")
 
     def declare(self) -> tuple[list[int], list[int], tuple[int, ...]]:
         """Memory of the thread and of the block."""
@@ -119,17 +112,16 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     def begin_parts(self, count: str) -> None:
         """Begin to copy the first parts; none is reduced yet."""
         slots = self.schedule.slots
-        self.open("if thread == 0:")
-        # One at a time: neighbouring parts are other blocks', as they are later on.
-        self.take_part()
-        self.line("begin_work_queue(flag_buffer)")
-        self.line(f"mbarrier_init(mbarriers, {slots})")
-        self.line("fence_mbarrier_init()")
-        for slot in range(slots - _BEHIND):
-            if slot:
-                self.take_part()
-            self.fetch_part(str(slot), count)
-        self.close()
+        with self.open("if thread == 0:"):
+            # One at a time: neighbouring parts are other blocks', as they are later on.
+            self.take_part()
+            self.line("begin_work_queue(flag_buffer)")
+            self.line(f"mbarrier_init(mbarriers, {slots})")
+            self.line("fence_mbarrier_init()")
+            for slot in range(slots - _BEHIND):
+                if slot:
+                    self.take_part()
+                self.fetch_part(str(slot), count)
         self.line("barrier()")
         self.line("newest = numbers[0]")
         self.line(f"ahead = {self.constant(self.reduce.identity)}")
@@ -147,15 +139,15 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.line("tile = newest")
         variables = self.begin_part()
         self.load_all(loads, variables)
-        self.open(f"for vector in range({self.schedule.tiles}):")
-        self.line(f"{self.total}_sums[vector] = {self.constant(self.reduce.identity)}")
-        self.close()
-        depth = self.open_vectors()
-        self.line(f"{self.total} = {self.constant(self.reduce.identity)}")
-        self.run_along(moved, variables)
-        self.close_elements()
-        self.line(f"{self.total}_sums[vector] = {self.total}")
-        self.close_all(depth)
+        with self.open(f"for vector in range({self.schedule.tiles}):"):
+            self.line(
+                f"{self.total}_sums[vector] = {self.constant(self.reduce.identity)}"
+            )
+        with self.open_vectors():
+            self.line(f"{self.total} = {self.constant(self.reduce.identity)}")
+            with self.run_along(moved, variables):
+                pass
+            self.line(f"{self.total}_sums[vector] = {self.total}")
         self.scan_warps()
         self.leave_total("warps")
 
@@ -171,16 +163,14 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         variables = self.begin_part()
         self.line(f"before = {self.combined('before', 'ahead_oldest')}")
         self.load_all(loads, variables)
-        depth = self.open_vectors()
-        start = self.combined("before", f"{self.total}_oldest[vector]")
-        self.line(f"{self.total} = {start}")
-        at = self.run_along(moved, variables)
-        self.emit(store, at)
-        self.close_elements()
-        if stores:
-            to = {**variables, self.inner: "first"}
-            self.store_vector(stores[0], self.schedule.lanes, to, self.first_slot)
-        self.close_all(depth)
+        with self.open_vectors():
+            start = self.combined("before", f"{self.total}_oldest[vector]")
+            self.line(f"{self.total} = {start}")
+            with self.run_along(moved, variables) as at:
+                self.emit(store, at)
+            if stores:
+                to = {**variables, self.inner: "first"}
+                self.store_vector(stores[0], self.schedule.lanes, to, self.first_slot)
 
     def take_part(self) -> None:
         """Claim the next part."""
@@ -189,10 +179,9 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     def move_on(self) -> None:
         """Each part is one iteration older."""
         total = self.total
-        self.open(f"for vector in range({self.schedule.tiles}):")
-        for before, after in reversed(list(pairwise(("sums", *_OLDER)))):
-            self.line(f"{total}_{after}[vector] = {total}_{before}[vector]")
-        self.close()
+        with self.open(f"for vector in range({self.schedule.tiles}):"):
+            for before, after in reversed(list(pairwise(("sums", *_OLDER)))):
+                self.line(f"{total}_{after}[vector] = {total}_{before}[vector]")
         aheads = ("ahead", *(f"ahead_{name}" for name in _OLDER))
         for names in (aheads, ("newest", *_OLDER)):
             for before, after in reversed(list(pairwise(names))):
@@ -204,39 +193,36 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.line("tile = second")
         self.line(f"part = {self.remainder('tile', parts, self.all_parts + 1)}")
         last = f"remainder(part + 1, {self.group}) == 0"
-        self.open(f"if tile < {count} and {last}:")
-        self.post_group(count)
-        self.close()
+        with self.open(f"if tile < {count} and {last}:"):
+            self.post_group(count)
 
     # Shared memory.
 
     def fetch_part(self, slot: str, count: str) -> None:
         """Begin to copy the part ``taken``, if there is one, to a slot."""
         self.line(f"numbers[{slot}] = taken")
-        self.open(f"if taken < {count}:")
-        self.line("tile = taken")
-        variables = {**self.begin_part(), self.inner: "begin"}
-        size = str(self.at_a_time)
-        if self.nest.axes[self.inner].extent % self.at_a_time:
-            rest = f"{self.extent(self.inner)} - begin"
-            self.line(f"size = min_i64({size}, {rest})")
-            size = "size"
-        place = f"{slot} * {self.at_a_time}"
-        at = partial(self.index, variables=variables)
-        self.fetch_all(self.schedule.fetched, at, place, size, slot)
-        self.close()
+        with self.open(f"if taken < {count}:"):
+            self.line("tile = taken")
+            variables = {**self.begin_part(), self.inner: "begin"}
+            size = str(self.at_a_time)
+            if self.nest.axes[self.inner].extent % self.at_a_time:
+                rest = f"{self.extent(self.inner)} - begin"
+                self.line(f"size = min_i64({size}, {rest})")
+                size = "size"
+            place = f"{slot} * {self.at_a_time}"
+            at = partial(self.index, variables=variables)
+            self.fetch_all(self.schedule.fetched, at, place, size, slot)
 
-    def open_vectors(self) -> int:
+    @contextmanager
+    def open_vectors(self) -> Generator[None]:
         """Open the loop over a thread's vectors, each at ``place`` of its part."""
-        schedule, depth = self.schedule, 1
-        self.open(f"for vector in range({schedule.tiles}):")
-        text = f"((warp * {schedule.tiles} + vector) * {WARP} + lane)"
-        self.line(f"place = {text} * {schedule.lanes}")
-        self.line("first = begin + place")
-        if self.nest.axes[self.inner].extent % self.at_a_time:
-            self.open(f"if first < {self.extent(self.inner)}:")
-            depth += 1
-        return depth
+        schedule = self.schedule
+        with self.open(f"for vector in range({schedule.tiles}):"):
+            text = f"((warp * {schedule.tiles} + vector) * {WARP} + lane)"
+            self.line(f"place = {text} * {schedule.lanes}")
+            self.line("first = begin + place")
+            with self.open_if(self.exists):
+                yield
 
     def load_vector(
         self, operand: int, lanes: int, variables: dict[int, str], place: str

@@ -7,7 +7,8 @@ the blocks of a cluster. Longer rows are in parts: see ``scan_parts``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -58,19 +59,18 @@ class ScanPrinter(CudaPrinter[S]):
             self.line("cluster_wait()")
         if goes_on:
             self.line(f"{self.total}_carried = {self.constant(self.reduce.identity)}")
-            self.open(f"for begin in range(0, {n}, {step}):")
-        self.load_all(loads, variables)
-        self.scan_threads(moved, variables)
-        self.scan_warps()
-        self.scan_blocks(goes_on)
-        self.store_all(store, moved, stores, variables)
-        if goes_on:
-            if self.warps > 1:
+        span = f"for begin in range(0, {n}, {step}):"
+        with self.open(span) if goes_on else nullcontext():
+            self.load_all(loads, variables)
+            self.scan_threads(moved, variables)
+            self.scan_warps()
+            self.scan_blocks(goes_on)
+            self.store_all(store, moved, stores, variables)
+            if goes_on and self.warps > 1:
                 self.line("barrier()")
-            self.close()
 
     def read_nest(self) -> Store:
-        """What there is to do: the reduction, and the store of its values."""
+        """Find the reduction, and the store of its running values."""
         statements = self.nest.statements
         (self.reduce,) = (s for s in statements if isinstance(s, Reduce))
         (store,) = (s for s in statements if isinstance(s, Store))
@@ -109,38 +109,40 @@ class ScanPrinter(CudaPrinter[S]):
         """The warps of a block that share a row."""
         return min(self.schedule.threads_per_row, self.schedule.threads) // WARP
 
-    def open_vectors(self) -> int:
+    @contextmanager
+    def open_vectors(self) -> Generator[None]:
         """Open the loop over a thread's vectors, of which ``first`` is the start."""
-        schedule, depth = self.schedule, 1
-        lanes, tiles = schedule.lanes, schedule.tiles
-        self.open(f"for vector in range({tiles}):")
-        text = f"(warp * {tiles} + vector) * {WARP} + lane"
-        text = f"({text}) * {lanes}" if lanes > 1 else text
-        self.line(f"first = begin + {text}" if self.has_begin else f"first = {text}")
-        if self.nest.axes[self.inner].extent % (
-            schedule.threads_per_row * lanes * tiles
-        ):
-            self.open(f"if first < {self.extent(self.inner)}:")
-            depth += 1
-        return depth
+        lanes, tiles = self.schedule.lanes, self.schedule.tiles
+        with self.open(f"for vector in range({tiles}):"):
+            text = f"(warp * {tiles} + vector) * {WARP} + lane"
+            text = f"({text}) * {lanes}" if lanes > 1 else text
+            text = f"begin + {text}" if self.has_begin else text
+            self.line(f"first = {text}")
+            with self.open_if(self.exists):
+                yield
 
+    @property
+    def exists(self) -> str:
+        """The condition that the row has the current vector, if some have fewer."""
+        n = self.extent(self.inner)
+        ragged = self.nest.axes[self.inner].extent % self.at_a_time
+        return f"first < {n}" if ragged else ""
+
+    @contextmanager
     def open_elements(
         self, variables: dict[int, str], moved: Sequence[int]
-    ) -> dict[int, str]:
+    ) -> Generator[dict[int, str]]:
         """Open the loop over a vector's elements; those in tiles are there."""
         lanes, index = self.schedule.lanes, f"i{self.inner}"
         if lanes == 1:
-            return {**variables, self.inner: "first"}
-        self.open(f"for slot in range({lanes}):")
-        self.staged = {k: f"{self.tile_name(k)}[{self.slot}]" for k in moved}
-        if self.moves_along(self.nest.statements, self.inner):
-            self.line(f"{index} = first + slot")
-        return {**variables, self.inner: index}
-
-    def close_elements(self) -> None:
+            yield {**variables, self.inner: "first"}
+            return
+        with self.open(f"for slot in range({lanes}):"):
+            self.staged = {k: f"{self.tile_name(k)}[{self.slot}]" for k in moved}
+            if self.moves_along(self.nest.statements, self.inner):
+                self.line(f"{index} = first + slot")
+            yield {**variables, self.inner: index}
         self.staged = {}
-        if self.schedule.lanes > 1:
-            self.close()
 
     @property
     def slot(self) -> str:
@@ -152,11 +154,10 @@ class ScanPrinter(CudaPrinter[S]):
         """All vectors, before the first is waited for."""
         if not loads:
             return
-        depth = self.open_vectors()
-        for operand in loads:
-            at = {**variables, self.inner: "first"}
-            self.load_vector(operand, self.schedule.lanes, at, self.first_slot)
-        self.close_all(depth)
+        at = {**variables, self.inner: "first"}
+        with self.open_vectors():
+            for operand in loads:
+                self.load_vector(operand, self.schedule.lanes, at, self.first_slot)
 
     @property
     def first_slot(self) -> str:
@@ -167,28 +168,26 @@ class ScanPrinter(CudaPrinter[S]):
     def scan_threads(self, moved: Sequence[int], variables: dict[int, str]) -> None:
         """Scan each vector; ``sums`` are their totals."""
         total, identity = self.total, self.constant(self.reduce.identity)
-        self.open(f"for vector in range({self.schedule.tiles}):")
-        self.line(f"{total}_sums[vector] = {identity}")
-        self.close()
-        depth = self.open_vectors()
-        self.line(f"{total} = {identity}")
-        self.run_along(moved, variables)
-        self.line(f"{total}_scanned[{self.slot}] = {total}")
-        self.close_elements()
-        self.line(f"{total}_sums[vector] = {total}")
-        self.close_all(depth)
+        with self.open(f"for vector in range({self.schedule.tiles}):"):
+            self.line(f"{total}_sums[vector] = {identity}")
+        with self.open_vectors():
+            self.line(f"{total} = {identity}")
+            with self.run_along(moved, variables):
+                self.line(f"{total}_scanned[{self.slot}] = {total}")
+            self.line(f"{total}_sums[vector] = {total}")
 
+    @contextmanager
     def run_along(
         self, moved: Sequence[int], variables: dict[int, str]
-    ) -> dict[int, str]:
+    ) -> Generator[dict[int, str]]:
         """Open the loop over a vector's elements, and combine each with the total."""
-        at = self.open_elements(variables, moved)
-        for s in self.nest.statements:
-            if isinstance(s, Reduce):
-                self.accumulate(s)
-            elif not isinstance(s, Store):
-                self.emit(s, at)
-        return at
+        with self.open_elements(variables, moved) as at:
+            for s in self.nest.statements:
+                if isinstance(s, Reduce):
+                    self.accumulate(s)
+                elif not isinstance(s, Store):
+                    self.emit(s, at)
+            yield at
 
     def combined(self, x: str, y: str) -> str:
         return f"{self.reduce.function}({x}, {y})"
@@ -198,29 +197,25 @@ class ScanPrinter(CudaPrinter[S]):
         return f"{function}({value}, {lanes})"
 
     def scan_warps(self) -> None:
-        """``sums`` become what is before each vector, ``total`` what the warp has."""
+        """``sums`` become the vectors' prefixes in the warp, ``total`` its total."""
         total, sums = self.total, f"{self.total}_sums[vector]"
         identity = self.constant(self.reduce.identity)
-        self.open(f"for step in range({_STEPS}):")
-        self.open(f"for vector in range({self.schedule.tiles}):")
-        self.line(f"other = {self.shuffled('up', sums, '1 << step')}")
-        self.open("if lane >= 1 << step:")
-        self.line(f"{sums} = {self.combined('other', sums)}")
-        for _ in range(3):
-            self.close()
+        each = f"for vector in range({self.schedule.tiles}):"
+        with self.open(f"for step in range({_STEPS}):"), self.open(each):
+            self.line(f"other = {self.shuffled('up', sums, '1 << step')}")
+            with self.open("if lane >= 1 << step:"):
+                self.line(f"{sums} = {self.combined('other', sums)}")
         self.line(f"{total} = {identity}")
-        self.open(f"for vector in range({self.schedule.tiles}):")
-        self.line(f"other = {self.shuffled('up', sums, '1')}")
-        self.open("if lane == 0:")
-        self.line(f"other = {identity}")
-        self.close()
-        self.line(f"whole = {self.shuffled('from', sums, str(WARP - 1))}")
-        self.line(f"{sums} = {self.combined(total, 'other')}")
-        self.line(f"{total} = {self.combined(total, 'whole')}")
-        self.close()
+        with self.open(f"for vector in range({self.schedule.tiles}):"):
+            self.line(f"other = {self.shuffled('up', sums, '1')}")
+            with self.open("if lane == 0:"):
+                self.line(f"other = {identity}")
+            self.line(f"whole = {self.shuffled('from', sums, str(WARP - 1))}")
+            self.line(f"{sums} = {self.combined(total, 'other')}")
+            self.line(f"{total} = {self.combined(total, 'whole')}")
 
     def scan_blocks(self, goes_on: bool) -> None:
-        """``ahead`` is what is before the warp's elements."""
+        """``ahead`` becomes the prefix of the warp's elements in the row."""
         total = self.total
         if self.warps > 1:
             self.leave_total("warps")
@@ -241,46 +236,39 @@ class ScanPrinter(CudaPrinter[S]):
         return f"remainder(warp, {self.warps})"
 
     def leave_total(self, suffix: str) -> None:
-        """What the warp has, for those of its block."""
-        self.open("if lane == 0:")
-        self.line(f"{self.total}_{suffix}[{self.warp_of_block}] = {self.total}")
-        self.close()
+        """Put the warp's total into shared memory."""
+        with self.open("if lane == 0:"):
+            self.line(f"{self.total}_{suffix}[{self.warp_of_block}] = {self.total}")
 
     def scan_totals(self) -> None:
-        """``ahead`` is what is before the warp in its block, ``total`` all of it."""
+        """``ahead`` becomes the warp's prefix in its block, ``total`` that of all."""
         total, warps, number = self.total, self.warps, self.warp_of_block
         self.line(f"ahead = {self.constant(self.reduce.identity)}")
         if warps == 1:
             return
         self.line(f"other = {total}_warps[remainder(lane, {warps})]")
-        self.open(f"for step in range({warps.bit_length() - 1}):")
-        self.line(f"whole = {self.shuffled('up', 'other', '1 << step')}")
-        self.open(f"if remainder(lane, {warps}) >= 1 << step:")
-        self.line(f"other = {self.combined('whole', 'other')}")
-        self.close()
-        self.close()
+        with self.open(f"for step in range({warps.bit_length() - 1}):"):
+            self.line(f"whole = {self.shuffled('up', 'other', '1 << step')}")
+            with self.open(f"if remainder(lane, {warps}) >= 1 << step:"):
+                self.line(f"other = {self.combined('whole', 'other')}")
         self.line(f"{total} = {self.shuffled('from', 'other', str(warps - 1))}")
         before = f"max_i64({number} - 1, 0)"
         self.line(f"other = {self.shuffled('from', 'other', before)}")
-        self.open(f"if {number} > 0:")
-        self.line("ahead = other")
-        self.close()
+        with self.open(f"if {number} > 0:"):
+            self.line("ahead = other")
 
     def exchange(self) -> None:
-        """What blocks have goes to all of the cluster, each of which scans it."""
+        """Blocks of a cluster send each other their totals, and each scans them."""
         total, cluster = self.total, self.schedule.cluster
-        self.open(f"if member < {cluster}:")
-        send = f"dsmem_store_{self.dtype}"
-        self.line(f"{send}({total}_sent, rank, {total}, member, mbarriers, 0)")
-        self.close()
+        with self.open(f"if member < {cluster}:"):
+            send = f"dsmem_store_{self.dtype}"
+            self.line(f"{send}({total}_sent, rank, {total}, member, mbarriers, 0)")
         self.line("mbarrier_wait(mbarriers, 0, 0)")
         self.line(f"{total} = {self.constant(self.reduce.identity)}")
-        self.open(f"for part in range({cluster}):")
-        self.open("if part == rank:")
-        self.line(f"ahead = {self.combined(total, 'ahead')}")
-        self.close()
-        self.line(f"{total} = {self.combined(total, f'{total}_sent[part]')}")
-        self.close()
+        with self.open(f"for part in range({cluster}):"):
+            with self.open("if part == rank:"):
+                self.line(f"ahead = {self.combined(total, 'ahead')}")
+            self.line(f"{total} = {self.combined(total, f'{total}_sent[part]')}")
 
     def store_all(
         self,
@@ -289,24 +277,17 @@ class ScanPrinter(CudaPrinter[S]):
         stores: Sequence[int],
         variables: dict[int, str],
     ) -> None:
-        """What is before each element and the element itself, combined."""
+        """Store each element combined with its prefix."""
         total = self.total
-        depth = self.open_vectors()
-        self.line(f"other = {self.combined('ahead', f'{total}_sums[vector]')}")
-        live = bool(self.live and not stores)
-        at = self.open_elements(variables, moved)
-        scanned = f"{total}_scanned[{self.slot}]"
-        self.line(f"{total} = {self.combined('other', scanned)}")
-        if live:
-            self.open(f"if {self.live}:")
-        self.emit(store, at)
-        if live:
-            self.close()
-        self.close_elements()
-        if stores:
-            if self.live:
-                self.open(f"if {self.live}:")
-                depth += 1
-            to = {**variables, self.inner: "first"}
-            self.store_vector(stores[0], self.schedule.lanes, to, self.first_slot)
-        self.close_all(depth)
+        with self.open_vectors():
+            self.line(f"other = {self.combined('ahead', f'{total}_sums[vector]')}")
+            with self.open_elements(variables, moved) as at:
+                scanned = f"{total}_scanned[{self.slot}]"
+                self.line(f"{total} = {self.combined('other', scanned)}")
+                with self.open_if("" if stores else self.live):
+                    self.emit(store, at)
+            if stores:
+                to = {**variables, self.inner: "first"}
+                with self.open_if(self.live):
+                    lanes = self.schedule.lanes
+                    self.store_vector(stores[0], lanes, to, self.first_slot)

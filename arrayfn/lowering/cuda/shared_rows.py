@@ -75,7 +75,7 @@ def _kept_extents(nest: Nest) -> list[int]:
 
 
 def _can_send(nest: Nest) -> bool:
-    """Whether blocks can send each other what the reductions come to."""
+    """Whether blocks of a cluster can send each other the reductions' results."""
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
     return all(s.result.dtype.itemsize in SENT_BYTES for s in reduces)
 
@@ -92,7 +92,7 @@ def row_merges(nest: Nest, schedule: Rows) -> tuple[Merge, ...]:
 
 
 def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
-    """Long rows fetched ahead; None where they are short, or cannot be fetched so."""
+    """A pipeline for long rows; None if rows are short, or cannot be prefetched."""
     operands = _rows_and_held(nest)
     reduced = [a.extent for a in nest.axes if a.reduced]
     if operands is None or len(reduced) != 1 or nest.stages == 1:
@@ -169,11 +169,11 @@ def _places(
     room: int,
     gpu: GpuConfig,
 ) -> _Places | None:
-    """As many rows as there is room for, sparing as little as will do for those.
+    """As many rows as there is room for, with as few vectors in registers as possible.
 
-    A block has ``part`` elements, of so many bytes that are ``fetched``, and of each
-    operand ``held``; those that a vector of each thread has are ``spare``, or 0 if some
-    threads have none. None if not even one row has room.
+    A block has ``part`` elements of a row. ``fetched`` and ``held`` are the bytes of an
+    element, ``spare`` the elements of one vector of each thread, or 0 if some threads
+    have fewer. None if there is no room for a single row.
     """
     most = gpu.spared if held and spare else 0
     for ahead in range(gpu.rows_ahead, 0, -1):

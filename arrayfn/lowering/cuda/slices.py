@@ -6,6 +6,8 @@ interleave, so that the blocks move along the row together.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from arrayfn.lowering.cuda.rows import RowsPrinter
@@ -37,23 +39,23 @@ class SlicesPrinter(RowsPrinter[Pipeline]):
         whole = self.schedule.tiles * self.schedule.slice
         return "size" if self.is_ragged else str(whole)
 
-    def open_slices(self, first: int = 0) -> int:
+    @contextmanager
+    def open_slices(self, first: int = 0) -> Generator[None]:
         """Open the loop over the block's slices, from the ``first`` on.
 
         Each has ``count`` elements, from ``begin`` on; some block's last one has none.
         """
         schedule, slice_ = self.schedule, self.schedule.slice
         span = f"{first}, {schedule.tiles}" if first else str(schedule.tiles)
-        self.open(f"for vector in range({span}):")
-        number = f"(vector * {schedule.cluster} + rank)"
-        number = number if schedule.cluster > 1 else "vector"
-        self.line(f"begin = {number} * {slice_}")
-        if not self.is_ragged:
-            return 1
-        rest = f"{self.extent(self.reduced_axes[0])} - begin"
-        self.line(f"count = min_i64({slice_}, {rest})")
-        self.open("if count > 0:")
-        return 2
+        with self.open(f"for vector in range({span}):"):
+            number = f"(vector * {schedule.cluster} + rank)"
+            number = number if schedule.cluster > 1 else "vector"
+            self.line(f"begin = {number} * {slice_}")
+            if self.is_ragged:
+                rest = f"{self.extent(self.reduced_axes[0])} - begin"
+                self.line(f"count = min_i64({slice_}, {rest})")
+            with self.open_if("count > 0" if self.is_ragged else ""):
+                yield
 
     def fetch_slice(self, operand: int, at: str, place: str, mbarrier: str) -> None:
         """Begin to copy the current slice of what begins ``at`` an index."""
@@ -70,15 +72,14 @@ class SlicesPrinter(RowsPrinter[Pipeline]):
         """Begin to copy the row ``number``, if there is one, for ``iteration``."""
         schedule, own = self.schedule, (self.offsets, self.offset_axes)
         self.offsets, self.offset_axes = {}, frozenset()
-        self.open(f"if {number} < {self.rows}:")
-        variables = self.decompose(number, self.kept_axes, "j")
-        mbarrier = self.ring(iteration)
-        self.mbarrier_expect_all(schedule.fetched, self.size, mbarrier)
-        depth = self.open_slices()
-        for operand in schedule.fetched:
-            at = self.index(operand, variables)
-            self.fetch_slice(operand, at, self.place_in(mbarrier), mbarrier)
-        self.close_all(depth + 1)
+        with self.open(f"if {number} < {self.rows}:"):
+            variables = self.decompose(number, self.kept_axes, "j")
+            mbarrier = self.ring(iteration)
+            self.mbarrier_expect_all(schedule.fetched, self.size, mbarrier)
+            with self.open_slices():
+                for operand in schedule.fetched:
+                    at = self.index(operand, variables)
+                    self.fetch_slice(operand, at, self.place_in(mbarrier), mbarrier)
         self.offsets, self.offset_axes = own
 
     def ring(self, iteration: str) -> str:

@@ -146,13 +146,13 @@ class Part:
 
     @property
     def value(self) -> Value:
-        """What a chunk has come to, where the chunks are combined."""
+        """A chunk's result, where the chunks are combined."""
         result = self.reduce.result
         return Value(f"{result.name}_part", result.dtype)
 
 
 def parts_of(nest: Nest, chunks: int, together: bool = False) -> list[Part]:
-    """Arrays for what so many ``chunks`` have of each reduction of ``nest``.
+    """Arrays for partial results of so many ``chunks``, for each reduction of ``nest``.
 
     Those of a result lie ``together``, or those of neighbouring columns do.
     """
@@ -249,7 +249,7 @@ def partial(
 
 
 def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Statement]:
-    """The index along an axis that was cut, or that moved behind the chunks'."""
+    """The index along an axis that was split, or that is behind the chunks' now."""
     assert s.axis is not None
     if s.axis != axis:
         return [replace(s, axis=s.axis + (s.axis > axis))]
@@ -332,7 +332,7 @@ def added_up(parts: Sequence[Part]) -> list[Statement]:
     return statements
 
 
-# What the other cuts need too.
+# Shared with the other splits.
 
 
 def closure(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.merges import Merge
@@ -86,9 +87,8 @@ class StagedPrinter(PartialResultsPrinter[T]):
         for s in self.outer_statements(stage):
             conditions = leader + [self.live] * bool(self.live)
             if isinstance(s, Store) and conditions:
-                self.open(f"if {' and '.join(conditions)}:")
-                self.emit(s, self.variables)
-                self.close()
+                with self.open(f"if {' and '.join(conditions)}:"):
+                    self.emit(s, self.variables)
             else:
                 self.emit(s, self.variables)
 
@@ -113,39 +113,36 @@ class StagedPrinter(PartialResultsPrinter[T]):
         for name in divided:
             self.line(f"{divided[name]} = inverse_f32({name})")
         self.invert_halves(body)
-        loop = self.open_loop()
-        if fresh:
-            at, depth = self.open_row()
-            for operand in fresh:
-                self.load_tile(operand, at)
-            self.close_all(depth)
-        if fresh and schedule.aside:
-            # After what is in registers, which is needed first.
-            self.set_aside(fresh)
-        if stage == 0:
-            self.loads_are_begun()
-            self.copy_early()
-        if beside:
-            self.await_beside()
-        vectors = _Vectors(loads, beside, late, copied, stores)
-        if divided:
-            self.line("smallest = F32_INF")
-            self.line("largest = f32(0)")
-        self.inverses = divided
-        self.all_vectors(stage, vectors, fresh=bool(fresh))
-        self.inverses = {}
-        if divided:
-            tests = [f"divides_f32(smallest, largest, {name})" for name in divided]
-            self.open(f"if not ({' and '.join(tests)}):")
-            if schedule.threads_per_row > 1:
-                # What is loaded again is not kept in registers until then.
-                self.line(f"again = opaque_i64({self.member})")
-                self.again = "again"
-            vectors = replace(vectors, copied=())
-            self.all_vectors(stage, vectors)
-            self.again = ""
-            self.close()
-        self.close_all(loop)
+        with self.open_loop():
+            if fresh:
+                with self.open_row() as at:
+                    for operand in fresh:
+                        self.load_tile(operand, at)
+            if fresh and schedule.aside:
+                # After what is in registers, which is needed first.
+                self.set_aside(fresh)
+            if stage == 0:
+                self.loads_are_begun()
+                self.copy_early()
+            if beside:
+                self.await_beside()
+            vectors = _Vectors(loads, beside, late, copied, stores)
+            if divided:
+                self.line("smallest = F32_INF")
+                self.line("largest = f32(0)")
+            self.inverses = divided
+            self.all_vectors(stage, vectors, fresh=bool(fresh))
+            self.inverses = {}
+            if divided:
+                tests = [f"divides_f32(smallest, largest, {name})" for name in divided]
+                with self.open(f"if not ({' and '.join(tests)}):"):
+                    if schedule.threads_per_row > 1:
+                        # What is loaded again is not kept in registers until then.
+                        self.line(f"again = opaque_i64({self.member})")
+                        self.again = "again"
+                    vectors = replace(vectors, copied=())
+                    self.all_vectors(stage, vectors)
+                    self.again = ""
         self.combine_lanes(stage)
 
     def fresh_and_late(self, stage: int) -> tuple[list[int], list[int]]:
@@ -193,9 +190,19 @@ class StagedPrinter(PartialResultsPrinter[T]):
 
     def row_vectors(self, stage: int, vectors: _Vectors) -> None:
         """The loop over a thread's vectors of the row: loaded, computed, stored."""
-        schedule, loads, stores = self.schedule, vectors.loads, vectors.stores
-        lanes = schedule.lanes
-        at, depth = self.open_row()
+        schedule, stores = self.schedule, vectors.stores
+        # Or all vectors would be stored at the end, and the memory wait for them.
+        meets = stores and vectors.beside and schedule.tiles > 1 and not self.again
+        with self.open_row("warp_barrier()" if meets else "") as at:
+            self.row_vector(stage, vectors, at)
+            with self.open_if(self.live if stores else ""):
+                for operand in stores:
+                    tile = self.slot("") if operand in vectors.loads else "0"
+                    self.store_vector(operand, schedule.lanes, at, tile)
+
+    def row_vector(self, stage: int, vectors: _Vectors, at: dict[int, str]) -> None:
+        """What is loaded and computed of the vector ``at`` these indices."""
+        loads, stores, lanes = vectors.loads, vectors.stores, self.schedule.lanes
         # A result may be written over an operand: then they share a tile.
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in stores}
         for k in loads:
@@ -218,37 +225,23 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.staged, self.widened = {}, set()
         self.store_aside(made)
         self.copy_following(vectors.copied, at)
-        if stores and self.live:
-            self.open(f"if {self.live}:")
-            depth += 1
-        for operand in stores:
-            tile = self.slot("") if operand in loads else "0"
-            self.store_vector(operand, lanes, at, tile)
-        if stores and vectors.beside and schedule.tiles > 1 and not self.again:
-            # Or all vectors would be stored at the end, and the memory wait for them.
-            self.close_all(depth - 1)
-            self.line("warp_barrier()")
-            depth = 1
-        self.close_all(depth)
 
     def elements(
         self, body: Sequence[Statement], stage: int, at: dict[int, str]
     ) -> None:
         """The statements of a stage for each element of a vector, which is ``at``."""
         within, lanes, place = at, self.schedule.lanes, self.slot("lane")
-        if lanes > 1:
-            inner = self.reduced_axes[-1]
-            self.open(f"for lane in range({lanes}):")
-            # The vector's own place is needed after the loop.
-            own = at[inner] == f"i{inner}"
-            place_of_lane = f"i{inner}_lane" if own else f"i{inner}"
-            if self.moves_along(body, inner):
-                self.line(f"{place_of_lane} = {at[inner]} + lane")
-            within = {**at, inner: place_of_lane}
-        for s in body:
-            self.row_statement(s, stage, within, place)
-        if lanes > 1:
-            self.close()
+        with self.open(f"for lane in range({lanes}):") if lanes > 1 else nullcontext():
+            if lanes > 1:
+                inner = self.reduced_axes[-1]
+                # The vector's own index is needed after the loop.
+                own = at[inner] == f"i{inner}"
+                index = f"i{inner}_lane" if own else f"i{inner}"
+                if self.moves_along(body, inner):
+                    self.line(f"{index} = {at[inner]} + lane")
+                within = {**at, inner: index}
+            for s in body:
+                self.row_statement(s, stage, within, place)
 
     def loads_are_begun(self) -> None:
         """What can be done while the first stage waits for its loads."""
@@ -269,11 +262,8 @@ class StagedPrinter(PartialResultsPrinter[T]):
     def store_element(self, s: Store, variables: dict[int, str]) -> None:
         """Store to memory, even what was loaded into registers from there."""
         staged = self.staged.pop(s.operand, None)
-        if self.live:
-            self.open(f"if {self.live}:")
-        self.emit(s, variables)
-        if self.live:
-            self.close()
+        with self.open_if(self.live):
+            self.emit(s, variables)
         if staged is not None:
             self.staged[s.operand] = staged
 
@@ -339,44 +329,44 @@ class StagedPrinter(PartialResultsPrinter[T]):
         """How many elements are reduced to one."""
         return math.prod(self.nest.axes[k].extent for k in self.reduced_axes)
 
-    def open_loop(self) -> int:
+    def open_loop(self) -> AbstractContextManager[Any]:
         """Open the loop along a row of which threads cannot have their part at once."""
         schedule = self.schedule
         if schedule.whole or not self.reduced_axes:
-            return 0
+            return nullcontext()
         n = self.extent_of(self.reduced_axes, "elements")
         step = schedule.threads_per_row * schedule.lanes * schedule.tiles
-        self.open(f"for start in range(0, {n}, {step}):")
-        return 1
+        return self.open(f"for start in range(0, {n}, {step}):")
 
-    def open_row(self) -> tuple[dict[int, str], int]:
+    @contextmanager
+    def open_row(self, after: str = "") -> Generator[dict[int, str]]:
         schedule, reduced = self.schedule, self.reduced_axes
-        member = self.again or self.member
-        lanes, threads_per_row = schedule.lanes, schedule.threads_per_row
         if not reduced:
-            return dict(self.variables), 0
-        length = self.row_elements()
-        n = self.extent_of(reduced, "elements")
+            yield dict(self.variables)
+            return
+        lanes, threads_per_row = schedule.lanes, schedule.threads_per_row
+        text = (self.again or self.member) if threads_per_row > 1 else "0"
         name = "first" if lanes > 1 or len(reduced) > 1 else f"i{reduced[0]}"
-        text, depth = member if threads_per_row > 1 else "0", 0
+        n = self.extent_of(reduced, "elements")
+        whole = self.row_elements() % (threads_per_row * lanes * schedule.tiles) == 0
         begin, end = self.vectors_at_hand
-        if end > 1 or schedule.early:
-            span = f"{begin}, {end}" if begin else str(end)
-            self.open(f"for vector in range({span}):")
-            depth += 1
-            text = (
-                f"vector * {threads_per_row} + {member}"
-                if threads_per_row > 1
-                else "vector"
-            )
-            text = f"({text})" if lanes > 1 and threads_per_row > 1 else text
-        text = f"{text} * {lanes}" if lanes > 1 else text
-        self.line(f"{name} = {text}" if schedule.whole else f"{name} = start + {text}")
-        if length % (threads_per_row * lanes * schedule.tiles):
-            self.open(f"if {name} < {n}:")
-            depth += 1
-        if self.is_aside:
-            self.line(f"aside = {name} - {begin * threads_per_row * lanes}")
-        if len(reduced) == 1:
-            return {**self.variables, reduced[0]: name}, depth
-        return {**self.variables, **self.decompose("first", reduced)}, depth
+        several = end > 1 or schedule.early > 0
+        span = f"{begin}, {end}" if begin else str(end)
+        with self.open(f"for vector in range({span}):") if several else nullcontext():
+            if several and threads_per_row > 1:
+                text = f"vector * {threads_per_row} + {text}"
+                text = f"({text})" if lanes > 1 else text
+            elif several:
+                text = "vector"
+            text = f"{text} * {lanes}" if lanes > 1 else text
+            text = text if schedule.whole else f"start + {text}"
+            self.line(f"{name} = {text}")
+            with self.open_if("" if whole else f"{name} < {n}"):
+                if self.is_aside:
+                    self.line(f"aside = {name} - {begin * threads_per_row * lanes}")
+                if len(reduced) == 1:
+                    yield {**self.variables, reduced[0]: name}
+                else:
+                    yield {**self.variables, **self.decompose("first", reduced)}
+            if after:
+                self.line(after)

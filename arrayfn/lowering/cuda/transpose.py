@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from arrayfn.lowering.cuda.printer import CudaPrinter
@@ -43,7 +44,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
         if schedule.pack > 1:
             self.packed(transposed, everywhere, whole)
             return
-        inside = "" if whole else self.inside(everywhere)
+        inside = self.inside(everywhere, whole)
         steady = [
             s.operand
             for s in body
@@ -63,58 +64,56 @@ class TransposePrinter(CudaPrinter[Transpose]):
             self.registers(lines[k], dtype, count)
         self.declare_tiles(steady, count)
 
-        def open_lines(first: str, second: str) -> int:
-            self.open(f"for part in range({count}):")
-            self.line(f"line = warp + part * {schedule.threads // WARP}")
-            self.line(f"i{across} = {tiles[1]} + {first}")
-            self.line(f"i{inner} = {tiles[0]} + {second}")
-            if inside:
-                self.open(inside)
-            return 1 + bool(inside)
+        @contextmanager
+        def open_lines(first: str, second: str) -> Generator[None]:
+            with self.open(f"for part in range({count}):"):
+                self.line(f"line = warp + part * {schedule.threads // WARP}")
+                self.line(f"i{across} = {tiles[1]} + {first}")
+                self.line(f"i{inner} = {tiles[0]} + {second}")
+                with self.open_if(inside):
+                    yield
 
         # All loads are on their way before the first value is waited for.
-        depth = open_lines("lane", "line")
-        for k in transposed:
-            self.line(f"{lines[k]}[part] = {self.element_at(k, everywhere)}")
-        self.close_all(depth)
+        with open_lines("lane", "line"):
+            for k in transposed:
+                self.line(f"{lines[k]}[part] = {self.element_at(k, everywhere)}")
         if steady:
-            depth = open_lines("line", "lane")
-            for k in steady:
-                self.line(f"{names[k]}[part] = {self.element_at(k, everywhere)}")
-            self.close_all(depth)
-        self.open(f"for part in range({count}):")
-        self.line(f"line = warp + part * {schedule.threads // WARP}")
-        for k in transposed:
-            self.line(f"{names[k]}[line * {side + 1} + lane] = {lines[k]}[part]")
-        self.close()
+            with open_lines("line", "lane"):
+                for k in steady:
+                    self.line(f"{names[k]}[part] = {self.element_at(k, everywhere)}")
+        with self.open(f"for part in range({count}):"):
+            self.line(f"line = warp + part * {schedule.threads // WARP}")
+            for k in transposed:
+                self.line(f"{names[k]}[line * {side + 1} + lane] = {lines[k]}[part]")
         self.line("barrier()")
-        depth = open_lines("line", "lane")
-        self.staged = {k: f"{names[k]}[lane * {side + 1} + line]" for k in transposed}
-        self.staged |= {k: f"{names[k]}[part]" for k in steady}
-        for s in body:
-            self.emit(s, everywhere)
-        self.staged = {}
-        self.close_all(depth)
+        with open_lines("line", "lane"):
+            self.staged = {
+                k: f"{names[k]}[lane * {side + 1} + line]" for k in transposed
+            }
+            self.staged |= {k: f"{names[k]}[part]" for k in steady}
+            for s in body:
+                self.emit(s, everywhere)
+            self.staged = {}
 
     def lines_name(self, operand: int) -> str:
         """The registers through which an operand goes to its tile."""
         return self.tile_name(operand).removesuffix("_tile") + "_lines"
 
-    def inside(self, variables: dict[int, str]) -> str:
-        """Whether a tile's element is one of the array's."""
+    def inside(self, variables: dict[int, str], whole: bool) -> str:
+        """The condition that the array has an element of a tile, if it may not."""
         axes = self.schedule.axis, len(self.nest.axes) - 1
         tests = [f"{variables[k]} < {self.extent(k)}" for k in axes]
-        return f"if {' and '.join(tests)}:"
+        return "" if whole else " and ".join(tests)
 
     def packed(
         self, transposed: Sequence[int], everywhere: dict[int, str], whole: bool
     ) -> None:
         """Words of ``pack`` elements along one axis become such along the other.
 
-        A thread has ``pack`` of them, one above the other, and turns them. In the tile
-        lines lie a word further apart than they are long, and after 32 lines there is
-        one word more: those that a warp writes, ``pack`` lines apart, lie in different
-        banks, and so do those of a line, which it reads.
+        A thread has ``pack`` of them, one above the other, and transposes them in
+        registers. In shared memory each line is padded by a word, and every 32 lines by
+        one more. So neither the words that a warp writes, ``pack`` lines apart, nor
+        those of a line, which it reads, have bank conflicts.
         """
         schedule, nest, body = self.schedule, self.nest, self.nest.statements
         across, inner, pack = schedule.axis, len(nest.axes) - 1, schedule.pack
@@ -125,7 +124,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
             dtype = self.stored_name(nest.operands[k].dtype)
             self.line(f"{self.tile_name(k)} = shared_{dtype}({size})")
             self.registers(self.lines_name(k), dtype, words * pack)
-            self.registers(self.transposed_name(k), dtype, pack)
+            self.registers(self.words_name(k), dtype, pack)
         vectors = [
             k
             for k in dict.fromkeys(
@@ -139,72 +138,68 @@ class TransposePrinter(CudaPrinter[Transpose]):
         self.declare_tiles(written, pack)
         # All loads are on their way before the first word is waited for.
         self.line(f"i{across} = tile{across} + lane * {pack}")
-        self.open(f"for part in unrolled({words // pack}):")
-        self.open(f"for slot in unrolled({pack}):")
-        self.line(f"i{inner} = tile{inner} + (warp + part * {warps}) * {pack} + slot")
-        if not whole:
-            self.open(self.inside(everywhere))
-        for k in transposed:
-            load = f"load_{self.vector_name(k, pack)}"
-            at, lines = self.index(k, everywhere), self.lines_name(k)
-            place = f"(part * {pack} + slot) * {pack}"
-            self.line(f"{load}({self.pointer(k)}, {at}, {lines}, {place})")
-        self.close_all(3 - whole)
+        parts = f"for part in unrolled({words // pack}):"
+        slots = f"for slot in unrolled({pack}):"
+        place = f"(part * {pack} + slot) * {pack}"
+        with self.open(parts), self.open(slots):
+            number = f"(warp + part * {warps}) * {pack} + slot"
+            self.line(f"i{inner} = tile{inner} + {number}")
+            with self.open_if(self.inside(everywhere, whole)):
+                for k in transposed:
+                    load = f"load_{self.vector_name(k, pack)}"
+                    at, lines = self.index(k, everywhere), self.lines_name(k)
+                    self.line(f"{load}({self.pointer(k)}, {at}, {lines}, {place})")
         self.line(f"first = tile{inner} + lane * {pack}")
         at_first = {**everywhere, inner: "first"}
         if read:
-            self.open_words(words, at_first, whole)
-            for k in read:
-                self.load_vector(k, pack, at_first, f"part * {pack}")
-            self.close_all(2 - whole)
+            with self.open_words(words, at_first, whole):
+                for k in read:
+                    self.load_vector(k, pack, at_first, f"part * {pack}")
         self.line(
             f"begin = lane * {pack * pitch} + quotient(lane, {WARP // pack}) * {pack}"
         )
-        self.open(f"for part in unrolled({words // pack}):")
-        for k in transposed:
-            word = self.vector_name(k, pack)
-            lines = self.lines_name(k)
-            transpose = f"transpose_{word}"
-            self.line(f"{transpose}({lines}, part * {pack * pack})")
-        self.open(f"for slot in unrolled({pack}):")
-        self.line(f"column = (warp + part * {warps}) * {pack}")
-        for k in transposed:
-            store = f"store_{self.vector_name(k, pack)}"
-            at, lines = f"begin + slot * {pitch} + column", self.lines_name(k)
-            place = f"(part * {pack} + slot) * {pack}"
-            self.line(f"{store}({self.tile_name(k)}, {at}, {lines}, {place})")
-        self.close_all(2)
+        with self.open(parts):
+            for k in transposed:
+                transpose = f"transpose_{self.vector_name(k, pack)}"
+                self.line(f"{transpose}({self.lines_name(k)}, part * {pack * pack})")
+            with self.open(slots):
+                self.line(f"column = (warp + part * {warps}) * {pack}")
+                for k in transposed:
+                    store = f"store_{self.vector_name(k, pack)}"
+                    at, lines = f"begin + slot * {pitch} + column", self.lines_name(k)
+                    self.line(f"{store}({self.tile_name(k)}, {at}, {lines}, {place})")
         self.line("barrier()")
-        self.open_words(words, at_first, whole)
-        for k in transposed:
-            load = f"load_{self.vector_name(k, pack)}"
-            at = f"line * {pitch} + (quotient(line, {WARP}) + lane) * {pack}"
-            self.line(
-                f"{load}({self.tile_name(k)}, {at}, {self.transposed_name(k)}, 0)"
-            )
-        self.open(f"for slot in range({pack}):")
-        self.staged = {k: f"{self.transposed_name(k)}[slot]" for k in transposed}
-        self.staged |= {k: f"{self.tile_name(k)}[part * {pack} + slot]" for k in read}
-        self.staged |= {k: f"{self.tile_name(k)}[slot]" for k in written}
-        if self.moves_along(body, inner):
-            self.line(f"i{inner} = first + slot")
-        for s in body:
-            self.emit(s, everywhere)
-        self.staged = {}
-        self.close()
-        for k in written:
-            self.store_vector(k, pack, at_first, "0")
-        self.close_all(2 - whole)
+        with self.open_words(words, at_first, whole):
+            for k in transposed:
+                load = f"load_{self.vector_name(k, pack)}"
+                at = f"line * {pitch} + (quotient(line, {WARP}) + lane) * {pack}"
+                self.line(f"{load}({self.tile_name(k)}, {at}, {self.words_name(k)}, 0)")
+            with self.open(f"for slot in range({pack}):"):
+                self.staged = {k: f"{self.words_name(k)}[slot]" for k in transposed}
+                self.staged |= {
+                    k: f"{self.tile_name(k)}[part * {pack} + slot]" for k in read
+                }
+                self.staged |= {k: f"{self.tile_name(k)}[slot]" for k in written}
+                if self.moves_along(body, inner):
+                    self.line(f"i{inner} = first + slot")
+                for s in body:
+                    self.emit(s, everywhere)
+                self.staged = {}
+            for k in written:
+                self.store_vector(k, pack, at_first, "0")
 
-    def open_words(self, words: int, variables: dict[int, str], whole: bool) -> None:
+    @contextmanager
+    def open_words(
+        self, words: int, variables: dict[int, str], whole: bool
+    ) -> Generator[None]:
         """Open the loop over the words along the last axis that a thread has."""
         across, warps = self.schedule.axis, self.schedule.threads // WARP
-        self.open(f"for part in unrolled({words}):")
-        self.line(f"line = warp + part * {warps}")
-        self.line(f"i{across} = tile{across} + line")
-        if not whole:
-            self.open(self.inside(variables))
+        with self.open(f"for part in unrolled({words}):"):
+            self.line(f"line = warp + part * {warps}")
+            self.line(f"i{across} = tile{across} + line")
+            with self.open_if(self.inside(variables, whole)):
+                yield
 
-    def transposed_name(self, operand: int) -> str:
+    def words_name(self, operand: int) -> str:
         """The registers for a word of an operand from its tile."""
-        return self.tile_name(operand).removesuffix("_tile") + "_turned"
+        return self.tile_name(operand).removesuffix("_tile") + "_words"

@@ -1,8 +1,8 @@
 """The cotangent of attention's bias: that of the logits, summed as bias is broadcast.
 
-A block has a tile of the bias. It computes the cotangents of logits from tiles of the
-arrays again, and adds up those of all heads, batches and queries that share the tile,
-one after another: in one order, and with no logits in memory.
+A block has a tile of the bias. It recomputes the cotangents of logits from tiles of the
+arrays, and adds up those of all heads, batches and queries that share the tile, one
+after another: in a fixed order, and with no logits in memory.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ for part in unrolled({m * k}):
 barrier()"""
 
     def _taken(self) -> str:
-        """What a lane has of its row of the tile."""
+        """Load a lane's elements of its row of the tile."""
         return f"""for k in unrolled({self.size // LANES}):
     own[k] = tile[row * {self.size + 1} + k * {LANES} + lane]"""
 

@@ -1,4 +1,4 @@
-"""Matrices that solvers do not take: what is not finite is kept from them.
+"""Keeps matrices that are not finite from solvers, which do not accept them.
 
 cuSOLVER's iterations return anything, or an error, for matrices with NaN or infinity.
 After this pass such elements are zeros to them, and the results are NaN, as they are

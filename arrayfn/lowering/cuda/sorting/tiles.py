@@ -1,4 +1,4 @@
-"""A tile of elements sorted by a digit of its keys: what kernels are made of.
+"""Pieces of kernels that sort a tile of elements by a digit of their keys.
 
 A warp goes over neighbouring elements, 32 at a time. Lanes with equal digits find each
 other by votes (``match_any_byte``), number themselves, and count on from what the warp

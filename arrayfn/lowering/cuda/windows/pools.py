@@ -286,7 +286,7 @@ def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> HandwrittenCa
         "windows",
         "\n".join(put_body(lanes, axes)),
         THREADS,
-        "What windows have put where they peak: elements ask the windows they are in.",
+        "Puts windows' values at their extrema: elements look at their windows.",
         "windows that are read where they lie",
     )
     return HandwrittenCall(

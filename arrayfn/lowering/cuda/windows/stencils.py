@@ -1,4 +1,4 @@
-"""What kernels share whose threads read windows of an array with channels last.
+"""Shared pieces of kernels whose threads read windows, with channels last.
 
 A thread has a vector of channels at ``COLUMNS`` neighbouring outputs. Of each line of
 the windows it reads what its outputs need once, into registers; the threads of a block
@@ -111,7 +111,7 @@ class Along:
 
 @dataclass(frozen=True)
 class Extents:
-    """What a kernel is told of its outputs, and of what it reads."""
+    """The extents of a kernel's outputs, and of what it reads."""
 
     batch: int
     rows: int

@@ -86,7 +86,7 @@ def _merged(
 
 
 def _is_flat(nest: Nest) -> bool:
-    """Whether it computes each element, in a row, from a few others at its place."""
+    """Whether it computes each element from a few others at the same index."""
     loads = [s for s in nest.statements if isinstance(s, Load)]
     computed = [s for s in nest.statements if isinstance(s, Compute)]
     return (
@@ -189,7 +189,7 @@ class _Merger:
 
 
 def _at(source: ArrayOperand, place: ArrayOperand) -> ArrayOperand:
-    """What lies in ``source`` where ``place`` is in the row of results."""
+    """``source`` read where ``place`` is in the array of results."""
     (stride,) = source.strides
     strides = tuple(stride * n for n in place.strides)
     offset = source.offset + stride * place.offset
