@@ -12,7 +12,7 @@ Differential Equations I (1993), section II.5, for DOP853.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
@@ -20,7 +20,9 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 import arrayfn.numpy as anp
+from arrayfn import lax
 from arrayfn.numpy._operands import Array
+from arrayfn.transforms import leaf_type
 
 Function = Callable[[Array, Array], Array]
 """f(t, y), the derivative of the vector y."""
@@ -87,13 +89,23 @@ def norm(x: Array) -> Array:
     return anp.sqrt(anp.sum(anp.abs(x) ** 2) / size)
 
 
-def combined(weights: Row, stages: list[Array]) -> Array:
-    """The sum of stages with weights; weights that are 0 are left out."""
-    terms = [w * k for w, k in zip(weights, stages, strict=False) if w]
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+def padded(rows: Sequence[Row], width: int) -> np.ndarray[Any, Any]:
+    """Rows of coefficients with zeros behind."""
+    return np.array([[*row, *[0.0] * width][:width] for row in rows])
+
+
+def weighted(weights: Any, stages: Array) -> Array:
+    """The sum of stages (s, n) with weights (s,)."""
+    return anp.matmul(anp.astype(anp.asarray(weights), _real(stages)), stages)
+
+
+def _real(y: Array) -> Any:
+    return anp.finfo(y.dtype).dtype
+
+
+def of_dtype(h: Array, y: Array) -> Array:
+    """A time in the precision of y."""
+    return anp.astype(h, _real(y))
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,13 +137,13 @@ class RungeKutta:
     def step(
         self, f: Function, t: Array, y: Array, fy: Array, h: Array, scale: Scale
     ) -> Step:
-        stages = [fy]
-        for node, row in zip(self.nodes[1:], self.matrix[1:], strict=True):
-            stages.append(f(t + node * h, y + of_dtype(h, y) * combined(row, stages)))
-        end = y + of_dtype(h, y) * combined(self.weights, stages)
-        stages.append(f(t + h, end))
+        room = anp.zeros((self.stages, *y.shape), y.dtype)
+        rows = (*self.matrix[1:], self.weights)
+        nodes = (*self.nodes[1:], 1.0)
+        stages, end = self._staged(f, t, h, y, anp.at(room)[0].set(fy), 1, rows, nodes)
         allowed = scale(y, end)
-        norms = [norm(combined(row, stages) / allowed) for row in self.errors]
+        errors = weighted(padded(self.errors, self.stages), stages)
+        norms = [norm(errors[k] / allowed) for k in range(len(self.errors))]
         error = anp.abs(of_dtype(h, y)) * norms[0]
         if len(norms) == 2:
             # HNW I, section II.10: the fifth-order estimate, corrected by the third's.
@@ -139,7 +151,32 @@ class RungeKutta:
             nothing = whole == 0
             error = error * norms[0] / anp.sqrt(anp.where(nothing, 1.0, whole))
             error = anp.where(nothing, 0.0, error)
-        return Step(end, stages[-1], error, anp.stack(stages))
+        return Step(end, stages[-1], error, stages)
+
+    def _staged(
+        self,
+        f: Function,
+        t: Array,
+        h: Array,
+        y: Array,
+        stages: Array,
+        first: int,
+        rows: Sequence[Row],
+        nodes: Row,
+    ) -> tuple[Array, Array]:
+        """``stages`` from number ``first`` on, and where the last one is evaluated."""
+
+        def stage(stages: Array, given: tuple[Array, Array, Array]) -> Any:
+            number, row, node = given
+            place = y + of_dtype(h, y) * weighted(row, stages)
+            slope = f(t + anp.astype(node, t.dtype) * h, place)
+            return anp.at(stages)[number].set(slope), place
+
+        width = leaf_type(stages).shape[0]
+        numbers = np.arange(first, first + len(rows))
+        each = (numbers, padded(rows, width), np.array(nodes))
+        stages, places = lax.scan(stage, stages, each)
+        return stages, places[-1]
 
     @property
     def coefficients(self) -> int:
@@ -148,21 +185,21 @@ class RungeKutta:
     def dense(
         self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array
     ) -> Array:
-        given = [stages[k] for k in range(self.stages)]
         size = of_dtype(h, y)
         if self.powers:
-            columns = zip(*self.powers, strict=True)
-            return size * anp.stack([combined(column, given) for column in columns])
-        for node, row in self.extra:
-            given.append(f(t + node * h, y + size * combined(row, given)))
+            return size * weighted(np.array(self.powers).T, stages)
+        nodes, rows = zip(*self.extra, strict=True)
+        more = anp.zeros((len(rows), *y.shape), y.dtype)
+        whole = anp.concatenate([stages, more])
+        whole, _ = self._staged(f, t, h, y, whole, self.stages, rows, nodes)
         change = end - y
         parts = [
             change,
-            size * given[0] - change,
-            2 * change - size * (given[self.stages - 1] + given[0]),
-            *(size * combined(row, given) for row in self.products),
+            size * stages[0] - change,
+            2 * change - size * (stages[-1] + stages[0]),
         ]
-        return anp.stack(parts)
+        products = size * weighted(np.array(self.products), whole)
+        return anp.concatenate([anp.stack(parts), products])
 
     def evaluate(self, coefficients: Array, y: Array, at: Array) -> Array:
         at = of_dtype(at, y)
@@ -171,11 +208,6 @@ class RungeKutta:
             is_power = bool(self.powers) or k % 2 == 0
             result = (result + coefficients[number]) * (at if is_power else 1 - at)
         return y + result
-
-
-def of_dtype(h: Array, y: Array) -> Array:
-    """A time in the precision of y."""
-    return anp.astype(h, anp.finfo(y.dtype).dtype)
 
 
 BOGACKI_SHAMPINE: Final = RungeKutta(

@@ -10,13 +10,24 @@ Differential Equations II (1996), section IV.7.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 import arrayfn.numpy as anp
-from arrayfn import dtypes
+from arrayfn import dtypes, lax
 from arrayfn.errors import DTypeError, user_location
 from arrayfn.numpy._operands import Array
-from arrayfn.ode.methods import Function, Row, Scale, Step, combined, norm, of_dtype
+from arrayfn.ode.methods import (
+    Function,
+    Row,
+    Scale,
+    Step,
+    norm,
+    of_dtype,
+    padded,
+    weighted,
+)
 from arrayfn.transforms import jacfwd, jvp
 
 
@@ -58,20 +69,29 @@ class Rosenbrock:
         _, by_t = jvp(lambda t: f(t, y), (t,), (anp.ones_like(t),))
         identity = anp.eye(y.shape[0], dtype=y.dtype)
         matrix = identity / (length * self.gamma) - by_y
-        stages: list[Array] = []
-        place = y
-        for k, node in enumerate(self.nodes):
-            slope = fy
-            if k:
-                place = y + combined(self.matrix[k], stages)
-                slope = f(t + node * h, place)
-                slope = slope + combined(self.coupling[k], stages) / length
-            if self.shares[k]:
-                slope = slope + self.shares[k] * length * by_t
-            stages.append(anp.linalg.solve(matrix, slope))
+
+        def stage(stages: Array, given: tuple[Array, ...]) -> Any:
+            number, node, share, row, coupling = given
+            place = y + weighted(row, stages)
+            slope = f(t + anp.astype(node, t.dtype) * h, place)
+            slope = slope + weighted(coupling, stages) / length
+            slope = slope + of_dtype(share, y) * length * by_t
+            new = anp.linalg.solve(matrix, slope)
+            return anp.at(stages)[number].set(new), place
+
+        count = self.stages
+        each = (
+            np.arange(count),
+            np.array(self.nodes),
+            np.array(self.shares),
+            padded(self.matrix, count),
+            padded(self.coupling, count),
+        )
+        stages = anp.zeros((count, *y.shape), y.dtype)
+        stages, places = lax.scan(stage, stages, each)
         error = stages[-1]
-        end = place + error
-        return Step(end, f(t + h, end), norm(error / scale(y, end)), anp.stack(stages))
+        end = places[-1] + error
+        return Step(end, fy, norm(error / scale(y, end)), stages)
 
     @property
     def coefficients(self) -> int:
@@ -80,8 +100,7 @@ class Rosenbrock:
     def dense(
         self, f: Function, t: Array, h: Array, y: Array, end: Array, stages: Array
     ) -> Array:
-        given = [stages[k] for k in range(self.stages)]
-        return anp.stack([end, *(combined(row, given) for row in self.products)])
+        return anp.concatenate([end[None], weighted(np.array(self.products), stages)])
 
     def evaluate(self, coefficients: Array, y: Array, at: Array) -> Array:
         at = of_dtype(at, y)

@@ -167,4 +167,8 @@ def in_scipy(
 
 
 def _are_within(positions: Array, extent: int) -> bool:
-    return not len(positions) or (positions.min() >= 0 and positions.max() < extent)
+    if not len(positions):
+        return True
+    # Negative numbers are the largest ones of the unsigned type.
+    unsigned = positions.view(f"u{positions.itemsize}")
+    return bool(unsigned.max() < extent)

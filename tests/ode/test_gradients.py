@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ from arrayfn import tree
 from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError
 from arrayfn.ode import odeint, solve
-from arrayfn.transforms import grad, hessian, jacfwd, vmap
+from arrayfn.transforms import grad, jacfwd, vmap
 
-RATES = np.array([1.5, 1.0, 3.0])
-START = {"a": np.array(10.0), "b": np.array(5.0)}
-TIMES = np.linspace(0.0, 2.0, 5)
+RATES = np.array([1.5, 0.4])
+START = {"fish": np.array(1.0)}
+TIMES = np.linspace(0.0, 2.0, 4)
 WAYS = {
     "steps": {},
     "adjoint equation": {"adjoint": "backsolve"},
@@ -26,17 +27,14 @@ WAYS = {
 }
 
 
-def animals(t: Any, y: Any, p: Any) -> Any:
-    meetings = p[1] * y["a"] * y["b"]
-    return {
-        "a": p[0] * y["a"] - meetings,
-        "b": meetings - p[2] * y["b"] + 0.1 * anp.sin(t),
-    }
+def logistic(t: Any, y: Any, p: Any) -> Any:
+    """Growth to a limit that the season changes."""
+    return {"fish": y["fish"] * (p[0] - p[1] * y["fish"]) + 0.1 * anp.sin(t)}
 
 
 def loss(y0: Any, ts: Any, p: Any, **options: Any) -> Any:
-    found = solve(animals, y0, ts, p, rtol=1e-9, atol=1e-9, **options)
-    return (found.ys["a"][1:] ** 2).sum() + found.ys["b"][-1]
+    found = solve(logistic, y0, ts, p, rtol=1e-9, atol=1e-9, **options)
+    return (found.ys["fish"][1:] ** 2).sum()
 
 
 def difference(f: Any, x: Any, step: float = 1e-5) -> Any:
@@ -49,14 +47,17 @@ def difference(f: Any, x: Any, step: float = 1e-5) -> Any:
     return made
 
 
+@pytest.fixture(autouse=True)
+def unproved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops that end by computed values can neither be proved nor tried: not to wait."""
+    monkeypatch.setenv("ARRAYFN_VERIFY", "0")
+
+
 @pytest.fixture(scope="module")
 def expected() -> Any:
     value = jit(loss)
     return (
-        {
-            "a": difference(lambda a: value({**START, "a": a}, TIMES, RATES), 10.0),
-            "b": difference(lambda b: value({**START, "b": b}, TIMES, RATES), 5.0),
-        },
+        {"fish": difference(lambda y: value({"fish": y}, TIMES, RATES), 1.0)},
         difference(lambda t: value(START, t, RATES), TIMES),
         difference(lambda p: value(START, TIMES, p), RATES),
     )
@@ -72,14 +73,20 @@ def test_gradients_by_start_times_and_parameters(way: str, expected: Any) -> Non
 
 
 def test_forward_mode_second_derivatives_and_mapping() -> None:
-    of_rates = lambda p: loss(START, TIMES, p)  # noqa: E731
-    gradient = jit(grad(of_rates))
-    np.testing.assert_allclose(jacfwd(of_rates)(RATES), gradient(RATES), rtol=1e-9)
-    want = [difference(lambda p, k=k: gradient(p)[k], RATES) for k in range(3)]
-    np.testing.assert_allclose(jit(hessian(of_rates))(RATES), want, rtol=1e-4)
-    both = np.stack([RATES, RATES * 1.1])
-    have = jit(vmap(gradient))(both)
-    np.testing.assert_allclose(have, [gradient(p) for p in both], rtol=1e-9)
+    def grown(p: Any) -> Any:
+        ts = np.array([0.0, 1.5])
+        slope = lambda t, y: y * (p - y)  # noqa: E731
+        return solve(slope, 0.3, ts, rtol=1e-7, method="RK23").ys[-1]
+
+    def exact(p: Any) -> Any:
+        factor = anp.exp(1.5 * p)
+        return 0.3 * p * factor / (p + 0.3 * (factor - 1))
+
+    assert_close = partial(np.testing.assert_allclose, rtol=1e-5)
+    assert_close(jacfwd(grown)(1.2), grad(exact)(1.2))
+    assert_close(jacfwd(grad(grown))(1.2), grad(grad(exact))(1.2))
+    rates = np.array([1.2, 0.6])
+    assert_close(vmap(grad(grown))(rates), vmap(grad(exact))(rates))
 
 
 @pytest.mark.parametrize("adjoint", ["direct", "backsolve"])
@@ -106,7 +113,7 @@ def test_a_long_solution_is_differentiated_in_little_memory() -> None:
 
     lowered = jit(grad(last)).lower(1.0)
     np.testing.assert_allclose(lowered.compile()(1.0), 400 * np.cos(400.0), rtol=1e-4)
-    assert lowered.plan.arena_bytes < 1 << 20
+    assert lowered.plan.arena < 1 << 20
 
 
 def test_a_dense_solution_has_no_backwards_adjoint() -> None:
