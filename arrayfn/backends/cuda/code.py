@@ -85,22 +85,18 @@ def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
     )
 
 
-def compile_cubin(kernel: Kernel, arch: tuple[int, int]) -> bytes:
-    """Machine code of ``kernel``, whose entry is ``ENTRY``.
-
-    Where NVIDIA's linker is not installed it is PTX, which the driver compiles.
-    """
-    return _compilation(kernel, arch)()
-
-
 def _compilation(kernel: Kernel, arch: tuple[int, int]) -> Callable[[], bytes]:
-    """What compiles ``kernel`` from its LLVM IR, which holds no lock of Python's."""
+    """The compilation of ``kernel`` from its LLVM IR, which does not need the GIL."""
     with no_garbage_collection():
         modules = kernel_ir(kernel, arch)
     return partial(_cubin, neutral(kernel), modules, arch)
 
 
 def _cubin(kernel: Kernel, modules: list[str], arch: tuple[int, int]) -> bytes:
+    """Machine code of ``kernel``, whose entry is ``ENTRY``.
+
+    Where NVIDIA's linker is not installed it is PTX, which the driver compiles.
+    """
     ptx = importlib.import_module(_PRINTED).ptx_of(kernel, modules, arch)
     if arch >= OVERLAPS_FROM:
         ptx = overlapping(ptx)
