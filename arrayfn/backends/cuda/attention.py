@@ -1,8 +1,7 @@
 """Kernels of the attention operators on a GPU: cuDNN's and generated ones.
 
-cuDNN computes attention where nothing but a causal mask is given and it supports the
-heads; generated kernels compute it elsewhere. The kernel that is registered last is
-asked first.
+cuDNN computes attention with no mask or a causal one, if it supports the heads;
+generated kernels compute the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _H200_HEAD = 256  # elements of a head that cuDNN supports there
 def _generated_supports(
     q: ArrayType, k: ArrayType, *others: ArrayType, scale: float, **static: Any
 ) -> bool:
-    """Whether this is half precision with heads whose sums fit into registers."""
+    """Whether dtypes are float16 or bfloat16, and a row's sums fit into registers."""
     from arrayfn.lowering.cuda.attention import calls
 
     if q.dtype not in dtypes.HALVES or not math.isfinite(scale):
@@ -88,7 +87,7 @@ def _longest_head() -> int:
 def _cudnn_supports(
     q: ArrayType, k: ArrayType, *others: ArrayType, window: Window, **static: Any
 ) -> bool:
-    """Whether heads are short enough and whole vectors, and there is work to do."""
+    """Whether heads are short enough and whole vectors, and no array is empty."""
     head = q.shape[-1]
     return (
         q.dtype in dtypes.HALVES
@@ -122,62 +121,37 @@ def cudnn_attention(
 
 
 def cudnn_attention_gradient(
-    *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
+    *types: ArrayType,
+    scale: float,
+    window: Window,
+    given: tuple[str, ...],
+    is_deterministic: bool = True,
 ) -> Any:
-    """cuDNN's gradient of it, for these types."""
-    return _cudnn_gradient(types, scale, window, is_deterministic=True)
-
-
-def cudnn_attention_gradient_in_any_order(
-    *types: ArrayType, scale: float, window: Window, given: tuple[str, ...]
-) -> Any:
-    """cuDNN's gradient of it, which adds the blocks' parts in the order they come."""
-    return _cudnn_gradient(types, scale, window, is_deterministic=False)
-
-
-def _cudnn_gradient(
-    types: tuple[ArrayType, ...], scale: float, window: Window, is_deterministic: bool
-) -> Any:
+    """cuDNN's gradient of attention, for these types."""
     from arrayfn.backends.cuda.libraries import cudnn
 
     made: Any = cudnn.attention_gradient
     return made(*types, scale, window[1] == 0, is_deterministic=is_deterministic)
 
 
+def cudnn_attention_gradient_in_any_order(*types: ArrayType, **static: Any) -> Any:
+    """cuDNN's gradient, which adds the parts of blocks in the order they arrive."""
+    return cudnn_attention_gradient(*types, **static, is_deterministic=False)
+
+
 def register() -> None:
-    """Register the kernels, the ones to be asked first last."""
-    for operator, function, when in (
-        ("attention", generated_attention, _generated_supports),
-        ("attention_gradient", generated_attention_gradient, _generated_supports),
-        (
-            "attention_bias_gradient",
-            generated_attention_bias_gradient,
-            _generated_supports_bias,
-        ),
-    ):
-        KERNELS.register(
-            OperatorKernel(
-                operator,
-                "cuda",
-                function,
-                when,
-                views=_generated_reads,
-                lowered=True,
-            )
-        )
-    for operator, function, is_deterministic in (
-        ("attention", cudnn_attention, True),
-        ("attention_gradient", cudnn_attention_gradient, True),
-        ("attention_gradient", cudnn_attention_gradient_in_any_order, False),
-    ):
-        KERNELS.register(
-            OperatorKernel(
-                operator,
-                "cuda",
-                function,
-                _cudnn_supports,
-                prepared=True,
-                views=_cudnn_reads,
-                deterministic=is_deterministic,
-            )
-        )
+    """Register the kernels; the last one that supports the operands is chosen."""
+
+    def add(operator: str, function: Any, when: Any, **options: Any) -> None:
+        KERNELS.register(OperatorKernel(operator, "cuda", function, when, **options))
+
+    generated: dict[str, Any] = {"views": _generated_reads, "lowered": True}
+    bias, gradient = "attention_bias_gradient", "attention_gradient"
+    add("attention", generated_attention, _generated_supports, **generated)
+    add(gradient, generated_attention_gradient, _generated_supports, **generated)
+    add(bias, generated_attention_bias_gradient, _generated_supports_bias, **generated)
+    cudnn: dict[str, Any] = {"views": _cudnn_reads, "prepared": True}
+    any_order = cudnn_attention_gradient_in_any_order
+    add("attention", cudnn_attention, _cudnn_supports, **cudnn)
+    add(gradient, cudnn_attention_gradient, _cudnn_supports, **cudnn)
+    add(gradient, any_order, _cudnn_supports, deterministic=False, **cudnn)

@@ -196,7 +196,7 @@ class Device:
         return self._allocator.free_list(nbytes)
 
     def share(self, owner: object) -> None:
-        """Have the memory of a ``block`` synchronize with other libraries when freed."""
+        """Have a ``block`` wait for other libraries' work before it is freed."""
         self._allocator.share(owner)
 
     def _make_room(self, size: int) -> None:

@@ -130,7 +130,7 @@ class Executable:
         return tuple(DeviceArray(*parts) for parts in made)
 
     def _enter(self, inputs: tuple[Any, ...]) -> dict[int, DeviceArray] | int:
-        """Set the inputs' addresses. Returns the copies made, or 1 + the misfit's number.
+        """Set the inputs' addresses; the copies made, or 1 + the number of a misfit.
 
         Copies live until the end of the call: their memory is freed in stream order.
         """
@@ -199,7 +199,7 @@ class Executable:
             self._addresses[output] = address
 
     def _start(self) -> list[object]:
-        """Launch with new memory for the results, and return its owners."""
+        """Launch with new memory for the results: its owners, None for donors'."""
         gpu, addresses, buffers = device(), self._addresses, self.plan.buffers
         owners: list[object] = []
         for number in self._outputs:

@@ -33,11 +33,6 @@ _ENTRY: Final = ".visible .entry "
 _I32: Final = ir.IntType(32)
 
 
-def compile_ptx(kernel: Kernel, arch: tuple[int, int]) -> str:
-    """The PTX of a printed kernel for compute capability ``arch``."""
-    return ptx_of(kernel, [printed_ir(kernel)], arch)
-
-
 def printed_ir(kernel: Kernel) -> str:
     """The LLVM IR of a printed kernel, whose entry has its name.
 

@@ -1,17 +1,17 @@
 """Runs CUDA kernels without a GPU: every thread a generator, one after the other.
 
-A kernel's source is parsed, and each call at which threads meet (a barrier, a shuffle)
-becomes a ``yield``. The threads of a block run until they meet; then the barrier opens
-or the values change lanes. Blocks run in order. It is slow and meant for small shapes;
-what it finds besides wrong numbers is an error:
+A kernel's source is parsed, and each call of a collective function (a barrier, a
+shuffle) becomes a ``yield``. The threads of a block run until all have come to one;
+then the barrier opens, or lanes exchange values. Blocks run in order. The emulator is
+slow and meant for small shapes. Besides wrong numbers it finds, as errors:
 
-* threads that meet at different places, or not at all (a divergent barrier);
-* shared memory that one thread writes and another touches with no barrier between;
+* threads that come to different barriers, or to none (a divergent barrier);
+* shared memory that one thread writes and another accesses with no barrier between;
 * two threads that write the same element of an array, accesses outside an array, and
   vector accesses off their alignment;
 * where a result lies over an operand, an element that one thread writes and another
   reads with no barrier between;
-* where all blocks run at once, an element that one block writes and another touches
+* where all blocks run at once, an element that one block writes and another accesses
   with no grid barrier between.
 """
 
@@ -51,10 +51,10 @@ from arrayfn.lowering.cuda.vocabulary import (
 )
 
 
-class _Meetings(ast.NodeTransformer):
+class _Collectives(ast.NodeTransformer):
     """Turns calls of collective functions into yields of a ``Wait``.
 
-    The functions of the source itself are parts of the kernel, which meet likewise.
+    The functions of the source itself are parts of the kernel, and generators too.
     """
 
     def __init__(self, parts: frozenset[str]) -> None:
@@ -84,7 +84,7 @@ def generator_of(source: str, name: str) -> Callable[..., Generator[Wait, Any, N
     """The kernel ``name`` of ``source`` as a generator function."""
     tree = ast.parse(source)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    tree = _Meetings(frozenset(f.name for f in functions)).visit(tree)
+    tree = _Collectives(frozenset(f.name for f in functions)).visit(tree)
     for function in functions:
         function.decorator_list = []
         # One without any wait is a generator too.
@@ -113,13 +113,13 @@ def launch(
     kernel = generator_of(source, name)
     known: dict[tuple[int, int], Accesses] = {}
     passed: list[GlobalMemory | int] = []
-    places = Counter(_place(a) for a in arguments if isinstance(a, Pointer))
+    counts = Counter(_memory_of(a) for a in arguments if isinstance(a, Pointer))
     for k, a in enumerate(arguments):
         if not isinstance(a, Pointer):
             passed.append(a)
             continue
-        in_place = places[_place(a)] > 1 and not cooperative
-        key = _place(a) if cooperative or in_place else (k, 0)
+        in_place = counts[_memory_of(a)] > 1 and not cooperative
+        key = _memory_of(a) if cooperative or in_place else (k, 0)
         made = Accesses(
             readers={} if cooperative else None, threads={} if in_place else None
         )
@@ -136,8 +136,8 @@ def launch(
             _run_cluster(blocks, kernel, threads, passed, together)
 
 
-def _place(pointer: Pointer) -> tuple[int, int]:
-    """Which memory it is, and of elements of which size."""
+def _memory_of(pointer: Pointer) -> tuple[int, int]:
+    """The memory of a pointer, and the size of its elements."""
     return pointer.array.ctypes.data, pointer.array.itemsize
 
 
@@ -216,7 +216,7 @@ def _open_cluster(running: Sequence[Sequence[Thread]]) -> None:
                 function = FUNCTIONS[thread.waiting.function]
                 raise never_published(thread.block, function, thread.waiting.arguments)
             mbarriers, k, _ = thread.waiting.arguments
-            mbarrier = mbarrier_of((mbarriers, k))
+            mbarrier = mbarrier_of(mbarriers, k)
             raise EmulationError(
                 f"mbarrier {k} of block {thread.block.index} never completes: "
                 f"{mbarrier.bytes} bytes arrive of {mbarrier.expected}"
@@ -234,10 +234,10 @@ def _shuffle(warp: Sequence[Thread]) -> bool:
     if all(m is None or m.function in ("barrier", *_OF_BLOCKS) for m in waits):
         return False
     if len({(m.function, m.line) if m else None for m in waits}) != 1:
-        places = sorted(
+        lines = sorted(
             {f"{m.function} at line {m.line}" if m else "done" for m in waits}
         )
-        raise EmulationError(f"the lanes of a warp part: {', '.join(places)}")
+        raise EmulationError(f"the lanes of a warp part: {', '.join(lines)}")
     (met, *_), arguments = waits, [m.arguments for m in waits if m]
     assert met is not None
     function = FUNCTIONS[met.function]

@@ -7,11 +7,11 @@ comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.cuda.emulator.actions import acts
 from arrayfn.backends.cuda.emulator.memory import EmulationError
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
@@ -20,39 +20,43 @@ _HALF: Final = 32
 _LOW: Final = 2**_HALF - 1
 
 
-def _dynamic_block_id(thread: Any, function: DeviceFunction, arguments: Any) -> int:
-    flag_buffer, blocks = arguments
+@acts("dynamic_block_id")
+def _dynamic_block_id(thread: Any, f: DeviceFunction, flags: Any, blocks: int) -> int:
     block = thread.block
     if block.dynamic_block_id is None:
-        word = int(flag_buffer.array[flag_buffer.place(0)])
+        word = int(flags.array[flags.offset(0)])
         block.dynamic_block_id, launch = word & _LOW, word >> _HALF
         block.launch = launch + 1
         following = word + 1
         if block.dynamic_block_id == int(blocks) - 1:
             following = (launch + 1) << _HALF
-        flag_buffer.array[flag_buffer.place(0)] = following
+        flags.array[flags.offset(0)] = following
     return block.dynamic_block_id
 
 
-def _open(thread: Any, function: DeviceFunction, arguments: Any) -> None:
-    (flag_buffer,) = arguments
-    thread.block.launch = (int(flag_buffer.array[flag_buffer.place(0)]) >> _HALF) + 1
+@acts("begin_work_queue")
+def _begin_work_queue(thread: Any, f: DeviceFunction, flags: Any) -> None:
+    thread.block.launch = (int(flags.array[flags.offset(0)]) >> _HALF) + 1
 
 
-def _next_work_item(thread: Any, function: DeviceFunction, arguments: Any) -> int:
-    flag_buffer, at, count = arguments
-    number = int(flag_buffer.array[flag_buffer.place(at)])
-    flag_buffer.array[flag_buffer.place(at)] = number + int(count)
+@acts("next_work_item")
+def _next_work_item(
+    thread: Any, f: DeviceFunction, flags: Any, at: int, count: int
+) -> int:
+    number = int(flags.array[flags.offset(at)])
+    flags.array[flags.offset(at)] = number + int(count)
     return number
 
 
-def _close(thread: Any, function: DeviceFunction, arguments: Any) -> None:
-    flag_buffer, at, blocks = arguments
-    word = int(flag_buffer.array[flag_buffer.place(0)]) + 1
+@acts("end_work_queue")
+def _end_work_queue(
+    thread: Any, f: DeviceFunction, flags: Any, at: int, blocks: int
+) -> None:
+    word = int(flags.array[flags.offset(0)]) + 1
     if word & _LOW == int(blocks):
         word = ((word >> _HALF) + 1) << _HALF
-        flag_buffer.array[flag_buffer.place(at)] = 0
-    flag_buffer.array[flag_buffer.place(0)] = word
+        flags.array[flags.offset(at)] = 0
+    flags.array[flags.offset(0)] = word
 
 
 def _words(function: DeviceFunction) -> int:
@@ -68,15 +72,15 @@ def _launch(block: Any, function: DeviceFunction) -> int:
     return block.launch
 
 
-def _publish(thread: Any, function: DeviceFunction, arguments: Any) -> None:
-    flag_buffer, at, value = arguments
-    launch, count = _launch(thread.block, function), _words(function)
-    bits = np.array([value], DTYPES[function.dtype]).tobytes().ljust(4, b"\0")
+@acts("publish")
+def _publish(thread: Any, f: DeviceFunction, flags: Any, at: int, value: Any) -> None:
+    launch, count = _launch(thread.block, f), _words(f)
+    bits = np.array([value], DTYPES[f.dtype]).tobytes().ljust(4, b"\0")
     for k, word in enumerate(np.frombuffer(bits, np.uint32)):
-        place = flag_buffer.place(1 + int(at) * count + k)
-        if int(flag_buffer.array[place]) >> _HALF == launch:
-            raise EmulationError(f"slot {at} of {flag_buffer.name} is published twice")
-        flag_buffer.array[place] = launch << _HALF | int(word)
+        offset = flags.offset(1 + int(at) * count + k)
+        if int(flags.array[offset]) >> _HALF == launch:
+            raise EmulationError(f"slot {at} of {flags.name} is published twice")
+        flags.array[offset] = launch << _HALF | int(word)
 
 
 def wait_for(block: Any, function: DeviceFunction, arguments: Any) -> Any:
@@ -85,7 +89,7 @@ def wait_for(block: Any, function: DeviceFunction, arguments: Any) -> Any:
     launch, count = _launch(block, function), _words(function)
     words: list[int] = []
     for k in range(count):
-        word = int(flag_buffer.array[flag_buffer.place(1 + int(at) * count + k)])
+        word = int(flag_buffer.array[flag_buffer.offset(1 + int(at) * count + k)])
         if word >> _HALF != launch:
             return None
         words.append(word & _LOW)
@@ -123,13 +127,3 @@ def never_published(
         f"block {block.index} waits for slot {at} of {flag_buffer.name}, which no "
         "block before it has published"
     )
-
-
-LOOKBACK: Final[dict[str, Callable[[Any, DeviceFunction, Any], Any]]] = {
-    "dynamic_block_id": _dynamic_block_id,
-    "begin_work_queue": _open,
-    "next_work_item": _next_work_item,
-    "end_work_queue": _close,
-    "publish": _publish,
-    "fence": lambda thread, function, arguments: None,
-}

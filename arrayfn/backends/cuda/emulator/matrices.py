@@ -1,4 +1,4 @@
-"""The emulator's products of matrices: what the lanes of a warp do together.
+"""The emulator's tensor-core functions, in which all lanes of a warp take part.
 
 ``ACTIONS[kind](function, arguments)`` is given the arguments of all 32 lanes.
 """
@@ -20,25 +20,25 @@ _TYPES: Final = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat1
 _ROW, _COLUMN = np.divmod(np.arange(WARP), 4)  # of a lane's elements in a fragment
 
 
-def halves(dtype: str, *values: Any) -> Array:
-    """Values rounded to halves, as their bits."""
+def rounded(dtype: str, *values: Any) -> Array:
+    """Values rounded to float16 or bfloat16, as their bits."""
     with np.errstate(all="ignore"):
         return np.array(values, np.float32).astype(_TYPES[dtype]).view(np.uint16)
 
 
 def widened(dtype: str, *bits: Any) -> Array:
-    """Halves, of which these are the bits, as float32."""
+    """The float32 values of float16 or bfloat16 numbers with these bits."""
     return np.array(bits, np.uint16).view(_TYPES[dtype]).astype(np.float32)
 
 
 def exp2(x: Any) -> Any:
-    """2**x in float32, with zeros in the places of subnormal numbers."""
+    """2**x in float32; zero instead of subnormal numbers."""
     power = np.exp2(np.float32(x))
     return np.float32(0) if power < np.finfo(np.float32).tiny else power
 
 
 def exp(x: Any) -> Any:
-    """e**x by a product and a power of two, as the card computes it."""
+    """e**x by a product and a power of two, as a GPU computes it."""
     return exp2(np.float32(x) * np.float32(1 / np.log(2)))
 
 
@@ -52,17 +52,17 @@ def _ldmatrix(function: DeviceFunction, arguments: Arguments) -> None:
         [[shared[at + k] for k in range(8)] for shared, at, _, _ in arguments]
     )
     for k, matrix in enumerate(rows.reshape(4, 8, 8)):
-        for lane, (_, _, tile, place) in enumerate(arguments):
+        for lane, (_, _, tile, to) in enumerate(arguments):
             row, column = _ROW[lane], 2 * _COLUMN[lane]
             for i in range(2):
                 at = row, column + i
                 if function.kind == "ldmatrix_trans":
                     at = at[::-1]
-                tile[place + 2 * k + i] = matrix[at]
+                tile[to + 2 * k + i] = matrix[at]
 
 
 def _matrix(parts: Array) -> Array:
-    """An 8x8 matrix of what lanes have of it, [lane, 2]."""
+    """An 8x8 matrix from the lanes' elements, [lane, 2]."""
     made = np.empty((8, 8), parts.dtype)
     for i in range(2):
         made[_ROW, 2 * _COLUMN + i] = parts[:, i]

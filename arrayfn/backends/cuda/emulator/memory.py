@@ -1,4 +1,4 @@
-"""The emulator's memory: of a thread, a block, the grid; and what it finds wrong."""
+"""The emulator's memory, of a thread, a block and the grid, and its race checks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Pointer:
         high = first + sum(max(0, end) for end in ends)
         if prod(shape) and not 0 <= low <= high < flat.size:
             raise EmulationError(
-                f"elements {low} to {high} of {name} are touched, which has {flat.size}"
+                f"{name} has {flat.size} elements, and {low} to {high} are accessed"
             )
         strides = [step * dtype.itemsize for step in steps]
         return np.lib.stride_tricks.as_strided(flat[first:], shape, strides)
@@ -68,20 +68,21 @@ class Memory:
     def __init__(self, array: Array, name: str, start: int = 0) -> None:
         self.array, self.name, self.start = array, name, start
 
-    def place(self, index: int) -> int:
-        place = self.start + int(index)
-        if not 0 <= place < self.array.size:
+    def offset(self, index: int) -> int:
+        """The offset of an element in the array; EmulationError if it is outside."""
+        offset = self.start + int(index)
+        if not 0 <= offset < self.array.size:
             raise EmulationError(
                 f"{self.name}[{index}] lies outside the {self.array.size} elements of "
                 f"its array, of which it begins at {self.start}"
             )
-        return place
+        return offset
 
     def __getitem__(self, index: int) -> Any:
-        return self.array[self.place(index)]
+        return self.array[self.offset(index)]
 
     def __setitem__(self, index: int, value: Any) -> None:
-        self.array[self.place(index)] = value
+        self.array[self.offset(index)] = value
 
 
 Writer = tuple[int, int, int]
@@ -93,7 +94,7 @@ _EACH: Final[Writer] = (-1, -1, -1)
 
 @dataclass
 class Accesses:
-    """Who wrote, and which blocks read, elements of the grid's memory.
+    """The writers of elements of the grid's memory, and the blocks that read them.
 
     Forgotten where all blocks meet. Reads are noted where blocks can meet at all.
     """
@@ -123,7 +124,7 @@ class GlobalMemory(Memory):
         super().__init__(pointer.array, name, pointer.start)
         self.accesses = accesses
 
-    def window(self, at: int) -> GlobalMemory:
+    def subarray(self, at: int) -> GlobalMemory:
         """This memory from element ``at`` on."""
         pointer = Pointer(self.array, self.start + int(at))
         return GlobalMemory(pointer, f"{self.name}[{at}:]", self.accesses)
@@ -131,29 +132,29 @@ class GlobalMemory(Memory):
     def __getitem__(self, index: int) -> Any:
         readers = self.accesses.readers
         if readers is not None:
-            place, block = self.place(index), GlobalMemory.running.block.index
-            writer = self.accesses.writers.get(place, (block, 0, 0))[0]
+            at, block = self.offset(index), GlobalMemory.running.block.index
+            writer = self.accesses.writers.get(at, (block, 0, 0))[0]
             if writer != block:
                 raise self._race(index, writer, block)
-            if readers.setdefault(place, block) != block:
-                readers[place] = -1
+            if readers.setdefault(at, block) != block:
+                readers[at] = -1
         if self.accesses.threads is not None:
             self._read_in_place(int(index), self.accesses.threads)
         return super().__getitem__(index)
 
     def _read_in_place(self, index: int, threads: dict[int, Writer]) -> None:
-        place, running = self.place(index), GlobalMemory.running
+        at, running = self.offset(index), GlobalMemory.running
         reader = running.block.index, running.index, running.block.epoch
-        self._apart(index, self.accesses.writers.get(place), reader)
-        known = threads.get(place, reader)
+        self._check_ordered(index, self.accesses.writers.get(at), reader)
+        known = threads.get(at, reader)
         if known[0] != reader[0]:
             reader = -1, -1, -1
         elif known[1:] != reader[1:] and known[2] == reader[2]:
             reader = reader[0], -1, reader[2]
-        threads[place] = reader
+        threads[at] = reader
 
-    def _apart(self, index: int, one: Writer | None, other: Writer) -> None:
-        """EmulationError if two threads touch an element, and no barrier is between."""
+    def _check_ordered(self, index: int, one: Writer | None, other: Writer) -> None:
+        """EmulationError if two threads race for an element: no barrier is between."""
         if one is None or one[:2] == other[:2]:
             return
         if one[0] != other[0] or one[2] == other[2]:
@@ -172,11 +173,11 @@ class GlobalMemory(Memory):
     def add(self, index: int, value: Any) -> None:
         """Add as one of any number of threads."""
         self._written_by(index, _EACH)
-        self.array[self.place(index)] += value
+        self.array[self.offset(index)] += value
 
     def _written_by(self, index: int, writer: Writer) -> None:
-        place = self.place(index)
-        known = self.accesses.writers.get(place, writer)
+        at = self.offset(index)
+        known = self.accesses.writers.get(at, writer)
         if known[:2] != writer[:2]:
             if _EACH in (known, writer):
                 raise EmulationError(
@@ -188,11 +189,11 @@ class GlobalMemory(Memory):
                     f"threads {known[:2]} and {writer[:2]} (block, thread) both write "
                     f"{self.name}[{index}]"
                 )
-        self.accesses.writers[place] = writer
+        self.accesses.writers[at] = writer
         if self.accesses.threads is not None:
-            self._apart(index, self.accesses.threads.get(place), writer)
+            self._check_ordered(index, self.accesses.threads.get(at), writer)
         if self.accesses.readers is not None:
-            reader = self.accesses.readers.get(place)
+            reader = self.accesses.readers.get(at)
             if reader is not None and reader != writer[0]:
                 raise self._race(index, reader, writer[0])
 
@@ -206,14 +207,14 @@ class GlobalMemory(Memory):
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """Who touched an element, and between which barriers of its block and its warp."""
+    """Which thread accessed an element, after how many barriers of block and warp."""
 
     thread: int
     epoch: int
     warp_epoch: int
 
-    def meets(self, other: _Access) -> bool:
-        """Whether nothing stands between this and an earlier access."""
+    def races_with(self, other: _Access) -> bool:
+        """Whether no barrier stands between this and an earlier access."""
         if self.epoch != other.epoch or self.thread == other.thread:
             return False
         together = min(self.thread, other.thread) >= 0 and (
@@ -256,14 +257,13 @@ class SharedMemory(Memory):
         access = self._access(self._thread())
         self._check(index, access, self.written, self.read)
         self.added[index] = access
-        place = self.place(index)
-        self.array[place] += value
+        self.array[self.offset(index)] += value
 
     def reader(self, index: int) -> int | None:
         """Another thread that may be reading the element."""
         other = self.read.get(index)
-        meets = other and self._access(self._thread()).meets(other)
-        return other.thread if other and meets else None
+        races = other and self._access(self._thread()).races_with(other)
+        return other.thread if other and races else None
 
     def _access(self, thread: int) -> _Access:
         warp_epoch = self.block.warps.get(thread // WARP, 0)
@@ -272,7 +272,7 @@ class SharedMemory(Memory):
     def _check(self, index: int, access: _Access, *earlier: dict[int, _Access]) -> None:
         for accesses in earlier:
             other = accesses.get(index)
-            if other is not None and access.meets(other):
+            if other is not None and access.races_with(other):
                 raise EmulationError(
                     f"threads {other.thread} and {access.thread} of block "
                     f"{self.block.index} race for shared {self.name}[{index}]: no "
@@ -286,7 +286,7 @@ class SharedMemory(Memory):
 
 @dataclass
 class Mbarrier:
-    """What is to arrive, and how often all of it did."""
+    """An mbarrier: the bytes it expects, the copies on their way, the phases passed."""
 
     expected: int = 0
     phases: int = 0

@@ -86,7 +86,7 @@ def _memory(
             own = arena[buffer.offset : buffer.offset + buffer.nbytes]
             memory.append(_Bytes(own))
         elif buffer.kind in ("slice", "carried"):
-            memory.append(_Bytes(arena[:0]))  # its loop puts it somewhere
+            memory.append(_Bytes(arena[:0]))  # its loop says where it is
         elif buffer.donor is not None:
             memory.append(memory[buffer.donor])  # inputs come first
         elif buffer.kind in given:
@@ -107,7 +107,7 @@ def _put(x: Any, buffer: BufferAllocation) -> _Bytes:
 
 
 class _Run:
-    """One run of a plan; the memory of buffers that move is replaced as they do."""
+    """One run of a plan; loops replace the memory of buffers that move."""
 
     def __init__(self, compiled: CompiledProgram, memory: list[_Bytes]) -> None:
         self.plan = compiled.plan
@@ -158,7 +158,7 @@ class _Run:
     def reference(
         self, kernel: LibraryKernel, arguments: Sequence[Pointer | int]
     ) -> None:
-        """A step on the host, which is where everything is here."""
+        """A step that a GPU's plan runs on the host."""
         step = HOST_STEPS.find(int(kernel.provider.rpartition("_")[2]))
         types = (*step.operands, *step.results)
         pointers = [a for a in arguments if isinstance(a, Pointer)]
@@ -172,10 +172,10 @@ class _Run:
 
     def loop(self, loop: Loop) -> None:
         memory, sizes = self.memory, [b.nbytes for b in self.plan.buffers]
-        places = {c.current: memory[c.initial] for c in loop.carries}
+        values = {c.current: memory[c.initial] for c in loop.carries}
         for iteration in count():
             for c in loop.carries:
-                memory[c.current] = places[c.current]
+                memory[c.current] = values[c.current]
                 memory[c.next] = memory[(c.first, c.second)[iteration % 2]]
             if loop.predicate is None:
                 goes_on = iteration != loop.count
@@ -187,9 +187,9 @@ class _Run:
                 begin = s.offset + iteration * s.stride
                 memory[s.buffer] = memory[s.source].window(begin, sizes[s.buffer])
             self.steps(loop.body)
-            places = {c.current: memory[c.next] for c in loop.carries}
+            values = {c.current: memory[c.next] for c in loop.carries}
         for c in loop.carries:
-            value, result = places[c.current].array, memory[c.result].array
+            value, result = values[c.current].array, memory[c.result].array
             if not np.shares_memory(value, result):
                 result[: sizes[c.result]] = value[: sizes[c.result]]
 

@@ -37,15 +37,30 @@ StridedAddress = tuple[int, int]
 _CONDITIONAL: Final = 13  # CU_GRAPH_NODE_TYPE_CONDITIONAL
 _WHILE, _SWITCH = 1, 2  # CUgraphConditionalNodeType
 
-# Kernels call cudaGraphSetConditional, which the driver links. The condition is the
-# scalar at `number`, clamped to 0 to `last`.
 _HEAD: Final = """
 .version 8.0
 .target sm_80
 .address_size 64
 """
-_SET: Final = """
+
+# Kernels end by setting a condition to %v. The driver links cudaGraphSetConditional.
+_EXTERN: Final = """
 .extern .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value);
+"""
+_SET_CONDITION: Final = """\
+  {
+  .param .b64 to;
+  .param .b32 value;
+  st.param.b64 [to], %h;
+  st.param.b32 [value], %v;
+  call.uni cudaGraphSetConditional, (to, value);
+  }
+  ret;
+}
+"""
+
+# The condition is the scalar at `number`, clamped to 0 to `last`.
+_SCALAR: Final = """\
 .visible .entry set_condition(
   .param .u64 handle, .param .u64 number, .param .u64 last)
 {
@@ -59,22 +74,12 @@ _SET: Final = """
   LOAD
   max.s32 %v, %v, 0;
   min.s32 %v, %v, %l;
-  {
-  .param .b64 to;
-  .param .b32 value;
-  st.param.b64 [to], %h;
-  st.param.b32 [value], %v;
-  call.uni cudaGraphSetConditional, (to, value);
-  }
-  ret;
-}
 """
 _LOADS: Final = {"u8": "ld.global.u8 %v, [%p];", "i32": "ld.global.s32 %v, [%p];"}
 
 # Counts an iteration, or with a `step` of 0 resets the counter. The condition is
 # whether there is another iteration before the trip count.
-_COUNT: Final = """
-.extern .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value);
+_COUNT: Final = """\
 .visible .entry count_iteration(
   .param .u64 handle, .param .u64 counter, .param .u64 step, .param .u64 trip_count)
 {
@@ -92,15 +97,6 @@ _COUNT: Final = """
   st.global.u64 [%p], %n;
   setp.lt.u64 %more, %n, %m;
   selp.u32 %v, 1, 0, %more;
-  {
-  .param .b64 to;
-  .param .b32 value;
-  st.param.b64 [to], %h;
-  st.param.b32 [value], %v;
-  call.uni cudaGraphSetConditional, (to, value);
-  }
-  ret;
-}
 """
 
 # Each thread copies UNIT bytes from `source` to `target`, which are strided by the
@@ -150,12 +146,13 @@ _COPY_THREADS: Final = 256
 
 def set_condition_ptx(kind: str) -> str:
     """The kernel that sets a condition to a scalar of ``kind``: "u8" or "i32"."""
-    return _HEAD + _SET.replace("LOAD", _LOADS[kind])
+    load = _SCALAR.replace("LOAD", _LOADS[kind])
+    return _HEAD + _EXTERN + load + _SET_CONDITION
 
 
 def count_iteration_ptx() -> str:
     """The kernel that counts an iteration, and sets the condition for another one."""
-    return _HEAD + _COUNT
+    return _HEAD + _EXTERN + _COUNT + _SET_CONDITION
 
 
 def copy_ptx(unit: int) -> str:

@@ -78,12 +78,7 @@ class _Convolution:
         self.size = BY_SHORT_NAME[short].itemsize
         kind = getattr(library.data_type, _NAMES[short])
         compute = kind if short == "f64" else library.data_type.FLOAT
-        self.graph = library.pygraph(
-            io_data_type=kind,
-            intermediate_data_type=compute,
-            compute_data_type=compute,
-            handle=cudnn.handle(),
-        )
+        self.graph = cudnn.new_graph(kind, compute)
         given = [
             self.graph.tensor(dim=shape, stride=strides, data_type=kind)
             for shape, strides in (self.arrays[name] for name in self.names[:2])
@@ -101,10 +96,8 @@ class _Convolution:
         self.index, self.workspace = self._chosen(provider, p)
 
     def _plan(self, library: Any, left_out: Sequence[Any]) -> None:
-        graph, modes = self.graph, library.heur_mode
-        graph.validate()
-        graph.build_operation_graph()
-        graph.create_execution_plans([modes.A, modes.FALLBACK])
+        graph = self.graph
+        cudnn.create_plans(graph)
         graph.deselect_numeric_notes(left_out)
         graph.deselect_behavior_notes([library.behavior_note.RUNTIME_COMPILATION])
         graph.deselect_workspace_greater_than(MAX_WORKSPACE)

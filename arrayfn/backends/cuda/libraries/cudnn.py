@@ -41,6 +41,24 @@ def handle() -> Any:
     return library().create_handle()
 
 
+def new_graph(data: Any, compute: Any) -> Any:
+    """An empty graph for arrays of dtype ``data``, computed in ``compute``."""
+    return library().pygraph(
+        io_data_type=data,
+        intermediate_data_type=compute,
+        compute_data_type=compute,
+        handle=handle(),
+    )
+
+
+def create_plans(graph: Any) -> None:
+    """Have cuDNN propose execution plans for a complete graph."""
+    modes = library().heur_mode
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([modes.A, modes.FALLBACK])
+
+
 def on_stream(stream: int) -> Any:
     """cuDNN's handle, which enqueues on ``stream``."""
     library().set_stream(handle(), stream)
@@ -59,12 +77,7 @@ class _Graph:
         cudnn = library()
         self.dtype = getattr(cudnn.data_type, _NAMES[dtype])
         self.float = cudnn.data_type.FLOAT
-        self.graph = cudnn.pygraph(
-            io_data_type=self.dtype,
-            intermediate_data_type=self.float,
-            compute_data_type=self.float,
-            handle=handle(),
-        )
+        self.graph = new_graph(self.dtype, self.float)
         self.tensors: list[Any] = []
 
     def tensor(self, type: ArrayType, *, statistics: bool = False) -> Any:
@@ -89,9 +102,7 @@ class _Graph:
         """What enqueues the graph."""
         cudnn, graph = library(), self.graph
         try:
-            graph.validate()
-            graph.build_operation_graph()
-            graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+            create_plans(graph)
             graph.check_support()
             graph.build_plans()
         except cudnn.cudnnGraphNotSupportedError as error:
