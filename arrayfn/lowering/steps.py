@@ -7,6 +7,7 @@ loop's body sees the body's Vars, whose storage the loop decides.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from arrayfn.ir import Var
@@ -135,3 +136,14 @@ class BranchStep:
 
 
 PlanStep = NestStep | CallStep | LoopStep | BranchStep
+
+
+def walk(steps: Iterable[PlanStep]) -> Iterator[PlanStep]:
+    """``steps`` and those inside them: a loop or branch, then what is in it."""
+    for step in steps:
+        yield step
+        if isinstance(step, LoopStep):
+            yield from walk(step.body)
+        elif isinstance(step, BranchStep):
+            for branch in step.branches:
+                yield from walk(branch)
