@@ -10,6 +10,7 @@ in ``transposed``: its ``matvec`` and ``body``, or nothing if only forward mode 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DifferentiationError
@@ -75,26 +76,11 @@ def _types(
     return tuple(plain(t) for t in body.output_types)
 
 
-def _jvp(
-    jvp: Jvp,
-    primals: Atoms,
-    tangents: Tangents,
-    *,
-    body: Program,
-    matvec: Program,
-    transposed: Transposed,
-    consts: int,
-) -> WithTangents:
-    def solve(b: Sequence[Atom]) -> list[Atom]:
-        found = linear_solve(
-            *primals[:consts],
-            *b,
-            body=body,
-            matvec=matvec,
-            transposed=transposed,
-            consts=consts,
-        )
-        return all_of(found)
+def _jvp(jvp: Jvp, primals: Atoms, tangents: Tangents, **params: Any) -> WithTangents:
+    matvec, consts = params["matvec"], params["consts"]
+
+    def solve(b: Atoms) -> list[Atom]:
+        return all_of(linear_solve(*primals[:consts], *b, **params))
 
     b, change = primals[consts:], list(tangents[consts:])
     outputs = solve(b)
