@@ -41,14 +41,8 @@ from arrayfn.primitives.control_flow import (
     plain,
     where,
 )
-from arrayfn.primitives.emitters import move_axis
 from arrayfn.primitives.families import random_array
-from arrayfn.primitives.rules import (
-    all_of,
-    present,
-    repeated,
-    values_of,
-)
+from arrayfn.primitives.rules import all_mapped, all_of, in_front, present, values_of
 
 Transposed = tuple[Program, ...]
 
@@ -97,9 +91,7 @@ def _jvp(jvp: Jvp, primals: Atoms, tangents: Tangents, **params: Any) -> WithTan
     auxiliary: list[Atom | None] = [None] * (len(outputs) - len(b))
     if all(t is None for t in change):
         return outputs, [*[None] * len(b), *auxiliary]
-    dense = [
-        views.zeros(x.type) if t is None else t for x, t in zip(b, change, strict=True)
-    ]
+    dense = views.dense(change, [x.type for x in b])
     return outputs, [*solve(dense)[: len(b)], *auxiliary]
 
 
@@ -155,16 +147,10 @@ def _batch(
     transposed: Transposed,
     consts: int,
 ) -> Batched:
-    fixed = [
-        x if dim is None else move_axis(x, dim, 0)
-        for x, dim in zip(inputs[:consts], dims[:consts], strict=True)
-    ]
+    fixed = in_front(inputs[:consts], dims[:consts])
     # Each member has a system of its own.
     mapped = [dim is not None for dim in dims[:consts]]
-    own = [
-        repeated(size, x, dim)
-        for x, dim in zip(inputs[consts:], dims[consts:], strict=True)
-    ]
+    own = all_mapped(size, inputs[consts:], dims[consts:])
 
     def of_members(program: Program) -> Program:
         every = [True] * len(program.outputs)

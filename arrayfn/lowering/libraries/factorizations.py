@@ -1,8 +1,8 @@
 """Factorizations and unitary reductions of matrices by LAPACK.
 
-A work item is one matrix of a batch. A single large matrix is factored on threads of LAPACK's own. Scratch memory is what
-LAPACK's manual says of each function's workspace, with blocks of ``BLOCK`` columns
-where it says that more is faster.
+A work item is one matrix of a batch. A single large matrix is factored on threads of
+LAPACK's own. Scratch memory is what LAPACK's manual says of each function's workspace,
+with blocks of ``BLOCK`` columns where it says that more is faster.
 """
 
 from __future__ import annotations
