@@ -340,14 +340,7 @@ def _program(place: Path, files: Mapping[str, bytes], types: list[str]) -> Progr
         _laid_out(file, x, v.type)
         for v, x in zip(program.constants, arrays, strict=True)
     ]
-    return Program(
-        program.name,
-        program.inputs,
-        program.equations,
-        program.outputs,
-        program.constants,
-        tuple(laid_out),
-    )
+    return replace(program, constant_values=tuple(laid_out))
 
 
 def _check_equations(file: Path, program: Program) -> None:

@@ -36,6 +36,11 @@ from arrayfn.ir.text import format_program, parse_program
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.passes.expand import expand
 from arrayfn.primitives.base import Body, Primitive, has_effect
+from arrayfn.primitives.control_flow import (
+    cond_reference,
+    limited_while,
+    scan_reference,
+)
 from arrayfn.primitives.table import TABLE
 from arrayfn.primitives.views import relayout
 from arrayfn.tracing import ArrayOnDevice, Immediate, device_of
@@ -44,9 +49,9 @@ Array = np.ndarray[Any, Any]
 
 # Compiling an equation takes about as long as interpreting it so many times.
 _PATIENCE: Final = 300
-_MOST_LOOPS: Final = 1024
-_MOST_OPERATIONS: Final = 4096
-_MOST_NUMBERS: Final = 4096
+_MAX_LOOPS: Final = 1024
+_MAX_OPERATIONS: Final = 4096
+_MAX_NUMBERS: Final = 4096
 _LOOPS: Final = ("scan", "while_loop", "while_linear")
 
 
@@ -128,7 +133,7 @@ class _DeviceCache:
         """The executable under ``key``; if there is none, compile ``program()``."""
         known = self._executables.get(key)
         if known is None:
-            if len(self._executables) >= _MOST_OPERATIONS:
+            if len(self._executables) >= _MAX_OPERATIONS:
                 self._executables.clear()
             backend = choose(device)
             known = backend.load(backend.lower(program(), frozenset()))
@@ -147,7 +152,7 @@ class _DeviceCache:
         key = (device, x.dtype, x.tobytes())
         known = self._numbers.get(key)
         if known is None:
-            if len(self._numbers) >= _MOST_NUMBERS:
+            if len(self._numbers) >= _MAX_NUMBERS:
                 self._numbers.clear()
             known = self._numbers[key] = BACKENDS[device].put(x)
         return known
@@ -165,12 +170,8 @@ def _of_types(program: Program, types: Sequence[ArrayType]) -> Program:
             given = builder.input(type, var.hint)
             same = type.layout == var.type.layout
             operands.append(given if same else relayout(given, layout="C"))
-        closed = Program(
-            program.name,
-            (*program.inputs, *program.constants),
-            program.equations,
-            program.outputs,
-        )
+        inputs = (*program.inputs, *program.constants)
+        closed = Program(program.name, inputs, program.equations, program.outputs)
         return builder.build(builder.inline(closed, operands))
 
 
@@ -211,47 +212,24 @@ class _Interpreter:
         if row.name == "while_loop":
             return self.while_loop(params, arguments)
         if row.name == "scan":
-            return self.scan(equation, arguments)
+            return scan_reference(*arguments, **params, run=self.evaluate)
         if row.name == "cond":
-            branches = params["branches"]
-            chosen = min(max(int(arguments[0]), 0), len(branches) - 1)
-            return self.evaluate(branches[chosen], arguments[1:])
+            return cond_reference(*arguments, **params, run=self.evaluate)
         if isinstance(row.kernel, Body) and "body" in params:
             return self.evaluate(params["body"], arguments)
         result = row.reference(*arguments, **params)
         return result if isinstance(result, (tuple, list)) else (result,)
 
-    def while_loop(self, params: Params, arguments: list[Any]) -> list[Any]:
-        """The last carry."""
-        condition, body = params["cond_program"], params["body_program"]
-        first = params["cond_consts"]
-        second = first + params["body_consts"]
-        for_cond, for_body = arguments[:first], arguments[first:second]
-        carry = arguments[second:]
-        outermost = self.depth == 1
-        while True:
-            if outermost:
-                self.carry = [*arguments[:second], *carry]
-            if not self.evaluate(condition, [*for_cond, *carry])[0]:
-                return carry
-            carry = self.evaluate(body, [*for_body, *carry])
+    def while_loop(self, params: Params, arguments: list[Any]) -> Sequence[Any]:
+        """The last carry; that of the outermost loop is kept in ``carry``."""
+        is_outermost = self.depth == 1
+        consts = arguments[: params["cond_consts"] + params["body_consts"]]
 
-    def scan(self, equation: Equation, arguments: list[Any]) -> list[Any]:
-        """The last carry and the stacked results."""
-        params = equation.params
-        first = params["consts"]
-        second = first + params["carry"]
-        fixed, xs = arguments[:first], arguments[second:]
-        carry = arguments[first:second]
-        count, length = len(carry), params["length"]
-        ys = [np.zeros(v.type.shape, v.type.dtype) for v in equation.outputs[count:]]
-        for step in reversed(range(length)) if params["reverse"] else range(length):
-            taken = [*fixed, *carry, *(x[step] for x in xs)]
-            results = self.evaluate(params["program"], taken)
-            carry = results[:count]
-            for y, value in zip(ys, results[count:], strict=True):
-                y[step] = value
-        return [*carry, *ys]
+        def keep(carry: list[Any]) -> None:
+            if is_outermost:
+                self.carry = [*consts, *carry]
+
+        return limited_while(*arguments, **params, run=self.evaluate, watch=keep)[0]
 
 
 def _value(atom: Any, values: dict[Var, Any]) -> Any:
@@ -272,7 +250,7 @@ class _Spent:
 
     def add(self, text: str, count: int) -> None:
         """Add ``count``."""
-        if len(self.equations) > _MOST_LOOPS:
+        if len(self.equations) > _MAX_LOOPS:
             self.equations.clear()
         self.equations[text] = self.of(text) + count
 
@@ -310,7 +288,7 @@ def _size(program: Program) -> int:
     )
 
 
-@functools.lru_cache(maxsize=_MOST_LOOPS)
+@functools.lru_cache(maxsize=_MAX_LOOPS)
 def _executable(text: str) -> Any:
     backend = choose("cpu")
     program = parse_program(text, TABLE)

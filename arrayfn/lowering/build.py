@@ -136,6 +136,20 @@ class _Builder:
 
     # Statements.
 
+    def compute(
+        self,
+        result: Value,
+        function: str,
+        arguments: Sequence[Scalar],
+        at: tuple[Level, int],
+        cost: int,
+        equation: Equation,
+    ) -> None:
+        """Add a computation; ``at`` are its level and stage."""
+        self.statements.append(
+            Compute(result, function, tuple(arguments), *at, cost, equation.source)
+        )
+
     def equation(self, equation: Equation) -> None:
         row = equation.primitive
         assert isinstance(row, Primitive)
@@ -145,40 +159,35 @@ class _Builder:
             self.reduction(equation, row.kernel)
             return
         operands = [self.scalar(a, ids, equation) for a in equation.inputs]
-        level, stage = self.place(equation.inputs, ids)
+        at = self.level_and_stage(equation.inputs, ids)
         if isinstance(row.kernel, Template):
             axis = ids[equation.params["axis"]]
-            self.count(equation, axis, level, stage)
+            self.count(equation, axis, at)
             return
         if isinstance(row.kernel, View):
             # A copy, or a literal spread: the value itself.
-            self.alias(output, operands[0], equation, level, stage)
+            self.alias(output, operands[0], equation, at)
             return
         if isinstance(row.kernel, Convert):
             function = convert_function(
                 equation.inputs[0].type.dtype, output.type.dtype
             )
             if function is None:
-                self.alias(output, operands[0], equation, level, stage)
+                self.alias(output, operands[0], equation, at)
                 return
             cost = 1
         elif row.name == "bitcast":
-            self.bitcast(equation, operands[0], level, stage)
+            self.bitcast(equation, operands[0], at)
             return
         else:
             assert isinstance(row.kernel, ScalarForm)
             typed = equation.inputs[row.kernel.typed_by].type.dtype
             function = f"{row.kernel.function}_{short_name(compute_dtype(typed))}"
             cost = row.kernel.cost
-        result = self.define(output, level, stage)
-        self.statements.append(
-            Compute(
-                result, function, tuple(operands), level, stage, cost, equation.source
-            )
-        )
+        self.compute(self.define(output, *at), function, operands, at, cost, equation)
 
     def bitcast(
-        self, equation: Equation, operand: Scalar, level: Level, stage: int
+        self, equation: Equation, operand: Scalar, at: tuple[Level, int]
     ) -> None:
         """Reinterpret the bits. Half precision is float32 here; its bits are u16."""
         output = equation.outputs[0]
@@ -194,21 +203,15 @@ class _Builder:
             functions.append((f"convert_{short_name(target)}_f32", dtypes.float32))
         for number, (function, dtype) in enumerate(functions[:-1]):
             result = Value(f"{self.name(output)}_bits{number}", dtype)
-            arguments = (operand,)
-            self.statements.append(
-                Compute(result, function, arguments, level, stage, 1, equation.source)
-            )
+            self.compute(result, function, [operand], at, 1, equation)
             operand = result
         if not functions:
-            self.alias(output, operand, equation, level, stage)
+            self.alias(output, operand, equation, at)
             return
-        result = self.define(output, level, stage)
-        function = functions[-1][0]
-        self.statements.append(
-            Compute(result, function, (operand,), level, stage, 1, equation.source)
-        )
+        result, function = self.define(output, *at), functions[-1][0]
+        self.compute(result, function, [operand], at, 1, equation)
 
-    def place(self, atoms: Sequence[Atom], ids: AxisIds) -> tuple[Level, int]:
+    def level_and_stage(self, atoms: Sequence[Atom], ids: AxisIds) -> tuple[Level, int]:
         """The level and stage of a statement with these operands, over axes ``ids``."""
         reduced = self.group.reduced
         operands = [self.resolved[atom] for atom in atoms if isinstance(atom, Var)]
@@ -234,41 +237,25 @@ class _Builder:
         return self.values[var]
 
     def alias(
-        self,
-        output: Var,
-        operand: Scalar,
-        equation: Equation,
-        level: Level,
-        stage: int,
+        self, output: Var, operand: Scalar, equation: Equation, at: tuple[Level, int]
     ) -> None:
+        """Make ``output`` the same value as ``operand``."""
         dtype = compute_dtype(output.type.dtype)
-        result = self.define(output, level, stage)
+        result = self.define(output, *at)
         if equation.params.get("excess"):  # what it reads need not be rounded
             result = self.values[output] = replace(result, half=True)
-        self.statements.append(
-            Compute(
-                result,
-                f"identity_{short_name(dtype)}",
-                (operand,),
-                level,
-                stage,
-                0,
-                equation.source,
-            )
-        )
+        function = f"identity_{short_name(dtype)}"
+        self.compute(result, function, [operand], at, 0, equation)
 
     def count(
-        self, equation: Equation, axis: int | None, level: Level, stage: int
+        self, equation: Equation, axis: int | None, at: tuple[Level, int]
     ) -> None:
         output = equation.outputs[0]
         dtype = compute_dtype(output.type.dtype)
         index = Value(f"{self.name(output)}_index", dtypes.int64)
-        self.statements.append(Count(index, axis, level, stage, equation.source))
-        result = self.define(output, level, stage)
+        self.statements.append(Count(index, axis, *at, equation.source))
         function = convert_function(dtypes.int64, dtype) or "identity_i64"
-        self.statements.append(
-            Compute(result, function, (index,), level, stage, 1, equation.source)
-        )
+        self.compute(self.define(output, *at), function, [index], at, 1, equation)
 
     def reduction(self, equation: Equation, form: Reduction) -> None:
         (atom,) = equation.inputs

@@ -7,7 +7,7 @@ loop's body sees the body's Vars, whose storage the loop decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from arrayfn.ir import Var
@@ -155,3 +155,11 @@ def blocks_of(step: PlanStep) -> Sequence[list[PlanStep]]:
     if isinstance(step, LoopStep):
         return (step.body,)
     return step.branches if isinstance(step, BranchStep) else ()
+
+
+def walk(steps: Iterable[PlanStep]) -> Iterator[PlanStep]:
+    """``steps`` and those inside them: a loop or branch, then what is in it."""
+    for step in steps:
+        yield step
+        for block in blocks_of(step):
+            yield from walk(block)

@@ -137,6 +137,7 @@ def value_of(operand: Operand, name: str) -> Atom:
 class Scalar:
     """An elementwise operation: a function of the scalar vocabulary.
 
+    ``lowering.scalars.table`` has its formula, ``lowering.build`` emits it by name.
     Input ``typed_by`` determines its dtype suffix. ``cost`` is its time relative to an
     addition; costly values are stored rather than recomputed.
     """

@@ -69,7 +69,8 @@ def body_reference(*operands: Array, body: Program, **params: Any) -> tuple[Any,
     return tuple(evaluate(body, operands))
 
 
-def _sample_body() -> Program:
+def sample_body() -> Program:
+    """A Program of two arrays, for samples of calls."""
     builder = ProgramBuilder("double_product")
     with builder:
         x = builder.input(ArrayType((3, 4), dtypes.float32))
@@ -81,7 +82,7 @@ def _sample_body() -> Program:
 def _samples() -> Iterable[Sample]:
     x = families.random_array(dtypes.float32, (3, 4), 61, -3.0, 3.0)
     y = families.random_array(dtypes.float32, (3, 4), 62, -3.0, 3.0)
-    yield Sample((x, y), {"name": "double_product", "body": _sample_body()})
+    yield Sample((x, y), {"name": "double_product", "body": sample_body()})
 
 
 operator_call = Primitive(

@@ -23,6 +23,8 @@ from arrayfn.primitives.base import Array, Atoms, Primitive, has_effect
 from arrayfn.primitives.calls import evaluate
 
 T = TypeVar("T")
+Interpret = Callable[[Program, Sequence[Any]], list[Any]]
+"""An interpreter of the Programs inside: ``evaluate``, or one that counts steps."""
 
 # The transformations that rules are given; see arrayfn.transforms.
 
@@ -238,11 +240,14 @@ def cond_types(
 
 
 def cond_reference(
-    index: Array, *operands: Array, branches: tuple[Program, ...]
+    index: Array,
+    *operands: Array,
+    branches: tuple[Program, ...],
+    run: Interpret = evaluate,
 ) -> tuple[Array, ...]:
     """The results of branch ``index``, clamped to the branches there are."""
     chosen = min(max(int(index), 0), len(branches) - 1)
-    return tuple(_arrays(evaluate(branches[chosen], _arrays(operands))))
+    return tuple(_arrays(run(branches[chosen], _arrays(operands))))
 
 
 # while_loop
@@ -281,15 +286,22 @@ def limited_while(
     cond_consts: int,
     body_consts: int,
     limit: float = math.inf,
+    run: Interpret = evaluate,
+    watch: Callable[[list[Array]], None] = lambda carry: None,
 ) -> tuple[tuple[Array, ...], int]:
-    """Run the carry through the body, at most ``limit`` times; also the count."""
+    """Run the carry through the body, at most ``limit`` times; also the count.
+
+    ``watch`` is called with the carry before each iteration.
+    """
     second = cond_consts + body_consts
     values = _arrays(operands)
     for_cond, for_body = values[:cond_consts], values[cond_consts:second]
     carry = values[second:]
     count = 0
-    while count < limit and evaluate(cond_program, [*for_cond, *carry])[0]:
-        carry = _arrays(evaluate(body_program, [*for_body, *carry]))
+    watch(carry)
+    while count < limit and run(cond_program, [*for_cond, *carry])[0]:
+        carry = _arrays(run(body_program, [*for_body, *carry]))
+        watch(carry)
         count += 1
     return tuple(carry), count
 
@@ -332,12 +344,13 @@ def scan_reference(
     consts: int,
     carry: int,
     unroll: int,
+    run: Interpret = evaluate,
 ) -> tuple[Array, ...]:
     """The final carry, and the stacked results of all iterations."""
     fixed, state, xs = parts_of(_arrays(operands), consts, carry)
     ys = [np.zeros((length, *t.shape), t.dtype) for t in program.output_types[carry:]]
     for step in reversed(range(length)) if reverse else range(length):
-        results = evaluate(program, [*fixed, *state, *[x[step] for x in xs]])
+        results = run(program, [*fixed, *state, *[x[step] for x in xs]])
         state = _arrays(results[:carry])
         for y, value in zip(ys, results[carry:], strict=True):
             y[step] = value

@@ -76,11 +76,7 @@ def _jvp(
         varies = results[:carry]
     values, state, xs = parts_of(primals, consts, carry)
     to_consts, to_state, to_xs = parts_of(tangents, consts, carry)
-    moved = [
-        views.zeros(x.type) if t is None else t
-        for x, t, v in zip(state, to_state, varies, strict=True)
-        if v
-    ]
+    moved = views.dense(where(to_state, varies), [x.type for x in where(state, varies)])
     inner = parts_of(body.inputs, consts, carry, len(xs), sum(of_consts), sum(varies))
     outer = parts_of(body.outputs, carry, ys, sum(varies))
     results_flat = all_of(
@@ -255,11 +251,8 @@ def _transpose(
     sums = [
         views.zeros(x.type) for x in where(where(inputs[:consts], of_consts), added)
     ]
-    state = [
-        views.zeros(t) if ct is None else ct
-        for ct, t, v in zip(ct_carry, program.output_types[:carry], varies, strict=True)
-        if v
-    ]
+    carry_types = program.output_types[:carry]
+    state = views.dense(where(ct_carry, varies), where(carry_types, varies))
     results = all_of(
         scan(
             *known,

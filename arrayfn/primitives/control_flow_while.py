@@ -36,6 +36,7 @@ from arrayfn.primitives.control_flow import (
     built,
     emitted,
     parts_of,
+    where,
     while_reference,
     while_types,
 )
@@ -67,11 +68,8 @@ def _jvp(
         varies = results
     for_cond, for_body, state = parts_of(primals, cond_consts, body_consts)
     _, body_moved, state_moved = parts_of(tangents, cond_consts, body_consts)
-    moved = [
-        views.zeros(x.type) if t is None else t
-        for x, t, v in zip(state, state_moved, varies, strict=True)
-        if v
-    ]
+    types = [x.type for x in where(state, varies)]
+    moved = views.dense(where(state_moved, varies), types)
     inner = parts_of(body.inputs, body_consts, len(state), sum(of_consts))
     extra = [Var(x.type) for x in moved]
     outputs = all_of(

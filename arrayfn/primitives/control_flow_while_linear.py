@@ -181,11 +181,8 @@ def _transpose(
         added, varies = parts_of(found, linear_consts)
     operands = inputs[2 + tape + consts :]
     sums = [views.zeros(x.type) for x in where(operands[:linear_consts], added)]
-    state = [
-        views.zeros(x.type) if ct is None else ct
-        for x, ct, v in zip(operands[linear_consts:], cotangents, varies, strict=True)
-        if v
-    ]
+    types = [x.type for x in where(operands[linear_consts:], varies)]
+    state = views.dense(where(cotangents, varies), types)
     loop = _Backwards(known_program, backward, tape, consts, len(sums))
     flat = placed(loop.emit(trips, stride, rest, [*sums, *state]), found)
     return [

@@ -42,8 +42,8 @@ from arrayfn.primitives.base import (
     WithTangents,
     not_differentiable,
 )
-from arrayfn.primitives.calls import body_reference, body_types
-from arrayfn.primitives.control_flow import Batch, where
+from arrayfn.primitives.calls import body_reference, body_types, sample_body
+from arrayfn.primitives.control_flow import Batch, built, where
 from arrayfn.primitives.named_functions import FUNCTIONS
 from arrayfn.primitives.rules import all_of, in_front, present, values_of
 
@@ -102,14 +102,6 @@ def _jvp_batch(
 VECTOR = ArrayType((3, 4), dtypes.float32)
 
 
-def _sample_body() -> Program:
-    builder = ProgramBuilder("double_product")
-    with builder:
-        x, y = builder.input(VECTOR), builder.input(VECTOR)
-        product = e.mul(x, y)
-        return builder.build([e.add(product, product)])
-
-
 def _sample_inputs() -> tuple[Array, ...]:
     return tuple(
         families.random_array(dtypes.float32, (3, 4), seed, -3.0, 3.0)
@@ -118,13 +110,13 @@ def _sample_inputs() -> tuple[Array, ...]:
 
 
 def _jvp_samples() -> Iterable[Sample]:
-    builder = ProgramBuilder("double_product_jvp")
-    with builder:
-        x, y, dx, dy = (builder.input(VECTOR) for _ in range(4))
+    def derivative(x: Atom, y: Atom, dx: Atom, dy: Atom) -> list[Atom]:
         product = e.mul(x, y)
         tangent = e.add(e.mul(dx, y), e.mul(x, dy))
-        jvp_body = builder.build([e.add(product, product), e.add(tangent, tangent)])
-    params = {"name": "double_product", "body": _sample_body(), "jvp_body": jvp_body}
+        return [e.add(product, product), e.add(tangent, tangent)]
+
+    jvp_body = built("double_product_jvp", derivative, [VECTOR] * 4)
+    params = {"name": "double_product", "body": sample_body(), "jvp_body": jvp_body}
     yield Sample(_sample_inputs(), params)
 
 
@@ -246,19 +238,19 @@ def _total(cotangent: Atom) -> Atom:
 
 
 def _vjp_samples() -> Iterable[Sample]:
-    forward = ProgramBuilder("double_product_forward")
-    with forward:
-        x, y = forward.input(VECTOR), forward.input(VECTOR)
+    def forward(x: Atom, y: Atom) -> list[Atom]:
         product = e.mul(x, y)
-        ahead = forward.build([e.add(product, product), x, y])
-    backward = ProgramBuilder("double_product_backward")
-    with backward:
-        x, y, ct = (backward.input(VECTOR) for _ in range(3))
+        return [e.add(product, product), x, y]
+
+    def backward(x: Atom, y: Atom, ct: Atom) -> list[Atom]:
         to_x = e.mul(e.mul(ct, y), 2)
-        back = backward.build([to_x, e.mul(e.mul(ct, x), 2)])
+        return [to_x, e.mul(e.mul(ct, x), 2)]
+
+    ahead = built("double_product_forward", forward, [VECTOR] * 2)
+    back = built("double_product_backward", backward, [VECTOR] * 3)
     params = {
         "name": "double_product",
-        "body": _sample_body(),
+        "body": sample_body(),
         "forward": ahead,
         "backward": back,
     }

@@ -10,6 +10,7 @@ in ``transposed``: its ``matvec`` and ``body``, or nothing if only forward mode 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DifferentiationError
@@ -40,14 +41,8 @@ from arrayfn.primitives.control_flow import (
     plain,
     where,
 )
-from arrayfn.primitives.emitters import move_axis
 from arrayfn.primitives.families import random_array
-from arrayfn.primitives.rules import (
-    all_of,
-    present,
-    repeated,
-    values_of,
-)
+from arrayfn.primitives.rules import all_mapped, all_of, in_front, present, values_of
 
 Transposed = tuple[Program, ...]
 
@@ -75,26 +70,11 @@ def _types(
     return tuple(plain(t) for t in body.output_types)
 
 
-def _jvp(
-    jvp: Jvp,
-    primals: Atoms,
-    tangents: Tangents,
-    *,
-    body: Program,
-    matvec: Program,
-    transposed: Transposed,
-    consts: int,
-) -> WithTangents:
-    def solve(b: Sequence[Atom]) -> list[Atom]:
-        found = linear_solve(
-            *primals[:consts],
-            *b,
-            body=body,
-            matvec=matvec,
-            transposed=transposed,
-            consts=consts,
-        )
-        return all_of(found)
+def _jvp(jvp: Jvp, primals: Atoms, tangents: Tangents, **params: Any) -> WithTangents:
+    matvec, consts = params["matvec"], params["consts"]
+
+    def solve(b: Atoms) -> list[Atom]:
+        return all_of(linear_solve(*primals[:consts], *b, **params))
 
     b, change = primals[consts:], list(tangents[consts:])
     outputs = solve(b)
@@ -111,9 +91,7 @@ def _jvp(
     auxiliary: list[Atom | None] = [None] * (len(outputs) - len(b))
     if all(t is None for t in change):
         return outputs, [*[None] * len(b), *auxiliary]
-    dense = [
-        views.zeros(x.type) if t is None else t for x, t in zip(b, change, strict=True)
-    ]
+    dense = views.dense(change, [x.type for x in b])
     return outputs, [*solve(dense)[: len(b)], *auxiliary]
 
 
@@ -169,16 +147,10 @@ def _batch(
     transposed: Transposed,
     consts: int,
 ) -> Batched:
-    fixed = [
-        x if dim is None else move_axis(x, dim, 0)
-        for x, dim in zip(inputs[:consts], dims[:consts], strict=True)
-    ]
+    fixed = in_front(inputs[:consts], dims[:consts])
     # Each member has a system of its own.
     mapped = [dim is not None for dim in dims[:consts]]
-    own = [
-        repeated(size, x, dim)
-        for x, dim in zip(inputs[consts:], dims[consts:], strict=True)
-    ]
+    own = all_mapped(size, inputs[consts:], dims[consts:])
 
     def of_members(program: Program) -> Program:
         every = [True] * len(program.outputs)

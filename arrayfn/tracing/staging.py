@@ -311,7 +311,7 @@ def _stage(
     location: SourceLocation | None,
 ) -> tuple[Any, ...]:
     atoms = tuple([frame.atom(x) for x in operands])
-    types = _output_types(primitive, [a.type for a in atoms], params, location)
+    types = primitive.result_types(atoms, params, location)
     outputs = tuple([Var(type) for type in types])
     kept = MappingProxyType(dict(params)) if params else NO_PARAMS
     frame.builder.equations.append(Equation(primitive, atoms, kept, outputs, location))
@@ -324,19 +324,6 @@ def _stage(
         Tracer(frame, var, value, location)
         for var, value in zip(outputs, values, strict=True)
     )
-
-
-def _output_types(
-    primitive: Primitive,
-    types: Sequence[ArrayType],
-    params: Any,
-    location: SourceLocation | None,
-) -> tuple[ArrayType, ...]:
-    try:
-        result = primitive.types(*types, **params)
-    except ArrayfnError as error:
-        raise located(error, location) from None
-    return result if isinstance(result, tuple) else (result,)
 
 
 def _lookup(atom: Atom, environment: dict[Var, Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.ir import Var
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
-from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, PlanStep
+from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, PlanStep, walk
 
 MAX_STATEMENTS: Final = 600
 
@@ -40,15 +40,8 @@ def lanes_of(loop: LoopStep) -> int:
 
 def _length(steps: Iterable[PlanStep]) -> int:
     """The number of statements in all nests."""
-    total = 0
-    for step in steps:
-        if isinstance(step, NestStep):
-            total += len(step.nest.statements)
-        elif isinstance(step, LoopStep):
-            total += _length(step.body)
-        elif isinstance(step, BranchStep):
-            total += sum(map(_length, step.branches))
-    return total
+    nests = (step.nest for step in walk(steps) if isinstance(step, NestStep))
+    return sum(len(nest.statements) for nest in nests)
 
 
 def side_by_side(loop: LoopStep, lanes: int) -> None:
@@ -58,30 +51,18 @@ def side_by_side(loop: LoopStep, lanes: int) -> None:
 
 
 def _loops(steps: Iterable[PlanStep]) -> Iterator[LoopStep]:
-    for step in steps:
-        if isinstance(step, LoopStep):
-            yield step
-            yield from _loops(step.body)
-        elif isinstance(step, BranchStep):
-            for branch in step.branches:
-                yield from _loops(branch)
+    return (step for step in walk(steps) if isinstance(step, LoopStep))
 
 
 def _lanes(steps: Iterable[PlanStep]) -> set[int] | None:
     """The numbers of elements of nests; None if one is not elementwise."""
     lanes: set[int] = set()
-    for step in steps:
-        if isinstance(step, NestStep):
-            own = _of_nest(step.nest) if not step.partials else None
-        elif isinstance(step, LoopStep):
-            own = _lanes(step.body)
-        elif isinstance(step, BranchStep):
-            inside = [_lanes(branch) for branch in step.branches]
-            own = set[int]()
-            for branch in inside:
-                own = None if own is None or branch is None else own | branch
-        else:
-            own = None
+    for step in walk(steps):
+        if isinstance(step, (LoopStep, BranchStep)):
+            continue
+        if not isinstance(step, NestStep) or step.partials:
+            return None
+        own = _of_nest(step.nest)
         if own is None:
             return None
         lanes |= own

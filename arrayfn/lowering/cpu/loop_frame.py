@@ -6,7 +6,7 @@ all else lies in memory: an argument's, or part of one, as a slice of what is sc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from arrayfn import dtypes
@@ -14,7 +14,7 @@ from arrayfn.ir import Var
 from arrayfn.lowering.in_place import Storage
 from arrayfn.lowering.kernel_printer import ScratchRow
 from arrayfn.lowering.kernel_text import OWN_NAMES, Body, Integer
-from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, PlanStep
+from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, walk
 
 
 @dataclass(frozen=True)
@@ -58,27 +58,25 @@ class LoopFrame(Body):
         self.lanes = ""  # the parameter with their number
         self.outside = {self.of(var) for var in loop.arrays()}
         self.raw: set[Var] = set()
-        carried: list[set[Var]] = []
-        self.find_raw([loop], carried)
+        carried = self.find_raw()
         while any(self.raw & roots and not roots <= self.raw for roots in carried):
             self.raw.update(*(roots for roots in carried if self.raw & roots))
 
-    def find_raw(self, steps: Sequence[PlanStep], carried: list[set[Var]]) -> None:
-        """Note the arrays that are used as another dtype, or by slices: in memory.
+    def find_raw(self) -> list[set[Var]]:
+        """Note the arrays that lie in memory, and those that steps read.
 
-        And those that steps read.
-        ``carried`` are the places of each value of a loop: all in memory, or none.
+        An array that is used as another dtype, or by slices, lies in memory. Returned
+        are the arrays of each carried value: all of them lie in memory, or none.
         """
-        for step in steps:
+        carried: list[set[Var]] = []
+        for step in walk([self.step]):
             if isinstance(step, NestStep):
-                self.raw.update(
-                    self.of(o.array)
-                    for o in step.nest.operands
-                    if o.dtype != self.of(o.array).type.dtype
-                )
-                self.loaded.update(
-                    self.of(o.array) for o in step.nest.operands if not o.written
-                )
+                for o in step.nest.operands:
+                    array = self.of(o.array)
+                    if o.dtype != array.type.dtype:
+                        self.raw.add(array)
+                    if not o.written:
+                        self.loaded.add(array)
             elif isinstance(step, LoopStep):
                 self.raw.update(self.of(s.outer) for s in step.slices)
                 self.loaded.update(self.of(c.initial) for c in step.carries)
@@ -89,11 +87,9 @@ class LoopFrame(Body):
                     {self.of(c.current), self.of(c.next), self.of(c.result)}
                     for c in step.carries
                 ]
-                self.find_raw(step.body, carried)
             elif isinstance(step, BranchStep):
                 self.loaded.add(self.of(step.index))
-                for branch in step.branches:
-                    self.find_raw(branch, carried)
+        return carried
 
     # Names.
 

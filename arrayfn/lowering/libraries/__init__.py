@@ -15,7 +15,6 @@ from arrayfn.lowering.libraries import (
     callbacks,
     factorizations,
     fourier,
-    reductions,
     sorting,
     triangular,
 )
@@ -40,9 +39,9 @@ LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] 
     "eigvals": factorizations.eigvals,
     "svd": factorizations.svd,
     "svdvals": factorizations.svdvals,
-    "hessenberg": reductions.hessenberg,
-    "tridiagonal": reductions.tridiagonal,
-    "schur": reductions.schur,
+    "hessenberg": factorizations.hessenberg,
+    "tridiagonal": factorizations.tridiagonal,
+    "schur": factorizations.schur,
 }
 
 

@@ -1,14 +1,15 @@
-"""Factorizations of matrices by LAPACK. A work item is one matrix of a batch.
+"""Factorizations and unitary reductions of matrices by LAPACK.
 
-A single large matrix is factored on threads of LAPACK's own. Scratch memory is what
-LAPACK's manual says of each function's workspace, with blocks of ``BLOCK`` columns
-where it says that more is faster.
+A work item is one matrix of a batch. A single large matrix is factored on threads of
+LAPACK's own. Scratch memory is what LAPACK's manual says of each function's workspace,
+with blocks of ``BLOCK`` columns where it says that more is faster.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from arrayfn import dtypes
@@ -309,3 +310,47 @@ def _gesdd(
             {"rows": rows, "columns": columns, **extents, "words": words},
             10 * rows * columns * small,
         )
+
+
+def hessenberg(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """gehrd over the operand."""
+    a, taus = equation.outputs
+    writes = {"a": Place(a), "taus": Place(taus)}
+    yield from _reduced("gehrd", a.type, writes, 10 / 3)
+
+
+def tridiagonal(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """sytrd over the operand."""
+    a, d, e, taus = equation.outputs
+    writes = {"a": Place(a), "d": Place(d), "e": Place(e), "taus": Place(taus)}
+    yield from _reduced("tridiagonal", a.type, writes, 4 / 3)
+
+
+def schur(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """gees over the operand."""
+    t, z = equation.outputs
+    n, size = t.type.shape[-1], t.type.dtype.itemsize
+    scratch = {"values": n * size, "more": n * size, "flags": n * INTEGER_BYTES}
+    yield from _reduced("gees", t.type, {"a": Place(t), "z": Place(z)}, 20, scratch)
+
+
+def _reduced(
+    name: str,
+    x: ArrayType,
+    writes: dict[str, Place],
+    work: float,
+    scratch: Mapping[str, int] = MappingProxyType({}),
+) -> Iterable[LibraryCall]:
+    """A unitary reduction of n by n matrices over ``x``, of ``work * n**3``."""
+    n = x.shape[-1]
+    words = (BLOCK + 3) * max(1, n)
+    yield LibraryCall(
+        provider=f"{name}_{dtypes.short_name(x.dtype)}",
+        reads={},
+        writes=writes,
+        scratch={"work": words * x.dtype.itemsize, **scratch},
+        integers={"n": n, "words": words},
+        items=math.prod(x.shape[:-2]) if n else 0,
+        grain=grain_of(work * n**3),
+        library="LAPACK",
+    )

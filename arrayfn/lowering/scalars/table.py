@@ -7,6 +7,7 @@ conversion's is ``convert_FROM_TO`` or, by bits, ``bitcast_FROM_TO``.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -99,33 +100,29 @@ def _pack(dtype: str, result: Value) -> Any:
     return packed[0]
 
 
-def _infix(expression: str, count: int) -> Formula:
-    """A formula of one Python operator."""
-    functions: dict[str, Callable[[Value, Value], Value]] = {
-        "+": lambda x, y: x + y,
-        "-": lambda x, y: x - y,
-        "*": lambda x, y: x * y,
-        "/": lambda x, y: x / y,
-        "&": lambda x, y: x & y,
-        "|": lambda x, y: x | y,
-        "^": lambda x, y: x ^ y,
-        "==": lambda x, y: x == y,
-        "!=": lambda x, y: x != y,
-        "<": lambda x, y: x < y,
-        "<=": lambda x, y: x <= y,
-        ">": lambda x, y: x > y,
-        ">=": lambda x, y: x >= y,
-    }
-    function = functions[expression]
-    del count
-
-    def formula(m: Arithmetic, x: Value, y: Value) -> Value:
-        return function(x, y)
-
-    return formula
+def _infix(function: Callable[[Value, Value], Value]) -> Formula:
+    """The formula of one Python operator."""
+    return lambda m, x, y: function(x, y)
 
 
-COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+def _unary(function: Callable[[Value], Value]) -> Formula:
+    return lambda m, x: function(x)
+
+
+COMPARISONS = {
+    name: _infix(getattr(operator, name))
+    for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
+BITS = {
+    "and": _infix(operator.and_),
+    "or": _infix(operator.or_),
+    "xor": _infix(operator.xor),
+}
+RING = {
+    "add": _infix(operator.add),
+    "sub": _infix(operator.sub),
+    "mul": _infix(operator.mul),
+}
 
 
 def _accumulate(operation: str) -> Formula:
@@ -137,12 +134,12 @@ def _accumulate(operation: str) -> Formula:
 
 def _float_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
     """``(function, number of arguments, result dtype, formula)``."""
-    for name, sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("div", "/")):
-        yield name, 2, t, _infix(sign, 2)
-    for name, sign in COMPARISONS.items():
-        yield name, 2, "bool", _infix(sign, 2)
+    for name, formula in {**RING, "div": _infix(operator.truediv)}.items():
+        yield name, 2, t, formula
+    for name, formula in COMPARISONS.items():
+        yield name, 2, "bool", formula
     unary: dict[str, Formula] = {
-        "neg": lambda m, x: -x,
+        "neg": _unary(operator.neg),
         "abs": lambda m, x: m.abs(x),
         "sign": rounding.sign,
         "reciprocal": lambda m, x: 1.0 / x,
@@ -207,17 +204,16 @@ def _float_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
 
 
 def _integer_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
-    signs = (("add", "+"), ("sub", "-"), ("mul", "*"))
-    for name, sign in (*signs, ("and", "&"), ("or", "|"), ("xor", "^")):
-        yield name, 2, t, _infix(sign, 2)
-    for name, sign in COMPARISONS.items():
-        yield name, 2, "bool", _infix(sign, 2)
+    for name, formula in {**RING, **BITS}.items():
+        yield name, 2, t, formula
+    for name, formula in COMPARISONS.items():
+        yield name, 2, "bool", formula
     unary: dict[str, Formula] = {
         "neg": lambda m, x: 0 - x,
         "abs": integers.absolute,
         "sign": integers.sign,
         "square": lambda m, x: x * x,
-        "not": lambda m, x: ~x,
+        "not": _unary(operator.invert),
         "popcount": lambda m, x: m.popcount(x),
         "clz": lambda m, x: m.leading_zeros(x),
     }
@@ -235,13 +231,11 @@ def _integer_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
         "shift_right": integers.shift_right,
         "shift_right_logical": integers.shift_right_logical,
         "pow": integers.pow,
-        "accumulate_add": _infix("+", 2),
-        "accumulate_mul": _infix("*", 2),
+        "accumulate_add": RING["add"],
+        "accumulate_mul": RING["mul"],
         "accumulate_max": integers.maximum,
         "accumulate_min": integers.minimum,
-        "accumulate_and": _infix("&", 2),
-        "accumulate_or": _infix("|", 2),
-        "accumulate_xor": _infix("^", 2),
+        **{f"accumulate_{name}": formula for name, formula in BITS.items()},
     }
     for name, formula in binary.items():
         yield name, 2, t, formula
@@ -249,16 +243,15 @@ def _integer_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
 
 
 def _bool_rows() -> Iterator[tuple[str, int, str, Formula]]:
-    for name, sign in (("and", "&"), ("or", "|"), ("xor", "^")):
-        yield name, 2, "bool", _infix(sign, 2)
-        yield f"accumulate_{name}", 2, "bool", _infix(sign, 2)
     # False < True, as in NumPy: max is or, min is and.
-    for name, sign in (("max", "|"), ("min", "&"), ("add", "|"), ("mul", "&")):
-        yield name, 2, "bool", _infix(sign, 2)
-        yield f"accumulate_{name}", 2, "bool", _infix(sign, 2)
-    for name, sign in COMPARISONS.items():
-        yield name, 2, "bool", _infix(sign, 2)
-    yield "not", 1, "bool", lambda m, x: ~x
+    same = {"max": "or", "min": "and", "add": "or", "mul": "and"}
+    for name in (*BITS, *same):
+        formula = BITS[same.get(name, name)]
+        yield name, 2, "bool", formula
+        yield f"accumulate_{name}", 2, "bool", formula
+    for name, formula in COMPARISONS.items():
+        yield name, 2, "bool", formula
+    yield "not", 1, "bool", _unary(operator.invert)
 
 
 def _complex_rows(t: str) -> Iterator[tuple[str, int, str, Formula]]:
