@@ -27,6 +27,7 @@ from arrayfn import (
     ops,
     optim,
     random,
+    tracebacks,
     tree,
 )
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from arrayfn.tools.profile import profile
 
 logs.configure_from_environment()
+tracebacks.install()
 immediate.install()
 Namespace.special_module = "arrayfn.scipy.special"
 
