@@ -27,6 +27,7 @@ from arrayfn import (
     ops,
     optim,
     random,
+    tracebacks,
     tree,
     tree_util,
 )
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from arrayfn.tools.profile import profile
 
 logs.configure_from_environment()
+tracebacks.install()
 immediate.install()
 Namespace.special_module = "arrayfn.scipy.special"
 

@@ -60,14 +60,15 @@ def user_location() -> SourceLocation | None:
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if _is_users(name):
+        if is_users(name):
             return SourceLocation(name, frame.f_lineno)
         frame = frame.f_back
     return None
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Whether ``file`` is of the user's code."""
     if file.startswith(_PACKAGE) and not file.startswith(_TOOLS):
         return False
     if file.startswith(("<frozen", _STANDARD)) and "-packages" + os.sep not in file:

@@ -68,15 +68,14 @@ def operations_of(equation: Equation) -> int:
 
 
 def _of_library(name: str, equation: Equation) -> int:
-    if not equation.inputs:
+    if not equation.inputs or not equation.inputs[0].type.size:
         return 0
     type = equation.inputs[0].type
     if name == "fft":
-        size = equation.inputs[0].type.size
-        return round(5 * size * math.log2(max(2, type.shape[-1]))) if size else 0
+        return round(5 * type.size * math.log2(max(2, type.shape[-1])))
     if name == "triangular_solve":
         return equation.outputs[0].type.size * type.shape[-1]
-    if name in _FACTORIZATIONS and type.size:
+    if name in _FACTORIZATIONS:
         *batch, m, n = type.shape
         return round(math.prod(batch) * _FACTORIZATIONS[name](m, n))
     return 0

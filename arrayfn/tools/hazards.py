@@ -1,8 +1,10 @@
 """A lint of gradients: finds code whose derivative is NaN where its value is finite.
 
-It recognises two patterns in a Program. ``where`` computes both branches and multiplies
-the derivative of the unselected one by 0; if that derivative is infinite, the product
-is NaN. The derivative of the square root of a sum of squares is 0 / 0 at 0.
+It recognises patterns in a Program. ``where`` computes both branches and multiplies the
+derivative of the unselected one by 0; if that derivative is infinite, the product is
+NaN. The derivative of the square root of a sum of squares is 0 / 0 at 0, as that of
+``arctan2`` is. Those of ``arccos`` and ``arcsin`` are infinite at the ends of their
+domain. Eigenvectors and singular vectors of equal values have none.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ SINGULAR: Final = {
 }
 """Primitives with singular derivatives, and the operands that cause them."""
 
+_VECTORS: Final = frozenset(("eigh", "eig", "svd"))  # equal values leave them open
+_EDGES: Final = {"acos": "arccos", "asin": "arcsin"}
 _GUARDS: Final = frozenset(("select", "max", "min", "clamp", "exp", "exp2", "logistic"))
 _SUMS: Final = frozenset(("add", "reduce_sum", "convert", "real"))
 
@@ -95,14 +99,60 @@ def hazards(program: Program) -> Iterator[Hazard]:
                     f"{name}'s is: guard its operand, arrayfn.numpy.where(ok, {name}("
                     "arrayfn.numpy.where(ok, x, 1)), y)",
                 )
+        yield from _edges(equation, made, varies)
+        yield from _undetermined(program, equation, varies)
         if equation.primitive.name == "sqrt" and _is_squares(equation.inputs[0], made):
             yield Hazard(
                 equation.source,
                 "the derivative of the square root of a sum of squares is NaN where "
-                "that is 0 (at the origin, of a norm): write arrayfn.numpy.where(s > "
-                "0, sqrt(arrayfn.numpy.where(s > 0, s, 1)), 0), or add a small number "
-                "to s",
+                "that is 0 (of a norm at the origin, of std at equal values): write "
+                "arrayfn.numpy.where(s > 0, sqrt(arrayfn.numpy.where(s > 0, s, 1)), "
+                "0), or add a small number to s",
             )
+
+
+def _edges(
+    equation: Equation, made: dict[Var, Equation], varies: set[Atom]
+) -> Iterator[Hazard]:
+    """Derivatives that are infinite at the end of a domain, or NaN at one point."""
+    name = equation.primitive.name
+    varying = [a for a in equation.inputs if a in varies]
+    if not varying or any(_is_guarded(a, made) for a in equation.inputs):
+        return
+    if name in _EDGES:
+        word = f"arrayfn.numpy.{_EDGES[name]}"
+        yield Hazard(
+            equation.source,
+            f"the derivative of {_EDGES[name]} is infinite at 1 and -1, which "
+            "rounding reaches (in a product of unit vectors, say): write "
+            f"{word}(arrayfn.numpy.clip(x, -1 + eps, 1 - eps)), or arctan2",
+        )
+    if name == "atan2":
+        yield Hazard(
+            equation.source,
+            "the derivative of arctan2(y, x) is NaN where both are 0: write "
+            "arrayfn.numpy.arctan2(y, arrayfn.numpy.where((x == 0) & (y == 0), 1, x))",
+        )
+
+
+def _undetermined(
+    program: Program, equation: Equation, varies: set[Atom]
+) -> Iterator[Hazard]:
+    """Vectors of a decomposition that something uses."""
+    name = equation.primitive.name
+    if name not in _VECTORS or equation.inputs[0] not in varies:
+        return
+    matrix = equation.inputs[0].type
+    vectors = {v for v in equation.outputs if v.type.ndim == matrix.ndim}
+    used = {a for eq in program.equations for a in eq.inputs} | {*program.outputs}
+    if vectors & used:
+        kind = "singular values" if name == "svd" else "eigenvalues"
+        yield Hazard(
+            equation.source,
+            f"the derivative of the vectors of {name} is NaN where two {kind} are "
+            f"equal, which leave them undetermined: use only the {kind}, a function "
+            "of the matrix itself (solve, matrix_power), or make them distinct",
+        )
 
 
 def _varying(program: Program) -> set[Atom]:
@@ -171,6 +221,8 @@ def _is_squares(atom: Atom, made: dict[Var, Equation]) -> bool:
         if conjugated and made[other].primitive.name == "conj":  # type: ignore[index]
             other = made[other].inputs[0]  # type: ignore[index]
         return one is other
+    if row.name == "div" and isinstance(equation.inputs[1], Literal):
+        return _is_squares(equation.inputs[0], made)  # a mean
     if row.name in _SUMS or isinstance(row.kernel, View):
         return all(_is_squares(a, made) for a in equation.inputs)
     return False

@@ -71,3 +71,48 @@ def test_through_calls_and_without_values() -> None:
     (hazard,) = af.lint(lambda p: inner(p["x"]).sum())({"x": shape})
     assert "guard its operand" in hazard.message
     assert not af.lint(lambda n: anp.where(n > 0, 4 // n, 0))(np.arange(3))
+
+
+SQUARE = np.array([[2.0, 1.0], [1.0, 3.0]])
+EDGES = [
+    (anp.std, np.ones(3), "of std at equal values"),
+    (lambda x: anp.std(x, axis=0, ddof=1)[0], np.ones((3, 2)), "sum of squares"),
+    (lambda x: anp.arctan2(x[0], x[1]), np.zeros(2), "arctan2(y, x) is NaN"),
+    (anp.arccos, np.float64(1.0), "arccos is infinite at 1"),
+    (anp.arcsin, np.float64(-1.0), "arcsin is infinite at 1"),
+    (lambda a: anp.linalg.eigh(a)[1][0, 0], np.eye(2), "two eigenvalues are equal"),
+    (lambda a: anp.linalg.svd(a)[0][0, 0], np.eye(2), "two singular values are equal"),
+    (lambda a: anp.abs(anp.linalg.eig(a)[1][0, 0]), np.eye(2), "two eigenvalues"),
+]
+
+
+@pytest.mark.parametrize(("function", "at", "said"), EDGES)
+def test_edges_are_listed_and_are_not_finite(function: Any, at: Any, said: str) -> None:
+    (hazard,) = af.lint(function)(at)
+    assert said in hazard.message
+    assert str(hazard).count(": ") >= 2
+    with np.errstate(all="ignore"):
+        slope = af.jit(af.grad(function))(at)
+    assert not np.all(np.isfinite(slope))
+
+
+@pytest.mark.parametrize(
+    ("function", "at"),
+    [
+        (lambda x: anp.arccos(anp.clip(x, -0.999, 0.999)), 1.0),
+        (
+            lambda x: anp.arctan2(
+                x[0], anp.where((x[0] == 0) & (x[1] == 0), 1.0, x[1])
+            ),
+            np.zeros(2),
+        ),
+        (lambda a: anp.sum(anp.linalg.eigvalsh(a) ** 2), np.eye(2)),
+        (lambda a: anp.sum(anp.linalg.eigh(a)[0]), np.eye(2)),
+        (lambda a: anp.sum(anp.linalg.svd(a)[1]), np.eye(2)),
+        (lambda x: anp.sqrt(anp.var(x) + 1e-6), np.ones(3)),
+        (lambda x: x * np.arccos(1.0) + np.arctan2(0.0, 0.0), 1.0),
+    ],
+)
+def test_guarded_edges_are_not_listed_and_are_finite(function: Any, at: Any) -> None:
+    assert af.lint(function)(at) == ()
+    assert np.all(np.isfinite(af.jit(af.grad(function))(at)))

@@ -1,0 +1,92 @@
+"""Tracebacks that end at the user's line: frames of arrayfn are not shown.
+
+``install`` puts a hook where Python, and IPython, print errors that nobody caught. What
+is raised stays as it is. An error of arrayfn is shown without the frames of arrayfn and
+of the libraries it uses, and so is an error of the user's code that arrayfn called. An
+error that begins in arrayfn and is none of its own is a bug: it is shown whole.
+``ARRAYFN_TRACEBACK=full`` shows everything.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Final
+
+from arrayfn.errors import ArrayfnError, is_users
+
+VARIABLE: Final = "ARRAYFN_TRACEBACK"
+_PACKAGE: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_NOTE: Final = f"(frames of arrayfn are hidden; {VARIABLE}=full shows them)"
+
+
+def shortened(
+    error: BaseException, trace: TracebackType | None
+) -> TracebackType | None:
+    """``trace`` without frames of libraries; as it is where that would hide a cause."""
+    frames = list(_frames(trace))
+    files = [frame.tb_frame.f_code.co_filename for frame in frames]
+    if not any(file.startswith(_PACKAGE) for file in files):
+        return trace
+    if not isinstance(error, ArrayfnError) and not is_users(files[-1]):
+        return trace
+    kept = [f for f, file in zip(frames, files, strict=True) if is_users(file)]
+    made: TracebackType | None = None
+    for frame in reversed(kept):
+        made = TracebackType(made, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return made or trace
+
+
+def shorten_all(error: BaseException) -> None:
+    """Shorten the tracebacks of ``error`` and of those that it came from."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        found = waiting.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        short = shortened(found, found.__traceback__)
+        if short is not found.__traceback__:
+            found.__traceback__ = short
+            if found is error and _NOTE not in getattr(found, "__notes__", ()):
+                found.add_note(_NOTE)
+        waiting += [found.__cause__, found.__context__]
+
+
+def install() -> None:
+    """Have errors that nobody catches be shown short, unless all is asked for."""
+    if os.environ.get(VARIABLE, "") == "full":
+        return
+    before = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        shorten_all(error)
+        before(kind, error, error.__traceback__)
+
+    sys.excepthook = hook
+    ipython = sys.modules.get("IPython")
+    shell: Any = ipython.get_ipython() if ipython is not None else None
+    if shell is not None:
+        shell.set_custom_exc((ArrayfnError,), _shown_by_ipython)
+
+
+def _shown_by_ipython(
+    shell: Any,
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+    tb_offset: int | None = None,
+) -> None:
+    shorten_all(error)
+    shell.showtraceback((kind, error, error.__traceback__), tb_offset=tb_offset)
+
+
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
