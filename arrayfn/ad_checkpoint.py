@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +15,7 @@ from arrayfn.primitives import calls, rematerialization
 from arrayfn.primitives.base import Primitive
 from arrayfn.tracing import apply, is_staged
 from arrayfn.transforms import Function, name_of, trace_function
-from arrayfn.transforms.arguments import as_numbers
+from arrayfn.transforms.arguments import as_numbers, positions_of
 from arrayfn.transforms.custom import closed_over, with_inputs
 from arrayfn.transforms.shapes import without_static
 
@@ -25,6 +26,7 @@ def checkpoint(
     prevent_cse: bool = True,
     policy: Policy | None = None,
     static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
 ) -> Any:
     """``fun``, whose values are recomputed for derivatives instead of kept.
 
@@ -32,8 +34,9 @@ def checkpoint(
     reads them. Of a checkpointed function it keeps only the arguments, and values that
     ``policy`` (of ``checkpoint_policies``) selects. The rest is computed a second time
     when the backward pass needs it. Values and derivatives stay the same. Arguments in
-    ``static_argnums`` are any Python values. With ``prevent_cse=False`` the compiler
-    may merge both computations and keep the values after all.
+    ``static_argnums`` (and ``static_argnames``) are any Python values. With
+    ``prevent_cse=False`` the compiler may merge both computations and keep the values
+    after all.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import grad
@@ -47,7 +50,10 @@ def checkpoint(
             prevent_cse=prevent_cse,
             policy=policy,
             static_argnums=static_argnums,
+            static_argnames=static_argnames,
         )
+    if static_argnames:
+        return _by_position(fun, prevent_cse, policy, static_argnums, static_argnames)
     static = as_numbers(static_argnums)
 
     @functools.wraps(fun)
@@ -77,6 +83,30 @@ def checkpoint(
 
 
 remat = checkpoint
+
+
+def _by_position(
+    fun: Function,
+    prevent_cse: bool,
+    policy: Policy | None,
+    static_argnums: int | Sequence[int],
+    static_argnames: str | Sequence[str],
+) -> Function:
+    """``checkpoint`` of a function whose arguments are all given by position."""
+    named = positions_of("static_argnames", fun, static_argnames)
+    positions = (*as_numbers(static_argnums), *named)
+    inner = checkpoint(
+        fun, prevent_cse=prevent_cse, policy=policy, static_argnums=positions
+    )
+    signature = inspect.signature(fun)
+
+    @functools.wraps(fun)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return inner(*bound.args, **bound.kwargs)
+
+    return wrapper
 
 
 def checkpoint_name(x: Any, name: str) -> Any:

@@ -11,6 +11,7 @@ import gc
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 from weakref import WeakSet
 
@@ -28,11 +29,10 @@ from arrayfn.compilation.short_calls import (
     if_on_device,
     is_flat,
 )
-from arrayfn.compilation.stages import Lowered
+from arrayfn.compilation.stages import Lowered, Traced
 from arrayfn.compilation.static_arguments import (
     StaticArguments,
     StaticParameters,
-    check_positions,
 )
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType
@@ -54,7 +54,7 @@ from arrayfn.transforms import (
     name_of,
     trace_function,
 )
-from arrayfn.transforms.arguments import as_numbers, check_function, hints
+from arrayfn.transforms.arguments import check_function, hints
 
 Device = str | Sequence[str]
 
@@ -73,7 +73,7 @@ class Jitted:
         function: Function,
         backend: Backend | None,
         static: StaticParameters,
-        donate_argnums: tuple[int, ...],
+        donated: StaticParameters,
         options: Options,
         checks: frozenset[str] = frozenset(),
     ) -> None:
@@ -81,7 +81,7 @@ class Jitted:
         self._function = function
         self._backend = backend
         self._static = static
-        self._donated = donate_argnums
+        self._donated = donated
         self._options = options
         self._checks = checks
         self._cache: dict[Key, Entry] = {}
@@ -284,7 +284,7 @@ class Jitted:
         program = with_own_constants(traced.program)
         if device_of(program.constant_values):
             backend = self._backend_of(program.constant_values)
-        donated = frozenset(self._donated_leaves(args))
+        donated = frozenset(self._donated_leaves(args, kwargs))
         with _collector_paused():
             program, sites = with_checks(
                 program,
@@ -303,15 +303,18 @@ class Jitted:
             donated,
         )
 
-    def _donated_leaves(self, args: tuple[Any, ...]) -> list[int]:
-        donated: list[int] = []
-        position = 0
-        for number, argument in enumerate(args):
-            count = len(tree.leaves(argument))
-            if number in self._donated:
-                donated += range(position, position + count)
-            position += count
-        return donated
+    def _donated_leaves(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[int]:
+        """The numbers of donated leaves, of arguments without the static ones."""
+        if not self._donated:
+            return []
+        dynamic = (k for k in count() if k not in self._static.positions)
+        places = zip(dynamic, args, strict=False)
+        whole = [(k in self._donated.positions, x) for k, x in places]
+        whole += [(k in self._donated.names, kwargs[k]) for k in sorted(kwargs)]
+        flags = [is_given for is_given, x in whole for _ in tree.leaves(x)]
+        return [number for number, is_given in enumerate(flags) if is_given]
 
     def _compile(
         self,
@@ -339,8 +342,12 @@ class Jitted:
             lowered.sites,
         )
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """The Program, kernels and plan for these arguments' types (values unused)."""
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """The Program for these arguments' types (values unused), to be lowered.
+
+        >>> jit(lambda x: x + 1.0).trace(2.0).program.output_types
+        (ArrayType('f64[]'),)
+        """
         args, kwargs, static = self._static.split(self._function, args, kwargs)
         leaves = tree.leaves((args, kwargs))
         check_leaves(self._function, args, kwargs, leaves)
@@ -353,7 +360,17 @@ class Jitted:
                 "pass the values as arguments",
                 user_location(),
             )
-        return self._lower(traced, args, kwargs, self._backend_of(leaves))
+        backend = self._backend_of(leaves)
+        return Traced(
+            traced.program,
+            tree.structure((args, kwargs)),
+            traced.out_tree,
+            lambda: self._lower(traced, args, kwargs, backend),
+        )
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The Program, kernels and plan for these arguments' types (values unused)."""
+        return self.trace(*args, **kwargs).lower()
 
 
 _all: WeakSet[Jitted] = WeakSet()
@@ -431,6 +448,9 @@ def jit(
     static_argnums: int | Sequence[int] | None = (),
     static_argnames: str | Sequence[str] | None = (),
     donate_argnums: int | Sequence[int] | None = (),
+    donate_argnames: str | Sequence[str] | None = (),
+    keep_unused: bool = False,
+    inline: bool = False,
     deterministic: bool = True,
     mode: str | None = None,
     checks: bool | str | Sequence[str] = False,
@@ -443,7 +463,9 @@ def jit(
     calling it raises BackendError. Without ``device`` it runs where its arguments are:
     on the GPU if one of them is an array there, else on the CPU. Static arguments are
     hashable Python values; the function is compiled again for each of their values.
-    Donated arguments may be overwritten.
+    Donated arguments may be overwritten. ``keep_unused`` and ``inline`` have no effect:
+    every argument is kept, and calls of one compiled function in another are compiled
+    as one.
 
     Results have the same bits in each run on one machine. With ``deterministic=False``
     a GPU may add in any order, which can be faster. ``mode="persistent"`` fuses
@@ -476,6 +498,9 @@ def jit(
             static_argnums=static_argnums,
             static_argnames=static_argnames,
             donate_argnums=donate_argnums,
+            donate_argnames=donate_argnames,
+            keep_unused=keep_unused,
+            inline=inline,
             deterministic=deterministic,
             mode=mode,
             checks=checks,
@@ -488,8 +513,7 @@ def jit(
         )
     check_function("jit", fun)
     static = StaticParameters.of(fun, static_argnums, static_argnames)
-    donated = as_numbers(donate_argnums)
-    check_positions("donate_argnums", fun, donated)
+    donated = StaticParameters.of(fun, donate_argnums, donate_argnames, "donate")
     options = Options(deterministic, mode)
     backend = None if device is None else choose(device, to_lower=True)
     kinds = kinds_of(checks)

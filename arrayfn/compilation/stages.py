@@ -74,6 +74,22 @@ class Compiled:
 
 
 @dataclass(frozen=True)
+class Traced:
+    """A function traced for one signature, before it is lowered.
+
+    ``program`` is the traced Program, and ``out_tree`` the structure of the results.
+    """
+
+    program: Program
+    in_tree: tree.TreeDef
+    out_tree: tree.TreeDef
+    lower: Callable[[], Lowered]
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(_OF_THIS_PROCESS)
+
+
+@dataclass(frozen=True)
 class Lowered:
     """A function lowered for one signature, before it is compiled.
 

@@ -16,7 +16,7 @@ from arrayfn.transforms.arguments import Function, as_numbers, name_of
 
 @dataclass(frozen=True)
 class StaticParameters:
-    """Which of a function's parameters are static, by position and by name."""
+    """Which of a function's parameters are static, or donated."""
 
     positions: tuple[int, ...]
     names: tuple[str, ...]
@@ -26,10 +26,12 @@ class StaticParameters:
         function: Function,
         numbers: int | Sequence[int] | None,
         names: str | Sequence[str] | None,
+        word: str = "static",
     ) -> StaticParameters:
         """The static parameters named by ``numbers`` and ``names``.
 
-        Raises ArgumentError for a number or name that ``function`` does not take.
+        Raises ArgumentError, about ``{word}_argnums`` or ``{word}_argnames``, for a
+        number or name that ``function`` does not take.
         """
         positions = list(as_numbers(numbers))
         named = [names] if isinstance(names, str) else list(names or ())
@@ -38,7 +40,7 @@ class StaticParameters:
         except (TypeError, ValueError):
             return StaticParameters(tuple(positions), tuple(named))
         count = len(parameters)
-        _check_known(function, parameters, positions, named)
+        _check_known(word, function, parameters, positions, named)
         positions = [k + count if k < 0 else k for k in positions]
         by_position = inspect.Parameter.POSITIONAL_OR_KEYWORD
         for k, parameter in enumerate(parameters):
@@ -81,31 +83,22 @@ class StaticParameters:
         return dynamic, rest, StaticArguments(positional, named)
 
 
-def check_positions(name: str, function: Function, positions: Sequence[int]) -> None:
-    """Raise ArgumentError for a position at which ``function`` has no argument."""
-    if positions:
-        try:
-            parameters = list(inspect.signature(function).parameters.values())
-        except (TypeError, ValueError):
-            return
-        _check_positions(name, function, parameters, positions)
-
-
 def _check_known(
+    word: str,
     function: Function,
     parameters: Sequence[inspect.Parameter],
     positions: Sequence[int],
     names: Sequence[str],
 ) -> None:
     """Raise ArgumentError for a position or name without a parameter."""
-    _check_positions("static_argnums", function, parameters, positions)
+    _check_positions(f"{word}_argnums", function, parameters, positions)
     own = [p.name for p in parameters]
     if any(p.kind == inspect.Parameter.VAR_KEYWORD for p in parameters):
         return
     for name in names:
         if name not in own:
             raise ArgumentError(
-                f"static_argnames names {name!r}, but "
+                f"{word}_argnames names {name!r}, but "
                 f"{_signature(function, parameters)} has no parameter of that name",
                 user_location(),
             )

@@ -42,7 +42,7 @@ def also_takes(*hints: str, **names: str) -> Callable[[F], F]:
 
         own = inspect.signature(function)
         more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=...)
             for name in (*hints, *names)
         ]
         parameters = [*own.parameters.values(), *more]

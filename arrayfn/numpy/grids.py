@@ -253,14 +253,14 @@ def _within(part: Array, extent: int, mode: str) -> Array:
     return part
 
 
-def unravel_index(x: ArrayLike, shape: Sequence[int], order: str = "C") -> Any:
+def unravel_index(indices: ArrayLike, shape: Sequence[int], order: str = "C") -> Any:
     """The indices along the axes of ``shape`` for flat indices.
 
     Indices out of bounds are clamped.
     """
     extents = list(ops.as_shape("unravel_index", shape))
     size = math.prod(extents)
-    places: Any = asarray(x)
+    places: Any = asarray(indices)
     places = where(places < 0, places + size, places)
     places = where(places < 0, 0, where(places >= size, size - 1, places))
     found: list[Array] = []

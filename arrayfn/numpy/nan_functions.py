@@ -205,7 +205,7 @@ def _nan_if_all_are(
 
 
 def nanargmax(
-    a: ArrayLike, axis: int | None = None, out: None = None, *, keepdims: bool = False
+    a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False
 ) -> Array:
     """The first position of the maximum, ignoring NaN: int64.
 
@@ -216,7 +216,7 @@ def nanargmax(
 
 
 def nanargmin(
-    a: ArrayLike, axis: int | None = None, out: None = None, *, keepdims: bool = False
+    a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False
 ) -> Array:
     """The first position of the minimum, ignoring NaN: int64.
 

@@ -247,7 +247,7 @@ def _truth(x: ArrayLike) -> ArrayLike:
     return x if is_bool else not_equal(x, 0)
 
 
-def count_nonzero(a: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> Array:
+def count_nonzero(a: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
     """The number of nonzero elements over ``axis``: int64."""
     return sum(_truth(a), axis, dtypes.int64, keepdims=keepdims)
 
@@ -320,7 +320,7 @@ def _position(
 
 
 def argmax(
-    a: ArrayLike, axis: int | None = None, out: None = None, *, keepdims: bool = False
+    a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False
 ) -> Array:
     """The first position of the maximum along ``axis`` (None: of ``a`` flat): int64."""
     ops.refuse_out("argmax", out)
@@ -328,7 +328,7 @@ def argmax(
 
 
 def argmin(
-    a: ArrayLike, axis: int | None = None, out: None = None, *, keepdims: bool = False
+    a: ArrayLike, axis: int | None = None, out: None = None, keepdims: bool = False
 ) -> Array:
     """The first position of the minimum along ``axis`` (None: of ``a`` flat): int64."""
     ops.refuse_out("argmin", out)

@@ -12,7 +12,8 @@ from typing import Any
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
-from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.numpy._parameters import also_takes
 from arrayfn.numpy.arithmetic import subtract
 from arrayfn.numpy.indexing import take_along_axis
 from arrayfn.numpy.manipulation import moveaxis, ravel
@@ -58,10 +59,12 @@ def argsort(
     *,
     descending: bool = False,
     stable: bool = True,
+    dtype: DTypeLike = None,
 ) -> Array:
-    """The indices that sort ``a`` along ``axis`` (None: ``a`` as a vector): int64.
+    """The indices that sort ``a`` along ``axis`` (None: ``a`` as a vector).
 
-    Every sort is stable; ``kind`` and ``stable`` have no effect.
+    They are int64, or ``dtype``. Every sort is stable; ``kind`` and ``stable`` have no
+    effect.
     """
     along, place = _along("argsort", a, axis)
     if descending:
@@ -70,6 +73,8 @@ def argsort(
         order = subtract(max(along.shape[-1] - 1, 0), flip(backwards, -1))
     else:
         order = apply(primitives.argsort, along)
+    if dtype is not None:
+        order = ops.convert(order, dtypes.canonical(dtype))
     return moveaxis(order, -1, place)
 
 
@@ -98,6 +103,7 @@ def _check_kth(name: str, kth: int | Sequence[int], extent: int) -> None:
             )
 
 
+@also_takes("kind")
 def partition(a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) -> Array:
     """``a`` with its kth element in place: smaller ones before, larger ones after.
 
@@ -108,6 +114,7 @@ def partition(a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) -> 
     return sort(a, axis)
 
 
+@also_takes("kind")
 def argpartition(
     a: ArrayLike, kth: int | Sequence[int], axis: int | None = -1
 ) -> Array:

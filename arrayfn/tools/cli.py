@@ -71,9 +71,10 @@ def parser() -> argparse.ArgumentParser:
     profile.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARGUMENT")
     names.add_parser(
         "coverage",
-        help="count primitives, their rules, and public names",
-        description="Each primitive with its rules and kernels, and the public names "
-        "beside the array API standard's and JAX's, with reasons for missing ones.",
+        help="count primitives, their rules, public names and parameters",
+        description="Each primitive with its rules and kernels, the public names beside "
+        "the array API standard's and JAX's, and the parameters of functions beside "
+        "NumPy's, SciPy's and JAX's, with reasons for missing ones.",
     )
     demo = names.add_parser(
         "demo",

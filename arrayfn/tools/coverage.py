@@ -1,22 +1,17 @@
-"""``python -m arrayfn coverage``: counts primitives and public names.
+"""``python -m arrayfn coverage``: counts primitives, public names and parameters.
 
 The first table lists for each primitive whether it has types, a NumPy reference,
 kernels on a CPU and on a GPU, and rules for derivative, transposition and batching. It
 is read from the rows; kernels are lowered from the rows' samples. The second table
-counts public names against the array API standard's and JAX's. A missing name or rule
-has a reason, or is listed as missing.
+counts public names against the array API standard's and JAX's, the third the parameters
+of functions against NumPy's, SciPy's and JAX's. A missing name, parameter or rule has a
+reason, or is listed as missing.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase as fnmatch
-from pathlib import Path
-from pkgutil import resolve_name
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -44,10 +39,9 @@ from arrayfn.primitives.base import (
     View,
 )
 from arrayfn.primitives.table import ROWS
-from arrayfn.tools.left_out import LEFT_OUT
+from arrayfn.tools.surface import Counted, compare_names, compare_parameters
 
 COLUMNS: Final = ("types", "reference", "CPU", "CUDA", "jvp", "transpose", "batch")
-_NAMES = Path(__file__).parent / "names"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,126 +154,6 @@ def _program_of_samples(row: Primitive) -> Program:
     return builder.build(outputs)
 
 
-# Names.
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """The names of a namespace, and which of them arrayfn has.
-
-    ``left_out`` has the names that are left out on purpose, with reasons.
-    """
-
-    theirs: str
-    ours: str
-    here: tuple[str, ...]
-    left_out: dict[str, str] = field(default_factory=dict[str, str])
-    missing: tuple[str, ...] = ()
-
-    @property
-    def total(self) -> int:
-        """The number of names."""
-        return len(self.here) + len(self.left_out) + len(self.missing)
-
-
-# Each namespace, and arrayfn's counterpart.
-NAMESPACES: Final[tuple[tuple[str, str], ...]] = (
-    ("array_api", "arrayfn.numpy"),
-    ("array_api.array", "arrayfn.tracing:Tracer"),
-    ("jax.numpy", "arrayfn.numpy"),
-    ("jax.numpy.linalg", "arrayfn.numpy.linalg"),
-    ("jax.numpy.fft", "arrayfn.numpy.fft"),
-    ("jax.lax", "arrayfn.lax"),
-    ("jax.lax.linalg", "arrayfn.lax.linalg"),
-    ("jax.random", "arrayfn.random"),
-    ("jax.nn", "arrayfn.nn"),
-    ("jax.nn.initializers", "arrayfn.nn.initializers"),
-    ("jax.scipy.special", "arrayfn.scipy.special"),
-    ("jax.scipy.stats", "arrayfn.scipy.stats"),
-    ("jax.scipy.linalg", "arrayfn.scipy.linalg"),
-    ("jax.scipy.sparse.linalg", "arrayfn.scipy.sparse.linalg"),
-    ("jax.flatten_util", "arrayfn.flatten_util"),
-    ("jax.ops", "arrayfn.ops"),
-    ("jax.scipy.optimize", "arrayfn.scipy.optimize"),
-    ("jax.scipy.integrate", "arrayfn.scipy.integrate"),
-    ("jax.scipy.ndimage", "arrayfn.scipy.ndimage"),
-    ("jax.scipy.signal", "arrayfn.scipy.signal"),
-    ("jax.scipy.interpolate", "arrayfn.scipy.interpolate"),
-    ("jax.scipy.fft", "arrayfn.scipy.fft"),
-    ("jax.scipy.cluster.vq", "arrayfn.scipy.cluster.vq"),
-    ("jax.scipy.spatial.transform", "arrayfn.scipy.spatial.transform"),
-)
-
-
-def public_names(module: types.ModuleType) -> list[str]:
-    """The public names of a module: functions, classes and constants.
-
-    Names of an inner module are prefixed by it (``norm.pdf`` for scipy.stats).
-    """
-    found: list[str] = []
-    for name in dir(module):
-        value = getattr(module, name)
-        if name.startswith("_") or name == "annotations":
-            continue
-        if not isinstance(value, types.ModuleType):
-            found.append(name)
-        elif module.__name__ == "jax.scipy.stats":
-            found += [f"{name}.{inner}" for inner in public_names(value)]
-    return sorted(found)
-
-
-def names_of(namespace: str) -> list[str]:
-    """The public names of ``namespace``, as installed, or as stored here."""
-    try:
-        return public_names(importlib.import_module(namespace))
-    except ModuleNotFoundError:
-        stored = (_NAMES / f"{namespace}.txt").read_text(encoding="utf-8")
-        return stored.split()
-
-
-def compare_names() -> Iterator[Names]:
-    """Compare each of ``NAMESPACES`` with arrayfn's."""
-    for theirs, ours in NAMESPACES:
-        reasons = _reasons(theirs)
-        here: list[str] = []
-        left_out: dict[str, str] = {}
-        missing: list[str] = []
-        for name in names_of(theirs):
-            if _has(ours, name):
-                here.append(name)
-            elif (reason := _reason(reasons, name)) is not None:
-                left_out[name] = reason
-            else:
-                missing.append(name)
-        yield Names(theirs, ours, tuple(here), left_out, tuple(missing))
-
-
-def _reason(reasons: dict[str, str], name: str) -> str | None:
-    matching = (why for pattern, why in reasons.items() if fnmatch(name, pattern))
-    return next(matching, None)
-
-
-def _reasons(namespace: str) -> dict[str, str]:
-    """The patterns of names of ``namespace`` that are left out, and why."""
-    return {
-        pattern: reason
-        for reason, patterns in LEFT_OUT.get(namespace, {}).items()
-        for pattern in patterns.split()
-    }
-
-
-def _has(ours: str, name: str) -> bool:
-    """Whether ``ours``, a module (or ``module:Class``), has the public ``name``.
-
-    The name may have dots. A module does not count as a public name.
-    """
-    try:
-        value = resolve_name(f"{ours}.{name}" if ":" in ours else f"{ours}:{name}")
-    except (ImportError, AttributeError):
-        return False
-    return not inspect.ismodule(value)
-
-
 # The text.
 
 
@@ -301,23 +175,27 @@ def report() -> Iterator[str]:
     yield from (f"  -{number}  {reason}" for reason, number in notes.items())
     yield "  host: no library there has it, of some dtypes or any: NumPy computes it"
     yield "  zero: the derivative is zero; body: the rule is that of what it is made of"
-    compared = list(compare_names())
-    yield ""
-    yield from _aligned(
+    yield from _section("names of", "names", list(compare_names()))
+    yield from _section("parameters of", "parameters", list(compare_parameters()))
+
+
+def _section(of: str, what: str, compared: Sequence[Counted]) -> Iterator[str]:
+    """The table of one comparison, then what is absent, with the reasons."""
+    table = [
         [
-            ["names of", "in", "names", "here", "left out", "missing"],
-            *(
-                [
-                    n.theirs,
-                    n.ours,
-                    *map(str, (n.total, len(n.here), len(n.left_out), len(n.missing))),
-                ]
-                for n in compared
-            ),
+            each.theirs,
+            each.version,
+            each.ours,
+            *map(str, (each.total, len(each.here), len(each.left_out))),
+            str(len(each.missing)),
         ]
-    )
-    for names in compared:
-        yield from _absent(names)
+        for each in compared
+    ]
+    header = [of, "of version", "in", what, "here", "left out", "missing"]
+    yield ""
+    yield from _aligned([header, *table])
+    for each in compared:
+        yield from _absent(each)
 
 
 def _shown(cell: Cell, notes: dict[str, int]) -> str:
@@ -326,7 +204,7 @@ def _shown(cell: Cell, notes: dict[str, int]) -> str:
     return f"-{notes.setdefault(cell.reason, len(notes) + 1)}"
 
 
-def _absent(names: Names) -> Iterator[str]:
+def _absent(names: Counted) -> Iterator[str]:
     by_reason: dict[str, list[str]] = {}
     for name, reason in names.left_out.items():
         by_reason.setdefault(reason, []).append(name)

@@ -59,3 +59,206 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         ),
     },
 }
+
+# Parameters, as function.parameter, by namespace ("jax.*" is all of JAX's, "ufunc" are
+# NumPy's and SciPy's elementwise functions).
+_SIGNATURES = "arrayfn's own parameters are written out, with the same names"
+_MEMORY_BY_NAME = "hints about memory, checks and algorithms are taken by name"
+_ORDER_OF_NUMPY = "NumPy's order of parameters holds; give it by name"
+_IMMUTABLE = "functions make new arrays: use the result"
+_PER_DTYPE = "NumPy's scalar types take the number by position"
+_SHARDING = "shardings are given to device_put and jit, not to single functions"
+
+PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
+    "ufunc": {
+        "elementwise functions make new arrays: write x = exp(x)": "out",
+        "elements that are not computed would be undefined: where(c, exp(x), y)": (
+            "where"
+        ),
+        "convert the operands, and the result follows: exp(x.astype(dtype))": (
+            "dtype casting signature"
+        ),
+        "results are row-major arrays without subclasses": "order subok",
+        "moveaxis and expand_dims place the axes": "axes axis keepdims",
+    },
+    "numpy": {
+        "results are arrays of arrayfn, whatever `like` is": "*.like",
+        "arrays have no subclasses": "*.subok",
+        "arrays have no fields to sort by": "*sort.order *partition.order",
+        _MEMORY_BY_NAME: "*partition.kind",
+        "every sort is stable": "*sort.stable",
+        "a and b stand for both names of a limit: clip(x, a, b)": "clip.a_*",
+        "ufuncs' options are explained at exp": "clip.kwargs",
+        "nested sequences become arrays of all their axes": "array.ndmax",
+        "a path is always searched, because it costs nothing once compiled": (
+            "einsum.optimize"
+        ),
+        "einsum promotes its operands, and dtype is that of the result": (
+            "einsum.kwargs"
+        ),
+        "NumPy's name of it is hidden behind its *operands": "einsum_path.einsum_call",
+        "the default is float64 (int64) under another name": (
+            "eye.dtype tri.dtype fromfunction.dtype indices.dtype"
+        ),
+        _SIGNATURES: "pad.kwargs",
+        "compiled code cannot raise; jit(checks=True) does for indices": (
+            "put.mode take.mode"
+        ),
+        "the function is required, as in NumPy": "vectorize.pyfunc",
+    },
+    "numpy.linalg": {
+        "by default both triangles are averaged, so that gradients are Hermitian": (
+            "eig*.UPLO"
+        ),
+    },
+    "numpy.fft": {"it is taken by name": "*.device"},
+    "scipy.special": {
+        "the extension of gamma to negative integers is complex": "factorial.extend",
+        "they pass on parameters that are written out": "sph_harm_y.*args",
+        "ufuncs' options are explained at numpy.exp": "*.out sph_harm_y.kwargs",
+        "Riemann's zeta function is that of q = 1": "zeta.q",
+    },
+    "scipy.linalg": {
+        _MEMORY_BY_NAME: "*.overwrite_* *.check_finite *.lwork *.lapack_driver *.tol "
+        "*.blocksize",
+        "solve a v = w b v, or bring the problem to this form": "eig*.type",
+        "values would decide the shape; subset_by_index chooses": "*.subset_by_value",
+        "inv makes no use of structure; solve does": "inv.assume_a inv.lower",
+        "permutations are matrices, which are differentiable": "lu.p_indices",
+        "ordered Schur forms have no kernels here": "schur.sort",
+        "the default is 'gen': structure is not looked for in traced values": (
+            "solve.assume_a"
+        ),
+        "solve with the transpose of a": "solve.transposed",
+        "SciPy has deprecated it": "sqrtm.disp",
+    },
+    "scipy.sparse.linalg": {
+        "solvers run compiled, and call nothing between steps": "*.callback*",
+        "it is 20, of which None is SciPy's name": "gmres.restart",
+    },
+    "scipy.optimize": {
+        "BFGS with its own derivatives is the one method; options are by name": (
+            "minimize.*"
+        ),
+    },
+    "scipy.ndimage": {
+        "JAX's order of parameters, of SciPy's without output and splines": (
+            "map_coordinates.*"
+        ),
+    },
+    "scipy.signal": {
+        _MEMORY_BY_NAME: "*.overwrite_data",
+        "it is 'hann' under its new name": "*.window",
+        "the scaling is 'spectrum'": "*stft.scaling",
+    },
+    "scipy.interpolate": {
+        "compiled code cannot raise: points outside take fill_value": (
+            "RegularGridInterpolator.bounds_error"
+        ),
+        "splines' solvers are SciPy's": "RegularGridInterpolator.solver*",
+    },
+    "scipy.spatial.transform": {
+        "rotations are made by from_quat and its like, which have it": "Rotation.*"
+    },
+    "jax.*": {
+        _SHARDING: "*.out_sharding *.sharding *.out_shardings *.in_shardings",
+    },
+    "jax": {
+        "types have no meshes or references of their own": "ShapeDtypeStruct.*",
+        "JAX has deprecated it": "*.concrete *.reduce_axes",
+        "arrays are copied to a device; where they were does not matter": (
+            "device_put.src device_put.donate device_put.may_alias"
+        ),
+        "the default device is that of jit's argument device": (
+            "device_put.device jit.backend"
+        ),
+        "options of XLA's compiler": "jit.compiler_options",
+        "mapped axes are not sharded by their names": (
+            "vmap.spmd_axis_name vmap.sum_match"
+        ),
+    },
+    "jax.debug": {"it is required": "callback.callback print.fmt"},
+    "jax.numpy": {
+        "two operands, as in NumPy; functools.reduce combines more": "*.args",
+        "elementwise functions make new arrays: write x = exp(x)": "*.out",
+        "elements that are not computed would be undefined: where(c, exp(x), y)": (
+            "*.where"
+        ),
+        _ORDER_OF_NUMPY: "histogram*.weights histogram*.density *stack.dtype",
+        _IMMUTABLE + "; inplace=True, which NumPy means, is refused": "*.inplace",
+        _PER_DTYPE: "*.x",
+        "the default means the same, under another name": (
+            "arange.step clip.arr copy.order gradient.edge_order indices.dtype "
+            "fromfunction.dtype frombuffer.dtype vectorize.excluded einsum.optimize "
+            "einsum_path.optimize searchsorted.method"
+        ),
+        "astype copies, as in the array API": "astype.copy",
+        "arrays have no fields to sort by": "*sort.order",
+        "it is private to JAX": "*._dot_general",
+        _SIGNATURES: "*.kwargs",
+        "negative indices count from the end, as everywhere": "*.wrap_negative_indices",
+    },
+    "jax.numpy.linalg": {
+        "by default both triangles are averaged, so that gradients are Hermitian": (
+            "eig*.UPLO"
+        ),
+        _ORDER_OF_NUMPY: "matrix_rank.rtol pinv.rtol",
+    },
+    "jax.lax": {
+        "make the groups an axis of their own, and reduce over the axis beside it": (
+            "*.axis_index_groups"
+        ),
+        "values do not carry over which axes they vary": "all_gather.to",
+        "pairs of padding give either convention": (
+            "conv_transpose.use_consistent_padding"
+        ),
+        "convert the operands": "mul.out_dtype",
+        "its parameters are written out": "random_gamma_grad.args",
+        "it is private to JAX": "*._split_transpose",
+    },
+    "jax.lax.linalg": {
+        "eigenvectors have derivatives always": "eig.enable_eigvec_derivs",
+        "ordered Schur forms have no kernels here": "schur.s*",
+        "a perturbed system is another system": "tridiagonal_solve.perturb_singular",
+    },
+    "jax.random": {
+        "the default is the same number": "ball.p lognormal.sigma",
+        "keys are words of 32 bits, without a dtype of their own": "*.dtype",
+    },
+    "jax.nn": {
+        "reverse mode keeps what it needs; logsumexp gives the residual": (
+            "dot_product_attention.return_residual"
+        ),
+        "the default is float64, the default float": "one_hot.dtype",
+    },
+    "jax.scipy.special": {
+        _MEMORY_BY_NAME: "*.series_order",
+        "derivatives come from grad; n_max is given by name": (
+            "sph_harm_y.diff_n sph_harm_y.n_max"
+        ),
+        "Riemann's zeta function is that of q = 1": "zeta.q",
+    },
+    "jax.scipy.stats": {
+        "a singular covariance has no density": "*.allow_singular",
+    },
+    "jax.scipy.linalg": {
+        _MEMORY_BY_NAME: "*.overwrite_* *.check_finite *.turbo *.debug *.blocksize "
+        "*.lapack_driver",
+        "SciPy has given it up for subset_by_index": "eigh.eigvals",
+        "solve a v = w b v, or bring the problem to this form": "eigh.type",
+        "eigenvectors need no random numbers": "eigh_tridiagonal.key",
+        "SciPy has no such option: expm(triu(A))": "expm.upper_triangular",
+        "None is 'symmetric'": "*pascal.kind",
+        "SciPy's order of parameters holds; give it by name": "solve.assume_a",
+    },
+    "jax.ops": {"None is 'drop'": "*.mode"},
+    "jax.scipy.signal": {_MEMORY_BY_NAME: "*.precision *.overwrite_data"},
+    "jax.scipy.spatial.transform": {
+        "an interpolation is made by Slerp.init": "Slerp.*"
+    },
+}
+
+# Defaults of ours that mean the same as a default of theirs.
+SAME_DEFAULTS: Final[dict[str, tuple[str, ...]]] = {
+    "None": ("False", "()", "'low'", "'backward'"),
+}

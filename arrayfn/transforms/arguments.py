@@ -104,6 +104,24 @@ def as_numbers(numbers: int | Iterable[int] | None) -> tuple[int, ...]:
         ) from None
 
 
+def positions_of(
+    what: str, function: Function, names: str | Iterable[str]
+) -> tuple[int, ...]:
+    """The positions of the parameters ``names``; ArgumentError if one is not there."""
+    if not names:
+        return ()
+    parameters = list(inspect.signature(function).parameters)
+    named = [names] if isinstance(names, str) else list(names)
+    for name in named:
+        if name not in parameters:
+            raise ArgumentError(
+                f"{what} names {name!r}, but {name_of(function)} has the parameters "
+                f"{', '.join(parameters)}",
+                user_location(),
+            )
+    return tuple(parameters.index(name) for name in named)
+
+
 def short(value: Any) -> str:
     """The beginning of ``repr(value)``."""
     text = repr(value)

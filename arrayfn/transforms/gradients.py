@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DifferentiationError, user_location
 from arrayfn.ir import Program
@@ -31,6 +33,7 @@ def value_and_grad(
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
+    allow_int: bool = False,
 ) -> Function:
     """A function giving ``fun``'s value and its gradient by some arguments.
 
@@ -38,6 +41,7 @@ def value_and_grad(
     else; the result is ``(value, gradient)`` or ``((value, aux), gradient)``. The
     gradient has the structure of argument ``argnums`` (a tuple of them for a sequence).
     With ``holomorphic`` arguments and value are complex, and it is the derivative.
+    With ``allow_int`` the gradient by integers and booleans is 0, of float64.
 
     Raises DifferentiationError if the value is no scalar, or an argument not inexact.
 
@@ -50,7 +54,7 @@ def value_and_grad(
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         chosen = chosen_arguments(fun, argnums, len(args))
-        wrt, shape_of_gradient = _differentiated(fun, args, kwargs, chosen)
+        wrt, shape_of_gradient = _differentiated(fun, args, kwargs, chosen, allow_int)
         if holomorphic:
             check_holomorphic(fun, [args[k] for k in chosen])
         traced = trace_function(fun, args, kwargs)
@@ -81,6 +85,7 @@ def grad(
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
+    allow_int: bool = False,
 ) -> Function:
     """A function giving the gradient of ``fun``, a real scalar, by some arguments.
 
@@ -90,7 +95,7 @@ def grad(
     >>> grad(lambda x: np.sin(x).sum())(np.zeros(3))
     array([1., 1., 1.])
     """
-    both = value_and_grad(fun, argnums, has_aux, holomorphic)
+    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -122,20 +127,17 @@ def chosen_arguments(
 
 
 def check_inexact(
-    function: Function,
-    position: int,
-    argument: Any,
-    varies: Sequence[bool] | None = None,
+    function: Function, position: int, argument: Any, allow_int: bool = False
 ) -> None:
     """Raise DifferentiationError unless the leaves of ``argument`` are inexact.
 
-    Only those that vary are to be so.
+    With ``allow_int`` they may be integers and booleans, too; positions always may.
     """
+    moving = varying(argument)
     for number, leaf in enumerate(tree.leaves(argument)):
         check_leaf(leaf, partial(_place_in, function, position, argument, number))
         type = leaf_type(leaf)
-        is_fixed = varies is not None and not varies[number]
-        if not is_fixed and type.dtype not in dtypes.INEXACT:
+        if type.dtype not in dtypes.INEXACT and moving[number] and not allow_int:
             raise DifferentiationError(
                 f"{name_of(function)} cannot be differentiated by argument "
                 f"{position}, which is {type}: derivatives are of "
@@ -184,15 +186,14 @@ def _differentiated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     chosen: tuple[int, ...],
+    allow_int: bool,
 ) -> tuple[list[bool], tree.TreeDef]:
     wrt: list[bool] = []
     for position, argument in enumerate(args):
         if position in chosen:
-            moving = varying(argument)
-            check_inexact(function, position, argument, moving)
-            wrt += moving
-        else:
-            wrt += [False] * len(tree.leaves(argument))
+            check_inexact(function, position, argument, allow_int)
+        leaves = tree.leaves(argument)
+        wrt += [position in chosen and _is_inexact(leaf) for leaf in leaves]
     wrt += [False] * len(tree.leaves(kwargs))
     return wrt, tree.structure(tuple(args[k] for k in chosen))
 
@@ -207,12 +208,21 @@ def _in_order_of(
     rest = iter(gradients)
     leaves_of = {
         k: [
-            next(rest) if moves else leaf
-            for leaf, moves in zip(tree.leaves(args[k]), varying(args[k]), strict=True)
+            next(rest) if _is_inexact(leaf) else _fixed(leaf, varies)
+            for leaf, varies in zip(tree.leaves(args[k]), varying(args[k]), strict=True)
         ]
         for k in sorted({*chosen})
     }
     return [leaf for k in chosen for leaf in leaves_of[k]]
+
+
+def _is_inexact(leaf: Any) -> bool:
+    return leaf_type(leaf).dtype in dtypes.INEXACT
+
+
+def _fixed(leaf: Any, varies: bool) -> Any:
+    """What stands for the gradient by an integer: zeros; a position stays."""
+    return np.zeros(leaf_type(leaf).shape) if varies else leaf
 
 
 def _place_in(function: Function, position: int, argument: Any, number: int) -> str:

@@ -96,11 +96,13 @@ def jacrev(
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
+    allow_int: bool = False,
 ) -> Function:
     """A function giving the Jacobian by arguments ``argnums``, in reverse mode.
 
     One pass for each element of the output, all in one batch: cheaper for fewer outputs
     than inputs. Shapes and ``has_aux`` are as in ``jacfwd``.
+    With ``allow_int`` the Jacobian by integers and booleans is 0.
 
     Raises DifferentiationError if the output is not real (complex under
     ``holomorphic``).
@@ -113,7 +115,9 @@ def jacrev(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        of_chosen, chosen = _of_chosen(fun, args, kwargs, argnums, holomorphic)
+        of_chosen, chosen = _of_chosen(
+            fun, args, kwargs, argnums, holomorphic, allow_int
+        )
         value, pull_back, *aux = vjp(of_chosen, *chosen, has_aux=has_aux)
         outputs, out_tree = tree.flatten(value)
         types = [leaf_type(y) for y in outputs]
@@ -239,12 +243,13 @@ def _of_chosen(
     kwargs: dict[str, Any],
     argnums: Argnums,
     holomorphic: bool,
+    allow_int: bool = False,
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """``function`` of the arguments it is differentiated by alone, and those."""
     check_function("a jacobian", function)
     positions = chosen_arguments(function, argnums, len(args))
     for position in positions:
-        check_inexact(function, position, args[position])
+        check_inexact(function, position, args[position], allow_int)
     chosen = tuple(args[k] for k in positions)
     if holomorphic:
         check_holomorphic(function, chosen)

@@ -96,7 +96,7 @@ def qr(a: ArrayLike, mode: str = "reduced") -> Any:
 
 
 def eigh(
-    a: ArrayLike, UPLO: str | None = None, *, symmetrize_input: bool = True
+    a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True
 ) -> EighResult:
     """Eigenvalues w (..., n), ascending, and eigenvectors, columns of V (..., n, n).
 
@@ -114,7 +114,7 @@ def eigh(
 
 
 def eigvalsh(
-    a: ArrayLike, UPLO: str | None = None, *, symmetrize_input: bool = True
+    a: ArrayLike, UPLO: str | None = None, symmetrize_input: bool = True
 ) -> Array:
     """The eigenvalues (..., n), ascending, of Hermitian ``a``; see ``eigh``."""
     a = _hermitian("eigvalsh", a, UPLO, symmetrize_input)

@@ -21,6 +21,7 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.flatten_util import ravel_pytree
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
+from arrayfn.numpy._parameters import also_takes
 from arrayfn.sparse import SparseArray
 from arrayfn.sparse.solves import factorized, spsolve
 from arrayfn.transforms import leaf_type, linear_transpose
@@ -47,6 +48,7 @@ class _Limits(NamedTuple):
 Solve = Callable[[Operator, Operator, Array, Array, _Limits], tuple[Array, Array]]
 
 
+@also_takes(rtol="tol")
 def cg(
     A: Any,
     b: Any,
@@ -84,6 +86,7 @@ def cg(
     return _solved("cg", _cg, (A, b, x0, M), (tol, atol, maxiter), symmetric=True)
 
 
+@also_takes(rtol="tol")
 def bicgstab(
     A: Any,
     b: Any,
@@ -107,6 +110,7 @@ def bicgstab(
     return _solved("bicgstab", _bicgstab, (A, b, x0, M), (tol, atol, maxiter))
 
 
+@also_takes("solve_method", rtol="tol")
 def gmres(
     A: Any,
     b: Any,

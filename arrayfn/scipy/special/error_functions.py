@@ -12,6 +12,7 @@ from arrayfn import dtypes
 from arrayfn.lowering.scalars.error_functions import ERFCX, ERFCX_CENTER
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._parameters import also_takes
 from arrayfn.numpy.double_precision import horner, in_float64, quiet
 from arrayfn.primitives import special
 from arrayfn.tracing import apply
@@ -96,6 +97,7 @@ def ndtr(x: ArrayLike) -> Array:
 
 
 @quiet
+@also_takes("series_order")
 def log_ndtr(x: ArrayLike) -> Array:
     """The logarithm of ``ndtr``, accurate in both tails: within 1e-15.
 

@@ -88,7 +88,6 @@ def sph_harm_y(
     m: ArrayLike,
     theta: ArrayLike,
     phi: ArrayLike,
-    /,
     *,
     n_max: int | None = None,
 ) -> Array:

@@ -12,7 +12,7 @@ from arrayfn.scipy.stats._arguments import floats, probability, within
 
 
 @quiet
-def logpmf(k: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The logarithm of the probability of k."""
     k, p, loc = floats("bernoulli.logpmf", k, p, loc)
     n, p = k - loc, probability(p)
@@ -22,7 +22,7 @@ def logpmf(k: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
 
 
 @quiet
-def pmf(k: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The probability of k.
 
     >>> pmf(1, 0.25)
@@ -32,7 +32,7 @@ def pmf(k: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
 
 
 @quiet
-def cdf(k: ArrayLike, p: ArrayLike, /) -> Array:
+def cdf(k: ArrayLike, p: ArrayLike) -> Array:
     """The probability of at most k; NaN unless p is in [0, 1]."""
     k, p = floats("bernoulli.cdf", k, p)
     value = anp.where(k < 0, 0, anp.where(k < 1, 1 - p, 1))
@@ -40,7 +40,7 @@ def cdf(k: ArrayLike, p: ArrayLike, /) -> Array:
 
 
 @quiet
-def ppf(q: ArrayLike, p: ArrayLike, /) -> Array:
+def ppf(q: ArrayLike, p: ArrayLike) -> Array:
     """The smallest k with ``cdf(k) >= q``; NaN unless q and p are in [0, 1]."""
     q, p = floats("bernoulli.ppf", q, p)
     valid = (q >= 0) & (q <= 1) & (p >= 0) & (p <= 1)

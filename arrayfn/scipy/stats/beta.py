@@ -14,7 +14,6 @@ def logpdf(
     x: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    /,
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
@@ -32,7 +31,6 @@ def pdf(
     x: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    /,
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
@@ -49,7 +47,6 @@ def cdf(
     x: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    /,
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
@@ -63,7 +60,6 @@ def logcdf(
     x: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    /,
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
@@ -76,7 +72,6 @@ def sf(
     x: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    /,
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
@@ -90,7 +85,6 @@ def logsf(
     x: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    /,
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:

@@ -15,7 +15,6 @@ def logpmf(
     n: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    /,
     loc: ArrayLike = 0,
 ) -> Array:
     """The logarithm of the probability of k."""
@@ -33,7 +32,6 @@ def pmf(
     n: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    /,
     loc: ArrayLike = 0,
 ) -> Array:
     """The probability of k.

@@ -12,7 +12,7 @@ from arrayfn.scipy.stats._arguments import counted, probability, within
 
 
 @quiet
-def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The logarithm of the probability of k."""
     (y, n, p), valid = counted("binom.logpmf", k, loc, n, p)
     n, p = anp.where(n >= 0, n, math.nan), probability(p)
@@ -23,7 +23,7 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> A
 
 
 @quiet
-def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The probability of k.
 
     >>> pmf(1, 2, 0.5).round(12)
@@ -33,7 +33,7 @@ def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Arra
 
 
 @quiet
-def cdf(k: ArrayLike, n: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+def cdf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The probability of at most k."""
     (y, n, p), _ = counted("binom.cdf", anp.floor(k), loc, n, p)
     n, p = anp.where(n >= 0, n, math.nan), probability(p)

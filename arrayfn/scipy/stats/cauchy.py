@@ -11,14 +11,14 @@ from arrayfn.scipy.stats._arguments import quantile, standard, within
 
 
 @quiet
-def logpdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of the density."""
     z, scale = standard("cauchy.logpdf", x, loc, scale)
     return -anp.log1p(z * z) - anp.log(scale) - math.log(math.pi)
 
 
 @quiet
-def pdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The density.
 
     >>> pdf(0.0)
@@ -28,26 +28,26 @@ def pdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 
 @quiet
-def cdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of at most x, accurate in the lower tail."""
     return _lower(standard("cauchy.cdf", x, loc, scale)[0])
 
 
 @quiet
-def logcdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def logcdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of ``cdf``."""
     z = standard("cauchy.logcdf", x, loc, scale)[0]
     return anp.where(z < 0, anp.log(_lower(z)), anp.log1p(-_lower(-z)))
 
 
 @quiet
-def sf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of more than x, accurate in the upper tail."""
     return _lower(-standard("cauchy.sf", x, loc, scale)[0])
 
 
 @quiet
-def logsf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def logsf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of ``sf``."""
     z = standard("cauchy.logsf", x, loc, scale)[0]
     return anp.where(z > 0, anp.log(_lower(-z)), anp.log1p(-_lower(z)))
@@ -59,7 +59,7 @@ def _lower(z: Array) -> Array:
 
 
 @quiet
-def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
     q, loc, scale = quantile("cauchy.ppf", q, loc, scale)
     inside = (q >= 0) & (q <= 1)
@@ -74,7 +74,7 @@ def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 
 @quiet
-def isf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``sf``."""
     q, loc, scale = quantile("cauchy.isf", q, loc, scale)
     return loc - scale * ppf(q)

@@ -15,7 +15,7 @@ def _gamma_parameters(df: ArrayLike, scale: ArrayLike) -> tuple[Array, Array]:
 
 @quiet
 def logpdf(
-    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+    x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """The logarithm of the density."""
     a, scale = _gamma_parameters(df, scale)
@@ -23,9 +23,7 @@ def logpdf(
 
 
 @quiet
-def pdf(
-    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
-) -> Array:
+def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The density.
 
     >>> pdf(0.0, 2)
@@ -35,9 +33,7 @@ def pdf(
 
 
 @quiet
-def cdf(
-    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
-) -> Array:
+def cdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of at most x."""
     a, scale = _gamma_parameters(df, scale)
     return gamma.cdf(x, a, loc, scale)
@@ -45,16 +41,14 @@ def cdf(
 
 @quiet
 def logcdf(
-    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+    x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """The logarithm of ``cdf``."""
     return anp.log(cdf(x, df, loc, scale))
 
 
 @quiet
-def sf(
-    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
-) -> Array:
+def sf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of more than x."""
     a, scale = _gamma_parameters(df, scale)
     return gamma.sf(x, a, loc, scale)
@@ -62,7 +56,7 @@ def sf(
 
 @quiet
 def logsf(
-    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+    x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """The logarithm of ``sf``."""
     return anp.log(sf(x, df, loc, scale))

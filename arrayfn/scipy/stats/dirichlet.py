@@ -11,7 +11,7 @@ from arrayfn.scipy.stats._arguments import floats, within
 
 
 @quiet
-def logpdf(x: ArrayLike, alpha: ArrayLike, /) -> Array:
+def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
     """The logarithm of the density at x [m, ...] (or [m - 1, ...]), alpha being [m].
 
     As in SciPy, the components are along the first axis. The last one may be omitted;
@@ -43,7 +43,7 @@ def _column(alpha: ArrayLike, ndim: int) -> Array:
 
 
 @quiet
-def pdf(x: ArrayLike, alpha: ArrayLike, /) -> Array:
+def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:
     """The density at x [m, ...] (or [m - 1, ...]), for alpha [m].
 
     >>> import numpy as np

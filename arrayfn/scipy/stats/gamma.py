@@ -11,7 +11,7 @@ from arrayfn.scipy.stats._arguments import between, positive, standard, within
 
 @quiet
 def logpdf(
-    x: ArrayLike, a: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+    x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """The logarithm of the density."""
     z, scale, a = standard("gamma.logpdf", x, loc, scale, a)
@@ -22,9 +22,7 @@ def logpdf(
 
 
 @quiet
-def pdf(
-    x: ArrayLike, a: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
-) -> Array:
+def pdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The density.
 
     >>> pdf(1.0, 2.0)
@@ -34,9 +32,7 @@ def pdf(
 
 
 @quiet
-def cdf(
-    x: ArrayLike, a: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
-) -> Array:
+def cdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of at most x."""
     z, _, a = standard("gamma.cdf", x, loc, scale, a)
     return special.gammainc(a, anp.maximum(z, 0))
@@ -44,16 +40,14 @@ def cdf(
 
 @quiet
 def logcdf(
-    x: ArrayLike, a: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+    x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """The logarithm of ``cdf``."""
     return anp.log(cdf(x, a, loc, scale))
 
 
 @quiet
-def sf(
-    x: ArrayLike, a: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
-) -> Array:
+def sf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of more than x."""
     z, _, a = standard("gamma.sf", x, loc, scale, a)
     return special.gammaincc(a, anp.maximum(z, 0))
@@ -61,7 +55,7 @@ def sf(
 
 @quiet
 def logsf(
-    x: ArrayLike, a: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+    x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """The logarithm of ``sf``."""
     return anp.log(sf(x, a, loc, scale))

@@ -1,4 +1,4 @@
-"""The generalized normal distribution, of density proportional to exp(-abs(x)**p)."""
+"""The generalized normal distribution: density proportional to exp(-abs(x)**beta)."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ def _power(x: Array, p: Array) -> Array:
 
 
 @quiet
-def logpdf(x: ArrayLike, p: ArrayLike, /) -> Array:
+def logpdf(x: ArrayLike, beta: ArrayLike) -> Array:
     """The logarithm of the density."""
-    x, p = floats("gennorm.logpdf", x, p)
+    x, p = floats("gennorm.logpdf", x, beta)
     return anp.log(p) - math.log(2.0) - special.gammaln(1 / p) - _power(x, p)
 
 
 @quiet
-def pdf(x: ArrayLike, p: ArrayLike, /) -> Array:
+def pdf(x: ArrayLike, beta: ArrayLike) -> Array:
     """The density.
 
     >>> pdf(0.0, 1.0)
     array(0.5)
     """
-    return anp.exp(logpdf(x, p))
+    return anp.exp(logpdf(x, beta))
 
 
 @quiet
-def cdf(x: ArrayLike, p: ArrayLike, /) -> Array:
+def cdf(x: ArrayLike, beta: ArrayLike) -> Array:
     """The probability of at most x."""
-    x, p = floats("gennorm.cdf", x, p)
+    x, p = floats("gennorm.cdf", x, beta)
     power = _power(x, p)
     tail = 0.5 * special.gammaincc(1 / p, power)
     return anp.where(x < 0, tail, 1 - tail)

@@ -10,7 +10,7 @@ from arrayfn.scipy.stats._arguments import counted, positive, probability, withi
 
 
 @quiet
-def logpmf(k: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+def logpmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The logarithm of the probability of k."""
     (n, p), valid = counted("geom.logpmf", k, anp.add(loc, 1), p)
     p = positive(probability(p))
@@ -18,7 +18,7 @@ def logpmf(k: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
 
 
 @quiet
-def pmf(k: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+def pmf(k: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The probability of k.
 
     >>> pmf(2, 0.5)

@@ -11,14 +11,14 @@ from arrayfn.scipy.stats._arguments import quantile, standard, within
 
 
 @quiet
-def logpdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of the density."""
     z, scale = standard("laplace.logpdf", x, loc, scale)
     return -anp.abs(z) - anp.log(2 * scale)
 
 
 @quiet
-def pdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The density.
 
     >>> pdf(0.0)
@@ -28,7 +28,7 @@ def pdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 
 @quiet
-def cdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of at most x."""
     z = standard("laplace.cdf", x, loc, scale)[0]
     tail = 0.5 * anp.exp(-anp.abs(z))
@@ -36,13 +36,13 @@ def cdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 
 @quiet
-def sf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of more than x."""
     return cdf(-standard("laplace.sf", x, loc, scale)[0])
 
 
 @quiet
-def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
     q, loc, scale = quantile("laplace.ppf", q, loc, scale)
     distance = -anp.log(2 * anp.minimum(q, 1 - q))

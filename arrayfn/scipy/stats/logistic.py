@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import arrayfn.numpy as anp
 from arrayfn.numpy._operands import Array, ArrayLike
+from arrayfn.numpy._parameters import also_takes
 from arrayfn.numpy.double_precision import quiet
 from arrayfn.scipy import special
 from arrayfn.scipy.stats._arguments import quantile, standard
 
 
 @quiet
-def logpdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of the density."""
     z, scale = standard("logistic.logpdf", x, loc, scale)
     return special.log_expit(z) + special.log_expit(-z) - anp.log(scale)
 
 
 @quiet
-def pdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The density.
 
     >>> pdf(0.0)
@@ -27,26 +28,28 @@ def pdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 
 @quiet
-def cdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of at most x."""
     return special.expit(standard("logistic.cdf", x, loc, scale)[0])
 
 
 @quiet
-def sf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of more than x."""
     return special.expit(-standard("logistic.sf", x, loc, scale)[0])
 
 
 @quiet
-def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+@also_takes(x="q")
+def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``cdf``."""
     q, loc, scale = quantile("logistic.ppf", q, loc, scale)
     return loc + scale * special.logit(q)
 
 
 @quiet
-def isf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+@also_takes(x="q")
+def isf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``sf``."""
     q, loc, scale = quantile("logistic.isf", q, loc, scale)
     return loc - scale * special.logit(q)

@@ -10,7 +10,7 @@ from arrayfn.scipy.stats._arguments import floats, within
 
 
 @quiet
-def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike, /) -> Array:
+def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     """The logarithm of the probability of counts x [..., m], for ``p`` [..., m]."""
     (n,) = floats("multinomial.logpmf", n)
     x, p = floats("multinomial.logpmf", x, p)
@@ -22,7 +22,7 @@ def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike, /) -> Array:
 
 
 @quiet
-def pmf(x: ArrayLike, n: ArrayLike, p: ArrayLike, /) -> Array:
+def pmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     """The probability of counts x [..., m], for ``p`` [..., m].
 
     >>> import numpy as np

@@ -12,7 +12,7 @@ from arrayfn.scipy.stats._arguments import floats
 
 
 @quiet
-def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, /) -> Array:
+def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
     """The logarithm of the density at x [..., n].
 
     ``mean`` is [..., n] or a number, ``cov`` [..., n, n] and positive definite, or a
@@ -37,7 +37,7 @@ def logpdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, /) -> Array:
 
 
 @quiet
-def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike, /) -> Array:
+def pdf(x: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> Array:
     """The density at x [..., n].
 
     >>> import numpy as np

@@ -10,7 +10,7 @@ from arrayfn.scipy.stats._arguments import counted, within
 
 
 @quiet
-def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The logarithm of the probability of k, where a success has probability ``p``."""
     (y, n, p), valid = counted("nbinom.logpmf", k, loc, n, p)
     # gamma(n + y) / (gamma(n) y!)
@@ -20,7 +20,7 @@ def logpmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> A
 
 
 @quiet
-def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The probability of k.
 
     >>> pmf(1, 1, 0.5).round(12)

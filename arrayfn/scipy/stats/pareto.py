@@ -13,7 +13,7 @@ from arrayfn.scipy.stats._arguments import floats, positive, standard, within
 
 @quiet
 def logpdf(
-    x: ArrayLike, b: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+    x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """The logarithm of the density."""
     z, scale, b = standard("pareto.logpdf", x, loc, scale, b)
@@ -23,9 +23,7 @@ def logpdf(
 
 
 @quiet
-def pdf(
-    x: ArrayLike, b: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
-) -> Array:
+def pdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The density.
 
     >>> pdf(1.0, 3.0)
@@ -36,7 +34,7 @@ def pdf(
 
 @quiet
 def logsf(
-    x: ArrayLike, b: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+    x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """The logarithm of ``sf``."""
     z, _, b = standard("pareto.logsf", x, loc, scale, b)
@@ -45,24 +43,20 @@ def logsf(
 
 
 @quiet
-def sf(
-    x: ArrayLike, b: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
-) -> Array:
+def sf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of more than x."""
     return anp.exp(logsf(x, b, loc, scale))
 
 
 @quiet
-def cdf(
-    x: ArrayLike, b: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
-) -> Array:
+def cdf(x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of at most x."""
     return -anp.expm1(logsf(x, b, loc, scale))
 
 
 @quiet
 def logcdf(
-    x: ArrayLike, b: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+    x: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """The logarithm of ``cdf``."""
     tail = logsf(x, b, loc, scale)
@@ -70,9 +64,7 @@ def logcdf(
 
 
 @quiet
-def ppf(
-    q: ArrayLike, b: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
-) -> Array:
+def ppf(q: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
     q, loc, scale, b = floats("pareto.ppf", q, loc, scale, b)
     value = loc + scale * anp.exp(-anp.log1p(-q) / b)

@@ -16,14 +16,14 @@ _TERMS = 240
 
 
 @quiet
-def logpmf(k: ArrayLike, mu: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+def logpmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The logarithm of the probability of k."""
     (n, mu), valid = counted("poisson.logpmf", k, loc, mu)
     return within(valid, special.xlogy(n, mu) - special.gammaln(n + 1) - mu)
 
 
 @quiet
-def pmf(k: ArrayLike, mu: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+def pmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The probability of k.
 
     >>> pmf(0, 1.0)
@@ -33,7 +33,7 @@ def pmf(k: ArrayLike, mu: ArrayLike, /, loc: ArrayLike = 0) -> Array:
 
 
 @quiet
-def cdf(k: ArrayLike, mu: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+def cdf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The probability of at most k."""
     k, mu, loc = floats("poisson.cdf", k, mu, loc)
     n = anp.floor(k - loc)
@@ -43,7 +43,7 @@ def cdf(k: ArrayLike, mu: ArrayLike, /, loc: ArrayLike = 0) -> Array:
 
 
 @quiet
-def entropy(mu: ArrayLike, /, loc: ArrayLike = 0) -> Array:
+def entropy(mu: ArrayLike, loc: ArrayLike = 0) -> Array:
     """The entropy in nats: by its sum up to ``mu`` = 100, above by its expansion.
 
     >>> entropy(0.0)

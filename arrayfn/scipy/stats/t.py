@@ -11,7 +11,7 @@ from arrayfn.scipy.stats._arguments import standard
 
 @quiet
 def logpdf(
-    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
+    x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
 ) -> Array:
     """The logarithm of the density."""
     z, scale, df = standard("t.logpdf", x, loc, scale, df)
@@ -21,9 +21,7 @@ def logpdf(
 
 
 @quiet
-def pdf(
-    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
-) -> Array:
+def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The density.
 
     >>> pdf(0.0, 1.0)
@@ -33,9 +31,7 @@ def pdf(
 
 
 @quiet
-def cdf(
-    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
-) -> Array:
+def cdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of at most x."""
     z, _, df = standard("t.cdf", x, loc, scale, df)
     square = z * z
@@ -48,9 +44,7 @@ def cdf(
 
 
 @quiet
-def sf(
-    x: ArrayLike, df: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1
-) -> Array:
+def sf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of more than x."""
     z, _, df = standard("t.sf", x, loc, scale, df)
     return cdf(-z, df)

@@ -52,7 +52,6 @@ def logpdf(
     x: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    /,
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
@@ -67,7 +66,6 @@ def pdf(
     x: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    /,
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
@@ -84,7 +82,6 @@ def logcdf(
     x: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    /,
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
@@ -98,7 +95,6 @@ def cdf(
     x: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    /,
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
@@ -111,7 +107,6 @@ def logsf(
     x: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    /,
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:
@@ -125,7 +120,6 @@ def sf(
     x: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    /,
     loc: ArrayLike = 0,
     scale: ArrayLike = 1,
 ) -> Array:

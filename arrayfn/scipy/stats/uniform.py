@@ -11,14 +11,14 @@ from arrayfn.scipy.stats._arguments import between, quantile, standard, within
 
 
 @quiet
-def logpdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def logpdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The logarithm of the density."""
     z, scale = standard("uniform.logpdf", x, loc, scale)
     return within(between(z, 0, 1), anp.where(anp.isnan(z), z, -anp.log(scale)))
 
 
 @quiet
-def pdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def pdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The density.
 
     >>> pdf(1.5, 1.0, 2.0)
@@ -28,19 +28,19 @@ def pdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
 
 
 @quiet
-def cdf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def cdf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of at most x."""
     return anp.clip(standard("uniform.cdf", x, loc, scale)[0], 0, 1)
 
 
 @quiet
-def sf(x: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def sf(x: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The probability of more than x."""
     return 1 - cdf(x, loc, scale)
 
 
 @quiet
-def ppf(q: ArrayLike, /, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
+def ppf(q: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """The inverse of ``cdf``; NaN unless q is in [0, 1]."""
     q, loc, scale = quantile("uniform.ppf", q, loc, scale)
     return within((q >= 0) & (q <= 1), loc + q * scale, math.nan)

@@ -12,7 +12,7 @@ from arrayfn.scipy.stats._arguments import floats
 
 
 @quiet
-def logpdf(x: ArrayLike, kappa: ArrayLike, /) -> Array:
+def logpdf(x: ArrayLike, kappa: ArrayLike) -> Array:
     """The logarithm of the density."""
     x, kappa = floats("vonmises.logpdf", x, kappa)
     kappa = anp.where(kappa >= 0, kappa, math.nan)
@@ -27,7 +27,7 @@ def logpdf(x: ArrayLike, kappa: ArrayLike, /) -> Array:
 
 
 @quiet
-def pdf(x: ArrayLike, kappa: ArrayLike, /) -> Array:
+def pdf(x: ArrayLike, kappa: ArrayLike) -> Array:
     """The density.
 
     >>> pdf(1.0, 0.0)

@@ -11,7 +11,7 @@ from arrayfn.scipy.stats._arguments import floats, within
 
 
 @quiet
-def logpdf(x: ArrayLike, c: ArrayLike, /) -> Array:
+def logpdf(x: ArrayLike, c: ArrayLike) -> Array:
     """The logarithm of the density; NaN unless c is in (0, 1)."""
     x, c = floats("wrapcauchy.logpdf", x, c)
     spread = 1 + c * c - 2 * c * anp.cos(x)
@@ -21,7 +21,7 @@ def logpdf(x: ArrayLike, c: ArrayLike, /) -> Array:
 
 
 @quiet
-def pdf(x: ArrayLike, c: ArrayLike, /) -> Array:
+def pdf(x: ArrayLike, c: ArrayLike) -> Array:
     """The density.
 
     >>> pdf(0.0, 0.5)

@@ -32,7 +32,7 @@ class custom_jvp(Custom):  # noqa: N801 - a decorator, named as JAX's
 
     The rule takes ``(*static arguments, primals, tangents)``, tuples with an entry for
     each other argument, and gives the pair (value, tangent of the value). Arguments in
-    ``nondiff_argnums`` are static: any Python values.
+    ``nondiff_argnums`` (and ``nondiff_argnames``) are static: any Python values.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import grad
@@ -47,9 +47,12 @@ class custom_jvp(Custom):  # noqa: N801 - a decorator, named as JAX's
     """
 
     def __init__(
-        self, fun: Function, nondiff_argnums: int | Sequence[int] = ()
+        self,
+        fun: Function,
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
     ) -> None:
-        super().__init__(fun, nondiff_argnums)
+        super().__init__(fun, nondiff_argnums, nondiff_argnames)
         self._rule: Function | None = None
         self._symbolic_zeros = False
 

@@ -28,7 +28,7 @@ from arrayfn.transforms import (
     name_of,
     trace_function,
 )
-from arrayfn.transforms.arguments import as_numbers
+from arrayfn.transforms.arguments import as_numbers, positions_of
 from arrayfn.transforms.custom.closures import guarded, with_inputs
 
 Function = Callable[..., Any]
@@ -79,11 +79,15 @@ class Custom(ABC):
     """A function with rules: static arguments, and how the others are traced."""
 
     def __init__(
-        self, function: Function, nondiff_argnums: int | Sequence[int] = ()
+        self,
+        function: Function,
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
     ) -> None:
         functools.update_wrapper(cast(Any, self), function)
         self.function = function
-        self.static = as_numbers(nondiff_argnums)
+        named = positions_of("nondiff_argnames", function, nondiff_argnames)
+        self.static = tuple(sorted({*as_numbers(nondiff_argnums), *named}))
         self._signature = inspect.signature(function)
         # A rule may call the function it belongs to, and that call has the rule, too.
         # To end the recursion, rules inside a rule are only named. They are traced

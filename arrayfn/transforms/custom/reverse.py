@@ -46,8 +46,8 @@ class custom_vjp(Custom):  # noqa: N801 - a decorator, named as JAX's
 
     ``forward(*arguments)`` gives the pair (value, residuals); ``backward(*static
     arguments, residuals, cotangent)`` gives a tuple with the cotangent of each other
-    argument, or None for zero. Arguments in ``nondiff_argnums`` are static: any Python
-    values. Forward mode is refused.
+    argument, or None for zero. Arguments in ``nondiff_argnums`` (and
+    ``nondiff_argnames``) are static: any Python values. Forward mode is refused.
 
     >>> import numpy as np
     >>> from arrayfn.transforms import grad
@@ -60,9 +60,12 @@ class custom_vjp(Custom):  # noqa: N801 - a decorator, named as JAX's
     """
 
     def __init__(
-        self, fun: Function, nondiff_argnums: int | Sequence[int] = ()
+        self,
+        fun: Function,
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
     ) -> None:
-        super().__init__(fun, nondiff_argnums)
+        super().__init__(fun, nondiff_argnums, nondiff_argnames)
         self._rules: tuple[Function, Function] | None = None
         self._symbolic_zeros = False
 
