@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     names.add_parser(
         "coverage",
         help="count primitives, their rules, public names and parameters",
-        description="Each primitive with its rules and kernels, the public names beside "
+        description="Each primitive with its rules and kernels, the names beside "
         "the array API standard's and JAX's, and the parameters of functions beside "
         "NumPy's, SciPy's and JAX's, with reasons for missing ones.",
     )

@@ -49,7 +49,7 @@ def difference(f: Any, x: Any, step: float = 1e-5) -> Any:
 
 @pytest.fixture(autouse=True)
 def unproved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loops that end by computed values can neither be proved nor tried: not to wait."""
+    """Loops that end by computed values can neither be proved nor tried."""
     monkeypatch.setenv("ARRAYFN_VERIFY", "0")
 
 
