@@ -22,9 +22,20 @@ def unroll_marked(function: Any) -> None:
     for before in vars(function.module).get(_MARKED, []):
         if before.function is function:
             head, inside = _loop_after(before)
-            for block in inside:
-                if head in _successors(block):
-                    block.terminator.set_metadata("llvm.loop", _unroll(function.module))
+            _loop_back(head, [block for block in inside if head in _successors(block)])
+
+
+def _loop_back(head: Any, ends: list[Any]) -> None:
+    """Send the ends of a loop back to its head by one branch, which says to unroll it.
+
+    A body that ends in an ``if`` has two ends from Python 3.12 on, and LLVM would drop
+    what they say when it joins them.
+    """
+    latch = head.function.append_basic_block(f"{head.name}.latch")
+    for block in ends:
+        block.terminator.replace_usage(head, latch)
+    branch = ir.IRBuilder(latch).branch(head)
+    branch.set_metadata("llvm.loop", _unroll(head.function.module))
 
 
 def _loop_after(before: Any) -> tuple[Any, list[Any]]:

@@ -53,6 +53,7 @@ class KernelLowering:
         self.types: KernelTypes = self.metadata[TYPES]
         self.values: dict[str, Any] = {}  # LLVM values; ranges and pairs of a loop
         self.slots: dict[str, Any] = {}
+        self.latches: dict[Any, Any] = {}
         self.emitted: dict[Any, int] = {}  # instructions of each function called
         self.offset = 0
         self.offsets: Iterator[int] = iter(())
@@ -116,13 +117,27 @@ class KernelLowering:
         self.builder.cbranch(self.read(statement.cond), yes, no)
 
     def lower_jump(self, statement: Any) -> None:
-        """A branch; back to a loop's head it carries the loop's metadata."""
-        branch = self.builder.branch(self.blkmap[statement.target])
+        """A branch; back to the head of a loop by its latch."""
+        target = self.blkmap[statement.target]
         loop = self.types.loops.get(statement.target)
         if loop is not None and statement.target <= self.offset:
-            metadata = self.loop_metadata(loop)
-            if metadata is not None:
-                branch.set_metadata("llvm.loop", metadata)
+            target = self.latch(loop, target)
+        self.builder.branch(target)
+
+    def latch(self, loop: Any, head: Any) -> Any:
+        """The block by which all ends of a loop go back to its head; else the head.
+
+        A body that ends in an ``if`` has two ends from Python 3.12 on, and LLVM would
+        drop the metadata of their branches when it joins them.
+        """
+        if head in self.latches:
+            return self.latches[head]
+        metadata, latch = self.loop_metadata(loop), head
+        if metadata is not None:
+            latch = self.builder.append_basic_block(f"{head.name}.latch")
+            llvm.IRBuilder(latch).branch(head).set_metadata("llvm.loop", metadata)
+        self.latches[head] = latch
+        return latch
 
     def lower_return(self, statement: Any) -> None:
         """The end of the kernel, which returns nothing."""
