@@ -94,7 +94,8 @@ def reason_of(key: Key, known: Iterable[Key], names: Callable[[], list[str]]) ->
 
     Empty if there is none to differ from. ``names`` gives the arguments' names.
     """
-    reasons = [_differences(key, other, names) for other in known]
+    # Another thread may add to what is known: tuple() takes it as it is now.
+    reasons = [_differences(key, other, names) for other in tuple(known)]
     return "; ".join(min(reasons, key=len)) if reasons else ""
 
 

@@ -127,17 +127,16 @@ def chosen_arguments(
 
 
 def check_inexact(
-    function: Function, position: int, argument: Any, allow_int: bool = False
+    function: Function, position: int, argument: Any, allowed: Sequence[bool] = ()
 ) -> None:
     """Raise DifferentiationError unless the leaves of ``argument`` are inexact.
 
-    With ``allow_int`` they may be integers and booleans, too; positions always may.
+    Those that are ``allowed`` may be integers and booleans, too.
     """
-    moving = varying(argument)
     for number, leaf in enumerate(tree.leaves(argument)):
         check_leaf(leaf, partial(_place_in, function, position, argument, number))
         type = leaf_type(leaf)
-        if type.dtype not in dtypes.INEXACT and moving[number] and not allow_int:
+        if type.dtype not in dtypes.INEXACT and not (allowed and allowed[number]):
             raise DifferentiationError(
                 f"{name_of(function)} cannot be differentiated by argument "
                 f"{position}, which is {type}: derivatives are of "
@@ -191,7 +190,8 @@ def _differentiated(
     wrt: list[bool] = []
     for position, argument in enumerate(args):
         if position in chosen:
-            check_inexact(function, position, argument, allow_int)
+            allowed = [allow_int or not varies for varies in varying(argument)]
+            check_inexact(function, position, argument, allowed)
         leaves = tree.leaves(argument)
         wrt += [position in chosen and _is_inexact(leaf) for leaf in leaves]
     wrt += [False] * len(tree.leaves(kwargs))

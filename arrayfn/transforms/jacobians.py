@@ -249,7 +249,8 @@ def _of_chosen(
     check_function("a jacobian", function)
     positions = chosen_arguments(function, argnums, len(args))
     for position in positions:
-        check_inexact(function, position, args[position], allow_int)
+        allowed = [allow_int] * len(tree.leaves(args[position]))
+        check_inexact(function, position, args[position], allowed)
     chosen = tuple(args[k] for k in positions)
     if holomorphic:
         check_holomorphic(function, chosen)

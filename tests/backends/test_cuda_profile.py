@@ -11,7 +11,7 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cuda import missing_here
-from arrayfn.backends.cuda.plan_nodes import HostCall, LoopNode, NativeRun, Touches
+from arrayfn.backends.cuda.plan_nodes import HostCall, LoopNode, NativeRun, StepAccesses
 from arrayfn.backends.cuda.timed import step_numbers
 from arrayfn.lowering.plan import KernelCall, Loop
 
@@ -22,7 +22,7 @@ def test_nodes_have_the_numbers_of_their_steps() -> None:
     def call(items: int = 1) -> KernelCall:
         return KernelCall("k", (), items)
 
-    host = HostCall(lambda *_: None, (), False, Touches((), ()))
+    host = HostCall(lambda *_: None, (), False, StepAccesses((), ()))
     loop = Loop((call(), call()), 3)
     steps = (call(), call(0), call(), loop, call(), call())
     nodes = (NativeRun(0, 2), LoopNode(loop, (NativeRun(2, 2),)), host, NativeRun(4, 1))
