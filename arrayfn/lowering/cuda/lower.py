@@ -258,7 +258,7 @@ class _CudaLowering(Lowering):
         done: list[PlanStep] = []
         run: list[PlanStep] = []
         for step in steps:
-            stays = persistent.can_stay([step], self.kernels)
+            stays = persistent.can_stay(step, self.kernels)
             if run and not (stays and persistent.fits([*run, step], self.kernels)):
                 done += self.one_kernel(run)
                 run = []

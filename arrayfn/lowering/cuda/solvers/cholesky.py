@@ -18,6 +18,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, indented
+from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.libraries.calls import Place
 
 LANES: Final = 4
@@ -39,9 +40,7 @@ def is_small(dtype: DType, n: int) -> bool:
 def small_factors(matrices: Var) -> HandwrittenCall:
     """The lower factors of ``matrices`` [..., n, n], in place; NaN if there is none."""
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
-    size = MIN_TILE
-    while size < n:
-        size *= 2
+    size = max(MIN_TILE, power_of_two(n))
     count = math.prod(matrices.type.shape[:-2])
     return HandwrittenCall(
         _text(dtype, size), {}, {"a": Place(matrices)}, {"n": n}, count

@@ -20,6 +20,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.lowering.cuda.handwritten import indented
+from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.vocabulary import WARP
 
 REAL: Final = (dtypes.float32, dtypes.float64)
@@ -39,10 +40,7 @@ _VECTOR_BYTES: Final = 16
 
 def rows_of(n: int) -> int:
     """The rows of the kernel that matrices of ``n`` rows or columns are given to."""
-    rows = _MIN_ROWS
-    while rows < n:
-        rows *= 2
-    return rows
+    return max(_MIN_ROWS, power_of_two(n))
 
 
 @dataclass(frozen=True, slots=True)
