@@ -328,7 +328,7 @@ class _CudaLowering(Lowering):
         return call
 
     def template(self, form: Template, equation: Equation) -> None:
-        """By nests; scatters whose updates may collide are sorted by their targets."""
+        """Append nests; scatters whose updates may collide sort them by target."""
         if form.name in SCANS and self.options.mode != "persistent":
             # Blocks have parts of a long row: it need not be cut before.
             self.add_all(scan(equation, self.reads, self.names, cut=self.serial))
@@ -383,7 +383,7 @@ class _CudaLowering(Lowering):
         return lanes > 0
 
     def library_row(self, form: Library, equation: Equation) -> None:
-        """By NVIDIA's library where there is one, else by NumPy on the host."""
+        """Use NVIDIA's library where there is one, else NumPy on the host."""
         if can_sort(equation):
             self.add_all(sort(equation, self.reads, self.gpu))
             return

@@ -28,7 +28,7 @@ from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
 
 THREADS: Final = 256
-"""Of each block: of all kernels that are to be parts of one."""
+"""Threads of a block, in all kernels that are parts of persistent ones."""
 MAX_BYTES: Final = 8 << 20
 """What a step may touch: for more, a launch is no cost, and few threads are."""
 MAX_POINTERS: Final = 400

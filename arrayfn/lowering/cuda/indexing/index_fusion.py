@@ -110,9 +110,9 @@ class _Merger:
     operands: list[ArrayOperand] = field(default_factory=list[ArrayOperand])
     statements: list[Statement] = field(default_factory=list[Statement])
     numbers: dict[int, int] = field(default_factory=dict[int, int])
-    """Those of the second nest's other operands."""
+    """New numbers of the second nest's other operands."""
     read: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
-    """Those of the first nest's, where the second reads what it stores."""
+    """New numbers of the first nest's operands, where the second reads its result."""
     taken: set[str] = field(default_factory=set[str])
 
     def merge(self, array: Var) -> Nest:

@@ -22,7 +22,7 @@ from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.libraries.calls import Place
 
 LANES: Final = 4
-"""That share a row."""
+"""Lanes that share a row."""
 MIN_TILE: Final = 8
 PANEL: Final = 8
 """Columns that are factored at a time."""
@@ -94,7 +94,7 @@ mine = registers_{t}({PANEL})"""
 
 
 def _pitch(dtype: DType) -> int:
-    """From a row of a panel to the next, which begins in another bank."""
+    """The distance between rows of a panel, padded against bank conflicts."""
     return PANEL + VECTOR_BYTES // dtype.itemsize
 
 
@@ -104,7 +104,7 @@ def _vector(dtype: DType, size: int) -> int:
 
 
 def _group(dtype: DType, size: int) -> int:
-    """Those of a column that a lane reads, and some to be in another bank."""
+    """Elements of a column that a lane reads, padded against bank conflicts."""
     return size // LANES + _vector(dtype, size)
 
 
