@@ -47,9 +47,7 @@ class GpuConfig:
     part_slots: int = 4  # parts in shared memory
     part_blocks: int = 3  # blocks of a multiprocessor that scan parts
     part_iterations: int = 8  # parts of a block, from which on prefetching pays
-    ahead_bytes: int = (
-        8 << 20
-    )  # bytes that are reduced before the first is scanned
+    ahead_bytes: int = 8 << 20  # bytes that are reduced before the first is scanned
     cache_bytes: int = 48 << 20  # bytes of the L2 cache that rows may take up
     chunk: int = 8192  # elements that are worth a block of a split reduction
     max_cluster: int = 8  # blocks that may share a row; before Hopper 0: no pipelines

@@ -54,15 +54,6 @@ from arrayfn.lowering.cuda.products.chains import sums_with_products
 from arrayfn.lowering.cuda.products.epilogues import fold_epilogues
 from arrayfn.lowering.cuda.products.names import provider_of
 from arrayfn.lowering.cuda.products.skinny_products import skinny_product
-from arrayfn.lowering.cuda.schedule import (
-    Columns,
-    Elementwise,
-    Pipeline,
-    Rows,
-    Scan,
-    ScanPipeline,
-    Transpose,
-)
 from arrayfn.lowering.cuda.sorting.sorts import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.splits import split_nest
@@ -92,15 +83,6 @@ CLONE_COST: Final = 16
 # In a persistent kernel, rows up to so many elements are one block's: that is faster
 # than a step of more blocks, and another that combines their results.
 ROW_OF_A_BLOCK: Final = 1 << 12
-_STEMS = {
-    Elementwise: "elementwise",
-    Rows: "rows",
-    Pipeline: "rows",
-    Columns: "columns",
-    Transpose: "transpose",
-    Scan: "scan",
-    ScanPipeline: "scan",
-}
 
 
 def lower(
@@ -296,7 +278,7 @@ class _CudaLowering(Lowering):
         schedule = choose(step.nest, self.gpu)
         if self.options.mode == "persistent":
             schedule = persistent.of_threads(schedule, step.nest) or schedule
-        name = self.fresh(_STEMS[type(schedule)])
+        name = self.fresh(schedule.stem)
         return self.scheduled(print_kernel(step.nest, name, schedule))
 
     def print_loop(self, loop: LoopStep) -> CallStep:
