@@ -9,7 +9,7 @@ from typing import Final
 from arrayfn.ir import Var
 
 SEVERAL: Final = -1
-"""In place of a block's number: more than one block."""
+"""Stands for more than one block, in place of a block's number."""
 
 
 @dataclass

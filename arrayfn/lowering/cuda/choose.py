@@ -100,7 +100,7 @@ def is_scan(nest: Nest) -> bool:
 
 
 def scan(nest: Nest, gpu: GpuConfig) -> Scan:
-    """As many threads as a row has work for; blocks for parts of a long one."""
+    """A scan, with as many threads as a row has work for; long rows are in parts."""
     length = nest.axes[-1].extent
     rows = math.prod(a.extent for a in nest.axes[:-1])
     lanes = divisor_lanes(length, widest_lanes(nest, gpu))

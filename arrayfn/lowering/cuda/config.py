@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Way = Literal["library", "product", "blocks", "product of blocks"]
-"""By a library or as a product of windows, as it is or after ``strided_blocks``."""
+"""A library's convolution, or a product of windows; each also of strided blocks."""
 Convolves = Callable[[str, Mapping[str, int]], Way]
 """How the convolution of this provider and these integers is computed."""
 
@@ -22,49 +22,49 @@ class GpuConfig:
     """Numbers of the hardware that schedules are made from."""
 
     multiprocessors: int = 132
-    grouped: int = 120  # of these, what clusters of 4 and more can run on at once
+    grouped: int = 120  # multiprocessors that clusters of 4 and more can use at once
     vector_bytes: int = 16  # the widest access of a thread
-    max_lanes: int = 8  # elements a thread computes together
-    threads: int = 256  # of a block, where nothing else decides
-    max_threads: int = 1024  # of a block
-    tiles: int = 4  # vectors of a row that a thread is given if threads are plenty
-    far_tiles: int = 2  # vectors from computed places that a thread waits for at once
-    row_words: int = 32  # 32-bit registers that a thread may keep of its row
-    aside_words: int = 12  # of these, where the rest of the row is in shared memory
-    early: int = 5  # vectors of what rows share that a thread has copied ahead
+    max_lanes: int = 8  # elements that a thread computes together
+    threads: int = 256  # threads of a block, where nothing else decides
+    max_threads: int = 1024  # threads of the largest block
+    tiles: int = 4  # vectors of a row for each thread, if there are enough threads
+    far_tiles: int = 2  # vectors at computed offsets that a thread waits for at once
+    row_words: int = 32  # 32-bit registers for a thread's part of a row
+    aside_words: int = 12  # the same, where the rest of the row is in shared memory
+    early: int = 5  # vectors of shared operands that a thread copies ahead of their use
     waves: int = 4  # blocks for each multiprocessor that a split reduction should have
     cluster_words: int = 32  # 32-bit registers for a thread's part of a cluster's row
-    cluster_threads: int = 512  # of a block, from where a cluster shares the row
-    merged_threads: int = 512  # of a row, from where stages share an exchange
-    merged_words: int = 1 << 13  # of a part of a long row whose stages merge
-    resident: int = 1024  # threads of a multiprocessor that keep so much
-    resident_half: int = 1536  # as above, of fp16 or bf16 in large blocks, half as much
-    cluster_bytes: int = 512 << 10  # worth a block where a cluster sums up all there is
+    cluster_threads: int = 512  # threads of a block, beyond which a cluster shares rows
+    merged_threads: int = 512  # threads of a row, from which on stages merge
+    merged_words: int = 1 << 13  # 32-bit words of a part of a long row, if stages merge
+    resident: int = 1024  # threads of a multiprocessor that keep so much of their rows
+    resident_half: int = 1536  # the same for large blocks of fp16 or bf16
+    cluster_bytes: int = 512 << 10  # bytes for each block, of small sums by clusters
     scan_words: int = 16  # 32-bit registers for a thread's running values, or twice it
-    scan_threads: int = 512  # of a block, from where others share the row
-    part_threads: int = 128  # of a block that has a part of a row
-    part_tiles: int = 8  # vectors of a thread of those parts that are fetched
-    part_slots: int = 4  # of these in shared memory
-    part_blocks: int = 3  # of a multiprocessor, that process parts
-    part_iterations: int = 8  # that make it worth the time until the first is scanned
-    ahead_bytes: int = 8 << 20  # of the cache, summed up before they are scanned
-    cache_bytes: int = 48 << 20  # of its cache that rows may take up
+    scan_threads: int = 512  # threads of a block, beyond which a cluster scans the row
+    part_threads: int = 128  # threads of a block that scans parts of rows
+    part_tiles: int = 8  # vectors of such a thread that are prefetched
+    part_slots: int = 4  # parts in shared memory
+    part_blocks: int = 3  # blocks of a multiprocessor that scan parts
+    part_iterations: int = 8  # parts of a block, from which on prefetching pays
+    ahead_bytes: int = 8 << 20  # bytes that are reduced before the first is scanned
+    cache_bytes: int = 48 << 20  # bytes of the L2 cache that rows may take up
     chunk: int = 8192  # elements that are worth a block of a split reduction
     max_cluster: int = 8  # blocks that may share a row; before Hopper 0: no pipelines
-    shared_bytes: int = 220 << 10  # of a multiprocessor, that its pipeline may have
-    pipeline_from: int = 8192  # words of a row, beyond which it is fetched ahead
-    pipeline_words: int = 64  # that a thread may keep of its part
-    pipeline_bytes: int = 64 << 10  # of a part
-    pipeline_threads: int = 512  # of a pipeline's block, one a multiprocessor
-    pipeline_shared: int = 227 << 10  # bytes that its block may have in all
-    rows_ahead: int = 2  # of which a pipeline has parts on their way
-    spared: int = 4  # vectors of what is held that registers have room for
-    sort_threads: int = 256  # of a block that sorts a tile by a digit
-    sort_row_threads: int = 512  # of a block that sorts a row, at most
-    sort_items: int = 16  # elements of a tile that a thread has; of 64 bits: half
-    skinny_rows: int = 16  # of a product that a kernel computes, at most
-    skinny_bytes: int = 1 << 22  # of its matrix, at least
-    convolves: Convolves = by_library  # what is cuDNN's
+    shared_bytes: int = 220 << 10  # shared memory of a multiprocessor's pipelines
+    pipeline_from: int = 8192  # 32-bit words of a row, beyond which it is prefetched
+    pipeline_words: int = 64  # 32-bit registers for a thread's part of such a row
+    pipeline_bytes: int = 64 << 10  # bytes of a block's part of such a row
+    pipeline_threads: int = 512  # threads of a pipeline's block, one a multiprocessor
+    pipeline_shared: int = 227 << 10  # bytes of shared memory that its block may have
+    rows_ahead: int = 2  # rows that a pipeline prefetches
+    spared: int = 4  # vectors of held operands that registers have room for
+    sort_threads: int = 256  # threads of a block that sorts a tile by a digit
+    sort_row_threads: int = 512  # threads of the largest block that sorts a row
+    sort_items: int = 16  # 32-bit elements of a tile for each thread; of 64 bits: half
+    skinny_rows: int = 16  # rows of the largest product that is a skinny kernel
+    skinny_bytes: int = 1 << 22  # bytes of the smallest matrix of such a product
+    convolves: Convolves = by_library  # which convolutions cuDNN computes
 
 
 GPU: Final = GpuConfig()

@@ -23,7 +23,7 @@ AxisStrides = tuple[int, int, int]
 
 
 Box = tuple[tuple[int, int], ...]
-"""Of each axis of an array, the first index and the last."""
+"""The first and the last index along each axis of an array."""
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,19 @@ _ROOMS: Final = (
     ("cuda.vocabulary", {*FUNCTIONS, device_function.__name__}),
     ("scalars", set(dir(scalars))),
 )
-_USED: Final = re.compile(r"(?<=@)\w+|\b[a-z]\w*(?=\()|\bF\d+_(?:INF|NEG_INF|NAN)\b")
+_BARE: Final = {
+    device_function.__name__,
+    *(name for name in dir(scalars) if name.endswith(("_INF", "_NAN"))),
+}
+"""Names that need not be called: of a decorator, and of infinities."""
+_COMMENT: Final = re.compile("#.*")
+_WORD: Final = re.compile(r"[A-Za-z_]\w*\(?")
 
 
 def imports(lines: Iterable[str]) -> list[str]:
-    """Lines that import what ``lines`` use of the two vocabularies.
-
-    These are functions, where they are called, and infinities.
-    """
-    names = {name for line in lines for name in _USED.findall(line.partition("#")[0])}
+    """Lines that import what ``lines`` use of the two vocabularies."""
+    words = set(_WORD.findall(_COMMENT.sub("", "\n".join(lines))))
+    names = {word[:-1] for word in words if word[-1] == "("} | (words & _BARE)
     found: list[str] = []
     for room, known in _ROOMS:
         if used := sorted(names & known):

@@ -84,4 +84,4 @@ LIBRARIES: Final[dict[str, Maker]] = {
     "svd": factorizations.svd,
     "svdvals": factorizations.svdvals,
 }
-"""By the names of ``Library`` forms; what is not here is computed on the host."""
+"""What computes ``Library`` forms, by name; NumPy on the host computes others."""

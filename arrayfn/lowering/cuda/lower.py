@@ -54,15 +54,6 @@ from arrayfn.lowering.cuda.products.chains import sums_with_products
 from arrayfn.lowering.cuda.products.epilogues import fold_epilogues
 from arrayfn.lowering.cuda.products.names import provider_of
 from arrayfn.lowering.cuda.products.skinny_products import skinny_product
-from arrayfn.lowering.cuda.schedule import (
-    Columns,
-    Elementwise,
-    Pipeline,
-    Rows,
-    Scan,
-    ScanPipeline,
-    Transpose,
-)
 from arrayfn.lowering.cuda.sorting.sorts import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.splits import split_nest
@@ -92,15 +83,6 @@ CLONE_COST: Final = 16
 # In a persistent kernel, rows up to so many elements are one block's: that is faster
 # than a step of more blocks, and another that combines their results.
 ROW_OF_A_BLOCK: Final = 1 << 12
-_STEMS = {
-    Elementwise: "elementwise",
-    Rows: "rows",
-    Pipeline: "rows",
-    Columns: "columns",
-    Transpose: "transpose",
-    Scan: "scan",
-    ScanPipeline: "scan",
-}
 
 
 def lower(
@@ -258,7 +240,7 @@ class _CudaLowering(Lowering):
         done: list[PlanStep] = []
         run: list[PlanStep] = []
         for step in steps:
-            stays = persistent.can_stay([step], self.kernels)
+            stays = persistent.can_stay(step, self.kernels)
             if run and not (stays and persistent.fits([*run, step], self.kernels)):
                 done += self.one_kernel(run)
                 run = []
@@ -297,7 +279,7 @@ class _CudaLowering(Lowering):
         schedule = choose(step.nest, self.gpu)
         if self.options.mode == "persistent":
             schedule = persistent.of_threads(schedule, step.nest) or schedule
-        name = self.fresh(_STEMS[type(schedule)])
+        name = self.fresh(schedule.stem)
         return self.scheduled(print_kernel(step.nest, name, schedule))
 
     def print_loop(self, loop: LoopStep) -> CallStep:
@@ -329,7 +311,7 @@ class _CudaLowering(Lowering):
         return call
 
     def template(self, form: Template, equation: Equation) -> None:
-        """By nests; scatters whose updates may collide are sorted by their targets."""
+        """Append nests; scatters whose updates may collide sort them by target."""
         if form.name in SCANS and self.options.mode != "persistent":
             # Blocks have parts of a long row: it need not be cut before.
             self.add_all(scan(equation, self.reads, self.names, cut=self.serial))
@@ -384,7 +366,7 @@ class _CudaLowering(Lowering):
         return lanes > 0
 
     def library_row(self, form: Library, equation: Equation) -> None:
-        """By NVIDIA's library where there is one, else by NumPy on the host."""
+        """Use NVIDIA's library where there is one, else NumPy on the host."""
         if can_sort(equation):
             self.add_all(sort(equation, self.reads, self.gpu))
             return

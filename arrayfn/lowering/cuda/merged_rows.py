@@ -8,8 +8,7 @@ and sends the result; each warp of the cluster then rescales the results of the 
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -23,14 +22,13 @@ from arrayfn.lowering.cuda.merges import (
     Squares,
     Unmoved,
 )
+from arrayfn.lowering.cuda.rows import Parts, RowsPrinter
 from arrayfn.lowering.cuda.schedule import Pipeline, Rows
 from arrayfn.lowering.cuda.shared_rows import row_merges
 from arrayfn.lowering.cuda.stage_plan import is_half_exp
-from arrayfn.lowering.cuda.stages import StagedPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import (
     Compute,
-    Reduce,
     Statement,
     Store,
     Value,
@@ -42,28 +40,9 @@ _WARP, _BLOCK = "own", "block"
 """Suffixes of names of a warp's, and a block's, own value, not yet the row's."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Where a block finds what each of a row's ``count`` warps, or blocks, has sent.
-
-    That of a value is in the array ``NAME_suffix``, from ``place`` on. A lane combines
-    the part ``own``. Where all have as many, a part is of so many ``elements``.
-    """
-
-    count: int
-    suffix: str
-    own: str
-    place: str
-    elements: int
-
-    def of(self, name: str, at: str) -> str:
-        """The part of the warp, or block, ``at``."""
-        return f"{name}_{self.suffix}[{self.place}{at}]"
-
-
 @dataclass
-class MergedRowsPrinter(StagedPrinter[R]):
-    """Prints the stages that merge; ``exchange`` is done by blocks or clusters."""
+class MergedRowsPrinter(RowsPrinter[R]):
+    """Prints rows of which some stages merge."""
 
     shares: dict[str, str] = field(default_factory=dict[str, str])
     """Factors of kept values that are only divided by their own sum: over that sum."""
@@ -73,44 +52,13 @@ class MergedRowsPrinter(StagedPrinter[R]):
             self.merges = row_merges(self.nest, self.schedule)
         super().__post_init__()
 
-    @abstractmethod
-    def shuffles(self, reduces: Sequence[Reduce], threads_per_row: int) -> None:
-        """Each of so many neighbouring lanes gets the combination of all."""
-
-    @property
-    @abstractmethod
-    def parts(self) -> int:
-        """How many parts of a row are exchanged."""
-
-    @abstractmethod
-    def combine_warp(self, reduces: Sequence[Reduce]) -> None:
-        """Combine what the threads of a warp have."""
-
-    @property
-    @abstractmethod
-    def warps_meet(self) -> bool:
-        """Whether warps combine what they have before their block sends it."""
-
-    @abstractmethod
-    def exchange_warps(self, texts: Mapping[Value, str]) -> Parts:
-        """Each warp leaves these values in shared memory, from where all have them."""
-
-    @abstractmethod
-    def exchange(self, stage: int, texts: Mapping[Value, str]) -> Parts:
-        """All parts of a row learn these values of each other, after ``stage``."""
-
-    @abstractmethod
-    def combine_parts(self, reduces: Sequence[Reduce], parts: Parts) -> None:
-        """Each warp combines what all have sent."""
-
     def sent_after(self, stage: int) -> Sequence[Value]:
-        """What is exchanged after ``stage``."""
         for merge in self.merges:
             if merge.stage == stage:
                 return merge.sent
             if merge.stage + 1 == stage:
                 return ()
-        return [s.result for s in self.reduces(stage)]
+        return super().sent_after(stage)
 
     def stage(self, stage: int) -> None:
         for merge in self.merges:

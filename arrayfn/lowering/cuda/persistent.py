@@ -25,10 +25,10 @@ from arrayfn.lowering.cuda.schedule import (
 from arrayfn.lowering.cuda.vocabulary import SHARED_LINE, WARP
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.plan import Kernel, LibraryKernel
-from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, PlanStep
+from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
 
 THREADS: Final = 256
-"""Of each block: of all kernels that are to be parts of one."""
+"""Threads of a block, in all kernels that are parts of persistent ones."""
 MAX_BYTES: Final = 8 << 20
 """What a step may touch: for more, a launch is no cost, and few threads are."""
 MAX_POINTERS: Final = 400
@@ -89,23 +89,21 @@ def launches(steps: Iterable[PlanStep]) -> float:
     return total
 
 
-def can_stay(steps: Sequence[PlanStep], kernels: Kernels) -> bool:
-    """Whether ``steps`` can be parts of one kernel, and are not too large for it."""
-    for step in steps:
-        if isinstance(step, CallStep):
-            if not _is_part(kernels[step.kernel]):
-                return False
-            if sum(var.type.nbytes for var in step.arrays()) > MAX_BYTES:
-                return False
-        elif isinstance(step, LoopStep):
-            if not can_stay(step.body, kernels):
-                return False
-        elif isinstance(step, BranchStep):
-            if not all(can_stay(branch, kernels) for branch in step.branches):
-                return False
-        else:
-            return False
-    return True
+def can_stay(step: PlanStep, kernels: Kernels) -> bool:
+    """Whether ``step`` can be a part of a kernel, and is not too large for it."""
+    if isinstance(step, CallStep):
+        nbytes = sum(var.type.nbytes for var in step.arrays())
+        return nbytes <= MAX_BYTES and _is_part(kernels[step.kernel])
+    inner = _inner(step)
+    return not isinstance(step, NestStep) and all(can_stay(s, kernels) for s in inner)
+
+
+def _inner(step: PlanStep) -> list[PlanStep]:
+    """The steps of a loop's body, or of all branches."""
+    if isinstance(step, LoopStep):
+        return step.body
+    branches = step.branches if isinstance(step, BranchStep) else ()
+    return [inner for branch in branches for inner in branch]
 
 
 def _is_part(kernel: Kernel | LibraryKernel) -> bool:
@@ -129,13 +127,7 @@ def calls_of(steps: Iterable[PlanStep]) -> list[CallStep]:
     """The calls among ``steps``, and in what they hold."""
     calls: list[CallStep] = []
     for step in steps:
-        if isinstance(step, CallStep):
-            calls.append(step)
-        elif isinstance(step, LoopStep):
-            calls += calls_of(step.body)
-        elif isinstance(step, BranchStep):
-            for branch in step.branches:
-                calls += calls_of(branch)
+        calls += [step] if isinstance(step, CallStep) else calls_of(_inner(step))
     return calls
 
 

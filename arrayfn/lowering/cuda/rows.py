@@ -7,16 +7,35 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.merged_rows import MergedRowsPrinter, Parts
 from arrayfn.lowering.cuda.schedule import Pipeline, Rows
+from arrayfn.lowering.cuda.stages import StagedPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Reduce, Value
 
 R = TypeVar("R", Rows, Pipeline)
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Where a block finds what each of a row's ``count`` warps, or blocks, has sent.
+
+    That of a value is in the array ``NAME_suffix``, from ``place`` on. A lane combines
+    the part ``own``. Where all have as many, a part is of so many ``elements``.
+    """
+
+    count: int
+    suffix: str
+    own: str
+    place: str
+    elements: int
+
+    def of(self, name: str, at: str) -> str:
+        """The part of the warp, or block, ``at``."""
+        return f"{name}_{self.suffix}[{self.place}{at}]"
+
+
 @dataclass
-class RowsPrinter(MergedRowsPrinter[R]):
+class RowsPrinter(StagedPrinter[R]):
     """Threads of a group combine their values by shuffles, warps in shared memory.
 
     Blocks of a cluster send what they have to each other.
@@ -62,11 +81,8 @@ class RowsPrinter(MergedRowsPrinter[R]):
     def parts(self) -> int:
         """How many parts of a row are exchanged: its warps, or blocks of a cluster."""
         schedule = self.schedule
-        return (
-            schedule.cluster
-            if schedule.cluster > 1
-            else schedule.threads_per_row // WARP
-        )
+        cluster, warps = schedule.cluster, schedule.threads_per_row // WARP
+        return cluster if cluster > 1 else warps
 
     def combine_own(self, reduces: Sequence[Reduce]) -> None:
         """Combine what the threads of a warp have; of a cluster, those of a block.
@@ -82,18 +98,22 @@ class RowsPrinter(MergedRowsPrinter[R]):
                 self.combine_parts(reduces, parts)
 
     def combine_warp(self, reduces: Sequence[Reduce]) -> None:
+        """Combine the values of a row's threads within each warp."""
         self.shuffles(reduces, min(self.schedule.threads_per_row, WARP))
 
     @property
     def warps_meet(self) -> bool:
+        """Whether the warps of a block combine their values before it sends them."""
         return self.schedule.cluster > 1 and self.schedule.threads > WARP
 
     def exchange(self, stage: int, texts: Mapping[Value, str]) -> Parts:
+        """Give all parts of a row these values of each other, after ``stage``."""
         if self.schedule.cluster > 1:
             return self.exchange_blocks(stage, texts)
         return self.exchange_warps(texts)
 
     def exchange_warps(self, texts: Mapping[Value, str]) -> Parts:
+        """Each warp puts these values into shared memory, from where all read them."""
         of_cluster = self.schedule.cluster > 1
         thread = "member" if of_cluster else self.member
         warps = (
@@ -120,6 +140,7 @@ class RowsPrinter(MergedRowsPrinter[R]):
         """What some do while others go on to exchange what the warps have."""
 
     def combine_parts(self, reduces: Sequence[Reduce], parts: Parts) -> None:
+        """Each warp combines the values of all parts."""
         for s in reduces:
             name = self.name_of(s.result)
             self.line(f"{name} = {parts.of(name, parts.own)}")
@@ -137,6 +158,10 @@ class RowsPrinter(MergedRowsPrinter[R]):
         sizes = [self.exchanged_bytes(stage) for stage in self.exchanged_stages()]
         self.make_mbarriers(mbarriers=sizes)
         self.line("cluster_arrive()")
+
+    def sent_after(self, stage: int) -> Sequence[Value]:
+        """What is exchanged after ``stage``."""
+        return [s.result for s in self.reduces(stage)]
 
     def exchanged_stages(self) -> list[int]:
         """The stages after which the blocks of a cluster exchange something."""

@@ -14,13 +14,13 @@
   tiles of 32 by 32 words through shared memory.
 
 Threads of a group combine their values in a fixed tree, so the result depends on the
-shapes alone.
+shapes alone. ``stem`` is what the names of such kernels begin with.
 """
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from arrayfn import dtypes
 from arrayfn.lowering.cuda.config import GpuConfig
@@ -37,6 +37,8 @@ class Elementwise:
     Or with ``tiles`` such vectors, a block's width apart, all of which are loaded
     before the first is waited for.
     """
+
+    stem: ClassVar[str] = "elementwise"
 
     threads: int
     lanes: int
@@ -60,6 +62,8 @@ class Rows:
     A thread's last ``aside`` tiles are in shared memory. Vectors of operands that all
     rows share are copied there, too, ``early`` vectors ahead of their use.
     """
+
+    stem: ClassVar[str] = "rows"
 
     threads: int
     threads_per_row: int
@@ -113,6 +117,8 @@ class Columns:
     ``tiles`` and ``whole`` are as in ``Rows``.
     """
 
+    stem: ClassVar[str] = "columns"
+
     threads_per_row: int
     tiles: int
     whole: bool
@@ -134,6 +140,8 @@ class Transpose:
     words of 32 bits, and a tile has 32 times ``pack`` elements along either axis.
     """
 
+    stem: ClassVar[str] = "transpose"
+
     axis: int
     pack: int = 1
     threads: int = 256
@@ -152,6 +160,8 @@ class Scan:
     threads of a ``cluster`` of blocks. Or a row is of ``parts``: a block sums up one,
     and scans the one that lies ``lag`` parts before.
     """
+
+    stem: ClassVar[str] = "scan"
 
     threads: int
     threads_per_row: int

@@ -10,12 +10,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from arrayfn.lowering.cuda.rows import RowsPrinter
+from arrayfn.lowering.cuda.merged_rows import MergedRowsPrinter
 from arrayfn.lowering.cuda.schedule import Pipeline
 
 
 @dataclass
-class SlicesPrinter(RowsPrinter[Pipeline]):
+class SlicesPrinter(MergedRowsPrinter[Pipeline]):
     """Prints copies of rows; ``fetch_row`` begins the copy of an iteration's row."""
 
     @property

@@ -9,9 +9,9 @@ from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.columns import ColumnsPrinter
 from arrayfn.lowering.cuda.elementwise import ElementwisePrinter
+from arrayfn.lowering.cuda.merged_rows import MergedRowsPrinter
 from arrayfn.lowering.cuda.pipelines import PipelinePrinter
 from arrayfn.lowering.cuda.printer import CudaPrinter
-from arrayfn.lowering.cuda.rows import RowsPrinter
 from arrayfn.lowering.cuda.scan_parts import PartsPrinter
 from arrayfn.lowering.cuda.scan_pipelines import ScanPipelinePrinter
 from arrayfn.lowering.cuda.scans import ScanPrinter
@@ -32,7 +32,7 @@ from arrayfn.lowering.plan import Kernel
 
 _PRINTERS: Final[dict[type, type[CudaPrinter[Any]]]] = {
     Elementwise: ElementwisePrinter,
-    Rows: RowsPrinter,
+    Rows: MergedRowsPrinter,
     Pipeline: PipelinePrinter,
     Columns: ColumnsPrinter,
     Transpose: TransposePrinter,

@@ -13,6 +13,7 @@ from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Var
+from arrayfn.ir.layout import RowMajor
 from arrayfn.lowering.build import merge_axes, order_axes, select_axes
 from arrayfn.lowering.cuda.choose import SHARE, choose
 from arrayfn.lowering.cuda.config import GpuConfig
@@ -163,7 +164,7 @@ def parts_of(nest: Nest, chunks: int, together: bool = False) -> list[Part]:
     outer = kept[: len(kept) - len(inner)]
     shape = [nest.axes[k].extent for k in outer]
     shape += [chunks, *(nest.axes[k].extent for k in inner)]
-    by_axis = c_strides(shape)
+    by_axis = RowMajor().strides(tuple(shape))
     strides = [0] * len(nest.axes)
     for k, stride in zip([*outer, None, *inner], by_axis, strict=True):
         if k is not None:
@@ -177,11 +178,6 @@ def parts_of(nest: Nest, chunks: int, together: bool = False) -> list[Part]:
         )
         for s in reduces
     ]
-
-
-def c_strides(shape: Sequence[int]) -> list[int]:
-    """How far apart neighbours along each axis of an array are, the last one's 1."""
-    return [math.prod(shape[k + 1 :]) for k in range(len(shape))]
 
 
 def partial(

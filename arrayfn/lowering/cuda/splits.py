@@ -17,13 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from arrayfn.ir import ArrayType, Var
+from arrayfn.ir.layout import RowMajor
 from arrayfn.lowering.build import select_axes
 from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.merged_parts import merge_of_all, merged_parts
 from arrayfn.lowering.cuda.merges import merges_of
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
-from arrayfn.lowering.cuda.split import c_strides, closure, is_enough, only_used, split
+from arrayfn.lowering.cuda.split import closure, is_enough, only_used, split
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Axis,
@@ -100,7 +101,7 @@ def _result(nest: Nest, s: Reduce, kept: Sequence[int]) -> ArrayOperand:
     """The memory of a reduction's result: one for each index of the kept axes."""
     shape = [nest.axes[k].extent for k in kept]
     strides = [0] * len(nest.axes)
-    for k, stride in zip(kept, c_strides(shape), strict=True):
+    for k, stride in zip(kept, RowMajor().strides(tuple(shape)), strict=True):
         strides[k] = stride
     array = Var(ArrayType(tuple(shape), s.result.dtype))
     return ArrayOperand(array, s.result.dtype, tuple(strides), 0, False)

@@ -110,9 +110,9 @@ class _Merger:
     operands: list[ArrayOperand] = field(default_factory=list[ArrayOperand])
     statements: list[Statement] = field(default_factory=list[Statement])
     numbers: dict[int, int] = field(default_factory=dict[int, int])
-    """Those of the second nest's other operands."""
+    """New numbers of the second nest's other operands."""
     read: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
-    """Those of the first nest's, where the second reads what it stores."""
+    """New numbers of the first nest's operands, where the second reads its result."""
     taken: set[str] = field(default_factory=set[str])
 
     def merge(self, array: Var) -> Nest:
@@ -151,27 +151,15 @@ class _Merger:
         known: dict[Value, Value] = {}
         for s in self.first.statements:
             if isinstance(s, Load):
-                known[s.result] = self.named(s.result)
-                self.statements.append(
-                    replace(
-                        s,
-                        result=known[s.result],
-                        operand=self.read[load.operand, s.operand],
-                        level=level,
-                        stage=stage,
-                    )
-                )
+                made = replace(s, operand=self.read[load.operand, s.operand])
             elif isinstance(s, Compute):
-                known[s.result] = self.named(s.result)
-                self.statements.append(
-                    replace(
-                        s,
-                        result=known[s.result],
-                        arguments=tuple(_renamed(a, known) for a in s.arguments),
-                        level=level,
-                        stage=stage,
-                    )
-                )
+                arguments = tuple(_renamed(a, known) for a in s.arguments)
+                made = replace(s, arguments=arguments)
+            else:
+                continue
+            result = known[s.result] = self.named(s.result)
+            made = replace(made, result=result, level=level, stage=stage)
+            self.statements.append(made)
         value = _renamed(self.store.value, known)
         same = f"identity_{short_name(load.result.dtype)}"
         self.statements.append(

@@ -7,14 +7,14 @@ at the same place, each of their elements is an update of its own.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from arrayfn import dtypes
 from arrayfn.dtypes import compute_dtype, short_name
 from arrayfn.ir import ArrayType, Equation, Literal, Var
+from arrayfn.ir.layout import RowMajor
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.indexing.additions import Ranges, in_ranges, ranges_of
@@ -245,7 +245,7 @@ def _combined(
             ordered=False,
             number=Split((n,), ((s.width,),)),
             element=Split(
-                inside.extents, (inside.strides[0], _row_major(inside.extents))
+                inside.extents, (inside.strides[0], RowMajor().strides(inside.extents))
             ),
         )
         size = _CHUNKS[0]
@@ -323,10 +323,6 @@ def _updates(s: Scatter, source: Place, function: str, vectors: bool) -> Updates
 _VECTORS: Final = frozenset((dtypes.float32, dtypes.float16, dtypes.bfloat16))
 
 
-def _row_major(extents: Sequence[int]) -> tuple[int, ...]:
-    return tuple(math.prod(extents[k + 1 :]) for k in range(len(extents)))
-
-
 def _keys(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
     """The nest that numbers each update's target."""
     equation, windows = s.equation, s.windows
@@ -386,7 +382,7 @@ def _keys(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
     if inside is not None:
         key = integer("select", inside, key, Argument("limit", s.limit))
     word = b.compute("word", "convert_i64", key, dtype=dtypes.uint32, of=dtypes.uint32)
-    stored = Place(keys, dtypes.uint32, _row_major(shape))
+    stored = Place(keys, dtypes.uint32, RowMajor().strides(shape))
     b.store(b.operand(stored, written=True), word)
     return b.nest(shape, "numbers of the targets")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.dtypes import DType, compute_dtype, short_name
-from arrayfn.lowering.cuda.handwritten import Handwritten, indented
+from arrayfn.lowering.cuda.handwritten import Handwritten, filled
 from arrayfn.lowering.scalars.conversions import stored
 
 THREADS: Final = 128
@@ -119,53 +119,24 @@ class Updates:
         return f"{number}\n{self.number.lines('number', 'update')}"
 
 
-def combine(updates: Updates, chunk: int, *, partial: bool) -> Handwritten:
-    """Runs of equal keys combined by chunks; ``partial`` if there are several."""
-    u = updates
-    memory, wide = stored(short_name(u.given)), short_name(compute_dtype(u.given))
-    out_memory = stored(short_name(u.target))
-    lanes = u.lanes
-    ahead = 2 * AHEAD if lanes == 1 else AHEAD
-    value = _widened(u.given, "values[j * LANES + lane]")
-    own = _widened(u.target, "own[j * LANES + lane]")
-    narrow = _narrowed(u.target, "totals[lane]")
-    to_partial = f"""
-    if continued:
-        place = chunk * lines * LANES + line
-{indented(_move("partial_out", "place", "totals", "0", wide, lanes, store=True), 2)}
-    else:"""
-    to_target = f"""for lane in range(LANES):
-    narrow[lane] = {narrow}
-place = current + inside
-{_move("target_out", "place", "narrow", "0", out_memory, lanes, store=True)}"""
-    store = "if begun:" + (to_partial if partial else "")
-    store += "\n" + indented(to_target, 2 if partial else 1)
-    head = """
-carried = limit
-if keys_in[begin] == last:
-    carried = last
-if line == 0:
-    carried_out[chunk] = convert_i64_u32(carried)"""
-    # As i64 throughout: what keys_in holds is unsigned.
-    key_at = "convert_u32_i64(keys_in[at])"
-    body = f"""
-thread = block_index() * {THREADS} + thread_index()
+_COMBINE: Final = """
+thread = block_index() * {threads} + thread_index()
 chunk = quotient(thread, lines)
 begin = chunk * {chunk}
 if begin < n:
-    line = remainder(thread, lines) * LANES
-{indented(u.element.lines("line", "inside", "within"), 1)}
+    line = remainder(thread, lines) * {lanes}
+    {inside_and_within}
     end = min_i64(begin + {chunk}, n)
     keys = registers_i64({ahead})
     targets = registers_i64({ahead})
-    values = registers_{memory}({ahead} * LANES)
-    own = registers_{out_memory}({ahead} * LANES)
-    totals = registers_{wide}(LANES)
-    narrow = registers_{out_memory}(LANES)
+    values = registers_{memory}({ahead} * {lanes})
+    own = registers_{out_memory}({ahead} * {lanes})
+    totals = registers_{wide}({lanes})
+    narrow = registers_{out_memory}({lanes})
     last = i64(-1)
     if begin > 0:
         last = convert_u32_i64(keys_in[begin - 1])
-HEAD
+    {carry}
     current = i64(0)
     continued = True
     begun = False
@@ -173,106 +144,189 @@ HEAD
     for first in range(begin, end, {ahead}):
         for j in range({ahead}):
             at = min_i64(first + j, end - 1)
-            key = {key_at}
+            key = convert_u32_i64(keys_in[at])
             keys[j] = key
             if key < limit:
-{indented(u.find(), 4)}
+                {find}
                 update = update + within
-{indented(_move("updates_in", "update", "values", "j * LANES", memory, lanes), 4)}
+                {load_update}
                 if key != before:
-{indented(u.key.lines("key", "place"), 5)}
+                    {place}
                     targets[j] = place
                     place = place + inside
-{indented(_move("target_out", "place", "own", "j * LANES", out_memory, lanes), 5)}
+                    {load_target}
             before = key
         for j in range({ahead}):
             if first + j < end:
                 key = keys[j]
                 if key != last:
-{indented(store, 5)}
+                    {store}
                     last = key
                     continued = False
                     begun = key < limit
                     current = targets[j]
-                    for lane in range(LANES):
+                    for lane in range({lanes}):
                         totals[lane] = {own}
                 if key < limit:
-                    for lane in range(LANES):
+                    for lane in range({lanes}):
                         value = {value}
                         if begun:
-                            value = {u.function}_{wide}(totals[lane], value)
+                            value = {function}_{wide}(totals[lane], value)
                         totals[lane] = value
                     begun = True
-{indented(store, 1)}
+    {store}
 """
-    head = head.replace("keys_in[begin]", "convert_u32_i64(keys_in[begin])")
-    body = body.replace("HEAD\n", indented(head.strip(), 1) + "\n" if partial else "")
+_CARRY: Final = """
+carried = limit
+if convert_u32_i64(keys_in[begin]) == last:
+    carried = last
+if line == 0:
+    carried_out[chunk] = convert_i64_u32(carried)
+"""
+_TO_TARGET: Final = """
+for lane in range({lanes}):
+    narrow[lane] = {narrow}
+place = current + inside
+{store_target}
+"""
+_STORE: Final = """
+if begun:
+    {to_target}
+"""
+_STORE_OR_CARRY: Final = """
+if begun:
+    if continued:
+        place = chunk * lines * {lanes} + line
+        {store_partial}
+    else:
+        {to_target}
+"""
+
+
+def combine(updates: Updates, chunk: int, *, partial: bool) -> Handwritten:
+    """Runs of equal keys combined by chunks; ``partial`` if there are several."""
+    u, lanes = updates, updates.lanes
+    memory, wide = stored(short_name(u.given)), short_name(compute_dtype(u.given))
+    out = stored(short_name(u.target))
+    slot = "j" if lanes == 1 else f"j * {lanes}"
+    own = _move("target_out", "place", "narrow", "0", out, lanes, store=True)
+    to_target = filled(
+        _TO_TARGET,
+        lanes=lanes,
+        narrow=_narrowed(u.target, "totals[lane]"),
+        store_target=own,
+    )
+    to_partial = _move("partial_out", "place", "totals", "0", wide, lanes, store=True)
+    body = filled(
+        _COMBINE,
+        threads=THREADS,
+        chunk=chunk,
+        lanes=lanes,
+        ahead=2 * AHEAD if lanes == 1 else AHEAD,
+        memory=memory,
+        out_memory=out,
+        wide=wide,
+        function=u.function,
+        inside_and_within=u.element.lines("line", "inside", "within"),
+        carry=_CARRY if partial else "",
+        find=u.find(),
+        place=u.key.lines("key", "place"),
+        load_update=_move("updates_in", "update", "values", slot, memory, lanes),
+        load_target=_move("target_out", "place", "own", slot, out, lanes),
+        own=_widened(u.target, f"own[{slot} + lane]"),
+        value=_widened(u.given, f"values[{slot} + lane]"),
+        store=filled(
+            _STORE_OR_CARRY if partial else _STORE,
+            lanes=lanes,
+            store_partial=to_partial,
+            to_target=to_target,
+        ),
+    )
     return Handwritten(
         "segments",
-        body.replace("j * LANES", "j" if lanes == 1 else "j * LANES").replace(
-            "LANES", str(lanes)
-        ),
+        body,
         THREADS,
         "Combines updates with equal keys, chunk by chunk.",
         "updates of one target combined in their order",
     )
 
 
-def put(updates: Updates) -> Handwritten:
-    """The last update of each key, put at its target."""
-    u = updates
-    memory = stored(short_name(u.given))
-    body = f"""
-thread = block_index() * {THREADS} + thread_index()
+_PUT: Final = """
+thread = block_index() * {threads} + thread_index()
 at = quotient(thread, lines)
 if at < n:
-    line = remainder(thread, lines) * LANES
+    line = remainder(thread, lines) * {lanes}
     key = convert_u32_i64(keys_in[at])
     wins = key < limit
     if at + 1 < n:
         wins = wins and convert_u32_i64(keys_in[at + 1]) != key
     if wins:
-{indented(u.element.lines("line", "inside", "within"), 2)}
-{indented(u.find(), 2)}
+        {inside_and_within}
+        {find}
         update = update + within
-{indented(u.key.lines("key", "place"), 2)}
+        {place}
         place = place + inside
-        values = registers_{memory}(LANES)
-{indented(_move("updates_in", "update", "values", "0", memory, u.lanes), 2)}
-{indented(_move("target_out", "place", "values", "0", memory, u.lanes, store=True), 2)}
+        values = registers_{memory}({lanes})
+        {load}
+        {store}
 """
+
+
+def put(updates: Updates) -> Handwritten:
+    """The last update of each key, put at its target."""
+    u, memory = updates, stored(short_name(updates.given))
+    body = filled(
+        _PUT,
+        threads=THREADS,
+        lanes=u.lanes,
+        memory=memory,
+        inside_and_within=u.element.lines("line", "inside", "within"),
+        find=u.find(),
+        place=u.key.lines("key", "place"),
+        load=_move("updates_in", "update", "values", "0", memory, u.lanes),
+        store=_move("target_out", "place", "values", "0", memory, u.lanes, store=True),
+    )
     return Handwritten(
         "put",
-        body.replace("LANES", str(u.lanes)),
+        body,
         THREADS,
         "Puts the last update of each key at its target.",
         "the last update of each target put there",
     )
 
 
+_ADD_IN_BINS: Final = """
+thread = thread_index()
+bins = dynamic_shared_{dtype}(0, {bins})
+for key in range(thread, limit, {threads}):
+    bins[key] = {dtype}(0)
+barrier()
+begin = block_index() * share
+for at in range(begin + thread, min_i64(begin + share, n), {threads}):
+    key = convert_u32_i64(keys_in[at])
+    if key < limit:
+        {find}
+        atomic_add_{dtype}(bins, key, updates_in[update])
+barrier()
+for key in range(thread, limit, {threads}):
+    value = bins[key]
+    if value != 0:
+        {place}
+        atomic_add_{dtype}(target_out, place, value)
+"""
+
+
 def add_in_bins(updates: Updates, bins: int) -> Handwritten:
     """Single elements added as they come to few targets, first by blocks."""
     u = updates
-    name = short_name(u.target)
-    body = f"""
-thread = thread_index()
-bins = dynamic_shared_{name}(0, {bins})
-for key in range(thread, limit, {BIN_THREADS}):
-    bins[key] = {name}(0)
-barrier()
-begin = block_index() * share
-for at in range(begin + thread, min_i64(begin + share, n), {BIN_THREADS}):
-    key = convert_u32_i64(keys_in[at])
-    if key < limit:
-{indented(u.find(), 2)}
-        atomic_add_{name}(bins, key, updates_in[update])
-barrier()
-for key in range(thread, limit, {BIN_THREADS}):
-    value = bins[key]
-    if value != 0:
-{indented(u.key.lines("key", "place"), 2)}
-        atomic_add_{name}(target_out, place, value)
-"""
+    body = filled(
+        _ADD_IN_BINS,
+        dtype=short_name(u.target),
+        bins=bins,
+        threads=BIN_THREADS,
+        find=u.find(),
+        place=u.key.lines("key", "place"),
+    )
     return Handwritten(
         "add_in_bins",
         body,

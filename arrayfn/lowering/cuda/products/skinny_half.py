@@ -22,7 +22,7 @@ _ROWS: Final = 16  # of a fragment of a, and so many of what is summed over
 
 @dataclass(frozen=True, slots=True)
 class HalfTile(SkinnyTile):
-    """A block has ``strip`` columns, a warp ``deep`` of what is summed over.
+    """A block has ``strip`` columns, and a warp takes ``deep`` of ``k`` at a time.
 
     Its elements are of ``dtype``, fp16 or bf16.
     """
@@ -34,12 +34,12 @@ class HalfTile(SkinnyTile):
 
     @property
     def columns(self) -> int:
-        """Of a block."""
+        """Columns of a block."""
         return self.strip
 
     @property
     def depth(self) -> int:
-        """How much of what is summed over a warp takes at a time."""
+        """How much of ``k`` a warp takes at a time."""
         return self.deep
 
     @property
@@ -49,7 +49,7 @@ class HalfTile(SkinnyTile):
 
     @property
     def held_bytes(self) -> int:
-        """Of shared memory, that the sums of all warps take."""
+        """Bytes of shared memory for the sums of all warps."""
         return 4 * self.warps * self.accumulators
 
 

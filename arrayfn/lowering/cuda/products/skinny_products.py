@@ -76,7 +76,7 @@ class SkinnyProduct:
 
     @property
     def nbytes(self) -> int:
-        """Of the matrix."""
+        """Bytes of the matrix."""
         return self.n * self.k * self.b.array.type.dtype.itemsize
 
     @property

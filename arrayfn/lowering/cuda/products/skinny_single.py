@@ -50,12 +50,12 @@ class SingleTile(SkinnyTile):
 
     @property
     def columns(self) -> int:
-        """Of a block."""
+        """Columns of a block."""
         return self.across * self.lanes
 
     @property
     def depth(self) -> int:
-        """How much of what is summed over a warp takes at a time."""
+        """How much of ``k`` a warp takes at a time."""
         return self.ahead * self.groups
 
     @property
@@ -74,7 +74,7 @@ class SingleTile(SkinnyTile):
 
     @property
     def words(self) -> int:
-        """Of shared memory: all steps that are on their way, and then the sums."""
+        """Words of shared memory: for all steps under way, and then for the sums."""
         return max(self.ring, self.warps * self.accumulators)
 
 

@@ -1,4 +1,4 @@
-"""What the kernels of products of few rows share: how they are cut, how they end.
+"""What the kernels of skinny products share: how they are tiled, and how they end.
 
 ``c[m, n] = a[m, k] @ b`` with few rows of ``a`` takes as long as ``b`` takes to read.
 Parts of ``a`` are copied to shared memory some steps before they are multiplied. The
@@ -18,11 +18,11 @@ from arrayfn.lowering.cuda.vocabulary import WARP
 
 @dataclass(frozen=True, slots=True)
 class SkinnyTile(ABC):
-    """How a kernel of up to ``rows`` rows is cut.
+    """The tile of a kernel for up to ``rows`` rows.
 
-    A block has ``warps``; ``stages`` steps are on their way to them, or there. Blocks
-    of a ``cluster`` have the same columns. Results are ``rounded`` to this dtype, if it
-    is one. The matrix is ``transposed`` if it lies along what is summed over.
+    A block has ``warps``, each with ``stages`` steps of copies under way. Blocks of a
+    ``cluster`` have the same columns and split ``k``. Results are ``rounded`` to this
+    dtype, if it is one. ``transposed`` says that the matrix is contiguous along ``k``.
     """
 
     itemsize: ClassVar[int]  # of what is multiplied
@@ -37,31 +37,31 @@ class SkinnyTile(ABC):
     @property
     @abstractmethod
     def columns(self) -> int:
-        """Of a block."""
+        """Columns of a block."""
 
     @property
     @abstractmethod
     def depth(self) -> int:
-        """How much of what is summed over a warp takes at a time."""
+        """How much of ``k`` a warp takes at a time."""
 
     @property
     @abstractmethod
     def stage(self) -> int:
-        """Elements of shared memory, that a step of a warp takes."""
+        """Elements of shared memory for one step of a warp."""
 
     @property
     def step(self) -> int:
-        """How much of what is summed over the warps take at a time."""
+        """How much of ``k`` all warps take at a time."""
         return self.warps * self.depth
 
     @property
     def stage_bytes(self) -> int:
-        """Of shared memory, that a step of all warps takes."""
+        """Bytes of shared memory for one step of all warps."""
         return self.itemsize * self.warps * self.stage
 
     @property
     def ring(self) -> int:
-        """Elements of shared memory, that all steps on their way take."""
+        """Elements of shared memory for all steps under way."""
         return self.stages * self.warps * self.stage
 
     @property
@@ -71,7 +71,7 @@ class SkinnyTile(ABC):
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return self.warps * WARP
 
     @property
@@ -89,7 +89,7 @@ class SkinnyTile(ABC):
 
     @property
     def begin(self) -> str:
-        """Which part of the product a block has, and what the others send to it."""
+        """Lines that say which part of the product a block has."""
         part = f"""
 thread = thread_index()
 lane = remainder(thread, {WARP})
@@ -110,7 +110,7 @@ cluster_arrive()
 received = shared_f32({self.accumulators})"""
 
     def pipelined(self, fetched: str, multiplied: str) -> str:
-        """What warps do with their steps, each in memory of its own.
+        """Lines for the software pipeline of a warp, in its own shared memory.
 
         ``fetched`` begins to copy what belongs to the step ``begin`` to ``place``, and
         ``multiplied`` finds it there some steps later.

@@ -18,10 +18,11 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, indented
+from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.libraries.calls import Place
 
 LANES: Final = 4
-"""That share a row."""
+"""Lanes that share a row."""
 MIN_TILE: Final = 8
 PANEL: Final = 8
 """Columns that are factored at a time."""
@@ -39,9 +40,7 @@ def is_small(dtype: DType, n: int) -> bool:
 def small_factors(matrices: Var) -> HandwrittenCall:
     """The lower factors of ``matrices`` [..., n, n], in place; NaN if there is none."""
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
-    size = MIN_TILE
-    while size < n:
-        size *= 2
+    size = max(MIN_TILE, power_of_two(n))
     count = math.prod(matrices.type.shape[:-2])
     return HandwrittenCall(
         _text(dtype, size), {}, {"a": Place(matrices)}, {"n": n}, count
@@ -95,7 +94,7 @@ mine = registers_{t}({PANEL})"""
 
 
 def _pitch(dtype: DType) -> int:
-    """From a row of a panel to the next, which begins in another bank."""
+    """The distance between rows of a panel, padded against bank conflicts."""
     return PANEL + VECTOR_BYTES // dtype.itemsize
 
 
@@ -105,7 +104,7 @@ def _vector(dtype: DType, size: int) -> int:
 
 
 def _group(dtype: DType, size: int) -> int:
-    """Those of a column that a lane reads, and some to be in another bank."""
+    """Elements of a column that a lane reads, padded against bank conflicts."""
     return size // LANES + _vector(dtype, size)
 
 

@@ -40,7 +40,7 @@ SIZE: Final = 64
 _PARTS: Final = {16: (2, 2), 32: (4, 2), 64: (4, 4)}
 """The rows and columns of a product that a thread has, by the size of tiles."""
 _UNROLLED: Final = 4
-"""Of a product's loop that are written out."""
+"""Iterations of a product's loop that are unrolled."""
 
 
 def is_tiled(dtype: DType, n: int, matrices: int) -> bool:
@@ -80,7 +80,7 @@ class _Tiles:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return LANES * self.size
 
     @property
@@ -113,7 +113,7 @@ class _Tiles:
 
     @property
     def _group(self) -> int:
-        """Those of a column that one lane reads, and some to be in another bank."""
+        """Elements of a column that a lane reads, padded against bank conflicts."""
         return self.size // LANES + self.vector
 
     @property

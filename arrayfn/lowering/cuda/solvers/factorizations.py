@@ -36,7 +36,7 @@ from arrayfn.passes.reads import Reads
 BATCHED: Final = 128
 """Matrices of up to this many rows for each of a batch are one call."""
 TRANSPOSED: Final = 128
-"""From here on a single matrix is transposed to be factored."""
+"""Rows, from which on a single matrix is transposed to be factored."""
 SMALL_SVD: Final = 32
 """Matrices of up to so many rows and columns cuSOLVER decomposes as a batch."""
 SMALL_EIGH: Final = 32

@@ -36,7 +36,7 @@ def eigenvectors(vectors: Var, values: Var) -> HandwrittenCall:
 
 
 def eigenvalues(matrices: Var, place: Place, values: Var) -> HandwrittenCall:
-    """Of ``matrices`` at ``place`` the eigenvalues alone."""
+    """The eigenvalues of ``matrices`` at ``place``, without vectors."""
     return _call(matrices, {"a": place}, {"values": Place(values)}, with_vectors=False)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.lowering.cuda.handwritten import indented
+from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.vocabulary import WARP
 
 REAL: Final = (dtypes.float32, dtypes.float64)
@@ -39,10 +40,7 @@ _VECTOR_BYTES: Final = 16
 
 def rows_of(n: int) -> int:
     """The rows of the kernel that matrices of ``n`` rows or columns are given to."""
-    rows = _MIN_ROWS
-    while rows < n:
-        rows *= 2
-    return rows
+    return max(_MIN_ROWS, power_of_two(n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class Columns:
 
     @property
     def height(self) -> int:
-        """Of a column."""
+        """Elements of a column."""
         return self.rows + self.more
 
     @property
@@ -69,12 +67,12 @@ class Columns:
 
     @property
     def lanes(self) -> int:
-        """That share a pair of columns."""
+        """Lanes that share a pair of columns."""
         return min(_MAX_LANES, self.rows // self.vector)
 
     @property
     def step(self) -> int:
-        """From a part that a lane has to its next."""
+        """The distance between parts of a column that a lane has."""
         return self.lanes * self.vector
 
     @property
@@ -84,17 +82,17 @@ class Columns:
 
     @property
     def compared(self) -> int:
-        """Those of them that are to be orthogonal."""
+        """Elements of those that are to be orthogonal."""
         return self.rows // self.lanes
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return max(WARP, self.rows // 2 * self.lanes)
 
     @property
     def warps(self) -> int:
-        """Of a block."""
+        """Warps of a block."""
         return self.threads // WARP
 
     @property
@@ -209,12 +207,12 @@ while (rotated > 0) and (sweep < {_MAX_SWEEPS}):
 {indented(self._agreed(), 1)}"""
 
     def _near(self, value: str) -> str:
-        """In float32, which is enough for an angle."""
+        """The text of ``value`` in float32, which is precise enough for an angle."""
         t = short_name(self.dtype)
         return value if t == "f32" else f"convert_{t}_f32({value})"
 
     def _wide(self, value: str) -> str:
-        """Of float32."""
+        """The text of a float32 ``value`` in the dtype of the matrix."""
         t = short_name(self.dtype)
         return value if t == "f32" else f"convert_f32_{t}({value})"
 

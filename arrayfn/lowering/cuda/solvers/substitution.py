@@ -34,7 +34,7 @@ MIN_ROWS: Final = 16
 MAX_ROWS: Final = 8192
 """Of fewer rows cuBLAS is as fast; of more, the published values take much memory."""
 _ROWS: Final = {dtypes.float32: 64, dtypes.float64: 32}
-"""Of a block."""
+"""Rows of a block."""
 _SIDES: Final = 8  # of a block; lanes of a row, too
 _VECTOR_BYTES: Final = 16
 

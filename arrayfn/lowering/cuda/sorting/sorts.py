@@ -100,7 +100,7 @@ def sort_rows(
 def _sort_complex(
     rows: Rows, dtype: DType, x: Place, output: Place, name: str, gpu: GpuConfig
 ) -> Iterator[HandwrittenCall]:
-    """By imaginary parts, by real parts, and by which of them are NaN."""
+    """Sort by imaginary parts, by real parts, and by which of them are NaN."""
     parts = [Keys(dtype, by_order=True, part=part) for part in PARTS]
     if rows.n <= gpu.sort_row_threads * gpu.sort_items:
         moved = Moved(parts[0], gives="taken")

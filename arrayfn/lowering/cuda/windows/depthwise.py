@@ -101,8 +101,6 @@ def _convolution(
 def _body(lanes: Lanes, axes: tuple[Along, Along], forward: bool) -> list[str]:
     down, right = axes
     sums = [f"sums{k}" for k in range(COLUMNS)]
-    zero = f"{lanes.wide}(0)"
-    fill = "u16(0)" if lanes.is_narrow else zero
     i = "i" if forward else f"({down.size - 1} - i)"
     loads = [f"tap_at = {i} * {right.size} * channels + channel"]
     each: list[str] = []
@@ -122,8 +120,8 @@ def _body(lanes: Lanes, axes: tuple[Along, Along], forward: bool) -> list[str]:
         [
             *(f"{name} = registers_{lanes.wide}({lanes.count})" for name in sums),
             f"for lane in range({lanes.count}):",
-            *stencils.inside(f"{name}[lane] = {zero}" for name in sums),
-            *stencils.windows(lanes, axes, "x", fill, loads, each),
+            *stencils.inside(f"{name}[lane] = {lanes.zero}" for name in sums),
+            *stencils.windows(lanes, axes, "x", lanes.fill, loads, each),
             *stencils.stores(lanes, "sums", sums),
         ],
     )

@@ -99,7 +99,6 @@ def kernel_sums(
 
 def _sums(lanes: Lanes, down: Along, right: Along) -> list[str]:
     n, wide = lanes.count, lanes.wide
-    zero = "u16(0)" if lanes.is_narrow else f"{wide}(0)"
     taken = right.offsets()
     sums = [f"sums{j}" for j in range(right.size)]
     loads = [
@@ -115,7 +114,7 @@ def _sums(lanes: Lanes, down: Along, right: Along) -> list[str]:
             [
                 lanes.tile(f"{name}_tile"),
                 f"for lane in range({n}):",
-                f"    {name}_tile[lane] = {zero}",
+                f"    {name}_tile[lane] = {lanes.fill}",
                 f"if {condition}:",
                 "    " + lanes.load(array, place, f"{name}_tile"),
             ]
@@ -148,7 +147,7 @@ def _sums(lanes: Lanes, down: Along, right: Along) -> list[str]:
                 f"slot = quotient(rest, {down.size})",
                 *(f"{name} = registers_{wide}({n})" for name in sums),
                 f"for lane in range({n}):",
-                *(f"    {name}[lane] = {wide}(0)" for name in sums),
+                *(f"    {name}[lane] = {lanes.zero}" for name in sums),
                 "for iteration in range(each):",
                 "    number = slot * each + iteration",
                 "    if number < lines:",

@@ -31,13 +31,11 @@ def sum_body(lanes: Lanes, axes: tuple[Along, Along]) -> list[str]:
         for at, readers in axes[1].offsets().items()
         for k, _ in readers
     ]
-    zero = f"{lanes.wide}(0)"
-    fill = "u16(0)" if lanes.is_narrow else zero
     return places(
         lanes,
         [
-            *_tiles(sums, lanes.wide, lanes.count, zero),
-            *windows(lanes, axes, "x", fill, (), each),
+            *_tiles(sums, lanes.wide, lanes.count, lanes.zero),
+            *windows(lanes, axes, "x", lanes.fill, (), each),
             *stores(lanes, "sums", sums),
         ],
     )
@@ -114,10 +112,8 @@ def put_body(lanes: Lanes, axes: tuple[Along, Along]) -> list[str]:
     sums = [
         f"sums{r}_{q}" for r in range(down.stride) for q in range(CELLS * right.stride)
     ]
-    zero = f"{wide}(0)"
-    fill = "u16(0)" if lanes.is_narrow else zero
     lines = [
-        *_tiles(sums, wide, n, zero),
+        *_tiles(sums, wide, n, lanes.zero),
         f"first = column{_plus(skipped[1] - reach[1])}",
     ]
     for k in range(taken):
@@ -131,7 +127,7 @@ def put_body(lanes: Lanes, axes: tuple[Along, Along]) -> list[str]:
         for k in range(taken):
             body += [
                 f"for lane in range({n}):",
-                f"    value{k}_tile[lane] = {fill}",
+                f"    value{k}_tile[lane] = {lanes.fill}",
                 f"    place{k}[lane] = i32(-1)",
                 f"if inside{k}:",
                 "    " + lanes.load("values", f"at + {k} * channels", f"value{k}_tile"),

@@ -100,7 +100,7 @@ class _Geometry:
         return self.padding == _NONE and all(a >= b for a, b in pairs)
 
     def forward(self) -> Extents:
-        """Of windows from their operand."""
+        """Extents of windows over their operand."""
         (rows, columns), (height, width) = self.counts, self.extents
         return Extents(self.batch, rows, columns, height, width, self.channels)
 
@@ -110,7 +110,7 @@ class _Geometry:
         return Along(w.sizes[k], w.strides[k], w.dilations[k], self.padding[k][0])
 
     def back(self) -> Extents:
-        """Of cells, which are as large as the strides, from windows."""
+        """Extents of cells, which are as large as the strides, over windows."""
         cells: list[int] = []
         for (low, _), n, stride in zip(
             self.padding, self.extents, self.windows.strides, strict=True
@@ -126,7 +126,7 @@ def is_pool(equation: Equation) -> bool:
 
 
 def _geometry(equation: Equation) -> _Geometry | None:
-    """Of windows that a kernel here takes; others fuse, or are scattered to."""
+    """The windows, if a kernel here takes them; others fuse, or are scattered to."""
     row, params = equation.primitive, dict(equation.params)
     if row not in (*_FORWARD, window_put):
         return None

@@ -52,6 +52,16 @@ class Lanes:
         """Whether values are wider than elements."""
         return self.word != self.wide
 
+    @property
+    def zero(self) -> str:
+        """The value 0."""
+        return f"{self.wide}(0)"
+
+    @property
+    def fill(self) -> str:
+        """The element 0."""
+        return "u16(0)" if self.is_narrow else self.zero
+
     def tile(self, name: str) -> str:
         """A thread's vector in registers."""
         return f"{name} = registers_{self.word}({self.count})"

@@ -18,7 +18,7 @@ from arrayfn.primitives import conversion, slicing, views
 from arrayfn.primitives.padded_convolution import ARRAYS, padded_convolution
 
 MAX_CHANNELS: Final = 64
-"""Of what blocks become: from there on libraries have enough of them."""
+"""Channels of the blocks: with more, libraries are as fast without them."""
 _ALIGNED: Final = 16
 """Bytes that channels are filled up to."""
 
@@ -122,7 +122,7 @@ def _channels(inner: int, strides: Sequence[int], dtype: DType) -> int:
 
 
 def _order(count: int) -> tuple[int, ...]:
-    """From [first, block, place, block, place ..., inner] to [first, blocks, ...]."""
+    """Moves [first, block, place, ..., inner] to [first, blocks, places, inner]."""
     blocks = (1 + 2 * k for k in range(count))
     places = (2 + 2 * k for k in range(count))
     return (0, *blocks, *places, 1 + 2 * count)
