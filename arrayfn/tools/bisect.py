@@ -23,6 +23,7 @@ from arrayfn.backends.registry import choose
 from arrayfn.errors import SourceLocation, readable_file
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.ir.format import equation_lines, format_program
+from arrayfn.ir.layout import C
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.primitives.calls import evaluate
@@ -137,8 +138,18 @@ class _Search:
             compiled = self.backend.lower(whole, frozenset())
             # The Program is kept too, so that its id stays its own.
             self.loaded[key] = program, self.backend.load(compiled)
-        given = tuple(self.backend.put(x) for x in inputs)
-        return [np.asarray(x) for x in self.loaded[key][1](given)]
+        return self.results(self.loaded[key][1], program, inputs)
+
+    def results(
+        self, run: Executable, program: Program, inputs: Sequence[Array]
+    ) -> list[Array]:
+        """What ``run`` gives for ``inputs``, which lie as ``program`` says."""
+        types = program.input_types
+        given = tuple(
+            np.asarray(x, order="C") if t.layout == C else x
+            for x, t in zip(inputs, types, strict=True)
+        )
+        return [np.asarray(x) for x in run(given)]
 
     def first(self, program: Program, inputs: Sequence[Array]) -> Fault | None:
         """The first fault of ``program``, each of whose values is stored."""
@@ -180,8 +191,7 @@ class _Search:
         last result is right all are.
         """
         compiled = self.backend.load(self.backend.lower(program, frozenset()))
-        given = tuple(self.backend.put(x) for x in inputs)
-        results = [np.asarray(x) for x in compiled(given)]
+        results = self.results(compiled, program, inputs)
         if not _violated(oracle(program, inputs), results):
             return None
         low, high = 0, len(program.equations)
@@ -202,8 +212,7 @@ class _Search:
             program, equations=program.equations[:upto], outputs=equation.outputs
         )
         run = self.backend.load(self.backend.lower(whole, frozenset()))
-        given = tuple(self.backend.put(x) for x in inputs)
-        results = [np.asarray(x) for x in run(given)]
+        results = self.results(run, program, inputs)
         judged = oracle(whole, inputs)
         if upto < len(program.equations) and not _violated(judged, results):
             return None
