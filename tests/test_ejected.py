@@ -13,6 +13,8 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn.compilation.ejected import check
+from arrayfn.errors import BundleError
+from arrayfn.lowering.plan import Kernel
 
 X = np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)
 
@@ -82,6 +84,30 @@ def test_files_run_as_scripts_and_are_taken_back_by_another_process(
     assert text.count(" + f64(1.0)") == 1
     file.write_text(text.replace(" + f64(1.0)", " - f64(1.0)"))
     assert run(str(model), "register", str(folder)) == "[-1.0, 1.0, 3.0, 5.0, 7.0]\n"
+
+
+def test_an_edited_kernel_is_saved_and_loaded_if_it_is_allowed(tmp_path: Path) -> None:
+    lowered = af.jit(softmax).lower(X)
+    (kernel,) = lowered.kernels
+    assert isinstance(kernel, Kernel)
+    edited = kernel.source.replace("exp_f32", "neg_f32")
+    changed = lowered.with_kernel(kernel.name, edited)
+    folder = tmp_path / "bundle"
+    af.save(changed, folder)
+    with pytest.raises(BundleError, match=r"has edited kernels \(rows_0\), whose code"):
+        af.load(folder)
+    loaded = af.load(folder, edited_kernels=True)
+    np.testing.assert_array_equal(loaded(X), changed.compile()(X))
+    assert not np.allclose(loaded(X), af.jit(softmax)(X))
+    # It is compiled by arrayfn alone: nothing of the file is run as Python.
+    python = edited.replace("begin, end):", "begin, end):\n    print(begin)", 1)
+    af.save(lowered.with_kernel(kernel.name, python), tmp_path / "python")
+    with pytest.raises(BundleError, match="cannot be compiled"):
+        af.load(tmp_path / "python", edited_kernels=True)
+    # A changed file is found, and so is a kernel of another function.
+    (folder / "kernels" / "rows_0.py").write_text(edited + "\n")
+    with pytest.raises(BundleError, match="was changed"):
+        af.load(folder, edited_kernels=True)
 
 
 def test_every_generated_kernel_of_a_plan_is_written_and_right(tmp_path: Path) -> None:

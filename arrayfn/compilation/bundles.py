@@ -3,10 +3,11 @@
 A bundle is ``program.txt`` (the Program as text), ``bundle.json`` (structure of
 arguments and results, options, hashes of kernels), ``constants/0.npy`` and so on, and
 ``SHA256SUMS``, the hashes of these files. Loading traces nothing and runs no code from
-the files. The Program is parsed and checked, and its kernels are made again for the
-machine that loads it. Names in the file do not become names in kernels, and a kernel
-that arrayfn's own compiler does not know is refused. On a machine like the one that
-saved the bundle, kernels are compared with their hashes.
+the files, but for edited kernels, ``kernels/NAME.py``, if the caller allows them. The
+Program is parsed and checked, and its kernels are made again for the machine that loads
+it. Names in the file do not become names in kernels, and a kernel that arrayfn's own
+compiler does not know is refused. On a machine like the one that saved the bundle,
+kernels are compared with their hashes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -51,6 +52,7 @@ from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.primitives.table import TABLE
 
 FORMAT: Final = 2
+EDITED_FORMAT: Final = 3  # of a bundle with edited kernels
 _PROGRAM: Final = "program.txt"
 _DESCRIPTION: Final = "bundle.json"
 _DEEPEST: Final = 64  # of nested arguments
@@ -62,9 +64,11 @@ def save(lowered: Lowered, folder: str | os.PathLike[str]) -> None:
     ``load`` makes a function of it. Arguments and results are arrays in tuples, lists
     and dicts with strings for keys.
 
+    Kernels that were edited (``with_kernel``, ``register``) are saved as they are.
+
     Raises ArgumentError for other structures, for functions that call Python functions
-    (``pure_callback``, ``debug.print``) or have checks, for edited kernels, and if the
-    folder is there and not empty.
+    (``pure_callback``, ``debug.print``) or have checks, and if the folder is there and
+    not empty.
 
     >>> import tempfile
     >>> import arrayfn as af
@@ -84,8 +88,10 @@ def save(lowered: Lowered, folder: str | os.PathLike[str]) -> None:
     program = _self_contained(lowered)
     text = format_program(program)
     constants = [np.asarray(x) for x in program.constant_values]
-    description = {
-        "format": FORMAT,
+    generated = (k for k in lowered.kernels if isinstance(k, Kernel))
+    edited = {k.name: k for k in generated if k.is_replaced}
+    description: dict[str, Any] = {
+        "format": EDITED_FORMAT if edited else FORMAT,
         "device": lowered.backend.name,
         "options": {
             "deterministic": lowered.options.deterministic,
@@ -98,16 +104,26 @@ def save(lowered: Lowered, folder: str | os.PathLike[str]) -> None:
         "machine": _machine(),
         "kernels": _hashes(lowered.kernels),
     }
+    if edited:
+        description["edited"] = {name: _kinds(k) for name, k in edited.items()}
     whole = json.dumps(description, indent=1)
     files = {_PROGRAM: text.encode(), _DESCRIPTION: f"{whole}\n".encode()}
     files |= {_constant(k): array_bytes(x) for k, x in enumerate(constants)}
+    files |= {_kernel(name): k.source.encode() for name, k in edited.items()}
     write_files(place, files)
 
 
-def load(folder: str | os.PathLike[str], device: str | None = None) -> Compiled:
+def load(
+    folder: str | os.PathLike[str],
+    device: str | None = None,
+    *,
+    edited_kernels: bool = False,
+) -> Compiled:
     """The function that ``save`` wrote, compiled for ``device`` or the one it was for.
 
-    It takes arguments of the structure, shapes and dtypes that it was lowered for.
+    It takes arguments of the structure, shapes and dtypes that it was lowered for. A
+    bundle with edited kernels is loaded only with ``edited_kernels=True``: what they
+    read and write is not checked, so load none of a stranger's.
 
     Raises BundleError, with the file, for a bundle that is broken or was changed, and
     BackendError if the device is not there. The hashes find what was damaged or edited;
@@ -128,10 +144,11 @@ def load(folder: str | os.PathLike[str], device: str | None = None) -> Compiled:
         lowered = Lowered(
             program, compiled, in_tree, out_tree, backend, (), options, donated
         )
+        edited = _edited(place, files, description, allowed=edited_kernels)
         alike = description["machine"] == _machine()
         if alike and backend.name == description["device"]:
-            _compare_kernels(place, lowered, description["kernels"])
-        return lowered.compile()
+            _compare_kernels(place, lowered, description["kernels"], edited)
+        return _with_sources(place, lowered, description, edited).compile()
     except (BundleError, OutOfMemoryError):
         raise
     except (*MISFITS, ArrayfnError) as error:
@@ -149,8 +166,66 @@ def _of_a_file(compiled: CompiledProgram) -> CompiledProgram:
     return replace(compiled, kernels=kernels)
 
 
-def _compare_kernels(place: Path, lowered: Lowered, wanted: dict[str, Any]) -> None:
-    if _hashes(lowered.kernels) != wanted:
+def _edited(
+    place: Path,
+    files: Mapping[str, bytes],
+    description: Mapping[str, Any],
+    *,
+    allowed: bool,
+) -> dict[str, str]:
+    """The sources of edited kernels; BundleError if there are some, unless allowed."""
+    names = list(description.get("edited", {}))
+    if names and not allowed:
+        raise BundleError(
+            f"{place} has edited kernels ({', '.join(names)}), whose code is run: pass "
+            "edited_kernels=True if you trust who wrote it"
+        )
+    try:
+        return {name: files[_kernel(name)].decode("utf-8") for name in names}
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{place}: an edited kernel is no text: {error}") from None
+
+
+def _with_sources(
+    place: Path,
+    lowered: Lowered,
+    description: Mapping[str, Any],
+    edited: Mapping[str, str],
+) -> Lowered:
+    """``lowered`` with the sources of edited kernels in place of its own.
+
+    Parameters go by position: their names follow from names in the Program, which
+    loading does not keep.
+    """
+    kernels = {k.name: k for k in lowered.kernels}
+    for name, source in edited.items():
+        kernel = kernels.get(name)
+        if not isinstance(kernel, Kernel) or (
+            _kinds(kernel) != description["edited"][name]
+        ):
+            raise BundleError(
+                f"{place}: the edited kernel {name} is none of those that this version "
+                "makes of the Program; lower it here, and edit it again"
+            )
+        kernels[name] = replace(kernel, source=source, key=source)
+    program = replace(lowered.compiled_program, kernels=tuple(kernels.values()))
+    return replace(lowered, compiled_program=program)
+
+
+def _kinds(kernel: Kernel) -> list[str]:
+    return [parameter.kind for parameter in kernel.parameters]
+
+
+def _compare_kernels(
+    place: Path,
+    lowered: Lowered,
+    wanted: dict[str, Any],
+    edited: Collection[str],
+) -> None:
+    made = _hashes(lowered.kernels)
+    if made.keys() != wanted.keys() or any(
+        made[name] != wanted[name] for name in made if name not in edited
+    ):
         raise BundleError(
             f"{place}: the kernels made of the Program are not those that were "
             "saved, by the same version on a machine like this; were operators' "
@@ -166,13 +241,6 @@ def _self_contained(lowered: Lowered) -> Program:
             "this machine; lower it without",
             user_location(),
         )
-    for kernel in lowered.kernels:
-        if isinstance(kernel, Kernel) and kernel.is_replaced:
-            raise ArgumentError(
-                f"save: the source of {kernel.name} was replaced, and loading runs no "
-                "code of a file; load the bundle, and replace it there",
-                user_location(),
-            )
     name = lowered.backend.name
     program = inline_calls(
         lowered.program, keep=lambda call: KERNELS.for_call(call, name) is not None
@@ -292,6 +360,10 @@ def _constant(number: int) -> str:
     return f"constants/{number}.npy"
 
 
+def _kernel(name: str) -> str:
+    return f"kernels/{name}.py"
+
+
 def _description(place: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
     file = place / _DESCRIPTION
     if not {_DESCRIPTION, _PROGRAM} <= files.keys():
@@ -300,18 +372,27 @@ def _description(place: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
         found: Any = json.loads(files[_DESCRIPTION])
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{file} is no JSON: {error}") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(found, dict) or found.get("format") not in (
+        FORMAT,
+        EDITED_FORMAT,
+    ):
         raise BundleError(f"{file} describes no bundle of format {FORMAT}")
-    for name, kind in _FIELDS.items():
+    fields = dict(_FIELDS)
+    if found["format"] == EDITED_FORMAT:
+        fields["edited"] = dict
+    for name, kind in fields.items():
         if name not in found or not isinstance(found[name], kind):
             raise BundleError(f"{file} has no {name!r} of the form that save writes")
-    if found.keys() != _FIELDS.keys():
-        odd = sorted(found.keys() - _FIELDS.keys())
+    if found.keys() != fields.keys():
+        odd = sorted(found.keys() - fields.keys())
         raise BundleError(f"{file} has {odd[0]!r}, which save does not write")
     if not has_backend(found["device"]):
         raise BundleError(f"{file}: there is no device {found['device']!r}")
-    constants = found["constants"]
+    constants, edited = found["constants"], found.get("edited", {})
+    if not all(name.isidentifier() for name in edited):
+        raise BundleError(f"{file}: 'edited' are names of kernels")
     expected = {_DESCRIPTION, _PROGRAM, *map(_constant, range(len(constants)))}
+    expected |= set(map(_kernel, edited))
     if expected != set(files):
         odd = sorted(expected.symmetric_difference(files))
         raise BundleError(f"{file} does not go with the files there: {odd[0]}")

@@ -34,6 +34,7 @@ from arrayfn.compilation.static_arguments import (
     StaticArguments,
     StaticParameters,
 )
+from arrayfn.compilation.watching import WATCHERS, before_watching
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
@@ -185,8 +186,8 @@ class Jitted:
             self._cache[key] = entry
         kept = entry.kept_types
         arrays = tuple(x if type(x) in kept else np.asarray(x) for x in leaves)
-        if _watchers:
-            return tree.unflatten(entry.out_tree, list(_watchers[-1](entry, arrays)))
+        if WATCHERS:
+            return tree.unflatten(entry.out_tree, list(WATCHERS[-1](entry, arrays)))
         self._remember(entry, args, kwargs, leaves, structure)
         return tree.unflatten(entry.out_tree, list(entry.run(arrays)))
 
@@ -397,24 +398,21 @@ class Entry:
     backend: Backend
     sites: tuple[Site, ...]
 
+    @property
+    def began(self) -> float:
+        """When it began to be compiled."""
+        return self.built.begin
 
-Watcher = Callable[[Entry, tuple[Any, ...]], Sequence[Any]]
-_watchers: list[Watcher] = []
+    @property
+    def seconds(self) -> float:
+        """What compiling it took."""
+        return self.built.seconds
 
 
-@contextmanager
-def watched(watcher: Watcher) -> Generator[None]:
-    """Have ``watcher(entry, arrays)`` run the calls of all jitted functions.
-
-    Calls take no shortcut meanwhile; before and after, watching costs them nothing.
-    """
+@before_watching
+def _forget_last() -> None:
     for jitted in list(_all):
         jitted.forget_last()
-    _watchers.append(watcher)
-    try:
-        yield
-    finally:
-        _watchers.remove(watcher)
 
 
 @KERNELS.on_change

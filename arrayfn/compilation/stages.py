@@ -18,6 +18,7 @@ import numpy as np
 from arrayfn import tree
 from arrayfn.backends.base import AssemblingBackend, Backend, Executable
 from arrayfn.compilation.costs import Cost, Memory, cost_of, memory_of
+from arrayfn.compilation.watching import WATCHERS
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
@@ -41,6 +42,10 @@ class Compiled:
     run: Callable[..., Any]
     in_tree: tree.TreeDef
     out_tree: tree.TreeDef
+    backend: Backend
+    sites: tuple[Site, ...] = ()
+    began: float = 0.0
+    seconds: float = 0.0
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(_OF_THIS_PROCESS)
@@ -70,7 +75,8 @@ class Compiled:
             x if isinstance(x, (np.ndarray, ImmutableArray)) else np.asarray(x)
             for x in leaves
         )
-        return tree.unflatten(self.out_tree, list(self.run(arrays)))
+        results = WATCHERS[-1](self, arrays) if WATCHERS else self.run(arrays)
+        return tree.unflatten(self.out_tree, list(results))
 
 
 @dataclass(frozen=True)
@@ -302,8 +308,9 @@ class Lowered:
 
     def compile(self) -> Compiled:
         """The callable."""
-        run = self.load()
-        return Compiled(self.compiled_program, run, self.in_tree, self.out_tree)
+        run, backend = self.load(), self.backend
+        trees = self.in_tree, self.out_tree
+        return Compiled(self.compiled_program, run, *trees, backend, self.sites)
 
 
 def with_faults(run: Executable, sites: tuple[Site, ...]) -> Executable:

@@ -146,9 +146,7 @@ class Lowering:
             else:
                 before = len(self.steps)
                 self.single(unit.equation, outputs)
-                for step in self.steps[before:]:
-                    if not isinstance(step, NestStep):
-                        step.origins = self.origins.of_step(step, unit.equation)
+                self.origins.share(self.steps[before:], unit.equation)
         steps, self.steps = self.steps, outside
         self.uses = uses
         drop_unread(steps, outputs, self.storage)
@@ -165,7 +163,8 @@ class Lowering:
             if isinstance(step, NestStep):
                 call = self.print(step)
                 call.updates = step.updates
-                call.origins = self.origins.of_nest(step.nest, self.names)
+                found = self.origins.of_nest(step.nest, self.names)
+                call.origins = found or step.origins
                 done.append(call)
                 continue
             if isinstance(step, LoopStep) and step.serial:

@@ -43,15 +43,19 @@ class Origins:
         """That of what computes ``equation`` by itself; none if a pass has made it."""
         return self._origins([(equation, operations_of(equation))])
 
-    def of_step(self, step: PlanStep, equation: Equation) -> tuple[Origin, ...]:
-        """That of ``step``, which ``equation`` was lowered to.
+    def share(self, steps: Sequence[PlanStep], equation: Equation) -> None:
+        """Set the origins of ``steps``, all that ``equation`` was lowered to.
 
-        A loop or branch does nothing itself; its steps have origins of their own.
+        Calls share its operations evenly. A loop or branch does nothing itself, since
+        its steps have origins of their own; a nest counts its statements.
         """
-        found = self.of_equation(equation)
-        if isinstance(step, CallStep):
-            return found
-        return tuple(replace(origin, operations=0) for origin in found)
+        calls = sum(isinstance(step, CallStep) for step in steps)
+        for step in steps:
+            shared = calls if isinstance(step, CallStep) else 0
+            step.origins = tuple(
+                replace(o, operations=o.operations // shared if shared else 0)
+                for o in self.of_equation(equation)
+            )
 
     def of_nest(self, nest: Nest, names: Mapping[Var, str]) -> tuple[Origin, ...]:
         """The origins of what computes ``nest``, whose values are called ``names``."""
@@ -134,7 +138,7 @@ class Origins:
         self, statement: Statement, nest: Nest, names: Mapping[Var, str]
     ) -> Equation | None:
         """The equation that ``statement`` computes a part of."""
-        if isinstance(statement, (Load, Store)) or statement.source is None:
+        if isinstance(statement, (Load, Store)):
             return None
         if not self.by_name:  # all Programs have their names by now
             for equation in self.lines:
@@ -145,8 +149,8 @@ class Origins:
         for equation in named:  # several, if bodies of one line use the name
             if equation.primitive.name in nest.primitives:
                 return equation
-        if named:
-            return named[0]
+        if named or statement.source is None:
+            return named[0] if named else None
         kinds = ((statement.source, name) for name in nest.primitives)
         return next((self.by_kind[k] for k in kinds if k in self.by_kind), None)
 

@@ -18,10 +18,14 @@ from arrayfn.lowering.plan import Origin
 
 @dataclass
 class NestStep:
-    """A step before it is printed; ``partials`` if it is half of a split reduction."""
+    """A step before it is printed; ``partials`` if it is half of a split reduction.
+
+    ``origins`` are those of a nest whose statements do not say where they come from.
+    """
 
     nest: Nest
     partials: list[Partial]
+    origins: tuple[Origin, ...] = ()
 
     def arrays(self) -> list[Var]:
         """The arrays that it reads or writes."""

@@ -3,8 +3,9 @@
 The Program runs on a backend with every intermediate value as a result. Each equation
 is then judged by itself: its results against the same equation in float64 on the
 operands that the backend had, within the bound of the oracle. So errors that operands
-bring along do not count, and a fault is found where it is, not where it shows. Of a
-loop the faulty iteration is searched in the same way, and of a branch the one taken.
+bring along do not count, and a fault is found where it is, not where it shows. A result
+that fails is judged again together with the equations that make its operands. Of a loop
+the faulty iteration is searched in the same way, and of a branch the one taken.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from arrayfn.backends.registry import choose
 from arrayfn.errors import SourceLocation, readable_file
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.ir.format import equation_lines, format_program
+from arrayfn.ir.layout import C
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.primitives.calls import evaluate
@@ -30,6 +32,8 @@ from arrayfn.transforms import make_program
 
 Array = np.ndarray[Any, Any]
 _MOST_ITERATIONS: Final = 10_000
+_DEPTHS: Final = (1,)  # equations back, that a doubtful result is judged by
+_DEPTHS_OF_HALVES: Final = (1, 3, 6)  # which kernels do not round one by one
 _NEAR: Final = 2.0  # units in the last place that need no bound
 
 
@@ -134,8 +138,18 @@ class _Search:
             compiled = self.backend.lower(whole, frozenset())
             # The Program is kept too, so that its id stays its own.
             self.loaded[key] = program, self.backend.load(compiled)
-        given = tuple(self.backend.put(x) for x in inputs)
-        return [np.asarray(x) for x in self.loaded[key][1](given)]
+        return self.results(self.loaded[key][1], program, inputs)
+
+    def results(
+        self, run: Executable, program: Program, inputs: Sequence[Array]
+    ) -> list[Array]:
+        """What ``run`` gives for ``inputs``, which lie as ``program`` says."""
+        types = program.input_types
+        given = tuple(
+            np.asarray(x, order="C") if t.layout == C else x
+            for x, t in zip(inputs, types, strict=True)
+        )
+        return [np.asarray(x) for x in run(given)]
 
     def first(self, program: Program, inputs: Sequence[Array]) -> Fault | None:
         """The first fault of ``program``, each of whose values is stored."""
@@ -150,7 +164,7 @@ class _Search:
         for equation in program.equations:
             operands = [_value(a, values) for a in equation.inputs]
             results = [values[v] for v in equation.outputs]
-            fault = _wrong(program, equation, operands, results)
+            fault = _wrong(program, equation, values)
             if fault is None and equation is source:
                 fault = _nan(program, equation, operands, results)
             if fault is not None:
@@ -177,8 +191,7 @@ class _Search:
         last result is right all are.
         """
         compiled = self.backend.load(self.backend.lower(program, frozenset()))
-        given = tuple(self.backend.put(x) for x in inputs)
-        results = [np.asarray(x) for x in compiled(given)]
+        results = self.results(compiled, program, inputs)
         if not _violated(oracle(program, inputs), results):
             return None
         low, high = 0, len(program.equations)
@@ -199,8 +212,7 @@ class _Search:
             program, equations=program.equations[:upto], outputs=equation.outputs
         )
         run = self.backend.load(self.backend.lower(whole, frozenset()))
-        given = tuple(self.backend.put(x) for x in inputs)
-        results = [np.asarray(x) for x in run(given)]
+        results = self.results(run, program, inputs)
         judged = oracle(whole, inputs)
         if upto < len(program.equations) and not _violated(judged, results):
             return None
@@ -286,24 +298,49 @@ def _alone(equation: Equation) -> Program:
 
 
 def _wrong(
-    program: Program,
-    equation: Equation,
-    operands: Sequence[Array],
-    results: Sequence[Array],
+    program: Program, equation: Equation, values: dict[Atom, Array]
 ) -> Fault | None:
-    """The fault of ``equation``, if its results are out of bounds."""
-    alone = _alone(equation)
+    """The fault of ``equation``, if its results are out of bounds.
+
+    Passes rewrite equations, and kernels compute values again, in another order or
+    without rounding them to 16 bits: so a result may differ from what its stored
+    operands give. It is wrong if it also differs from what the operands of these give.
+    """
     if equation.primitive.name in ("pure_callback", "debug_callback"):
         return None
+    operands = [_value(a, values) for a in equation.inputs]
+    results = [values[v] for v in equation.outputs]
+    alone = _alone(equation)
     with np.errstate(all="ignore"):
         exact = oracle(alone, operands, samples=0)
-    if all(_is_near(j, r) for j, r in zip(exact, results, strict=True)):
-        return None
-    with np.errstate(all="ignore"):
+        if all(_is_near(j, r) for j, r in zip(exact, results, strict=True)):
+            return None
         judged = oracle(alone, operands)
+        halves = any(v.type.dtype in dtypes.HALVES for v in values)
+        for depth in _DEPTHS_OF_HALVES if halves else _DEPTHS:
+            if not _violated(judged, results):
+                return None
+            around = _around(program, equation, depth)
+            judged = oracle(around, [values[v] for v in around.inputs])
     if not _violated(judged, results):
         return None
     return _fault_of(program, equation, operands, results, judged)
+
+
+def _around(program: Program, equation: Equation, depth: int) -> Program:
+    """``equation`` with the equations that its operands come from, ``depth`` back."""
+    makers = {v: eq for eq in program.equations for v in eq.outputs}
+    kept = {equation}
+    last = [equation]
+    for _ in range(depth):
+        atoms = {a for eq in last for a in eq.inputs if isinstance(a, Var)}
+        last = [makers[v] for v in atoms if v in makers]
+        kept.update(last)
+    equations = tuple(eq for eq in program.equations if eq in kept)
+    made = {v for eq in equations for v in eq.outputs}
+    used = dict.fromkeys(a for eq in equations for a in eq.inputs)
+    given = tuple(a for a in used if isinstance(a, Var) and a not in made)
+    return Program(program.name, given, equations, equation.outputs)
 
 
 def _is_near(judged: Judged, result: Array) -> bool:

@@ -22,8 +22,8 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.backends.base import TimedExecutable, TimingBackend
-from arrayfn.compilation.jit import Entry, watched
 from arrayfn.compilation.stages import with_faults
+from arrayfn.compilation.watching import Watched, watched
 from arrayfn.display.markup import page
 from arrayfn.errors import SourceLocation
 from arrayfn.lowering.plan import KernelCall, Origin, numbered
@@ -180,15 +180,15 @@ class Profile:
         else:
             raise ValueError(f"a profile is saved as .html or .json, not {place.name}")
 
-    def _call(self, entry: Entry, arrays: tuple[Any, ...]) -> Sequence[Any]:
+    def _call(self, entry: Watched, arrays: tuple[Any, ...]) -> Sequence[Any]:
         """Run ``entry``, measured."""
         run = self._runs.get(id(entry))
         if run is None:
             begin = time.perf_counter()
             run = self._runs[id(entry)] = _Run(entry)
             self._preparing += time.perf_counter() - begin
-            if entry.built.begin > self._begin:
-                self.compiling += entry.built.seconds
+            if entry.began > self._begin:
+                self.compiling += entry.seconds
         before = run.taken()
         begin = time.perf_counter()
         results = run.run(arrays)
@@ -202,7 +202,7 @@ class Profile:
 class _Run:
     """A compiled function that is measured, and its steps."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Watched) -> None:
         self.entry = entry  # kept, so that its id stays its own
         self.name = entry.compiled.name
         self.timed: TimedExecutable | None = None
@@ -263,7 +263,7 @@ def line_shares(origins: Sequence[Origin]) -> dict[SourceLocation | None, float]
 
 
 def profile() -> Profile:
-    """Measure the calls of jitted functions in a ``with`` block.
+    """Measure the calls of compiled functions in a ``with`` block.
 
     ``steps`` has a row for each step of their plans, ``lines`` one for each line of the
     user's code. ``print(p)`` shows both beside the machine's measured roof, a notebook

@@ -11,9 +11,13 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
+from arrayfn.backends.registry import BACKENDS
 from arrayfn.ir.format import equation_lines, format_program
-from arrayfn.lowering.plan import numbered
+from arrayfn.lowering.operations import operations_of
+from arrayfn.lowering.plan import kernel_calls, numbered
+from arrayfn.primitives.table import TABLE
 from arrayfn.transforms import make_program
+from tests.lowering.test_kernels_of_the_table import program_of_samples
 
 X = np.ones((16, 8), np.float32)
 W = np.ones((8, 8), np.float32)
@@ -134,3 +138,21 @@ def test_ptx_without_a_gpu() -> None:
     assert ".visible .entry kernel(" in lowered.ptx()
     with pytest.raises(TypeError, match=r"ptx\(\) is the PTX of a GPU's kernels"):
         lowered.assembly()
+
+
+ROWS = ["qr", "fft", "cumsum", "padded_convolution", "cholesky", "scatter_add"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", ROWS)
+def test_every_call_of_a_primitives_plan_has_an_origin(name: str, device: str) -> None:
+    program, _, _ = program_of_samples(TABLE[name])
+    compiled = BACKENDS[device].lower(program, frozenset())
+    done = 0
+    for call in kernel_calls(compiled.plan.steps):
+        assert call.origins, call.kernel
+        done += call.operations
+    # Steps of one equation share its operations.
+    counted = sum(operations_of(equation) for equation in program.equations)
+    if name in ("qr", "fft", "cholesky"):
+        assert 0.9 * counted <= done

@@ -261,3 +261,15 @@ def test_a_nan_that_no_result_has_is_no_fault() -> None:
     assert bisect(lambda x: anp.where(x > 0, anp.log(x), 0.0), np.float64([-1, 2])) is (
         None
     )
+
+
+def test_arguments_may_lie_in_memory_as_they_like() -> None:
+    strided = np.arange(48.0).reshape(6, 8)[::2, ::-1]
+    repeated = np.broadcast_to(np.arange(8.0), (3, 8))
+    halves = strided.T.astype(np.float16)
+    assert (
+        bisect(lambda x, y, z: anp.tanh(x * y) @ z, strided, repeated, halves) is None
+    )
+    fault = bisect(lambda x: anp.log(x - 47.0), strided)
+    assert fault is not None
+    assert fault.equation.primitive.name == "log"

@@ -15,7 +15,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
-from arrayfn.compilation import jit as jit_module
+from arrayfn.compilation.watching import WATCHERS
 from arrayfn.lowering.clocks import FIRST, with_clocks
 from arrayfn.lowering.plan import Branch, KernelCall, Loop, numbered
 from arrayfn.tools.profile import Profile, profile
@@ -104,7 +104,7 @@ def test_results_are_the_same_bits_and_nothing_stays_behind() -> None:
     assert [np.asarray(a).tobytes() for a in measured] == [
         np.asarray(a).tobytes() for a in plain
     ]
-    assert jit_module._watchers == []
+    assert WATCHERS == []
     function(W, X)
     assert function._last is not None or function._last_by_trees is not None
 
@@ -126,6 +126,15 @@ def test_checks_and_backends_without_plans_work() -> None:
         af.jit(loss, device="reference")(W, X)
     assert [call.function for call in p.calls] == ["function", "loss"]
     assert p.calls[1].steps == ()
+
+
+def test_a_function_compiled_by_hand_is_measured_too() -> None:
+    compiled = af.jit(loss).lower(W, X).compile()
+    plain = compiled(W, X)
+    with profile() as p:
+        assert compiled(W, X) == plain
+    assert [call.function for call in p.calls] == ["loss"]
+    assert {row.kernel for row in p.steps} >= {"gemm_f32"}
 
 
 def test_files(tmp_path: Path) -> None:
