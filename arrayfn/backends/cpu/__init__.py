@@ -8,9 +8,9 @@ import numpy as np
 
 from arrayfn.backends.base import BackendInfo
 from arrayfn.backends.base import Executable as Callable
+from arrayfn.backends.cpu.checked_run import try_plan
 from arrayfn.backends.cpu.donation import DonatingExecutable
 from arrayfn.backends.cpu.executable import bind
-from arrayfn.backends.cpu.checked_run import try_plan
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.lower import lower
