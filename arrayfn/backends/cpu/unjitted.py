@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -17,52 +16,21 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.backends.cpu.libraries import provider_of
 from arrayfn.backends.cpu.pointer import Pointer
+from arrayfn.backends.plan_interpreter import HostBuffer, PlanInterpreter, allocated
 from arrayfn.errors import BackendError
-from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import (
     Argument,
     BufferArgument,
-    ExecutionPlan,
     Kernel,
     KernelCall,
     LibraryKernel,
-    Loop,
     Parameter,
-    Step,
 )
 
 Array = np.ndarray[Any, Any]
 
 _ELEMENTS: Final = {"bool": np.uint8, "f16": np.uint16, "bf16": np.uint16}
-
-
-class _Buffer:
-    """Bytes, and the offset of the first element in them."""
-
-    def __init__(self, memory: Array, begin: int = 0) -> None:
-        self.memory = memory
-        self.begin = begin
-
-    def pointer(self, offset: int, kind: str) -> Pointer:
-        name = kind.removesuffix("*")
-        dtype = np.dtype(_ELEMENTS.get(name) or dtypes.BY_SHORT_NAME[name])
-        begin = self.begin + offset
-        # What precedes the pointer must be whole elements too.
-        lead = begin % dtype.itemsize
-        size = (self.memory.size - lead) // dtype.itemsize * dtype.itemsize
-        view = self.memory[lead : lead + size].view(dtype)
-        return Pointer(view, begin // dtype.itemsize)
-
-    def view(self, dtype: np.dtype[Any]) -> Array:
-        """The elements of ``dtype`` from the first on."""
-        rest = self.memory[self.begin :]
-        return rest[: rest.size // dtype.itemsize * dtype.itemsize].view(dtype)
-
-    def part(self, offset: int, nbytes: int) -> _Buffer:
-        """The buffer of ``nbytes`` from ``offset`` on."""
-        begin = self.begin + offset
-        return _Buffer(self.memory[begin : begin + nbytes])
 
 
 Watch = Callable[[KernelCall, Kernel, Sequence[Any]], AbstractContextManager[object]]
@@ -84,40 +52,24 @@ def run_unjitted(
     Each kernel's work items are done in two parts, the second first: the result must
     not depend on it. ``watch`` surrounds each call of a generated kernel.
     """
-    plan = compiled.plan
-    buffers = _allocate(plan, inputs, compiled.constants)
-    _Run(compiled, buffers, watch).steps(plan.steps)
-    outputs = {
-        b.index: _array(buffers[number].memory, b.type)
-        for number, b in enumerate(plan.buffers)
-        if b.kind == "output"
-    }
-    return [outputs[index] for index in sorted(outputs)]
+    buffers = allocated(compiled, inputs, _zeros, over_donors=False)
+    return _Run(compiled, buffers, watch).run()
 
 
-class _Run:
-    """One run of a plan over ``buffers``; those that move are replaced as they do."""
+def _zeros(nbytes: int) -> Array:
+    return np.zeros(nbytes, np.uint8)
+
+
+class _Run(PlanInterpreter):
+    """Calls kernels as Python functions."""
 
     def __init__(
-        self, compiled: CompiledProgram, buffers: list[_Buffer], watch: Watch
+        self, compiled: CompiledProgram, buffers: list[HostBuffer], watch: Watch
     ) -> None:
+        super().__init__(compiled, buffers)
         self.watch = watch
-        self.plan = compiled.plan
-        self.buffers = buffers
-        self.scratch = _Buffer(np.zeros(self.plan.scratch, np.uint8))
-        self.kernels = {kernel.name: kernel for kernel in compiled.kernels}
+        self.scratch = HostBuffer(_zeros(self.plan.scratch))
         self.functions: dict[str, Callable[..., None]] = {}
-
-    def steps(self, steps: Sequence[Step]) -> None:
-        """Run ``steps``, in order."""
-        for step in steps:
-            if isinstance(step, KernelCall):
-                self.call(step)
-            elif isinstance(step, Loop):
-                self.loop(step)
-            else:
-                index = int(self.buffers[step.index].view(np.dtype(np.int32))[0])
-                self.steps(step.branches[min(max(index, 0), len(step.branches) - 1)])
 
     def call(self, step: KernelCall) -> None:
         """Run one kernel."""
@@ -138,33 +90,6 @@ class _Run:
             for begin, end in ((middle, step.items), (0, middle)):
                 self.functions[kernel.name](*arguments, begin, end)
 
-    def loop(self, loop: Loop) -> None:
-        """Run a loop."""
-        buffers = self.buffers
-        sizes = [b.nbytes for b in self.plan.buffers]
-        places = {c.current: buffers[c.initial] for c in loop.carries}
-        for iteration in count():
-            for carry in loop.carries:
-                buffers[carry.current] = places[carry.current]
-                pair = (carry.first, carry.second)
-                buffers[carry.next] = buffers[pair[iteration % 2]]
-            if loop.predicate is None:
-                goes_on = iteration != loop.count
-            else:
-                goes_on = bool(buffers[loop.predicate].view(np.dtype(np.uint8))[0])
-            if not goes_on:
-                break
-            for s in loop.slices:
-                begin = s.offset + iteration * s.stride
-                buffers[s.buffer] = buffers[s.source].part(begin, sizes[s.buffer])
-            self.steps(loop.body)
-            places = {c.current: buffers[c.next] for c in loop.carries}
-        for carry in loop.carries:
-            value = places[carry.current].part(0, sizes[carry.result])
-            result = buffers[carry.result].part(0, sizes[carry.result])
-            if not np.shares_memory(value.memory, result.memory):
-                result.memory[:] = value.memory
-
 
 def function_of(kernel: Kernel) -> Callable[..., None]:
     """The Python function that ``kernel``'s source defines."""
@@ -176,60 +101,36 @@ def function_of(kernel: Kernel) -> Callable[..., None]:
     return function
 
 
-def _allocate(
-    plan: ExecutionPlan, inputs: Sequence[Array], constants: Sequence[Array]
-) -> list[_Buffer]:
-    arena = np.zeros(plan.arena, np.uint8)
-    buffers: list[_Buffer] = []
-    for b in plan.buffers:
-        if b.kind == "temporary":
-            # No further than its own bytes.
-            buffers.append(_Buffer(arena[b.offset : b.offset + b.nbytes]))
-        elif b.kind == "output":
-            buffers.append(_Buffer(np.zeros(b.nbytes, np.uint8)))
-        elif b.kind in ("slice", "carried"):
-            buffers.append(_Buffer(arena[:0]))  # its loop puts it somewhere
-        else:
-            array = (inputs if b.kind == "input" else constants)[b.index]
-            buffers.append(_laid_out(np.asarray(array), b.type))
-    return buffers
-
-
-def _laid_out(array: Array, type: ArrayType) -> _Buffer:
-    """A copy of ``array`` in memory of its own that lies as ``type`` says."""
-    if not type.size:
-        return _Buffer(np.zeros(0, np.uint8))
-    strides = type.layout.strides(type.shape)
-    ends = [(n - 1) * step for n, step in zip(type.shape, strides, strict=True)]
-    before = -sum(min(end, 0) for end in ends)
-    after = sum(max(end, 0) for end in ends)
-    memory = np.zeros(before + after + 1, type.dtype)
-    size = type.dtype.itemsize
-    view = np.lib.stride_tricks.as_strided(
-        memory[before:], type.shape, [step * size for step in strides]
-    )
-    # Where strides are 0 all elements of the axis are one.
-    view[...] = array
-    return _Buffer(memory.view(np.uint8), before * size)
-
-
-def _array(memory: Array, type: ArrayType) -> Array:
-    return memory.view(type.dtype).reshape(type.shape)
-
-
 def _value(
-    argument: Argument, parameter: Parameter, buffers: list[_Buffer], scratch: _Buffer
+    argument: Argument,
+    parameter: Parameter,
+    buffers: list[HostBuffer],
+    scratch: HostBuffer,
 ) -> Any:
     if isinstance(argument, int):
         return np.int64(argument)
     if isinstance(argument, BufferArgument):
-        buffer = buffers[argument.buffer]
-        return buffer.pointer(argument.offset, parameter.kind)
-    return scratch.pointer(argument.offset, parameter.kind)
+        return _pointer(buffers[argument.buffer], argument.offset, parameter.kind)
+    return _pointer(scratch, argument.offset, parameter.kind)
+
+
+def _pointer(buffer: HostBuffer, offset: int, kind: str) -> Pointer:
+    """What points ``offset`` bytes from the first element of a buffer."""
+    name = kind.removesuffix("*")
+    dtype = np.dtype(_ELEMENTS.get(name) or dtypes.BY_SHORT_NAME[name])
+    begin = buffer.start + offset
+    # What precedes the pointer must be whole elements too.
+    lead = begin % dtype.itemsize
+    size = (buffer.bytes.size - lead) // dtype.itemsize * dtype.itemsize
+    view = buffer.bytes[lead : lead + size].view(dtype)
+    return Pointer(view, begin // dtype.itemsize)
 
 
 def _call_library(
-    kernel: LibraryKernel, step: KernelCall, buffers: list[_Buffer], scratch: _Buffer
+    kernel: LibraryKernel,
+    step: KernelCall,
+    buffers: list[HostBuffer],
+    scratch: HostBuffer,
 ) -> None:
     """All items of a library's kernel, by what NumPy has."""
     given = {

@@ -216,9 +216,9 @@ def _convolve(provider: str, given: Given) -> None:
     }
 
     def array(name: str) -> Array:
-        places = [axis for role in roles[name] for axis in role]
+        order = [axis for role in roles[name] for axis in role]
         extents = [*counts[name][given["groups"] == 1 :], *space[name]]
-        shape = [extents[places.index(axis)] for axis in range(len(places))]
+        shape = [extents[order.index(axis)] for axis in range(len(order))]
         pointer: Pointer = given[name]
         flat = pointer.array[pointer.start :].view(dtype)
         return flat[: int(np.prod(shape))].reshape(shape)

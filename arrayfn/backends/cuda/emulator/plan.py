@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -17,19 +15,16 @@ from arrayfn.backends.cuda.emulator.libraries import call_library, has_library
 from arrayfn.backends.cuda.emulator.names import unassigned_names
 from arrayfn.backends.cuda.requirements import missing_packages
 from arrayfn.backends.numba.dialect import UntypedKernelError
+from arrayfn.backends.plan_interpreter import HostBuffer, PlanInterpreter, allocated
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.plan import (
-    BufferAllocation,
     BufferArgument,
-    ExecutionPlan,
     Kernel,
     KernelCall,
     LibraryKernel,
-    Loop,
-    Step,
 )
 from arrayfn.lowering.scalars.conversions import stored as stored_half
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
@@ -46,83 +41,17 @@ def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
     input lies where a copy of that was. Memory that nothing has written holds NaNs, or
     large numbers.
     """
-    plan = compiled.plan
-    run = _Run(compiled, _memory(plan, inputs, compiled.constants))
-    run.steps(plan.steps)
-    outputs = [
-        b for b in zip(plan.buffers, run.memory, strict=True) if b[0].kind == "output"
-    ]
-    return [
-        _strided(bytes_.pointer(buffer.type.dtype), buffer.type).copy()
-        for buffer, bytes_ in sorted(outputs, key=lambda pair: pair[0].index)
-    ]
+    buffers = allocated(compiled, inputs, _unwritten, over_donors=True)
+    return _Run(compiled, buffers).run()
 
 
-@dataclass(frozen=True)
-class _Bytes:
-    """Allocated bytes; an array's first element is at ``start``, not the lowest."""
-
-    array: Array
-    start: int = 0
-
-    def pointer(self, dtype: Any, offset: int = 0) -> Pointer:
-        """What points ``offset`` bytes from the first element."""
-        start = (self.start + offset) // dtype.itemsize
-        return Pointer(self.array.view(dtype), start)
-
-    def window(self, begin: int, size: int) -> _Bytes:
-        """``size`` bytes from ``begin`` on."""
-        return _Bytes(self.array[self.start + begin :][:size])
+def _pointer(buffer: HostBuffer, dtype: Any, offset: int) -> Pointer:
+    """What points ``offset`` bytes from the first element of a buffer."""
+    return Pointer(buffer.bytes.view(dtype), (buffer.start + offset) // dtype.itemsize)
 
 
-def _memory(
-    plan: ExecutionPlan, inputs: Sequence[Array], constants: Sequence[Array]
-) -> list[_Bytes]:
-    arena = _bytes(plan.arena)
-    given = {"input": inputs, "constant": constants}
-    memory: list[_Bytes] = []
-    for buffer in plan.buffers:
-        if buffer.kind == "temporary":
-            own = arena[buffer.offset : buffer.offset + buffer.nbytes]
-            memory.append(_Bytes(own))
-        elif buffer.kind in ("slice", "carried"):
-            memory.append(_Bytes(arena[:0]))  # its loop says where it is
-        elif buffer.donor is not None:
-            memory.append(memory[buffer.donor])  # inputs come first
-        elif buffer.kind in given:
-            memory.append(_put(given[buffer.kind][buffer.index], buffer))
-        else:
-            memory.append(_Bytes(_bytes(buffer.nbytes)))
-    return memory
-
-
-def _put(x: Any, buffer: BufferAllocation) -> _Bytes:
-    """Memory with a copy of ``x`` in its layout: the bytes that its buffer has."""
-    type = buffer.type
-    low, count = type.span()
-    size = type.dtype.itemsize
-    whole = _bytes(count * size)
-    _strided(Pointer(whole.view(type.dtype), -low), type)[...] = x
-    return _Bytes(whole[: buffer.nbytes], -low * size)
-
-
-class _Run:
-    """One run of a plan; loops replace the memory of buffers that move."""
-
-    def __init__(self, compiled: CompiledProgram, memory: list[_Bytes]) -> None:
-        self.plan = compiled.plan
-        self.kernels = {k.name: k for k in compiled.kernels}
-        self.memory = memory
-
-    def steps(self, steps: Sequence[Step]) -> None:
-        for step in steps:
-            if isinstance(step, KernelCall):
-                self.call(step)
-            elif isinstance(step, Loop):
-                self.loop(step)
-            else:
-                index = int(self.memory[step.index].array.view(np.int32)[0])
-                self.steps(step.branches[min(max(index, 0), len(step.branches) - 1)])
+class _Run(PlanInterpreter):
+    """Emulates kernels, and computes libraries' calls by NumPy and SciPy."""
 
     def call(self, step: KernelCall) -> None:
         kernel = self.kernels[step.kernel]
@@ -130,8 +59,8 @@ class _Run:
         for argument, parameter in zip(step.arguments, kernel.parameters, strict=True):
             if isinstance(argument, BufferArgument):
                 dtype = DTYPES[stored_dtype(parameter.kind.removesuffix("*"))]
-                memory = self.memory[argument.buffer]
-                arguments.append(memory.pointer(dtype, argument.offset))
+                buffer = self.buffers[argument.buffer]
+                arguments.append(_pointer(buffer, dtype, argument.offset))
             else:
                 assert isinstance(argument, int)
                 arguments.append(argument)
@@ -169,29 +98,6 @@ class _Run:
         results = results if isinstance(results, (tuple, list)) else (results,)
         for array, result in zip(arrays[count:], results, strict=True):
             array[...] = result
-
-    def loop(self, loop: Loop) -> None:
-        memory, sizes = self.memory, [b.nbytes for b in self.plan.buffers]
-        values = {c.current: memory[c.initial] for c in loop.carries}
-        for iteration in count():
-            for c in loop.carries:
-                memory[c.current] = values[c.current]
-                memory[c.next] = memory[(c.first, c.second)[iteration % 2]]
-            if loop.predicate is None:
-                goes_on = iteration != loop.count
-            else:
-                goes_on = bool(memory[loop.predicate].array[0])
-            if not goes_on:
-                break
-            for s in loop.slices:
-                begin = s.offset + iteration * s.stride
-                memory[s.buffer] = memory[s.source].window(begin, sizes[s.buffer])
-            self.steps(loop.body)
-            values = {c.current: memory[c.next] for c in loop.carries}
-        for c in loop.carries:
-            value, result = values[c.current].array, memory[c.result].array
-            if not np.shares_memory(value, result):
-                result[: sizes[c.result]] = value[: sizes[c.result]]
 
 
 @lru_cache(maxsize=4096)
@@ -268,8 +174,8 @@ def stored_dtype(dtype: str) -> str:
     return "u8" if dtype == "bool" else stored_half(dtype)
 
 
-def _bytes(count: int) -> Array:
-    """Memory aligned as a GPU's allocations are."""
-    memory = np.full(count + 256, 0xFF, np.uint8)
+def _unwritten(nbytes: int) -> Array:
+    """Memory that nothing has written, aligned as a GPU's allocations are."""
+    memory = np.full(nbytes + 256, 0xFF, np.uint8)
     start = -memory.ctypes.data % 256
-    return memory[start : start + count]
+    return memory[start : start + nbytes]

@@ -1,0 +1,147 @@
+"""Walks a plan on the host, in NumPy's memory: its calls, loops and branches.
+
+For backends that run plans without a compiler, or without their device. They say what a
+call of a kernel does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from arrayfn.ir import ArrayType
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.plan import KernelCall, Loop, Step
+
+Array = np.ndarray[Any, Any]
+Allocate = Callable[[int], Array]
+"""Makes memory of so many bytes."""
+
+
+@dataclass(frozen=True)
+class HostBuffer:
+    """Bytes of memory. The first element, not the lowest one, is at byte ``start``."""
+
+    bytes: Array
+    start: int = 0
+
+    def part(self, offset: int, nbytes: int) -> HostBuffer:
+        """The buffer of ``nbytes`` from ``offset`` on."""
+        begin = self.start + offset
+        return HostBuffer(self.bytes[begin : begin + nbytes])
+
+    def scalar(self, dtype: Any) -> int:
+        """The integer at its beginning."""
+        first = self.bytes[self.start :][: np.dtype(dtype).itemsize]
+        return int(first.view(dtype)[0])
+
+    def array(self, type: ArrayType) -> Array:
+        """The array of ``type`` that begins with the first element."""
+        size = type.dtype.itemsize
+        strides = [step * size for step in type.layout.strides(type.shape)]
+        if not type.size:
+            return np.empty(type.shape, type.dtype)
+        return np.ndarray(type.shape, type.dtype, self.bytes.data, self.start, strides)
+
+
+def laid_out(x: Any, type: ArrayType, allocate: Allocate) -> HostBuffer:
+    """A copy of ``x`` in memory of its own, in the layout of ``type``."""
+    low, extent = type.span()
+    size = type.dtype.itemsize
+    made = HostBuffer(allocate(extent * size), -low * size)
+    made.array(type)[...] = x
+    return made
+
+
+def allocated(
+    compiled: CompiledProgram,
+    inputs: Sequence[Array],
+    allocate: Allocate,
+    *,
+    over_donors: bool,
+) -> list[HostBuffer]:
+    """The buffers of a plan; loops say where those that move are.
+
+    Results over donated inputs lie there if ``over_donors`` is true.
+    """
+    plan = compiled.plan
+    arena = allocate(plan.arena)
+    given = {"input": inputs, "constant": compiled.constants}
+    made: list[HostBuffer] = []
+    for b in plan.buffers:
+        if b.kind == "temporary":
+            # No further than its own bytes.
+            made.append(HostBuffer(arena[b.offset : b.offset + b.nbytes]))
+        elif b.kind in ("slice", "carried"):
+            made.append(HostBuffer(arena[:0]))
+        elif b.donor is not None and over_donors:
+            made.append(made[b.donor])  # inputs come first
+        elif b.kind in given:
+            made.append(laid_out(given[b.kind][b.index], b.type, allocate))
+        else:
+            made.append(HostBuffer(allocate(b.nbytes)))
+    return made
+
+
+class PlanInterpreter(ABC):
+    """One run of a plan; loops replace the buffers that move."""
+
+    def __init__(self, compiled: CompiledProgram, buffers: list[HostBuffer]) -> None:
+        self.plan = compiled.plan
+        self.kernels = {kernel.name: kernel for kernel in compiled.kernels}
+        self.buffers = buffers
+
+    @abstractmethod
+    def call(self, step: KernelCall) -> None:
+        """Run one kernel."""
+
+    def run(self) -> list[Array]:
+        """Run all steps; returns copies of the outputs."""
+        self.steps(self.plan.steps)
+        outputs = {
+            b.index: self.buffers[number].array(b.type).copy()
+            for number, b in enumerate(self.plan.buffers)
+            if b.kind == "output"
+        }
+        return [outputs[index] for index in sorted(outputs)]
+
+    def steps(self, steps: Sequence[Step]) -> None:
+        """Run ``steps``, in order."""
+        for step in steps:
+            if isinstance(step, KernelCall):
+                self.call(step)
+            elif isinstance(step, Loop):
+                self.loop(step)
+            else:
+                index = self.buffers[step.index].scalar(np.int32)
+                self.steps(step.branches[min(max(index, 0), len(step.branches) - 1)])
+
+    def loop(self, loop: Loop) -> None:
+        """Run a loop, whose carries are double-buffered."""
+        buffers, sizes = self.buffers, [b.nbytes for b in self.plan.buffers]
+        values = {c.current: buffers[c.initial] for c in loop.carries}
+        for iteration in count():
+            for c in loop.carries:
+                buffers[c.current] = values[c.current]
+                buffers[c.next] = buffers[(c.first, c.second)[iteration % 2]]
+            if loop.predicate is None:
+                goes_on = iteration != loop.count
+            else:
+                goes_on = bool(buffers[loop.predicate].scalar(np.uint8))
+            if not goes_on:
+                break
+            for s in loop.slices:
+                begin = s.offset + iteration * s.stride
+                buffers[s.buffer] = buffers[s.source].part(begin, sizes[s.buffer])
+            self.steps(loop.body)
+            values = {c.current: buffers[c.next] for c in loop.carries}
+        for c in loop.carries:
+            value = values[c.current].part(0, sizes[c.result]).bytes
+            result = buffers[c.result].part(0, sizes[c.result]).bytes
+            if not np.shares_memory(value, result):
+                result[:] = value
