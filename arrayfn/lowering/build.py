@@ -28,7 +28,13 @@ from arrayfn.lowering.kernel_ir import (
     constant_of,
 )
 from arrayfn.passes.reads import Read, identity_read
-from arrayfn.primitives.base import Convert, Primitive, Reduction, Template, View
+from arrayfn.primitives.base import (
+    Convert,
+    Reduction,
+    Template,
+    View,
+    row_of,
+)
 from arrayfn.primitives.base import Scalar as ScalarForm
 
 
@@ -151,8 +157,7 @@ class _Builder:
         )
 
     def equation(self, equation: Equation) -> None:
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        row = row_of(equation)
         output = equation.outputs[0]
         ids = self.group.maps[output]
         if isinstance(row.kernel, Reduction):

@@ -19,7 +19,7 @@ from arrayfn.ir.layout import from_strides
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.lowering.operator_kernels import OperatorKernel, static_of
 from arrayfn.passes.reads import Reads
-from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.base import row_of
 
 Places = Mapping[Var, tuple[Place, ArrayType]]
 """Results that are parts of other arrays: where they begin, and their layout there."""
@@ -109,8 +109,7 @@ HOST_STEPS: Final = HostSteps()
 
 def reference_call(equation: Equation, reads: Reads) -> LibraryCall:
     """``equation`` by its primitive's reference, on the host."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     params = dict(equation.params)
     name = row.name
     step = HostStep(

@@ -51,9 +51,9 @@ from arrayfn.primitives.base import (
     Contraction,
     Control,
     Library,
-    Primitive,
     Template,
     View,
+    row_of,
 )
 
 _PASSES: Final = pipeline(
@@ -247,8 +247,7 @@ class Lowering:
     # Units of one equation.
 
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        row = row_of(equation)
         kernel = KERNELS.for_call(equation, self.target)
         if kernel is not None:
             self.library(operator_call_of(equation, kernel, self.reads, {}))
