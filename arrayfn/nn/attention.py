@@ -17,7 +17,7 @@ from arrayfn.nn.softmax_family import softmax
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 
-_BIASES: Final = (*dtypes.HALVES, dtypes.float32)
+_BIASES: Final = (*dtypes.HALF_PRECISION, dtypes.float32)
 
 
 def dot_product_attention(
@@ -87,7 +87,7 @@ def dot_product_attention(
     factor = 1.0 / math.sqrt(H) if scale is None else scale
     q = anp.reshape(anp.astype(query, dtype), (B, T, N, H))
     k, v = (anp.reshape(anp.astype(x, dtype), (B, S, K, H)) for x in (key, value))
-    if dtype in dtypes.HALVES and isinstance(factor, Real):
+    if dtype in dtypes.HALF_PRECISION and isinstance(factor, Real):
         added = terms.pop("bias", None)
         if added is not None and added.dtype not in _BIASES:
             added = anp.astype(added, dtypes.float32)

@@ -87,7 +87,7 @@ def _elementwise(
         return None
     output = equation.outputs[0].type
     if all(isinstance(a, Literal) for a in operands):
-        if output.dtype in dtypes.HALVES or output.shape:
+        if output.dtype in dtypes.HALF_PRECISION or output.shape:
             return None
         literals = [a for a in operands if isinstance(a, Literal)]
         values = [np.asarray(a.value).astype(a.type.dtype) for a in literals]
@@ -247,7 +247,7 @@ def _convert(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
 
 def _holds(wide: DType, narrow: DType) -> bool:
     """Whether ``wide`` represents every number of ``narrow``."""
-    if narrow in dtypes.HALVES:
+    if narrow in dtypes.HALF_PRECISION:
         return wide in (dtypes.float32, dtypes.float64)
     return wide.kind == narrow.kind and np.can_cast(narrow, wide)
 

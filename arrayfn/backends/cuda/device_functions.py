@@ -36,7 +36,12 @@ from arrayfn.lowering.cuda.vocabulary import (
     SHARED_LINE,
     DeviceFunction,
 )
-from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART, width
+from arrayfn.lowering.scalars.arithmetic import (
+    COMPLEXES,
+    HALF_PRECISION,
+    REAL_PART,
+    width,
+)
 
 
 def emit(
@@ -177,7 +182,7 @@ def _vector(
 ) -> None:
     """Copy between memory and registers in the widest accesses."""
     array, at, tile, place = args
-    if function.dtype in HALVES:
+    if function.dtype in HALF_PRECISION:
         tile, place = rounded_words(b, function, tile, place), I32(0)
     word, count, most = _words(function.dtype, function.lanes)
     outer = b.bitcast(b.gep(array, [at]), word.as_pointer())

@@ -140,7 +140,7 @@ class LoopFrame(Body):
     def fits(self, root: Var) -> bool:
         """Whether a variable can hold the array: one element, used as its dtype."""
         is_one = root.type.size == 1 and root not in self.raw
-        return is_one and root.type.dtype not in dtypes.HALVES
+        return is_one and root.type.dtype not in dtypes.HALF_PRECISION
 
     def element(self, root: Var, index: str = "") -> str:
         """The text of an element in memory."""

@@ -102,7 +102,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         """The vocabulary's name of a dtype as it lies in memory."""
         if dtype == dtypes.bool_:
             return "u8"
-        return "u16" if dtype in dtypes.HALVES else short_name(dtype)
+        return "u16" if dtype in dtypes.HALF_PRECISION else short_name(dtype)
 
     def registers(self, name: str, dtype: str, count: int) -> None:
         self.line(f"{name} = {self.use_device(f'registers_{dtype}')}({count})")

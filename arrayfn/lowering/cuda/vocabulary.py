@@ -111,7 +111,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
-from arrayfn.lowering.scalars.arithmetic import COMPLEXES, FLOATS, HALVES, INTEGERS
+from arrayfn.lowering.scalars.arithmetic import (
+    COMPLEXES,
+    FLOATS,
+    HALF_PRECISION,
+    INTEGERS,
+)
 
 WARP: Final = 32
 VALUES: Final = ("bool", *INTEGERS, *FLOATS, *COMPLEXES)
@@ -329,7 +334,7 @@ def _functions() -> Iterator[DeviceFunction]:
             yield DeviceFunction(f"cp_async_{t}x{n}", "cp_async", t, n)
     yield DeviceFunction("ldmatrix_u16", "ldmatrix", "u16")
     yield DeviceFunction("ldmatrix_trans_u16", "ldmatrix_trans", "u16")
-    for t in HALVES:
+    for t in HALF_PRECISION:
         yield DeviceFunction(f"mma_{t}", "mma", t)
         yield DeviceFunction(f"pack_{t}", "pack", t)
         for n in LANES:

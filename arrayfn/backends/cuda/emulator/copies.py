@@ -19,7 +19,7 @@ from arrayfn.backends.cuda.emulator.matrices import (
 )
 from arrayfn.backends.cuda.emulator.memory import EmulationError, Memory, SharedMemory
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
-from arrayfn.lowering.scalars.arithmetic import HALVES
+from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 
 def _aligned(memory: Memory, at: int, lanes: int) -> None:
@@ -41,7 +41,7 @@ def _store(thread: Any, function: DeviceFunction, arguments: Any) -> None:
     array, at, tile, place = arguments
     _aligned(array, at, function.lanes)
     values = [tile[place + k] for k in range(function.lanes)]
-    if function.dtype in HALVES:
+    if function.dtype in HALF_PRECISION:
         values = halves(function.dtype, *values)
     for k, value in enumerate(values):
         array[at + k] = value

@@ -19,7 +19,7 @@ from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from arrayfn.lowering.kernel_text import WIDTH, wrapped
 from arrayfn.lowering.plan import Parameter
-from arrayfn.lowering.scalars.arithmetic import HALVES
+from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
 """Which column of a tile a lane's i-th is."""
@@ -68,7 +68,7 @@ def signature(parameters: Sequence[Parameter]) -> str:
 
 def _memory(dtype: str) -> str:
     """How elements of a dtype lie in memory."""
-    return "u16" if dtype in HALVES else dtype
+    return "u16" if dtype in HALF_PRECISION else dtype
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.libraries.calls import LibraryCall, Place
-from arrayfn.lowering.scalars.arithmetic import HALVES
+from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 _PROVIDERS: Final = (
     *("gemm_f32", "gemm_f16", "gemm_f16_f32", "gemm_bf16", "gemm_bf16_f32"),
@@ -82,7 +82,7 @@ class SkinnyProduct:
     @property
     def is_half(self) -> bool:
         """Whether halves are multiplied."""
-        return short_name(self.b.array.type.dtype) in HALVES
+        return short_name(self.b.array.type.dtype) in HALF_PRECISION
 
     def call(self, gpu: GpuConfig) -> WrittenCall:
         """Its launch."""
@@ -153,7 +153,7 @@ def half_tile(product: SkinnyProduct, gpu: GpuConfig) -> HalfTile:
         HalfTile(
             power_of_two(product.m),
             cluster=cluster,
-            rounded=made if made in HALVES else "",
+            rounded=made if made in HALF_PRECISION else "",
             strip=strip,
             deep=_HALVES // strip,
             turned=product.turned,

@@ -194,7 +194,12 @@ class _Arrangement:
         dtype = types[0].dtype
         by_channel = grouped and (integers["inner"], integers["outer"]) == (1, 1)
         mine = lies == DEPTHWISE
-        if gives == "kernel" and by_channel and not mine and dtype in dtypes.HALVES:
+        if (
+            gives == "kernel"
+            and by_channel
+            and not mine
+            and dtype in dtypes.HALF_PRECISION
+        ):
             dtype = dtypes.float32  # for which cuDNN has a faster engine
         provider = f"convolution_{gives}_{short_name(dtype)}"
         if params.get("precision") == "tf32" and dtype == dtypes.float32:
