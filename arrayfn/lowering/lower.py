@@ -32,7 +32,7 @@ from arrayfn.lowering.in_place import Scope, Storage, place_results
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.kernel_printer import ScheduledKernel, scratch_offsets
 from arrayfn.lowering.kernel_text import Partial, with_kernel_names
-from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.libraries.windows import array_uses, without_copy
 from arrayfn.lowering.operator_kernels import KERNELS
@@ -331,7 +331,7 @@ class Lowering:
         if call.items <= call.grain:
             # One thread runs it: others need no scratch memory of that size.
             own = [Var(ArrayType((size,), dtypes.uint8)) for size in nbytes]
-            places += [Place(array) for array in own]
+            places += [Pointer(array) for array in own]
             writes += own
             nbytes = []
         scratch, scratch_bytes = scratch_offsets(nbytes)

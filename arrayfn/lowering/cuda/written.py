@@ -17,7 +17,7 @@ from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.vocabulary import FUNCTIONS
 from arrayfn.lowering.kernel_text import wrapped
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.scalars import SCALARS
 from arrayfn.lowering.steps import CallStep
@@ -92,16 +92,16 @@ class WrittenCall:
     """
 
     text: Written
-    reads: Sequence[Place]
-    writes: Sequence[Place]
+    reads: Sequence[Pointer]
+    writes: Sequence[Pointer]
     integers: Sequence[int]
     blocks: int
     over: Sequence[tuple[Var, Var]] = ()  # results that may lie where operands do
     flag_buffer: Var | None = None
 
     @property
-    def _written(self) -> Sequence[Place]:
-        flag_buffer = () if self.flag_buffer is None else (Place(self.flag_buffer),)
+    def _written(self) -> Sequence[Pointer]:
+        flag_buffer = () if self.flag_buffer is None else (Pointer(self.flag_buffer),)
         return (*self.writes, *flag_buffer)
 
     def kernel(self, name: str) -> Kernel:

@@ -18,7 +18,7 @@ from arrayfn.lowering.cuda.attention import gradient as gradients
 from arrayfn.lowering.cuda.attention.forward import forward, shared_bytes, tiles_of
 from arrayfn.lowering.cuda.attention.text import kernel_text, signature
 from arrayfn.lowering.cuda.attention.tiles import LONGEST_HEAD, UNLIMITED, Form
-from arrayfn.lowering.libraries.calls import place_of
+from arrayfn.lowering.libraries.calls import pointer_of
 from arrayfn.lowering.operator_kernels import static_of
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.steps import CallStep
@@ -211,7 +211,7 @@ class _Call:
             UNLIMITED if reach is None else max(-UNLIMITED, min(reach, UNLIMITED))
             for reach in static["window"]
         )
-        found = (place_of(atom, reads) for atom in equation.inputs)
+        found = (pointer_of(atom, reads) for atom in equation.inputs)
         places = tuple((p.array, p.offset * p.array.type.dtype.itemsize) for p in found)
         return cls(equation, places, strides, form, (left, right))
 

@@ -18,7 +18,7 @@ from arrayfn.lowering.cuda.products.skinny_single import LANES, SingleTile, sing
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.written import WrittenCall
-from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 _PROVIDERS: Final = (
@@ -50,13 +50,13 @@ class SkinnyProduct:
     m: int
     n: int
     k: int
-    a: Place
+    a: Pointer
     a_row: int
     a_step: int
-    b: Place
+    b: Pointer
     ldb: int
     turned: bool
-    c: Place
+    c: Pointer
     c_row: int
     c_column: int
 

@@ -18,7 +18,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
 from arrayfn.lowering.cuda.written import Written, WrittenCall, indented
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 LANES: Final = 4
 """That share a row."""
@@ -43,7 +43,7 @@ def small_factors(matrices: Var) -> WrittenCall:
     while size < n:
         size *= 2
     count = math.prod(matrices.type.shape[:-2])
-    return WrittenCall(_text(dtype, size), (), (Place(matrices),), (n,), count)
+    return WrittenCall(_text(dtype, size), (), (Pointer(matrices),), (n,), count)
 
 
 def _text(dtype: DType, size: int) -> Written:

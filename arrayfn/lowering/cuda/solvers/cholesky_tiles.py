@@ -27,7 +27,7 @@ from arrayfn.lowering.cuda.solvers.cholesky import (
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import Written, WrittenCall, flag_buffer_of, indented
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 MOST_ROWS: Final = 2048
 """Larger ones cuSOLVER factors faster: by products of larger tiles."""
@@ -59,7 +59,7 @@ def tiled_factors(matrices: Var, status: Var) -> WrittenCall:
     return WrittenCall(
         _Tiles(dtype, SIZE).text(),
         (),
-        (Place(matrices), Place(status)),
+        (Pointer(matrices), Pointer(status)),
         (n, rows, count, count * tiles),
         count * tiles,
         flag_buffer=flag_buffer_of(count * rows * rows, dtypes.int32),

@@ -25,7 +25,7 @@ from arrayfn.lowering.cuda.solvers.permutation import Permutation
 from arrayfn.lowering.cuda.solvers.triangular import System, solved
 from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
 from arrayfn.passes.reads import Reads
 
 Made = LibraryCall | Nest | Permutation | WrittenCall
@@ -83,16 +83,16 @@ def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
             triangle="lower",
         )
         return
-    place, factor = Place(output), whole
+    place, factor = Pointer(output), whole
     is_turned = n > BATCHED * matrices or (matrices == 1 and n >= TURNED)
     if is_turned:
         copy = Var(ArrayType(extents, output.type.dtype))
-        place, factor = Place(copy), turned(matrices_of(copy.type, copy))
+        place, factor = Pointer(copy), turned(matrices_of(copy.type, copy))
         yield nests.moved(whole, factor, extents, "a matrix by columns")
     yield LibraryCall(
         provider=_provider("potrf", output.type),
         reads={},
-        writes={"a": place, "status": Place(status)},
+        writes={"a": place, "status": Pointer(status)},
         integers={"n": n, "matrices": matrices, "upper": int(not is_turned)},
         items=1,
         library="cuSOLVER",
@@ -112,7 +112,7 @@ def triangular_solve(equation: Equation, reads: Reads, names: Names) -> Iterable
     params, output = equation.params, equation.outputs[0]
     return solved(
         Nests(equation, names),
-        place_of(equation.inputs[1], reads),
+        pointer_of(equation.inputs[1], reads),
         output,
         System(
             left=bool(params["left"]),
@@ -134,9 +134,9 @@ def lu(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
         provider=_provider("getrf", factors.type),
         reads={},
         writes={
-            "a": Place(factors),
-            "pivots": Place(raw),
-            "status": Place(_status(matrices)),
+            "a": Pointer(factors),
+            "pivots": Pointer(raw),
+            "status": Pointer(_status(matrices)),
         },
         integers={"rows": rows, "columns": columns, "matrices": matrices},
         items=1,
@@ -150,7 +150,7 @@ def pivots_to_permutation(
     equation: Equation, reads: Reads, names: Names
 ) -> Iterable[Made]:
     """A kernel that swaps."""
-    place = place_of(equation.inputs[0], reads)
+    place = pointer_of(equation.inputs[0], reads)
     yield Permutation(place.array, place.offset, equation.outputs[0])
 
 
@@ -172,7 +172,7 @@ def eigvalsh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     (values,) = equation.outputs
     copy = Var(ArrayType(*_of_matrices(equation)))
     if jacobi.is_small(copy.type.dtype, copy.type.shape[-1]):
-        yield jacobi.eigenvalues(copy, place_of(equation.inputs[0], reads), values)
+        yield jacobi.eigenvalues(copy, pointer_of(equation.inputs[0], reads), values)
         return
     yield _copied(equation, reads, names, copy)
     status = _status(copy.type.shape[0])
@@ -188,7 +188,7 @@ def _of_matrices(equation: Equation) -> tuple[Shape, DType]:
 
 def _copied(equation: Equation, reads: Reads, names: Names, copy: Var) -> Nest:
     """The operand in memory that may be written over."""
-    place = place_of(equation.inputs[0], reads)
+    place = pointer_of(equation.inputs[0], reads)
     source = matrices_of(copy.type, place.array, place.offset)
     target = matrices_of(copy.type, copy)
     reason = "a copy that may be written over"
@@ -201,7 +201,7 @@ def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
     return LibraryCall(
         provider=_provider("syevjbatched" if small else "syevd", a.type),
         reads={},
-        writes={"a": Place(a), "w": Place(values), "status": Place(status)},
+        writes={"a": Pointer(a), "w": Pointer(values), "status": Pointer(status)},
         integers={
             "n": a.type.shape[-1],
             "matrices": status.type.size,
@@ -221,12 +221,12 @@ def eig(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     status = _status(matrices)
     nests = Nests(equation, names)
     if copy.type.dtype in dtypes.COMPLEX:
-        yield _geev(copy, values, status, Place(vectors))
+        yield _geev(copy, values, status, Pointer(vectors))
         yield nests.or_nan(vectors, status, "vectors, or NaN")
     else:
         # With a vector more at either end, so that each has two neighbours.
         raw = Var(ArrayType((matrices * n + 2, n), copy.type.dtype))
-        yield _geev(copy, values, status, Place(raw, n))
+        yield _geev(copy, values, status, Pointer(raw, n))
         yield nests.paired(raw, values, status, vectors)
     yield nests.or_nan(values, status, "values, or NaN")
 
@@ -241,8 +241,8 @@ def eigvals(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     yield Nests(equation, names).or_nan(values, status, "values, or NaN")
 
 
-def _geev(a: Var, values: Var, status: Var, vectors: Place | None) -> LibraryCall:
-    writes = {"a": Place(a), "w": Place(values), "status": Place(status)}
+def _geev(a: Var, values: Var, status: Var, vectors: Pointer | None) -> LibraryCall:
+    writes = {"a": Pointer(a), "w": Pointer(values), "status": Pointer(status)}
     if vectors is not None:
         writes["v"] = vectors
     return LibraryCall(
@@ -280,11 +280,11 @@ def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
         provider=_provider(form, copy.type),
         reads={},
         writes={
-            "a": Place(copy),
-            "s": Place(s),
-            "status": Place(status),
-            "u": Place(left),
-            "v": Place(right),
+            "a": Pointer(copy),
+            "s": Pointer(s),
+            "status": Pointer(status),
+            "u": Pointer(left),
+            "v": Pointer(right),
         },
         integers={
             "rows": rows,
@@ -305,7 +305,7 @@ def _small_operand(equation: Equation, reads: Reads) -> small_svd.Operand | None
     columns, rows = x.shape[-2:]
     if not small_svd.is_small(x.dtype, rows, columns):
         return None
-    place = place_of(equation.inputs[0], reads)
+    place = pointer_of(equation.inputs[0], reads)
     return small_svd.Operand(place, _count(x), columns, rows)
 
 

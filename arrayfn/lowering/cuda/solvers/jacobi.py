@@ -21,7 +21,7 @@ from arrayfn.lowering.cuda.solvers.orthogonal_columns import (
     rows_of,
 )
 from arrayfn.lowering.cuda.written import Written, WrittenCall, indented
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 
 def is_small(dtype: DType, n: int) -> bool:
@@ -31,19 +31,19 @@ def is_small(dtype: DType, n: int) -> bool:
 
 def eigenvectors(vectors: Var, values: Var) -> WrittenCall:
     """Matrices at ``vectors`` become their eigenvectors, as rows, in place."""
-    writes = (Place(vectors), Place(values))
+    writes = (Pointer(vectors), Pointer(values))
     return _call(vectors, (), writes, with_vectors=True)
 
 
-def eigenvalues(matrices: Var, place: Place, values: Var) -> WrittenCall:
+def eigenvalues(matrices: Var, place: Pointer, values: Var) -> WrittenCall:
     """Of ``matrices`` at ``place`` the eigenvalues alone."""
-    return _call(matrices, (place,), (Place(values),), with_vectors=False)
+    return _call(matrices, (place,), (Pointer(values),), with_vectors=False)
 
 
 def _call(
     matrices: Var,
-    reads: tuple[Place, ...],
-    writes: tuple[Place, ...],
+    reads: tuple[Pointer, ...],
+    writes: tuple[Pointer, ...],
     *,
     with_vectors: bool,
 ) -> WrittenCall:

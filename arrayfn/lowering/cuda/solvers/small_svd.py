@@ -24,7 +24,7 @@ from arrayfn.lowering.cuda.solvers.orthogonal_columns import (
     rows_of,
 )
 from arrayfn.lowering.cuda.written import Written, WrittenCall, indented
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 _INTEGERS = (
     *("length", "count", "total", "down", "across"),
@@ -41,7 +41,7 @@ def is_small(dtype: DType, rows: int, columns: int) -> bool:
 class Operand:
     """Matrices [matrices, columns, rows], each of which lies by columns."""
 
-    place: Place
+    place: Pointer
     matrices: int
     columns: int
     rows: int
@@ -65,7 +65,9 @@ def values(operand: Operand, s: Var) -> WrittenCall:
     dtype = operand.place.array.type.dtype
     text = _text(Columns(dtype, rows_of(length)), with_vectors=False)
     integers = (length, count, count, down, across)
-    return WrittenCall(text, (operand.place,), (Place(s),), integers, operand.matrices)
+    return WrittenCall(
+        text, (operand.place,), (Pointer(s),), integers, operand.matrices
+    )
 
 
 def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> WrittenCall:
@@ -79,7 +81,7 @@ def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> WrittenC
     far, near = (of_u, of_v) if operand.is_tall else (of_v, of_u)
     ends = (u, v) if operand.is_tall else (v, u)
     integers = (length, count, total, down, across, *far, *near)
-    writes = tuple(Place(array) for array in (s, *ends))
+    writes = tuple(Pointer(array) for array in (s, *ends))
     return WrittenCall(text, (operand.place,), writes, integers, operand.matrices)
 
 

@@ -19,9 +19,9 @@ from typing import Final
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
-from arrayfn.lowering.cuda.solvers.matrix_nests import Strided
+from arrayfn.lowering.cuda.solvers.matrix_nests import StridedArray
 from arrayfn.lowering.cuda.written import Written, WrittenCall, flag_buffer_of, indented
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 MOST_SIDES: Final = 32
 LEAST_ROWS: Final = 16
@@ -39,7 +39,13 @@ def is_substituted(dtype: DType, n: int, sides: int) -> bool:
 
 
 def substituted(
-    matrix: Strided, answers: Strided, b: Var, n: int, sides: int, *, unit: bool
+    matrix: StridedArray,
+    answers: StridedArray,
+    b: Var,
+    n: int,
+    sides: int,
+    *,
+    unit: bool,
 ) -> Iterable[WrittenCall]:
     """``b``, which ``answers`` are the places [matrix, row, side] of, becomes x.
 
@@ -76,8 +82,8 @@ def substituted(
     flag_buffer = flag_buffer_of(matrices * parts * blocks * size * _SIDES, dtype)
     yield WrittenCall(
         text,
-        (Place(matrix.array),),
-        (Place(b),),
+        (Pointer(matrix.array),),
+        (Pointer(b),),
         list(integers.values()),
         matrices * blocks * parts,
         flag_buffer=flag_buffer,

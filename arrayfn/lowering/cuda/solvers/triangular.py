@@ -18,7 +18,7 @@ from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.solvers.matrix_nests import (
     Nests,
-    Strided,
+    StridedArray,
     backward,
     matrices_of,
     turned,
@@ -26,7 +26,7 @@ from arrayfn.lowering.cuda.solvers.matrix_nests import (
 from arrayfn.lowering.cuda.solvers.substitution import is_substituted, substituted
 from arrayfn.lowering.cuda.written import WrittenCall
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 
 BATCHED: Final = 256
 """Systems of up to so many rows and sides are one call for all of a batch."""
@@ -47,7 +47,7 @@ class System:
 
 
 def solved(
-    nests: Nests, a: Place, b: Var, system: System
+    nests: Nests, a: Pointer, b: Var, system: System
 ) -> Iterable[LibraryCall | Nest | WrittenCall]:
     """``b`` [..., rows, columns] becomes x."""
     rows, columns = b.type.shape[-2:]
@@ -60,12 +60,12 @@ def solved(
             "lower": int(system.lower),
             "transpose": int(system.transpose) + int(system.conjugate),
         }
-        return (_call("trsmbatched", a, Place(b), system, matrices, integers),)
+        return (_call("trsmbatched", a, Pointer(b), system, matrices, integers),)
     return _by_columns(nests, a, b, system)
 
 
 def _by_columns(
-    nests: Nests, a: Place, b: Var, system: System
+    nests: Nests, a: Pointer, b: Var, system: System
 ) -> Iterable[LibraryCall | Nest | WrittenCall]:
     left, dtype = system.left, b.type.dtype
     matrices = math.prod(b.type.shape[:-2])
@@ -73,7 +73,7 @@ def _by_columns(
     # What is on the left of its sides: the matrix as it is given, or its transpose.
     is_transpose = left == system.transpose
     is_lower = system.lower != is_transpose
-    matrix = Strided(a.array, dtype, (n * n, n, 1), a.offset)
+    matrix = StridedArray(a.array, dtype, (n * n, n, 1), a.offset)
     matrix = turned(matrix) if is_transpose else matrix
     own = matrices_of(b.type, b)
     answers = own if left else turned(own)
@@ -86,26 +86,26 @@ def _by_columns(
     conjugate = system.conjugate and dtype in dtypes.COMPLEX
     if conjugate or not (is_transpose and is_lower):
         copy = Var(ArrayType((matrices, n, n), dtype))
-        a = Place(copy)
+        a = Pointer(copy)
         target = turned(matrices_of(copy.type, copy))
         reason = "a lower triangle by columns"
         yield nests.moved(matrix, target, (matrices, n, n), reason, conjugate=conjugate)
     integers = {"n": n, "sides": sides}
     if is_lower and not left:
-        yield _call("trsm", a, Place(b), system, matrices, integers)
+        yield _call("trsm", a, Pointer(b), system, matrices, integers)
         return
     copy = Var(ArrayType((matrices, sides, n), dtype))
     columns = turned(matrices_of(copy.type, copy))
     extents = matrices, n, sides
     yield nests.moved(answers, columns, extents, "sides by columns")
-    yield _call("trsm", a, Place(copy), system, matrices, integers)
+    yield _call("trsm", a, Pointer(copy), system, matrices, integers)
     yield nests.moved(columns, answers, extents, "sides as they lay")
 
 
 def _call(
     form: str,
-    a: Place,
-    b: Place,
+    a: Pointer,
+    b: Pointer,
     system: System,
     matrices: int,
     integers: dict[str, int],

@@ -27,7 +27,7 @@ from arrayfn.lowering.cuda.sorting.radix import (
 from arrayfn.lowering.cuda.sorting.tiles import DIGIT, DIGITS, Moved, Tile
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.cuda.written import WrittenCall
-from arrayfn.lowering.libraries.calls import Place, place_of
+from arrayfn.lowering.libraries.calls import Pointer, pointer_of
 from arrayfn.passes.reads import Reads
 
 SORTS: Final = frozenset(("sort", "argsort", "top_k"))
@@ -55,12 +55,12 @@ def can_sort(equation: Equation) -> bool:
 def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[WrittenCall]:
     """The calls for a sort, an argsort or a top_k along the last axis."""
     x = equation.inputs[0]
-    place = place_of(x, reads)
+    place = pointer_of(x, reads)
     *lead, n = x.type.shape
     rows = Rows(math.prod(lead), n, equation.outputs[0].type.shape[-1])
     if not rows.count * rows.keep:
         return
-    outputs = [Place(v) for v in equation.outputs]
+    outputs = [Pointer(v) for v in equation.outputs]
     dtype, name = x.type.dtype, equation.primitive.name
     if name == "top_k":
         keys = Keys(dtype, by_order=True, down=True)
@@ -80,8 +80,8 @@ def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[WrittenCa
 def sort_rows(
     rows: Rows,
     moved: Moved,
-    given: list[Place],
-    outputs: list[Place],
+    given: list[Pointer],
+    outputs: list[Pointer],
     gpu: GpuConfig,
     bits: int | None = None,
 ) -> Iterator[WrittenCall]:
@@ -98,7 +98,7 @@ def sort_rows(
 
 
 def _sort_complex(
-    rows: Rows, dtype: DType, x: Place, output: Place, name: str, gpu: GpuConfig
+    rows: Rows, dtype: DType, x: Pointer, output: Pointer, name: str, gpu: GpuConfig
 ) -> Iterator[WrittenCall]:
     """By imaginary parts, by real parts, and by which of them are NaN."""
     parts = [Keys(dtype, by_order=True, part=part) for part in PARTS]
@@ -115,7 +115,7 @@ def _sort_complex(
         if len(given) > 1:
             moved = replace(moved, reads="positions", positions=True)
         if keys is not parts[-1]:
-            order = Place(_temporary(rows.count * rows.n, dtypes.int32))
+            order = Pointer(_temporary(rows.count * rows.n, dtypes.int32))
             yield from sort_digits(rows, moved, given, x, [order], gpu)
             given = [x, order]
             continue
@@ -129,9 +129,9 @@ def _sort_complex(
 def sort_digits(
     rows: Rows,
     moved: Moved,
-    given: list[Place],
-    x: Place,
-    outputs: list[Place],
+    given: list[Pointer],
+    x: Pointer,
+    outputs: list[Pointer],
     gpu: GpuConfig,
     bits: int | None = None,
 ) -> Iterator[WrittenCall]:
@@ -157,7 +157,7 @@ def sort_digits(
         order=moved.carried if moved.has_positions else "",
     )
     for shift in shifts:
-        counts = [Place(_temporary(blocks * DIGITS, dtypes.int32))]
+        counts = [Pointer(_temporary(blocks * DIGITS, dtypes.int32))]
         last = shift == shifts[-1]
         step = between
         if not shift:
@@ -169,16 +169,16 @@ def sort_digits(
         text = count_digits(step, tile, summed=summed)
         yield WrittenCall(text, sources, list(counts), integers, blocks)
         if summed:
-            counts.append(Place(_temporary(rows.count * DIGITS, dtypes.int32)))
+            counts.append(Pointer(_temporary(rows.count * DIGITS, dtypes.int32)))
             yield _digit_places(tiles, rows.count * DIGITS, counts, gpu)
         given = given[: 2 if step.positions else 1]
         if last:
             written = outputs
         else:
-            written = [Place(_temporary(size, word))]
+            written = [Pointer(_temporary(size, word))]
             if moved.has_positions:
                 carried = dtypes.BY_SHORT_NAME[moved.carried]
-                written.append(Place(_temporary(size, carried)))
+                written.append(Pointer(_temporary(size, carried)))
         taken = [x] if step.gives == "taken" else []
         keep = rows.keep if last else rows.n
         read = [*given, *taken, *counts]
@@ -189,9 +189,9 @@ def sort_digits(
 
 def sort_by_digit(
     moved: Moved,
-    given: list[Place],
-    outputs: list[Place],
-    totals: Place,
+    given: list[Pointer],
+    outputs: list[Pointer],
+    totals: Pointer,
     n: int,
     shift: int,
     gpu: GpuConfig,
@@ -200,7 +200,7 @@ def sort_by_digit(
     items = gpu.sort_items if moved.keys.word == "u32" else gpu.sort_items // 2
     tile = Tile(gpu.sort_threads, items)
     tiles = -(-n // tile.size)
-    counts = Place(_temporary(tiles * DIGITS, dtypes.int32))
+    counts = Pointer(_temporary(tiles * DIGITS, dtypes.int32))
     sources = given[: len(moved.sources)]
     integers = [n, tiles, shift]
     text = count_digits(moved, tile, summed=True)
@@ -212,14 +212,14 @@ def sort_by_digit(
 
 
 def _digit_places(
-    tiles: int, lines: int, written: list[Place], gpu: GpuConfig
+    tiles: int, lines: int, written: list[Pointer], gpu: GpuConfig
 ) -> WrittenCall:
     threads = min(gpu.threads, max(WARP, power_of_two(tiles)))
     return WrittenCall(digit_places(threads), [], written, [tiles], lines)
 
 
 def _first(
-    rows: Rows, moved: Moved, x: Place, outputs: list[Place], gpu: GpuConfig
+    rows: Rows, moved: Moved, x: Pointer, outputs: list[Pointer], gpu: GpuConfig
 ) -> Iterator[WrittenCall]:
     """The first of each tile, then of these, until a block holds them all."""
     most = gpu.sort_row_threads * gpu.sort_items
@@ -231,7 +231,7 @@ def _first(
             step = replace(step, reads="words", positions=True)
         size = rows.count * tiles * rows.keep
         word = dtypes.uint32 if moved.keys.word == "u32" else dtypes.int64
-        written = [Place(_temporary(size, d)) for d in (word, dtypes.int32)]
+        written = [Pointer(_temporary(size, d)) for d in (word, dtypes.int32)]
         part = Rows(rows.count, n, rows.keep)
         yield _row_sort(part, step, _tile_of(most, gpu), given, x, written)
         given, n = written, tiles * rows.keep
@@ -249,9 +249,9 @@ def _row_sort(
     rows: Rows,
     moved: Moved,
     tile: Tile,
-    given: list[Place],
-    x: Place,
-    outputs: list[Place],
+    given: list[Pointer],
+    x: Pointer,
+    outputs: list[Pointer],
     length: int = 0,
     bits: int | None = None,
     parts: Sequence[Keys] = (),

@@ -20,7 +20,7 @@ from arrayfn.lowering.cuda.windows.stencils import (
     inside,
 )
 from arrayfn.lowering.cuda.written import Written, WrittenCall
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 _WORK: Final = 1 << 16
 """Threads that are worth another line for each, instead of more of them."""
@@ -44,7 +44,7 @@ def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
 
 
 def kernel_sums(
-    given: Place, cotangent: Place, result: Var, p: Mapping[str, int]
+    given: Pointer, cotangent: Pointer, result: Var, p: Mapping[str, int]
 ) -> Iterable[WrittenCall]:
     """The kernel's cotangent ``result`` [size, size, channel], by two calls."""
     dtype = result.type.dtype
@@ -79,7 +79,7 @@ def kernel_sums(
             "channels by themselves, whose windows are read where they lie",
         ),
         (given, cotangent),
-        (Place(partial),),
+        (Pointer(partial),),
         list(integers.values()),
         -(-integers["items"] // THREADS),
     )
@@ -93,8 +93,8 @@ def kernel_sums(
             "The sums of all lines.",
             "what threads have come to, in a fixed order",
         ),
-        (Place(partial),),
-        (Place(result),),
+        (Pointer(partial),),
+        (Pointer(result),),
         [slots, result.type.size],
         -(-result.type.size // _SIDE),
     )

@@ -32,7 +32,7 @@ from arrayfn.lowering.cuda.windows.stencils import (
     blocks_of,
 )
 from arrayfn.lowering.cuda.written import Written, WrittenCall
-from arrayfn.lowering.libraries.calls import Place, place_of
+from arrayfn.lowering.libraries.calls import Pointer, pointer_of
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives import slicing
 from arrayfn.primitives.base import Primitive
@@ -253,14 +253,14 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> WrittenCal
     integers = geometry.forward().integers(lanes.count)
     if reduce_window_sum in results:
         names, body = ["sums"], sum_body(lanes, axes)
-        places = [Place(results[reduce_window_sum])]
+        places = [Pointer(results[reduce_window_sum])]
     else:
         position = next((row for row in _POSITIONS if row in results), None)
         least = reduce_window_min in results or position is window_argmin
         value = next((row for row in _POSITIONS.values() if row in results), None)
         given = {"best": value, "position": position}
         names = [name for name, row in given.items() if row is not None]
-        places = [Place(results[row]) for row in given.values() if row is not None]
+        places = [Pointer(results[row]) for row in given.values() if row is not None]
         body = extremum_body(lanes, axes, names, least=least)
     text = Written(
         "windows",
@@ -271,14 +271,14 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> WrittenCal
         "Windows of channels, reduced.",
         "windows that are read where they lie",
     )
-    place = place_of(x, reads)
+    place = pointer_of(x, reads)
     return WrittenCall(
         text, (place,), places, list(integers.values()), blocks_of(integers)
     )
 
 
 def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> WrittenCall:
-    values, positions = (place_of(atom, reads) for atom in equation.inputs)
+    values, positions = (pointer_of(atom, reads) for atom in equation.inputs)
     (output,) = equation.outputs
     lanes = Lanes(output.type.dtype)
     integers = geometry.back().integers(lanes.count)
@@ -296,7 +296,7 @@ def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> WrittenCall:
     return WrittenCall(
         text,
         (values, positions),
-        (Place(output),),
+        (Pointer(output),),
         list(integers.values()),
         blocks_of(integers),
     )
