@@ -55,8 +55,8 @@ BY_SHORT_NAME: Final[dict[str, DType]] = {name: d for d, name in SHORT_NAMES.ite
 SIGNED: Final = frozenset({int8, int16, int32, int64})
 UNSIGNED: Final = frozenset({uint8, uint16, uint32, uint64})
 INTEGERS: Final = SIGNED | UNSIGNED
-HALVES: Final = frozenset({float16, bfloat16})
-FLOATS: Final = HALVES | {float32, float64}
+HALF_PRECISION: Final = frozenset({float16, bfloat16})
+FLOATS: Final = HALF_PRECISION | {float32, float64}
 COMPLEX: Final = frozenset({complex64, complex128})
 INEXACT: Final = FLOATS | COMPLEX
 ALL: Final = frozenset(SHORT_NAMES)
@@ -111,7 +111,7 @@ def complex_of(dtype: DType) -> DType:
 
 def compute_dtype(dtype: DType) -> DType:
     """The data type in which kernels compute: float32 for float16 and bfloat16."""
-    return float32 if dtype in HALVES else dtype
+    return float32 if dtype in HALF_PRECISION else dtype
 
 
 def is_python_scalar(value: object) -> bool:
@@ -181,7 +181,7 @@ def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
 def _promote_two(a: DType, b: DType) -> DType:
     if a == b:
         return a
-    if frozenset((a, b)) == HALVES:
+    if frozenset((a, b)) == HALF_PRECISION:
         return float32
     if bfloat16 in (a, b) and {a, b} & (INTEGERS | {bool_}):
         return bfloat16

@@ -128,7 +128,7 @@ def variants(x: Any) -> list[Any]:
 def tolerance(dtype: Any) -> float:
     if dtype in (dtypes.float64, dtypes.complex128):
         return 1e-12
-    if dtype in dtypes.HALVES:
+    if dtype in dtypes.HALF_PRECISION:
         return 2e-2
     return 1e-5 if dtype in dtypes.INEXACT else 0.0
 
@@ -166,7 +166,7 @@ def check_mapped(program: Program, arguments: list[Any]) -> None:
             have = np.asarray(have)
             assert have.dtype == want.dtype
             assert have.shape == want.shape
-            if have.dtype in dtypes.HALVES:
+            if have.dtype in dtypes.HALF_PRECISION:
                 have, want = have.astype(np.float32), want.astype(np.float32)
                 np.testing.assert_allclose(have, want, 2e-2, 2e-2)
             else:

@@ -28,7 +28,13 @@ from arrayfn.lowering.kernel_ir import (
     constant_of,
 )
 from arrayfn.passes.reads import Read, identity_read
-from arrayfn.primitives.base import Convert, Primitive, Reduction, Template, View
+from arrayfn.primitives.base import (
+    Convert,
+    Reduction,
+    Template,
+    View,
+    row_of,
+)
 from arrayfn.primitives.base import Scalar as ScalarForm
 
 
@@ -63,7 +69,7 @@ class _Builder:
         half_dtypes = {
             value.name: var.type.dtype
             for var, value in self.values.items()
-            if value.half and var.type.dtype in dtypes.HALVES
+            if value.half and var.type.dtype in dtypes.HALF_PRECISION
         }
         if half_dtypes:
             self.statements = with_rounding(self.statements, half_dtypes)
@@ -128,7 +134,9 @@ class _Builder:
 
     def define(self, var: Var, level: Level, stage: int) -> Value:
         dtype = var.type.dtype
-        value = Value(self.name(var), compute_dtype(dtype), dtype in dtypes.HALVES)
+        value = Value(
+            self.name(var), compute_dtype(dtype), dtype in dtypes.HALF_PRECISION
+        )
         self.values[var] = value
         self.levels[var] = level
         self.stages[var] = stage
@@ -151,8 +159,7 @@ class _Builder:
         )
 
     def equation(self, equation: Equation) -> None:
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        row = row_of(equation)
         output = equation.outputs[0]
         ids = self.group.maps[output]
         if isinstance(row.kernel, Reduction):
@@ -192,14 +199,16 @@ class _Builder:
         """Reinterpret the bits. Half precision is float32 here; its bits are u16."""
         output = equation.outputs[0]
         source, target = equation.inputs[0].type.dtype, output.type.dtype
-        bits = [dtypes.uint16 if d in dtypes.HALVES else d for d in (source, target)]
+        bits = [
+            dtypes.uint16 if d in dtypes.HALF_PRECISION else d for d in (source, target)
+        ]
         names = [short_name(d) for d in bits]
         functions: list[tuple[str, DType]] = []
-        if source in dtypes.HALVES:
+        if source in dtypes.HALF_PRECISION:
             functions.append((f"convert_f32_{short_name(source)}", dtypes.uint16))
         if names[0] != names[1]:
             functions.append((f"bitcast_{names[0]}_{names[1]}", bits[1]))
-        if target in dtypes.HALVES:
+        if target in dtypes.HALF_PRECISION:
             functions.append((f"convert_{short_name(target)}_f32", dtypes.float32))
         for number, (function, dtype) in enumerate(functions[:-1]):
             result = Value(f"{self.name(output)}_bits{number}", dtype)
@@ -292,7 +301,7 @@ def convert_function(source: DType, target: DType) -> str | None:
 
     A conversion to half precision rounds; the value stays float32 in the kernel.
     """
-    if target in dtypes.HALVES:
+    if target in dtypes.HALF_PRECISION:
         return f"round_{short_name(compute_dtype(source))}_{short_name(target)}"
     have = compute_dtype(source)
     if have == target:

@@ -16,12 +16,12 @@ from typing import Any, Final
 from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.layout import from_strides
-from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
 from arrayfn.lowering.operator_kernels import OperatorKernel, static_of
 from arrayfn.passes.reads import Reads
-from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.base import row_of
 
-Places = Mapping[Var, tuple[Place, ArrayType]]
+Places = Mapping[Var, tuple[Pointer, ArrayType]]
 """Results that are parts of other arrays: where they begin, and their layout there."""
 
 
@@ -109,8 +109,7 @@ HOST_STEPS: Final = HostSteps()
 
 def reference_call(equation: Equation, reads: Reads) -> LibraryCall:
     """``equation`` by its primitive's reference, on the host."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     params = dict(equation.params)
     name = row.name
     step = HostStep(
@@ -139,7 +138,7 @@ def operator_call_of(
     text = f"{kernel.operator} by {kernel.title}"
     call = _call("operator", step, equation, reads, text)
     writes = {
-        f"y{k}": places[v][0] if v in places else Place(v)
+        f"y{k}": places[v][0] if v in places else Pointer(v)
         for k, v in enumerate(equation.outputs)
     }
     return replace(call, writes=writes)
@@ -151,8 +150,8 @@ def _call(
     number = HOST_STEPS.add(step)
     return LibraryCall(
         provider=f"{kind}_{number}",
-        reads={f"x{k}": place_of(a, reads) for k, a in enumerate(equation.inputs)},
-        writes={f"y{k}": Place(v) for k, v in enumerate(equation.outputs)},
+        reads={f"x{k}": pointer_of(a, reads) for k, a in enumerate(equation.inputs)},
+        writes={f"y{k}": Pointer(v) for k, v in enumerate(equation.outputs)},
         integers={"number": number},
         items=1,
         library=text,

@@ -69,7 +69,7 @@ def constant_of(literal: ir.Literal) -> Constant:
     """The constant of a literal; one of half precision is rounded to 16 bits."""
     dtype = literal.type.dtype
     value = literal.value
-    if dtype in dtypes.HALVES:
+    if dtype in dtypes.HALF_PRECISION:
         with np.errstate(over="ignore"):
             value = float(np.asarray(value).astype(dtype))
     return Constant(value, dtypes.compute_dtype(dtype))

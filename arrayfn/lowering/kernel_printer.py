@@ -222,14 +222,14 @@ class KernelPrinter(KernelText, ABC):
     def widen(self, dtype: DType, text: str) -> str:
         if dtype == dtypes.bool_:
             return f"{self.use('convert_u8_bool')}({text})"
-        if dtype in dtypes.HALVES:
+        if dtype in dtypes.HALF_PRECISION:
             return f"{self.use(f'convert_{short_name(dtype)}_f32')}({text})"
         return text
 
     def narrow(self, dtype: DType, text: str) -> str:
         if dtype == dtypes.bool_:
             return f"{self.use('convert_bool_u8')}({text})"
-        if dtype in dtypes.HALVES:
+        if dtype in dtypes.HALF_PRECISION:
             return f"{self.use(f'convert_f32_{short_name(dtype)}')}({text})"
         return text
 

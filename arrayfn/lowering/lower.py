@@ -32,7 +32,7 @@ from arrayfn.lowering.in_place import Scope, Storage, place_results
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.kernel_printer import ScheduledKernel, scratch_offsets
 from arrayfn.lowering.kernel_text import Partial, with_kernel_names
-from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.libraries.products import product
 from arrayfn.lowering.libraries.windows import array_uses, without_copy
 from arrayfn.lowering.operator_kernels import KERNELS
@@ -52,9 +52,9 @@ from arrayfn.primitives.base import (
     Contraction,
     Control,
     Library,
-    Primitive,
     Template,
     View,
+    row_of,
 )
 
 _PASSES: Final = pipeline(
@@ -262,8 +262,7 @@ class Lowering:
     # Units of one equation.
 
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        row = row_of(equation)
         kernel = KERNELS.for_call(equation, self.target)
         if kernel is not None:
             self.library(operator_call_of(equation, kernel, self.reads, {}))
@@ -347,7 +346,7 @@ class Lowering:
         if call.items <= call.grain:
             # One thread runs it: others need no scratch memory of that size.
             own = [Var(ArrayType((size,), dtypes.uint8)) for size in nbytes]
-            places += [Place(array) for array in own]
+            places += [Pointer(array) for array in own]
             writes += own
             nbytes = []
         scratch, scratch_bytes = scratch_offsets(nbytes)

@@ -18,7 +18,7 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy._parameters import also_takes
 
-_BIASES: Final = (*dtypes.HALVES, dtypes.float32)
+_BIASES: Final = (*dtypes.HALF_PRECISION, dtypes.float32)
 
 
 @also_takes("implementation")
@@ -89,7 +89,7 @@ def dot_product_attention(
     factor = 1.0 / math.sqrt(H) if scale is None else scale
     q = anp.reshape(anp.astype(query, dtype), (B, T, N, H))
     k, v = (anp.reshape(anp.astype(x, dtype), (B, S, K, H)) for x in (key, value))
-    if dtype in dtypes.HALVES and isinstance(factor, Real):
+    if dtype in dtypes.HALF_PRECISION and isinstance(factor, Real):
         added = terms.pop("bias", None)
         if added is not None and added.dtype not in _BIASES:
             added = anp.astype(added, dtypes.float32)

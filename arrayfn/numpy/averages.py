@@ -36,7 +36,7 @@ def _wide(name: str, x: ArrayLike, dtype: DTypeLike) -> tuple[ArrayLike, DType]:
     else:
         result = given if given in dtypes.INEXACT else dtypes.float64
     wide = dtypes.compute_dtype(result)
-    if given in dtypes.HALVES and wide == dtypes.float32:
+    if given in dtypes.HALF_PRECISION and wide == dtypes.float32:
         convert = conversion.convert_element_type
         return apply(convert, x, dtype=wide, excess=True), result
     return ops.convert(x, wide), result

@@ -11,13 +11,12 @@ import functools
 
 from arrayfn.caches import forgets
 from arrayfn.ir import Atom, Equation, Program, Var
-from arrayfn.primitives.base import Control, Library, Primitive, Template
+from arrayfn.primitives.base import Control, Library, Template, row_of
 
 
 def overwritten(equation: Equation) -> tuple[int, ...]:
     """The indices of the operands that ``equation`` overwrites."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     if isinstance(row.kernel, (Template, Library)):
         return (0,) if row.kernel.in_place else ()
     if equation.primitive.name == "cond":
@@ -103,8 +102,7 @@ def _written_over(equation: Equation, output: Var) -> Var | None:
     operands = overwritten(equation)
     if not operands:
         return None
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     number = next(k for k, var in enumerate(equation.outputs) if var is output)
     if equation.primitive.name == "cond":
         number = 1 + branched_in_place(equation).get(number, -1)

@@ -34,7 +34,7 @@ from arrayfn.passes.faults import (
 )
 from arrayfn.primitives import conversion, discrete, indexing, reductions, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.base import Body, Composition, Primitive
+from arrayfn.primitives.base import Body, Composition, Primitive, row_of
 from arrayfn.primitives.bounds import in_bounds
 from arrayfn.primitives.control_flow_cond import cond
 from arrayfn.primitives.control_flow_scan import scan
@@ -119,8 +119,7 @@ class _Checker:
         faults: list[Atom] = []
         for equation in program.equations:
             builder.source = equation.source
-            row = equation.primitive
-            assert isinstance(row, Primitive)
+            row = row_of(equation)
             operands = [rename(a, environment) for a in equation.inputs]
             body = equation.params.get("body") if isinstance(row.kernel, Body) else None
             if row is in_bounds:
@@ -149,8 +148,7 @@ class _Checker:
 
     def _expanded(self, equation: Equation) -> Program:
         """The Program that a Composition with Programs expands to."""
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        row = row_of(equation)
         assert isinstance(row.kernel, Composition)
         builder = ProgramBuilder(row.name)
         builder.source = equation.source

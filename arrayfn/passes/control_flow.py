@@ -26,7 +26,7 @@ from arrayfn.ir import (
 from arrayfn.ir.builder import ProgramBuilder, current_builder, rename, rewritten
 from arrayfn.passes.known_counts import known_trip_count
 from arrayfn.primitives import views
-from arrayfn.primitives.base import Control, Primitive, has_effect
+from arrayfn.primitives.base import Control, has_effect, row_of
 from arrayfn.primitives.control_flow_scan import scan
 from arrayfn.transforms.dce import needed
 
@@ -53,8 +53,7 @@ def simplify_control_flow(program: Program, simplify: Simplify) -> Program:
 
 
 def _is_control(equation: Equation) -> bool:
-    row = equation.primitive
-    return isinstance(row, Primitive) and isinstance(row.kernel, Control)
+    return isinstance(row_of(equation).kernel, Control)
 
 
 Results = Sequence[Atom | None]

@@ -40,6 +40,7 @@ from arrayfn.primitives.base import (
     Primitive,
     Template,
     View,
+    row_of,
 )
 from arrayfn.primitives.control_flow import plain
 
@@ -167,8 +168,7 @@ class _Assignment:
             return builder.build(outputs)
 
     def equation(self, equation: Equation) -> None:
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        row = row_of(equation)
         operands = [rename(a, self.environment) for a in equation.inputs]
         params = equation.params
         owns = not isinstance(row.kernel, View) or row is views.relayout
@@ -400,7 +400,6 @@ def _last_uses(
 
 
 def _is_affine(equation: Equation) -> bool:
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     assert isinstance(row.kernel, View)
     return row.kernel.axes(equation.inputs[0].type, **equation.params) is not None

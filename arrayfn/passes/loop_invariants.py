@@ -17,11 +17,11 @@ from arrayfn.primitives.base import (
     Control,
     Convert,
     Library,
-    Primitive,
     Reduction,
     Scalar,
     Template,
     has_effect,
+    row_of,
 )
 from arrayfn.transforms.dce import needed
 
@@ -74,8 +74,7 @@ def _costly_invariants(equation: Equation) -> list[Equation]:
 
 
 def _is_costly(equation: Equation) -> bool:
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     kernel = row.kernel
     if isinstance(kernel, (Contraction, Control, Library)):
         return True

@@ -20,7 +20,7 @@ from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, current_builder, rewritten
 from arrayfn.primitives import contraction, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.base import Control, Primitive, has_effect
+from arrayfn.primitives.base import Control, has_effect, row_of
 from arrayfn.transforms.batching import batch_varying
 from arrayfn.transforms.dce import needed
 
@@ -112,8 +112,7 @@ class _Scan:
         ready = {v for v, _ in (*self.fixed, *self.xs)}
         wanted: list[Equation] = []
         for equation in self.equations:
-            row = equation.primitive
-            assert isinstance(row, Primitive)
+            row = row_of(equation)
             computed = not isinstance(row.kernel, Control) and not has_effect(equation)
             if computed and all(
                 not isinstance(a, Var) or a in ready for a in equation.inputs

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives import views
-from arrayfn.primitives.base import AxisMap, Primitive, View
+from arrayfn.primitives.base import AxisMap, View, row_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,7 @@ def compose(view: Sequence[AxisMap], read: Read) -> Read:
 
 def affine_view(equation: Equation) -> tuple[AxisMap, ...] | None:
     """The AxisMaps of ``equation`` if it is an affine view, else None."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     if not isinstance(row.kernel, View) or row is views.relayout:
         return None
     if not isinstance(equation.inputs[0], Var):

@@ -18,7 +18,7 @@ from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.passes.joined_parts import joined_parts
 from arrayfn.primitives import contraction, conversion, elementwise, views
-from arrayfn.primitives.base import Atoms, Convert, Primitive, Reduction, Scalar
+from arrayfn.primitives.base import Atoms, Convert, Primitive, Reduction, Scalar, row_of
 
 Definitions = dict[Var, Equation]
 Rule = Callable[[Atoms, Equation, Definitions], Atom | None]
@@ -50,8 +50,7 @@ def simplify(program: Program) -> Program:
 
 def _rule_of(equation: Equation) -> Rule | None:
     """The rule for an equation; all reductions share one rule."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     return _reduce if isinstance(row.kernel, Reduction) else RULES.get(row.name)
 
 
@@ -59,8 +58,7 @@ def _scalars_unspread(
     equation: Equation, operands: list[Atom], definitions: Definitions
 ) -> list[Atom]:
     """Use rank-0 values directly, instead of broadcasting them to an array's shape."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     if not isinstance(row.kernel, Scalar) or row.family != "elementwise":
         return operands
     scalars = [_spread_scalar(a, definitions) for a in operands]
@@ -84,13 +82,12 @@ def _elementwise(
     operands: Sequence[Atom], equation: Equation, definitions: Definitions
 ) -> Atom | None:
     """Fold literals; compute a value before it is broadcast, not after."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     if not isinstance(row.kernel, (Scalar, Convert)) or not operands:
         return None
     output = equation.outputs[0].type
     if all(isinstance(a, Literal) for a in operands):
-        if output.dtype in dtypes.HALVES or output.shape:
+        if output.dtype in dtypes.HALF_PRECISION or output.shape:
             return None
         literals = [a for a in operands if isinstance(a, Literal)]
         values = [np.asarray(a.value).astype(a.type.dtype) for a in literals]
@@ -116,8 +113,7 @@ def _elementwise(
 
 def _of_nothing(operands: Sequence[Atom], equation: Equation) -> Atom | None:
     """A reduction over no elements is its identity, so no kernel has this case."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     if not isinstance(row.kernel, Reduction):
         return None
     output = equation.outputs[0].type
@@ -251,7 +247,7 @@ def _convert(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
 
 def _holds(wide: DType, narrow: DType) -> bool:
     """Whether ``wide`` represents every number of ``narrow``."""
-    if narrow in dtypes.HALVES:
+    if narrow in dtypes.HALF_PRECISION:
         return wide in (dtypes.float32, dtypes.float64)
     return wide.kind == narrow.kind and np.can_cast(narrow, wide)
 
@@ -338,8 +334,7 @@ def _reduce(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     (x,) = xs
     axes = eq.params["axes"]
     units = [axis for axis in axes if x.type.shape[axis] == 1]
-    row = eq.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(eq)
     if not isinstance(x, Var):
         return None
     if not units:

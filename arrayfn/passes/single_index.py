@@ -43,7 +43,7 @@ def _gather(
 ) -> Atom | None:
     x, indices = operands
     axis = _row_axis(x, indices, equation.params)
-    fits = axis is not None and x.type.dtype in dtypes.FLOATS - dtypes.HALVES
+    fits = axis is not None and x.type.dtype in dtypes.FLOATS - dtypes.HALF_PRECISION
     if not fits or not _is_computed(x, made) or equation.params["mode"] == "clip":
         return None
     assert axis is not None

@@ -21,6 +21,7 @@ from arrayfn.primitives.base import (
     Primitive,
     Template,
     View,
+    row_of,
 )
 
 MAX_ELEMENTS: Final = 1 << 15
@@ -52,8 +53,7 @@ def _work(program: Program) -> int | None:
     """The number of elements that ``program`` computes; None if not all are nests."""
     total = 0
     for equation in program.equations:
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        row = row_of(equation)
         if isinstance(row.kernel, (Library, Body)):
             return None
         if isinstance(row.kernel, Control):
@@ -69,8 +69,7 @@ def _work(program: Program) -> int | None:
 
 def _elements(equation: Equation) -> int:
     """The elements and terms of sums that an equation computes; 0 for a view."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     types = [a.type for a in (*equation.inputs, *equation.outputs)]
     if isinstance(row.kernel, Contraction):
         contracted, _ = equation.params["contract"]
@@ -163,7 +162,6 @@ def _pairs(equation: Equation) -> int:
 
 def _is_product(equation: Equation) -> bool:
     """Whether ``equation`` multiplies matrices of one dtype."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     types = {a.type.dtype for a in (*equation.inputs, *equation.outputs)}
     return isinstance(row.kernel, Contraction) and len(types) == 1

@@ -331,3 +331,10 @@ class Primitive:
 
     def __repr__(self) -> str:
         return f"<Primitive {self.name}>"
+
+
+def row_of(equation: Equation) -> Primitive:
+    """The row of the equation's primitive, of which the IR knows the name alone."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    return row

@@ -22,6 +22,7 @@ from arrayfn.primitives.base import (
     Sample,
     View,
     not_differentiable,
+    row_of,
 )
 from arrayfn.primitives.emitters import Emitter
 from arrayfn.primitives.rules import batched_along
@@ -36,8 +37,7 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
     environment.update(zip(program.constants, program.constant_values, strict=True))
     for equation in program.equations:
         arguments = [_value(a, environment) for a in equation.inputs]
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        row = row_of(equation)
         result = row.reference(*arguments, **equation.params)
         results = result if isinstance(result, (tuple, list)) else (result,)
         environment.update(zip(equation.outputs, results, strict=True))

@@ -7,7 +7,7 @@ from typing import Final
 
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.primitives import views
-from arrayfn.primitives.base import Convert, Primitive, Scalar, View
+from arrayfn.primitives.base import Convert, Scalar, View, row_of
 from arrayfn.primitives.control_flow import Parts, building, unless
 
 # Recomputed in the linear loop rather than stacked by the known one: elementwise
@@ -128,8 +128,7 @@ class Residuals:
 
 
 def _is_cheap(equation: Equation) -> bool:
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     kernel = row.kernel
     if isinstance(kernel, Scalar):
         return kernel.cost <= _CHEAP_COST

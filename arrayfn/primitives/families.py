@@ -178,11 +178,13 @@ def in_compute_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def compute(*operands: Any, **params: Any) -> Any:
         with np.errstate(all="ignore"):
-            half = next((x.dtype for x in operands if x.dtype in dtypes.HALVES), None)
+            half = next(
+                (x.dtype for x in operands if x.dtype in dtypes.HALF_PRECISION), None
+            )
             if half is None:
                 return function(*operands, **params)
             wide = [
-                x.astype(dtypes.float32) if x.dtype in dtypes.HALVES else x
+                x.astype(dtypes.float32) if x.dtype in dtypes.HALF_PRECISION else x
                 for x in operands
             ]
             result = np.asarray(function(*wide, **params))

@@ -153,7 +153,7 @@ def _transform(
 
 
 def _wide(dtype: dtypes.DType) -> dtypes.DType:
-    single = dtype == dtypes.float32 or dtype in dtypes.HALVES
+    single = dtype == dtypes.float32 or dtype in dtypes.HALF_PRECISION
     return dtypes.float32 if single else dtypes.float64
 
 

@@ -316,7 +316,7 @@ def _wrong(
         if all(_is_near(j, r) for j, r in zip(exact, results, strict=True)):
             return None
         judged = oracle(alone, operands)
-        halves = any(v.type.dtype in dtypes.HALVES for v in values)
+        halves = any(v.type.dtype in dtypes.HALF_PRECISION for v in values)
         for depth in _DEPTHS_OF_HALVES if halves else _DEPTHS:
             if not _violated(judged, results):
                 return None

@@ -305,15 +305,17 @@ class _Rounding:
     def operands(self, equation: Equation, arrays: Sequence[Array]) -> Sequence[Array]:
         """Round float16 and bfloat16 operands of other dtypes' results and of jumps."""
         given = [atom.type.dtype for atom in equation.inputs]
-        if not self.excess or not dtypes.HALVES.intersection(given):
+        if not self.excess or not dtypes.HALF_PRECISION.intersection(given):
             return arrays
-        gives_halves = all(v.type.dtype in dtypes.HALVES for v in equation.outputs)
+        gives_halves = all(
+            v.type.dtype in dtypes.HALF_PRECISION for v in equation.outputs
+        )
         always = not gives_halves or equation.primitive.name in JUMPS
         if equation.params.get("excess"):
             return arrays
         return [
             wide_array(x, dtype)
-            if dtype in dtypes.HALVES
+            if dtype in dtypes.HALF_PRECISION
             and (always or self.random.random() >= self.excess)
             else x
             for x, dtype in zip(arrays, given, strict=True)
@@ -445,7 +447,7 @@ class _Rounding:
 
     def moved(self, x: Array, margin: Array | float, real: DType) -> Array:
         """``x`` perturbed within the margin, rounded to the dtype."""
-        if real in dtypes.HALVES:
+        if real in dtypes.HALF_PRECISION:
             # Computed in float32 and rounded once, to either neighbour.
             limits = ml_dtypes.finfo(real)
             units = np.abs(x) * float(limits.eps)

@@ -38,7 +38,7 @@ from arrayfn.ir import (
     type_of,
 )
 from arrayfn.ir.builder import rename
-from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.base import Primitive, row_of
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.frames import Captured, Frame, NamedAxis, current_frame
 from arrayfn.tracing.value import Tracer
@@ -246,8 +246,7 @@ def apply_program(
     environment.update(zip(program.constants, program.constant_values, strict=True))
     for equation in program.equations:
         arguments = [_lookup(a, environment) for a in equation.inputs]
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        row = row_of(equation)
         if frame is None:
             arrays = [_array(x) for x in arguments]
             try:

@@ -17,7 +17,7 @@ from arrayfn.primitives.base import (
     MappedAxis,
     Marker,
     OverPrograms,
-    Primitive,
+    row_of,
 )
 from arrayfn.primitives.rules import all_of, in_front, repeated
 
@@ -127,8 +127,7 @@ def _emit_batched(
 def _apply_rule(
     equation: Equation, axis: MappedAxis, operands: Sequence[Atom], dims: Sequence[Dim]
 ) -> tuple[Sequence[Atom], Sequence[Dim]]:
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     if row.batch == THROUGH_BODY:
         body: Program = equation.params["body"]
         params: dict[str, Any] = dict(equation.params)

@@ -16,6 +16,7 @@ from arrayfn.primitives.base import (
     Marker,
     OverPrograms,
     Primitive,
+    row_of,
 )
 from arrayfn.primitives.dropped_kernels import DIFFERENTIATION, warn_dropped
 
@@ -100,8 +101,7 @@ def _differentiated(
     emit: Emit,
 ) -> tuple[Sequence[Atom], Sequence[Atom | None]]:
     """Emit ``equation`` and its tangents; return the outputs and the tangents."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     operands = [rename(a, values) for a in equation.inputs]
     if row.jvp == THROUGH_BODY:
         warn_dropped(equation, DIFFERENTIATION)

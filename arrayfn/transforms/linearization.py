@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from arrayfn.ir import Atom, Equation, Program, Var
-from arrayfn.primitives.base import OverPrograms, Primitive, View
+from arrayfn.primitives.base import OverPrograms, Primitive, View, row_of
 from arrayfn.transforms.forward_mode import jvp
 
 
@@ -76,8 +76,7 @@ def split(
         if not any(given):
             known.append(equation)
             continue
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        row = row_of(equation)
         if isinstance(row.split, OverPrograms):
             before, after = row.split.rule(split, equation, given)
             known += before

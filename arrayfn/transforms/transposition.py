@@ -15,7 +15,7 @@ from arrayfn.primitives.base import (
     Marker,
     Operand,
     OverPrograms,
-    Primitive,
+    row_of,
 )
 from arrayfn.primitives.dropped_kernels import DIFFERENTIATION, warn_dropped
 from arrayfn.primitives.rules import placed, present, values_of
@@ -98,8 +98,7 @@ def pull_back(
         operands: list[Operand] = [
             Linear(a.type) if a in linear else rename(a, known) for a in equation.inputs
         ]
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        row = row_of(equation)
         if row.transpose == THROUGH_BODY:
             warn_dropped(equation, DIFFERENTIATION)
             results = _through_body(builder, equation.params["body"], operands, given)

@@ -11,12 +11,15 @@ from tests.common_functions import random, softmax
 from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
-HALVES = {"float16": (np.float16, 2.0**-11), "bfloat16": (dtypes.bfloat16, 2.0**-8)}
+HALF_PRECISION = {
+    "float16": (np.float16, 2.0**-11),
+    "bfloat16": (dtypes.bfloat16, 2.0**-8),
+}
 
 
-@pytest.mark.parametrize("name", HALVES)
+@pytest.mark.parametrize("name", HALF_PRECISION)
 def test_a_softmax_is_rounded_once(name):
-    dtype, bound = HALVES[name]
+    dtype, bound = HALF_PRECISION[name]
     x = (random(3, 96) * 5).astype(dtype)
     compiled = lowered(softmax, x)
     source = compiled.kernels[0].source

@@ -402,7 +402,7 @@ def test_several_rows_are_looked_up_at_once(case):
     np.testing.assert_array_equal(result, expected)
 
 
-HALVES = dtypes.bfloat16
+HALF_PRECISION = dtypes.bfloat16
 NARROW_CASES = {
     "bias": ("gemm_f32_bias", lambda x, y, b: x @ y + b, np.float32),
     "bias and relu": (
@@ -412,11 +412,11 @@ NARROW_CASES = {
     ),
     "relu": ("gemm_f32_relu", lambda x, y, b: anp.maximum(x @ y, 0), np.float32),
     "half": ("gemm_f16", lambda x, y, b: x @ y, np.float16),
-    "bfloat16": ("gemm_bf16_bias", lambda x, y, b: x @ y + b, HALVES),
+    "bfloat16": ("gemm_bf16_bias", lambda x, y, b: x @ y + b, HALF_PRECISION),
     "bfloat16 summed as float32": (
         "gemm_bf16_f32",
         lambda x, y, b: lax.dot(x, y, preferred_element_type=np.float32),
-        HALVES,
+        HALF_PRECISION,
     ),
     "tf32": (
         "gemm_f32_tf32",

@@ -63,7 +63,7 @@ def test_every_row_agrees_with_the_reference(row):
 
 def gradient_of_samples(row):
     """A Program of the gradient of a row's first samples that have one, and inputs."""
-    narrow = lambda s: any(x.dtype in dtypes.HALVES for x in s.inputs)  # noqa: E731
+    narrow = lambda s: any(x.dtype in dtypes.HALF_PRECISION for x in s.inputs)  # noqa: E731
     for sample in sorted(row.samples(), key=narrow):
         inexact = [k for k, x in enumerate(sample.inputs) if x.dtype.kind == "f"]
         chosen = inexact if sample.differentiate is None else list(sample.differentiate)
@@ -101,7 +101,7 @@ def test_the_gradient_of_every_row_is_the_reference_s(row):
     backend = CudaBackend()
     results = backend.load(backend.lower(program, frozenset()))(values)
     for have, want in zip(results, evaluate(program, values), strict=True):
-        narrow = want.dtype in dtypes.HALVES
+        narrow = want.dtype in dtypes.HALF_PRECISION
         bound = 2e-2 if narrow else 1e-3 if want.dtype == np.float32 else 1e-8
         have, want = (np.asarray(x).astype(np.float64) for x in (have, want))
         scale = np.abs(want[np.isfinite(want)]).max(initial=1.0)

@@ -114,7 +114,7 @@ def test_the_kernels_multiply_what_is_no_whole_tile(case: str) -> None:
     multiplied(tile, *shape)
 
 
-HALVES = {
+HALF_PRECISION = {
     "few columns": (HalfTile(1, warps=1, stages=2), (1, 72, 32)),
     "no whole strip": (HalfTile(4, warps=2, stages=2, cluster=2), (3, 328, 40)),
     "wider strips": (HalfTile(16, warps=1, strip=64, deep=32), (11, 40, 72)),
@@ -127,9 +127,9 @@ HALVES = {
 }
 
 
-@pytest.mark.parametrize("case", HALVES)
+@pytest.mark.parametrize("case", HALF_PRECISION)
 def test_halves_are_multiplied_by_tensor_cores(case: str) -> None:
-    tile, (m, k, n) = HALVES[case]
+    tile, (m, k, n) = HALF_PRECISION[case]
     tile = replace(tile, rounded=tile.dtype)
     dtype = np.dtype(np.float16 if tile.dtype == "f16" else ml_dtypes.bfloat16)
     a, b = (random(*s, seed=s[0]).astype(dtype) for s in ((m, k), (k, n)))

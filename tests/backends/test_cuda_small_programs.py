@@ -20,7 +20,7 @@ from arrayfn.transforms import trace_function
 from tests.common_functions import random
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-HALVES = (dtypes.float16, dtypes.bfloat16)
+HALF_PRECISION = (dtypes.float16, dtypes.bfloat16)
 TOLERANCES = {2: 2e-2, 4: 1e-5, 8: 1e-12}  # by the bytes of a real number
 
 Case = tuple[Callable[..., Any], Sequence[Any]]
@@ -95,7 +95,9 @@ def test_takes_of_what_is_computed(case: str) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("dtype", [*INTEGERS, "bool", *HALVES, "float32", "complex64"])
+@pytest.mark.parametrize(
+    "dtype", [*INTEGERS, "bool", *HALF_PRECISION, "float32", "complex64"]
+)
 def test_takes_along_each_axis(dtype: Any, axis: int) -> None:
     x = counted((3, 4, 5), dtype, (1, -2, 1))
     index = np.array([2, 0, -1], np.int8)

@@ -38,7 +38,7 @@ Array = np.ndarray[Any, Any]
 # A derivative is several operations, each as exact as its own row; halves are rounded
 # once an operation.
 DERIVATIVE: Final = 64.0
-HALVES: Final = {dtypes.float16: 2.0**-10, dtypes.bfloat16: 2.0**-7}
+HALF_PRECISION: Final = {dtypes.float16: 2.0**-10, dtypes.bfloat16: 2.0**-7}
 # Rows whose samples ask for more: the GPU's own kernel is as far from the true value.
 WIDER: Final = {
     "dot_general": 2e-3,  # one of its samples asks for TF32
@@ -59,7 +59,7 @@ def bound(row: Primitive, dtype: Any, derivative: bool) -> float:
     wide = max(own, floor) * (DERIVATIVE if derivative else 1.0)
     if single:
         wide = max(wide, WIDER.get(row.name, 0.0))
-    return max(wide, HALVES.get(dtype, 0.0) * (8.0 if derivative else 1.0))
+    return max(wide, HALF_PRECISION.get(dtype, 0.0) * (8.0 if derivative else 1.0))
 
 
 def grouped(cases: Sequence[Case]) -> dict[str, list[Case]]:

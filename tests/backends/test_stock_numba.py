@@ -22,7 +22,7 @@ from arrayfn.backends.cpu.pointer import Pointer
 from arrayfn.backends.numba.functions import executed_function
 from arrayfn.backends.registry import BACKENDS
 from arrayfn.lowering.scalars import SCALARS, ScalarFunction
-from arrayfn.lowering.scalars.arithmetic import HALVES
+from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
 from arrayfn.primitives.calls import evaluate
 from tests.backends.test_cuda_table import (
@@ -57,14 +57,14 @@ def element(dtype: str) -> np.dtype[Any]:
     """The dtype of an array of a dtype's elements, as kernels see them."""
     if dtype == "bool":
         return np.dtype(np.uint8)
-    return np.dtype(np.uint16) if dtype in HALVES else DTYPES[dtype]
+    return np.dtype(np.uint16) if dtype in HALF_PRECISION else DTYPES[dtype]
 
 
 def samples(dtype: str) -> np.ndarray[Any, Any]:
     rng = np.random.default_rng(SEED)
     if dtype == "bool":
         return rng.integers(0, 2, COUNT).astype(np.uint8)
-    if dtype in HALVES:  # 1 to 4, in both
+    if dtype in HALF_PRECISION:  # 1 to 4, in both
         return rng.integers(0x3F80, 0x4080, COUNT).astype(np.uint16)
     kind = element(dtype)
     if kind.kind == "u":

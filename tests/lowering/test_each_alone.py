@@ -62,7 +62,7 @@ def check(program: Program, given: list[Any], *, jit: bool = True) -> None:
         if passed[k] and x.dtype in dtypes.INEXACT:
             judged[k].check(x, f"output {k}, alone")
             judged[k].check(y, f"output {k}, fused")
-        elif x.dtype not in dtypes.HALVES:
+        elif x.dtype not in dtypes.HALF_PRECISION:
             assert same_bits(x, y), f"output {k}"
 
 

@@ -137,7 +137,9 @@ def wide_cases() -> Iterator[Case]:
         sample = Sample(inputs, params, case.sample.differentiate)
         wide = dataclasses.replace(case, sample=sample)
         # Halves came from few values: the derivative there may be at a tie.
-        half = any(np.asarray(x).dtype in dtypes.HALVES for x in case.sample.inputs)
+        half = any(
+            np.asarray(x).dtype in dtypes.HALF_PRECISION for x in case.sample.inputs
+        )
         if not half and key not in seen:
             seen.add(key)
             yield wide

@@ -27,7 +27,7 @@ def _generated_supports(
     """Whether dtypes are float16 or bfloat16, and a row's sums fit into registers."""
     from arrayfn.lowering.cuda.attention import calls
 
-    if q.dtype not in dtypes.HALVES or not math.isfinite(scale):
+    if q.dtype not in dtypes.HALF_PRECISION or not math.isfinite(scale):
         return False
     return calls.takes(q.shape, k.shape)
 
@@ -90,7 +90,7 @@ def _cudnn_supports(
     """Whether heads are short enough and whole vectors, and no array is empty."""
     head = q.shape[-1]
     return (
-        q.dtype in dtypes.HALVES
+        q.dtype in dtypes.HALF_PRECISION
         and head % 8 == 0
         and bool(q.size and k.size)
         and not static["given"]

@@ -37,7 +37,12 @@ from arrayfn.lowering.cuda.vocabulary import (
     SHARED_LINE,
     DeviceFunction,
 )
-from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART, width
+from arrayfn.lowering.scalars.arithmetic import (
+    COMPLEXES,
+    HALF_PRECISION,
+    REAL_PART,
+    width,
+)
 
 REGISTERED: Final = (lookback, warp_functions)
 """Other modules that register emitters when they are imported."""
@@ -176,7 +181,7 @@ def _size(word: Any) -> int:
 def _vector(c: Call) -> None:
     """Copy between memory and registers in the widest accesses."""
     b, (array, at, tile, tile_at) = c.b, c.args
-    if c.dtype in HALVES:
+    if c.dtype in HALF_PRECISION:
         tile, tile_at = rounded_pairs(c, tile, tile_at), I32(0)
     word, count, most = _words(c.dtype, c.function.lanes)
     outer = b.bitcast(b.gep(array, [at]), word.as_pointer())

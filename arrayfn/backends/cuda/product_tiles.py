@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from arrayfn.backends.cuda.product_forms import Form
-from arrayfn.lowering.scalars.arithmetic import HALVES
+from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 WORK: Final = 1 << 30  # multiply-adds from which all tiles are tried
 HEATING: Final = 1 << 36  # multiply-adds of a 16-bit product that slow the clock down
@@ -51,7 +51,7 @@ def tried(form: Form, p: Mapping[str, int]) -> Tried:
     is_float = form.operand.name == "f32" and not form.by_tensor_cores
     if is_float and p["batch"] > 1 and work >= WORK:
         return "all tiles"
-    is_half = form.operand.name in HALVES
+    is_half = form.operand.name in HALF_PRECISION
     return "sparing ones" if is_half and work >= HEATING else "proposals"
 
 

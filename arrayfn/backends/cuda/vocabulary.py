@@ -26,7 +26,7 @@ from arrayfn.lowering.cuda.vocabulary import (
     DeviceFunction,
     DeviceHelper,
 )
-from arrayfn.lowering.scalars.arithmetic import HALVES
+from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 
 def module(name: str) -> Any:
@@ -124,7 +124,7 @@ UNROLLED: Final = FUNCTIONS["unrolled"]
 def words_of(function: DeviceFunction) -> list[str]:
     """The dtypes of a function's result and of its arguments; ``f32*`` is a pointer."""
     text = _SIGNATURES[function.kind]
-    if function.kind == "store" and function.dtype in HALVES:
+    if function.kind == "store" and function.dtype in HALF_PRECISION:
         text = _HALF_STORE
     return text.replace("T", function.dtype).split()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from arrayfn.lowering.scalars.arithmetic import HALVES
+from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 
 class UntypedKernelError(Exception):
@@ -49,7 +49,7 @@ class Dialect:
 
 def numba_type(types: ModuleType, dtype: str) -> Any:
     """The Numba type of a dtype's values in kernels."""
-    if dtype in HALVES:
+    if dtype in HALF_PRECISION:
         return types.uint16
     names = {"i": "int", "u": "uint", "f": "float", "c": "complex"}
     if dtype == "bool":

@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from arrayfn.backends.llvm_arithmetic import LLVMArithmetic, LLVMValue
 from arrayfn.backends.numba.dialect import numba_type
-from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALVES, REAL_PART
+from arrayfn.lowering.scalars.arithmetic import COMPLEXES, HALF_PRECISION, REAL_PART
 from arrayfn.lowering.scalars.table import SCALARS, ScalarFunction
 
 
@@ -63,7 +63,7 @@ def emit(
                 tuple(m.wrap(b.extract_value(value, k), part) for k in range(2))
             )
         else:
-            values.append(m.wrap(value, "u16" if dtype in HALVES else dtype))
+            values.append(m.wrap(value, "u16" if dtype in HALF_PRECISION else dtype))
     native = m.native(function.name, values)
     result = function.formula(m, *values) if native is None else native
     if isinstance(result, LLVMValue):

@@ -92,4 +92,4 @@ def _of_nest(nest: Nest) -> set[int] | None:
 
 def _is_plain(array: Var) -> bool:
     """Whether a variable can hold the array, if it is a scalar."""
-    return array.type.size != 1 or array.type.dtype not in dtypes.HALVES
+    return array.type.size != 1 or array.type.dtype not in dtypes.HALF_PRECISION

@@ -1,4 +1,4 @@
-"""The names and places of values in a kernel that is a loop, while it is printed.
+"""The names and locations of values in a kernel that is a loop, while it is printed.
 
 Arrays are known by the Var that they are stored in. Scalars of the loop are variables;
 all else lies in memory: an argument's, or part of one, as a slice of what is scanned.
@@ -18,7 +18,7 @@ from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, walk
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """The memory of a value: ``array`` from element ``begin`` on."""
 
     array: Var
@@ -48,7 +48,7 @@ class LoopFrame(Body):
         self.constant_lines: list[str] = []
         self.pointers: dict[Var, str] = {}
         self.written: set[Var] = set()
-        self.places: dict[Var, Place] = {}
+        self.locations: dict[Var, Location] = {}
         self.registers: dict[Var, str] = {}
         # Scalars that one item stores for all, by the variable that each item has.
         self.own_values: dict[Var, str] = {}
@@ -124,15 +124,15 @@ class LoopFrame(Body):
 
     # Where values are.
 
-    def place(self, root: Var) -> Place:
+    def location(self, root: Var) -> Location:
         """The memory of an array that is no variable."""
-        return self.places.get(root, Place(root))
+        return self.locations.get(root, Location(root))
 
     def register(self, root: Var) -> str | None:
         """The variable that holds a scalar; None if it lies in memory."""
         if root in self.registers:
             return self.registers[root]
-        if root in self.places or root in self.outside or not self.fits(root):
+        if root in self.locations or root in self.outside or not self.fits(root):
             return None
         self.registers[root] = self.variable(root)
         return self.registers[root]
@@ -140,13 +140,13 @@ class LoopFrame(Body):
     def fits(self, root: Var) -> bool:
         """Whether a variable can hold the array: one element, used as its dtype."""
         is_one = root.type.size == 1 and root not in self.raw
-        return is_one and root.type.dtype not in dtypes.HALVES
+        return is_one and root.type.dtype not in dtypes.HALF_PRECISION
 
     def element(self, root: Var, index: str = "") -> str:
         """The text of an element in memory."""
-        place = self.place(root)
-        terms = [t for t in (place.begin, index) if t and t != "0"]
-        return f"{self.pointer(place.array)}[{' + '.join(terms) or '0'}]"
+        location = self.location(root)
+        terms = [t for t in (location.begin, index) if t and t != "0"]
+        return f"{self.pointer(location.array)}[{' + '.join(terms) or '0'}]"
 
     def index_of(self, root: Var) -> str:
         """The index of the element in memory that a variable stands for."""
@@ -193,7 +193,7 @@ class LoopFrame(Body):
 
     def stored(self, root: Var, index: str = "") -> str:
         """The text of an element to be written."""
-        self.written.add(self.place(root).array)
+        self.written.add(self.location(root).array)
         return self.element(root, index)
 
     # Text.

@@ -18,7 +18,7 @@ from typing import Final, TypeGuard
 
 from arrayfn.dtypes import short_name
 from arrayfn.ir import Var
-from arrayfn.lowering.cpu.loop_frame import LoopFrame, Place
+from arrayfn.lowering.cpu.loop_frame import Location, LoopFrame
 from arrayfn.lowering.cpu.loop_nest import InlinePrinter
 from arrayfn.lowering.cpu.schedule import CPU, work_per_element
 from arrayfn.lowering.in_place import Storage
@@ -191,10 +191,10 @@ class LoopPrinter(LoopFrame):
                         self.line(f"{back} = {iterations} - 1 - {iteration}")
                     count, where = -count, back
                 begin = where if count == 1 else f"{where} * {self.extent(count)}"
-                outer = self.place(of(s.outer))
+                outer = self.location(of(s.outer))
                 if outer.begin:
                     begin = f"{outer.begin} + {begin}"
-                self.places[of(s.inner)] = Place(outer.array, begin)
+                self.locations[of(s.inner)] = Location(outer.array, begin)
         before = len(self.lines)
         self.steps(step.body)
         for c in kept:
@@ -256,12 +256,12 @@ class LoopPrinter(LoopFrame):
             self.line(f"{self.registers[current]} = {value}")
             return True
         if c.second is None:
-            if self.place(initial) != self.place(current):
+            if self.location(initial) != self.location(current):
                 self.copy(initial, current)
             return False
-        self.places[current] = self.place(result)
-        self.places[following] = self.place(self.of(c.second))
-        if self.place(initial) != self.place(result):
+        self.locations[current] = self.location(result)
+        self.locations[following] = self.location(self.of(c.second))
+        if self.location(initial) != self.location(result):
             self.copy(initial, result)
         return True
 
@@ -280,7 +280,7 @@ class LoopPrinter(LoopFrame):
         current, following = self.of(c.current), self.of(c.next)
         if current in self.registers:
             result = self.of(c.result)
-            if result is current and result not in self.outside | self.places.keys():
+            if result is current and result not in self.outside | self.locations.keys():
                 return
             value = self.registers.pop(current)
             self.registers.pop(following, None)

@@ -14,7 +14,7 @@ from arrayfn.ir import ArrayType, Atom, Equation, Var
 from arrayfn.ir.layout import RowMajor, from_strides
 from arrayfn.lowering.host_steps import Reads, operator_call_of
 from arrayfn.lowering.kernel_ir import Compute, Load, Nest, Store
-from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.operator_kernels import OperatorKernel
 from arrayfn.lowering.steps import CallStep, NestStep, PlanStep
 
@@ -34,7 +34,7 @@ class Copy:
     """
 
     source: Var
-    target: Place
+    target: Pointer
     axes: tuple[AxisStrides, ...]
 
     def strides(self, shape: Sequence[int]) -> tuple[int, ...] | None:
@@ -136,8 +136,8 @@ class OperatorCall:
     equation: Equation
     kernel: OperatorKernel
     reads: Reads
-    places: Mapping[Var, tuple[Place, ArrayType]] = field(
-        default_factory=dict[Var, tuple[Place, ArrayType]]
+    places: Mapping[Var, tuple[Pointer, ArrayType]] = field(
+        default_factory=dict[Var, tuple[Pointer, ArrayType]]
     )
 
     def call(self) -> LibraryCall:
@@ -345,7 +345,7 @@ def copy_of(nest: Nest) -> Copy | None:
     axes = tuple(zip(extents, source.strides, target.strides, strict=True))
     if not is_whole(axes, source.array.type.size):
         return None
-    return Copy(source.array, Place(target.array, target.offset), axes)
+    return Copy(source.array, Pointer(target.array, target.offset), axes)
 
 
 def copied_last(
@@ -357,4 +357,4 @@ def copied_last(
     if copy is None or not isinstance(atom, Var) or uses[atom] != 1:
         return None
     moved = any(n > 1 and own != new for n, own, new in copy.axes)
-    return None if moved or copy.target != Place(atom) else copy.source
+    return None if moved or copy.target != Pointer(atom) else copy.source

@@ -18,7 +18,7 @@ from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.imports import imports
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.kernel_text import wrapped
-from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.steps import CallStep
 
@@ -76,17 +76,17 @@ class HandwrittenCall:
     """
 
     text: Handwritten
-    reads: Mapping[str, Place]
-    writes: Mapping[str, Place]
+    reads: Mapping[str, Pointer]
+    writes: Mapping[str, Pointer]
     integers: Mapping[str, int]
     blocks: int
     over: Sequence[tuple[Var, Var]] = ()
     flag_buffer: Var | None = None
 
     @property
-    def _written(self) -> dict[str, Place]:
+    def _written(self) -> dict[str, Pointer]:
         flags = {} if self.flag_buffer is None else {"flag_buffer": self.flag_buffer}
-        return {**self.writes, **{name: Place(var) for name, var in flags.items()}}
+        return {**self.writes, **{name: Pointer(var) for name, var in flags.items()}}
 
     def kernel(self, name: str) -> Kernel:
         """The kernel."""

@@ -15,9 +15,12 @@ from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers import factorizations, reflections
 from arrayfn.lowering.cuda.solvers.factorizations import Names, Reads
 from arrayfn.lowering.kernel_ir import Constant, Nest
-from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
-from arrayfn.lowering.templates.nest_builder import NestBuilder, output_place
-from arrayfn.lowering.templates.nest_builder import Place as Strided
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
+from arrayfn.lowering.templates.nest_builder import (
+    NestBuilder,
+    StridedArray,
+    output_array,
+)
 from arrayfn.primitives.fourier import factor
 
 Maker = Callable[[Equation, Reads, Names], Iterable[Made]]
@@ -29,16 +32,16 @@ def _fft(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     kind, length = params["kind"], params["length"]
     scale = factor(kind, length, params["norm"])
     raw = output if scale == 1.0 else Var(output.type)
-    given = place_of(x, reads)
+    given = pointer_of(x, reads)
     # cuFFT writes over the operand of a transform to real numbers.
     if kind == "irfft":
         copy = Var(x.type)
         yield _copied(equation, names, given, copy)
-        given = Place(copy)
+        given = Pointer(copy)
     yield LibraryCall(
         provider=f"{kind}_{short_name(x.type.dtype)}",
         reads={"x": given},
-        writes={"transformed": Place(raw)},
+        writes={"transformed": Pointer(raw)},
         integers={"rows": math.prod(x.type.shape[:-1]), "length": length},
         items=1 if output.type.size else 0,
         library="cuFFT",
@@ -49,8 +52,8 @@ def _fft(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 
 def _scaled(equation: Equation, names: Names, raw: Var, scale: float) -> Nest:
     b = NestBuilder(equation, names)
-    target = output_place(equation)
-    source = Strided(raw, target.dtype, target.strides)
+    target = output_array(equation)
+    source = StridedArray(raw, target.dtype, target.strides)
     name = names[equation.outputs[0]]
     value = b.load(f"{name}_raw", b.operand(source))
     constant = Constant(scale, target.dtype)
@@ -61,12 +64,12 @@ def _scaled(equation: Equation, names: Names, raw: Var, scale: float) -> Nest:
     return b.nest(equation.outputs[0].type.shape, "a transform and its factor")
 
 
-def _copied(equation: Equation, names: Names, source: Place, copy: Var) -> Nest:
+def _copied(equation: Equation, names: Names, source: Pointer, copy: Var) -> Nest:
     b = NestBuilder(equation, names)
     strides = copy.type.layout.strides(copy.type.shape)
     dtype = copy.type.dtype
-    given = Strided(source.array, dtype, strides, source.offset)
-    b.move(equation.inputs[0], given, Strided(copy, dtype, strides))
+    given = StridedArray(source.array, dtype, strides, source.offset)
+    b.move(equation.inputs[0], given, StridedArray(copy, dtype, strides))
     return b.nest(copy.type.shape, "a copy that may be written over")
 
 

@@ -76,7 +76,9 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         return root.type.size == self.step.lanes
 
     def fits(self, root: Var) -> bool:
-        used_plainly = root not in self.raw and root.type.dtype not in dtypes.HALVES
+        used_plainly = (
+            root not in self.raw and root.type.dtype not in dtypes.HALF_PRECISION
+        )
         return used_plainly and (root.type.size == 1 or self.is_lane(root))
 
     def index_of(self, root: Var) -> str:

@@ -249,7 +249,7 @@ class PipelinePrinter(DynamicRowScheduler):
         return frozenset(
             k
             for k in schedule.fetched
-            if operands[k].dtype in dtypes.HALVES
+            if operands[k].dtype in dtypes.HALF_PRECISION
             and not operands[k].written
             and sum(k in loads for loads in read) > 1
         )

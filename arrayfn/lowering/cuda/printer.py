@@ -103,7 +103,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         """The vocabulary's name of a dtype in memory."""
         if dtype == dtypes.bool_:
             return "u8"
-        return "u16" if dtype in dtypes.HALVES else short_name(dtype)
+        return "u16" if dtype in dtypes.HALF_PRECISION else short_name(dtype)
 
     def registers(self, name: str, dtype: str, count: int) -> None:
         self.line(f"{name} = registers_{dtype}({count})")

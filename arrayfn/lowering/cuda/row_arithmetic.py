@@ -240,7 +240,7 @@ class RowArithmetic(CudaPrinter[T]):
     def is_pair_of_halves(self, s: Load) -> bool:
         """Whether ``s`` loads vectors of 16-bit values, two to a register."""
         dtype, lanes = self.nest.operands[s.operand].dtype, self.schedule.lanes
-        return dtype in dtypes.HALVES and lanes > 1 and self.is_whole(s, lanes)
+        return dtype in dtypes.HALF_PRECISION and lanes > 1 and self.is_whole(s, lanes)
 
     def staged_vector(self, operand: int) -> tuple[str, str]:
         """The registers of an operand's current vector, and where it begins there."""
@@ -255,7 +255,7 @@ class RowArithmetic(CudaPrinter[T]):
         lanes = self.schedule.lanes
         for operand in operands:
             dtype = self.nest.operands[operand].dtype
-            if dtype not in dtypes.HALVES or lanes == 1:
+            if dtype not in dtypes.HALF_PRECISION or lanes == 1:
                 continue
             widen = f"widen_{short_name(dtype)}x{lanes}"
             tile, place = self.staged_vector(operand)

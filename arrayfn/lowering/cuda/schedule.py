@@ -230,7 +230,9 @@ def is_aligned(operand: ArrayOperand, lanes: int, axis: int) -> bool:
 def can_copy(operand: ArrayOperand, lanes: int) -> bool:
     """Whether a thread can copy a vector to shared memory: one of 16 bytes."""
     dtype = operand.dtype
-    known = dtype in dtypes.HALVES or (dtype.itemsize >= 4 and dtype.kind in "fiu")
+    known = dtype in dtypes.HALF_PRECISION or (
+        dtype.itemsize >= 4 and dtype.kind in "fiu"
+    )
     return known and is_vector(operand, lanes) and dtype.itemsize * lanes == COPIED
 
 

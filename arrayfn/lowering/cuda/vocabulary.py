@@ -112,7 +112,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 
-from arrayfn.lowering.scalars.arithmetic import COMPLEXES, FLOATS, HALVES, INTEGERS
+from arrayfn.lowering.scalars.arithmetic import (
+    COMPLEXES,
+    FLOATS,
+    HALF_PRECISION,
+    INTEGERS,
+)
 
 WARP: Final = 32
 VALUES: Final = ("bool", *INTEGERS, *FLOATS, *COMPLEXES)
@@ -283,8 +288,8 @@ def _functions() -> Iterator[DeviceFunction]:
     for t, counts in _COPIED.items():
         yield from _typed(("cp_async",), (t,), counts)
     yield from _typed(("ldmatrix", "ldmatrix_trans"), ("u16",))
-    yield from _typed(("mma", "pack"), HALVES)
-    yield from _typed(("store", "widen", *EXTREMES), HALVES, LANES)
+    yield from _typed(("mma", "pack"), HALF_PRECISION)
+    yield from _typed(("store", "widen", *EXTREMES), HALF_PRECISION, LANES)
 
 
 FUNCTIONS: Final[dict[str, DeviceFunction]] = {f.name: f for f in _functions()}

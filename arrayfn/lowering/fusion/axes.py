@@ -6,7 +6,7 @@ from arrayfn.ir import Atom, Equation, Var
 from arrayfn.lowering.fusion.groups import AxisIds, Group
 from arrayfn.lowering.fusion.recomputation import Recomputation
 from arrayfn.passes.reads import Read
-from arrayfn.primitives.base import Primitive, Reduction
+from arrayfn.primitives.base import Reduction, row_of
 
 
 class AxisMatching(Recomputation):
@@ -105,8 +105,7 @@ class AxisMatching(Recomputation):
             for a in equation.inputs
             if isinstance(a, Var)
         ]
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        row = row_of(equation)
         return max(before, default=0) + isinstance(row.kernel, Reduction)
 
     def level_fits(self, equation: Equation, ids: AxisIds, group: Group) -> bool:

@@ -13,11 +13,11 @@ from arrayfn.passes.reads import Read, affine_view, resolve_reads
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
     Convert,
-    Primitive,
     Reduction,
     Scalar,
     Template,
     View,
+    row_of,
 )
 
 AxisIds = tuple[int | None, ...]
@@ -138,8 +138,7 @@ class Groups:
         for read in self.reads.values():
             found.setdefault(read.base, [read.base])
         for equation in self.program.equations:
-            row = equation.primitive
-            assert isinstance(row, Primitive)
+            row = row_of(equation)
             operand = equation.inputs[0] if equation.inputs else None
             if (
                 isinstance(row.kernel, View)
@@ -233,8 +232,7 @@ class Groups:
 
 def is_fusible(equation: Equation) -> bool:
     """Whether ``equation`` is elementwise, a copy, a count, or a reduction."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     form = row.kernel
     if isinstance(form, Template):
         return form.name == "iota"
@@ -268,8 +266,7 @@ def moved_ids(read: Read, ids: AxisIds) -> AxisIds:
 
 def domain_of(equation: Equation) -> tuple[int, ...]:
     """The extents of the domain of ``equation``: a reduction's are its operand's."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     if isinstance(row.kernel, Reduction):
         return equation.inputs[0].type.shape
     return equation.outputs[0].type.shape
@@ -277,14 +274,12 @@ def domain_of(equation: Equation) -> tuple[int, ...]:
 
 def is_reduction(equation: Equation) -> bool:
     """Whether ``equation`` reduces axes."""
-    row = equation.primitive
-    return isinstance(row, Primitive) and isinstance(row.kernel, Reduction)
+    return isinstance(row_of(equation).kernel, Reduction)
 
 
 def price_of(equation: Equation) -> int | None:
     """The cost of recomputing an elementwise equation; None if it must not be."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     if isinstance(row.kernel, Convert):
         return 1
     if isinstance(row.kernel, Scalar) and row.kernel.cost <= 5:

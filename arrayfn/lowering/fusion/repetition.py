@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.passes.reads import affine_view
-from arrayfn.primitives.base import Convert, Primitive, Scalar
+from arrayfn.primitives.base import Convert, Scalar, row_of
 
 PIECE_COST: Final = 256
 """What a piece costs at most, in additions an element, if it is several iterations.
@@ -42,8 +42,7 @@ def cuts(program: Program, most: int) -> frozenset[Equation]:
 
 def _cost(equation: Equation) -> int:
     """The cost of ``equation`` per element; views cost nothing."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     if isinstance(row.kernel, Scalar):
         return row.kernel.cost
     return int(isinstance(row.kernel, Convert))

@@ -15,7 +15,7 @@ START = 8  # multiply-adds that take as long as to begin with a matrix, or an el
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Pointer:
     """A pointer argument: ``offset`` elements into ``array``."""
 
     array: Var
@@ -34,8 +34,8 @@ class LibraryCall:
     """
 
     provider: str
-    reads: Mapping[str, Place]
-    writes: Mapping[str, Place]
+    reads: Mapping[str, Pointer]
+    writes: Mapping[str, Pointer]
     integers: Mapping[str, int]
     items: int
     grain: int = 1
@@ -56,12 +56,12 @@ class LibraryCall:
         )
 
 
-def place_of(atom: Atom, reads: Reads) -> Place:
+def pointer_of(atom: Atom, reads: Reads) -> Pointer:
     """The memory of an operand, which the layout pass has made row-major."""
     assert isinstance(atom, Var)
     read = reads[atom]
     base = read.base.type
-    return Place(read.base, read.offset(base.layout.strides(base.shape)))
+    return Pointer(read.base, read.offset(base.layout.strides(base.shape)))
 
 
 def grain_of(work: float) -> int:

@@ -17,9 +17,9 @@ from arrayfn.ir import ArrayType, Equation
 from arrayfn.lowering.libraries.calls import (
     START,
     LibraryCall,
-    Place,
+    Pointer,
     grain_of,
-    place_of,
+    pointer_of,
 )
 from arrayfn.passes.reads import Reads
 
@@ -36,8 +36,8 @@ MAX_WORKSPACE: Final = 1 << 31  # of workspace, where integers may have 32 bits
 def _call(
     name: str,
     x: ArrayType,
-    reads: dict[str, Place],
-    writes: dict[str, Place],
+    reads: dict[str, Pointer],
+    writes: dict[str, Pointer],
     scratch: dict[str, int],
     integers: dict[str, int],
     work: float,
@@ -67,7 +67,7 @@ def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     n = x.type.shape[-1]
     if n:
         work = n * n * (n / 6 + START) + START
-        yield _call("potrf", x.type, {}, {"a": Place(x)}, {}, {"n": n}, work)
+        yield _call("potrf", x.type, {}, {"a": Pointer(x)}, {}, {"n": n}, work)
 
 
 def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -80,9 +80,9 @@ def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         factors.type,
         {},
         {
-            "a": Place(factors),
-            "pivots": Place(pivots),
-            "permutation": Place(permutation),
+            "a": Pointer(factors),
+            "pivots": Pointer(pivots),
+            "permutation": Pointer(permutation),
         },
         {"integers": k * INTEGER_BYTES},
         {"rows": rows, "columns": columns, "leading": max(1, rows)},
@@ -95,8 +95,8 @@ def pivots_to_permutation(equation: Equation, reads: Reads) -> Iterable[LibraryC
     pivots, order = equation.inputs[0].type, equation.outputs[0]
     yield LibraryCall(
         provider=f"pivots_to_permutation_{dtypes.short_name(pivots.dtype)}",
-        reads={"pivots": place_of(equation.inputs[0], reads)},
-        writes={"permutation": Place(order)},
+        reads={"pivots": pointer_of(equation.inputs[0], reads)},
+        writes={"permutation": Pointer(order)},
         integers={"rows": order.type.shape[-1], "count": pivots.shape[-1]},
         items=math.prod(pivots.shape[:-1]),
         grain=grain_of(4 * order.type.shape[-1]),
@@ -114,8 +114,8 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     yield _call(
         "gelqf",
         x,
-        {"x": place_of(equation.inputs[0], reads)},
-        {"q": Place(q), "r": Place(r)},
+        {"x": pointer_of(equation.inputs[0], reads)},
+        {"q": Pointer(q), "r": Pointer(r)},
         {
             "a": rows * columns * size,
             "tau": max(1, k) * size,
@@ -142,8 +142,8 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     words = (columns + 1) * BLOCK + 2 * columns
     yield LibraryCall(
         provider=f"geqp3_{dtypes.short_name(x.dtype)}",
-        reads={"x": place_of(equation.inputs[0], reads)},
-        writes={"order": Place(order)},
+        reads={"x": pointer_of(equation.inputs[0], reads)},
+        writes={"order": Pointer(order)},
         scratch={
             "a": rows * columns * size,
             "tau": max(1, min(rows, columns)) * size,
@@ -166,23 +166,23 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """syevd with vectors, over the operand."""
     vectors, values = equation.outputs
-    places = {"a": Place(vectors), "w": Place(values)}
+    places = {"a": Pointer(vectors), "w": Pointer(values)}
     yield from _syevd("syevd", equation.inputs[0].type, {}, places, copied=0)
 
 
 def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """syevd without vectors, over a copy of the operand."""
     x = equation.inputs[0]
-    given = {"a": place_of(x, reads)}
-    values = {"w": Place(equation.outputs[0])}
+    given = {"a": pointer_of(x, reads)}
+    values = {"w": Pointer(equation.outputs[0])}
     yield from _syevd("syevd_values", x.type, given, values, copied=x.type.shape[-1])
 
 
 def _syevd(
     name: str,
     x: ArrayType,
-    given: dict[str, Place],
-    written: dict[str, Place],
+    given: dict[str, Pointer],
+    written: dict[str, Pointer],
     *,
     copied: int,
 ) -> Iterable[LibraryCall]:
@@ -220,13 +220,13 @@ def _syevd(
 def eig(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """geev with right eigenvectors."""
     vectors, values = equation.outputs
-    writes = {"w": Place(values), "v": Place(vectors)}
+    writes = {"w": Pointer(values), "v": Pointer(vectors)}
     yield from _geev("geev", equation, reads, writes, {})
 
 
 def eigvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """geev without vectors."""
-    writes = {"w": Place(equation.outputs[0])}
+    writes = {"w": Pointer(equation.outputs[0])}
     yield from _geev("geev_values", equation, reads, writes, {"v": 0})
 
 
@@ -234,7 +234,7 @@ def _geev(
     name: str,
     equation: Equation,
     reads: Reads,
-    writes: dict[str, Place],
+    writes: dict[str, Pointer],
     more: dict[str, int],
 ) -> Iterable[LibraryCall]:
     x = equation.inputs[0].type
@@ -244,7 +244,7 @@ def _geev(
         yield _call(
             name,
             x,
-            {"x": place_of(equation.inputs[0], reads)},
+            {"x": pointer_of(equation.inputs[0], reads)},
             writes,
             {
                 **more,
@@ -261,7 +261,7 @@ def _geev(
 def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """gesdd with vectors. The operand is column-major, and so are they."""
     u, s, vh = equation.outputs
-    writes = {"s": Place(s), "u": Place(u), "vh": Place(vh)}
+    writes = {"s": Pointer(s), "u": Pointer(u), "vh": Pointer(vh)}
     extents = {
         "u_columns": u.type.shape[-2],
         "vh_rows": vh.type.shape[-1],
@@ -272,7 +272,7 @@ def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 def svdvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """gesdd without vectors, of the transposed matrices: they are column-major."""
-    writes = {"s": Place(equation.outputs[0])}
+    writes = {"s": Pointer(equation.outputs[0])}
     extents = {"u_columns": 0, "vh_rows": 0, "full": 0}
     none = {"u": 0, "vh": 0}
     yield from _gesdd("gesdd_values", equation, reads, writes, none, extents)
@@ -282,7 +282,7 @@ def _gesdd(
     name: str,
     equation: Equation,
     reads: Reads,
-    writes: dict[str, Place],
+    writes: dict[str, Pointer],
     more: dict[str, int],
     extents: dict[str, int],
 ) -> Iterable[LibraryCall]:
@@ -298,7 +298,7 @@ def _gesdd(
         yield _call(
             name,
             x,
-            {"x": place_of(equation.inputs[0], reads)},
+            {"x": pointer_of(equation.inputs[0], reads)},
             writes,
             {
                 **more,
@@ -315,14 +315,14 @@ def _gesdd(
 def hessenberg(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """gehrd over the operand."""
     a, taus = equation.outputs
-    writes = {"a": Place(a), "taus": Place(taus)}
+    writes = {"a": Pointer(a), "taus": Pointer(taus)}
     yield from _reduced("gehrd", a.type, writes, 10 / 3)
 
 
 def tridiagonal(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """sytrd over the operand."""
     a, d, e, taus = equation.outputs
-    writes = {"a": Place(a), "d": Place(d), "e": Place(e), "taus": Place(taus)}
+    writes = {"a": Pointer(a), "d": Pointer(d), "e": Pointer(e), "taus": Pointer(taus)}
     yield from _reduced("tridiagonal", a.type, writes, 4 / 3)
 
 
@@ -331,13 +331,13 @@ def schur(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     t, z = equation.outputs
     n, size = t.type.shape[-1], t.type.dtype.itemsize
     scratch = {"values": n * size, "more": n * size, "flags": n * INTEGER_BYTES}
-    yield from _reduced("gees", t.type, {"a": Place(t), "z": Place(z)}, 20, scratch)
+    yield from _reduced("gees", t.type, {"a": Pointer(t), "z": Pointer(z)}, 20, scratch)
 
 
 def _reduced(
     name: str,
     x: ArrayType,
-    writes: dict[str, Place],
+    writes: dict[str, Pointer],
     work: float,
     scratch: Mapping[str, int] = MappingProxyType({}),
 ) -> Iterable[LibraryCall]:

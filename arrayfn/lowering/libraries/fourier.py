@@ -12,9 +12,9 @@ from arrayfn import dtypes
 from arrayfn.ir import Equation
 from arrayfn.lowering.libraries.calls import (
     LibraryCall,
-    Place,
+    Pointer,
     grain_of,
-    place_of,
+    pointer_of,
 )
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.fourier import factor
@@ -33,8 +33,8 @@ def fft(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     bits[0] = factor(kind, length, equation.params["norm"])
     yield LibraryCall(
         provider=f"{kind}_{dtypes.short_name(x.type.dtype)}",
-        reads={"x": place_of(x, reads)},
-        writes={"transformed": Place(output)},
+        reads={"x": pointer_of(x, reads)},
+        writes={"transformed": Pointer(output)},
         integers={
             "rows": rows,
             "each": each,

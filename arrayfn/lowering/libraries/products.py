@@ -9,7 +9,7 @@ from arrayfn.errors import BackendError
 from arrayfn.ir import Equation, Var
 from arrayfn.lowering.contraction import Gemm, as_gemm
 from arrayfn.lowering.gemm_tiles import PROVIDERS, GemmTiles
-from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.passes.reads import Reads
 
 
@@ -42,8 +42,8 @@ def product(
     a, b = gemm.a, gemm.b
     return LibraryCall(
         provider=provider or PROVIDERS[dtype],
-        reads={"a": Place(a.base, a.offset), "b": Place(b.base, b.offset)},
-        writes={"c": Place(output)},
+        reads={"a": Pointer(a.base, a.offset), "b": Pointer(b.base, b.offset)},
+        writes={"c": Pointer(output)},
         integers={
             "m": gemm.m,
             "n": gemm.n,

@@ -17,9 +17,9 @@ from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.lowering.cpu import machine
 from arrayfn.lowering.libraries.calls import (
     LibraryCall,
-    Place,
+    Pointer,
     grain_of,
-    place_of,
+    pointer_of,
 )
 from arrayfn.passes.reads import Reads
 
@@ -59,8 +59,8 @@ def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     room = n if dtype.itemsize == 8 else min(n, 2 * k + 256)
     yield LibraryCall(
         provider=f"top_k_{dtypes.short_name(dtype)}",
-        reads={"x": place_of(x, reads)},
-        writes={"values": Place(values), "indices": Place(indices)},
+        reads={"x": pointer_of(x, reads)},
+        writes={"values": Pointer(values), "indices": Pointer(indices)},
         scratch={"keys": n * 8, "buffer": max(1, room) * 8},
         integers={
             "n": n,
@@ -93,8 +93,8 @@ def _sorted(
         name, infinity = "sort_codes", LONG_INFINITY[dtype]
     yield LibraryCall(
         provider=f"{name}_{dtypes.short_name(dtype)}",
-        reads={"x": place_of(x, reads)},
-        writes={"sorted": Place(buffers[0])},
+        reads={"x": pointer_of(x, reads)},
+        writes={"sorted": Pointer(buffers[0])},
         scratch={"keys": keys},
         integers={
             "n": n,
@@ -111,8 +111,8 @@ def _sorted(
         parts = -(-2 * run // MERGE_PART)
         yield LibraryCall(
             provider=f"merge_{dtypes.short_name(what)}",
-            reads={"runs": Place(buffers[number % 2])},
-            writes={"merged": Place(buffers[1 - number % 2])},
+            reads={"runs": Pointer(buffers[number % 2])},
+            writes={"merged": Pointer(buffers[1 - number % 2])},
             integers={
                 "n": n,
                 "run": run,

@@ -11,9 +11,9 @@ from arrayfn.ir import Equation
 from arrayfn.lowering.libraries.calls import (
     START,
     LibraryCall,
-    Place,
+    Pointer,
     grain_of,
-    place_of,
+    pointer_of,
 )
 from arrayfn.passes.reads import Reads
 
@@ -37,8 +37,8 @@ def triangular_solve(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     chunks = -(-sides // chunk)
     yield LibraryCall(
         provider=f"trsm_{dtypes.short_name(type.dtype)}",
-        reads={"a": place_of(equation.inputs[1], reads)},
-        writes={"b": Place(equation.outputs[0])},
+        reads={"a": pointer_of(equation.inputs[1], reads)},
+        writes={"b": Pointer(equation.outputs[0])},
         integers={
             "rows": rows,
             "columns": columns,

@@ -29,7 +29,7 @@ from arrayfn.lowering.kernel_ir import (
     Store,
     Value,
 )
-from arrayfn.lowering.libraries.calls import LibraryCall, Place, grain_of
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, grain_of
 from arrayfn.lowering.steps import NestStep, PlanStep
 from arrayfn.passes.reads import Reads, affine_view
 
@@ -82,8 +82,8 @@ def without_copy(
 
 
 def _take_copy(
-    place: Place, shape: Shape, steps: list[PlanStep], uses: Mapping[Var, int]
-) -> tuple[Place, dict[str, int]] | None:
+    place: Pointer, shape: Shape, steps: list[PlanStep], uses: Mapping[Var, int]
+) -> tuple[Pointer, dict[str, int]] | None:
     """The operand of the copy at ``place``, which goes, and the windows' dimensions.
 
     None if there is no copy there that only this product reads, of ``shape``: a batch
@@ -102,12 +102,12 @@ def _take_copy(
                 return None
             del steps[position]
             source = next(o for o in step.nest.operands if not o.written)
-            return Place(source.array, source.offset), dimensions
+            return Pointer(source.array, source.offset), dimensions
     return None
 
 
 def _product(
-    call: LibraryCall, x: Place, dimensions: Mapping[str, int]
+    call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
     """Windows are the rows of the result: an item is some of them."""
     given, size = call.integers, x.array.type.dtype.itemsize
@@ -136,7 +136,7 @@ def _product(
 
 
 def _right_product(
-    call: LibraryCall, x: Place, dimensions: Mapping[str, int]
+    call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
     """Windows are the columns of the result: an item is some indices of the first axis.
 
@@ -176,7 +176,7 @@ def _right_product(
 
 
 def _summed(
-    call: LibraryCall, x: Place, dimensions: Mapping[str, int]
+    call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
     """Windows are summed over: an item has the sum of a part of them.
 
@@ -199,7 +199,7 @@ def _summed(
             call,
             provider=call.provider.replace("gemm_", "window_sums_"),
             reads={"x": x, "b": call.reads["b"]},
-            writes={"c": Place(sums)},
+            writes={"c": Pointer(sums)},
             scratch={"windows": tile * width},
             integers={
                 "m": m,

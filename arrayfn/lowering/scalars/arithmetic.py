@@ -30,7 +30,7 @@ SIGNED = ("i8", "i16", "i32", "i64")
 UNSIGNED = ("u8", "u16", "u32", "u64")
 INTEGERS = SIGNED + UNSIGNED
 FLOATS = ("f32", "f64")
-HALVES = ("f16", "bf16")
+HALF_PRECISION = ("f16", "bf16")
 COMPLEXES = ("c64", "c128")
 REAL_PART = {"c64": "f32", "c128": "f64"}
 

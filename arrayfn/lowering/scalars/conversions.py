@@ -10,7 +10,7 @@ from __future__ import annotations
 from arrayfn.lowering.scalars.arithmetic import (
     COMPLEXES,
     FLOATS,
-    HALVES,
+    HALF_PRECISION,
     INTEGERS,
     Arithmetic,
     Value,
@@ -60,10 +60,10 @@ def real(m: Arithmetic, x: Value, source: str, target: str) -> Value:
     """A conversion between real dtypes (bool included)."""
     if source == target:
         return x
-    if source in HALVES:
+    if source in HALF_PRECISION:
         x = m.from_half_bits(x) if source == "f16" else bf16_to_f32(m, x)
         return real(m, x, "f32", target)
-    if target in HALVES:
+    if target in HALF_PRECISION:
         if source == "f64":
             x = f64_to_f32_odd(m, x) if target == "f16" else m.convert(x, "f32")
         elif source != "f32":
@@ -94,4 +94,4 @@ def bitcast(m: Arithmetic, x: Value, source: str, target: str) -> Value:
 
 def stored(dtype: str) -> str:
     """The dtype that a value of ``dtype`` has in a kernel."""
-    return "u16" if dtype in HALVES else dtype
+    return "u16" if dtype in HALF_PRECISION else dtype

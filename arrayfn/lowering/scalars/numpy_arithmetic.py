@@ -18,6 +18,12 @@ DTYPES: dict[str, np.dtype] = {
     "c64": np.dtype(np.complex64),
     "c128": np.dtype(np.complex128),
 }
+_ACCUMULATE = {
+    "add": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -57,26 +63,13 @@ class NumpyArithmetic:
             return _fma_f32(x, np.float32(y), np.float32(z))
         return _fma_f64(x, np.float64(y), np.float64(z))
 
-    def sqrt(self, x: Value) -> Value:
-        return np.sqrt(x)
-
-    def abs(self, x: Value) -> Value:
-        return np.abs(x)
-
-    def rint(self, x: Value) -> Value:
-        return np.rint(x)
-
-    def floor(self, x: Value) -> Value:
-        return np.floor(x)
-
-    def ceil(self, x: Value) -> Value:
-        return np.ceil(x)
-
-    def trunc(self, x: Value) -> Value:
-        return np.trunc(x)
-
-    def exact_fmod(self, x: Value, y: Value) -> Value:
-        return np.fmod(x, y)
+    sqrt = staticmethod(np.sqrt)
+    abs = staticmethod(np.abs)
+    rint = staticmethod(np.rint)
+    floor = staticmethod(np.floor)
+    ceil = staticmethod(np.ceil)
+    trunc = staticmethod(np.trunc)
+    exact_fmod = staticmethod(np.fmod)
 
     def popcount(self, x: Value) -> Value:
         unsigned = x.view(np.dtype(f"u{x.dtype.itemsize}"))
@@ -118,13 +111,7 @@ class NumpyArithmetic:
         return result
 
     def accumulate(self, operation: str, x: Value, y: Value) -> Value:
-        functions = {
-            "add": np.add,
-            "mul": np.multiply,
-            "max": np.maximum,
-            "min": np.minimum,
-        }
-        return functions[operation](x, y)
+        return _ACCUMULATE[operation](x, y)
 
 
 def _round_to_odd(high: Value, low: Value) -> Value:

@@ -31,7 +31,7 @@ from arrayfn.lowering.scalars import (
 from arrayfn.lowering.scalars.arithmetic import (
     COMPLEXES,
     FLOATS,
-    HALVES,
+    HALF_PRECISION,
     INTEGERS,
     REAL_PART,
     Arithmetic,
@@ -73,7 +73,7 @@ class ScalarFunction:
 
 
 def _unpack(dtype: str, x: Any) -> Value:
-    if dtype in HALVES:
+    if dtype in HALF_PRECISION:
         if hasattr(x, "dtype") and x.dtype != np.uint16 and x.dtype.itemsize == 2:
             return x.view(np.uint16)
         dtype = "u16"
@@ -322,7 +322,7 @@ def _functions() -> Iterator[ScalarFunction]:
         yield ScalarFunction(
             f"threefry2x32_{word}", ("u32",) * 4, "u32", _threefry_word(word)
         )
-    dtypes = ("bool", *INTEGERS, *HALVES, *FLOATS, *COMPLEXES)
+    dtypes = ("bool", *INTEGERS, *HALF_PRECISION, *FLOATS, *COMPLEXES)
     for source in dtypes:
         for target in dtypes:
             yield ScalarFunction(

@@ -18,9 +18,9 @@ from arrayfn.lowering.build import drop_unit_axes, merge_axes, select_axes
 from arrayfn.lowering.kernel_ir import Argument, Constant, Nest, Step, Value
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,
-    Place,
-    output_place,
-    place_of,
+    StridedArray,
+    array_of,
+    output_array,
     source_of,
 )
 from arrayfn.passes.reads import Reads
@@ -44,7 +44,7 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     fill = params.pop("fill_value")
     params.pop("unique_indices", None)
     windows = Windows(**params)
-    source, target = place_of(x, reads), output_place(equation)
+    source, target = array_of(x, reads), output_array(equation)
     b = NestBuilder(equation, names)
     geometry = _Geometry(windows, x.type.shape, sizes, output.type.ndim)
     begins = geometry.begins(b, indices, reads)
@@ -108,7 +108,7 @@ def _scattered(
     windows = Windows(**params)
     sizes = windows.sizes(x.type.ndim, updates.type.shape)
     geometry = _Geometry(windows, x.type.shape, sizes, updates.type.ndim)
-    target = output_place(equation)
+    target = output_array(equation)
     b = NestBuilder(equation, names)
     begins = geometry.begins(b, indices, reads)
     inside = None
@@ -146,7 +146,7 @@ def _scattered(
 
 def _updates_nest(
     b: NestBuilder,
-    target: Place,
+    target: StridedArray,
     extents: Shape,
     in_order: Sequence[int],
     reason: str,
@@ -172,9 +172,9 @@ def dynamic_slice(equation: Equation, reads: Reads, names: Names) -> Iterable[Ne
     b = NestBuilder(equation, names)
     shape = output.type.shape
     source, steps = source_of(x, reads), []
-    if isinstance(source, Place):
+    if isinstance(source, StridedArray):
         source, steps = _moved(b, source, starts, x.type.shape, shape, reads)
-    b.move(x, source, output_place(equation), source_at=steps)
+    b.move(x, source, output_array(equation), source_at=steps)
     yield b.nest(shape, "a slice at a computed index")
 
 
@@ -186,7 +186,7 @@ def dynamic_update_slice(
     if not update.type.size:
         return
     b = NestBuilder(equation, names)
-    shape, target = update.type.shape, output_place(equation)
+    shape, target = update.type.shape, output_array(equation)
     target, steps = _moved(b, target, starts, x.type.shape, shape, reads)
     b.move(update, source_of(update, reads), target, target_at=steps)
     yield b.nest(shape, "a slice written at a computed index")
@@ -194,12 +194,12 @@ def dynamic_update_slice(
 
 def _moved(
     b: NestBuilder,
-    place: Place,
+    place: StridedArray,
     starts: Sequence[Atom],
     extents: Shape,
     sizes: Shape,
     reads: Reads,
-) -> tuple[Place, list[Step]]:
+) -> tuple[StridedArray, list[Step]]:
     """The slice of ``sizes`` at ``starts``, as a constant offset and computed steps."""
     steps: list[Step] = []
     known = [0] * len(sizes)
@@ -209,7 +209,7 @@ def _moved(
             assert isinstance(start.value, int)
             known[axis] = min(max(start.value, 0), last)
         elif last:
-            where = place_of(start, reads).spread(len(sizes))
+            where = array_of(start, reads).spread(len(sizes))
             value = b.scalar(start, where)
             begin = _clamped(b, b.index(value, where.dtype), axis, last)
             steps.append(Step(begin, place.strides[axis]))
@@ -261,14 +261,16 @@ class _Geometry:
     def begins(self, b: NestBuilder, indices: Atom, reads: Reads) -> list[Value]:
         """Load where windows begin along each indexed axis."""
         assert isinstance(indices, Var)
-        where = place_of(indices, reads)
+        where = array_of(indices, reads)
         strides = [0] * self.ndim
         for axis, stride in zip(self.outer, where.strides[:-1], strict=True):
             strides[axis] = stride
         values: list[Value] = []
         for component in range(len(self.windows.indexed_axes)):
             offset = where.offset + component * where.strides[-1]
-            operand = b.operand(Place(where.array, where.dtype, tuple(strides), offset))
+            operand = b.operand(
+                StridedArray(where.array, where.dtype, tuple(strides), offset)
+            )
             value = b.load(b.names[indices], operand)
             values.append(b.index(value, where.dtype))
         return values
@@ -287,7 +289,7 @@ class _Geometry:
             result = _within(b, begin, bounds, result)
         return result
 
-    def windows_of(self, place: Place) -> Place:
+    def windows_of(self, place: StridedArray) -> StridedArray:
         """The operand with strides along the axes of the array of windows."""
         strides = [0] * self.ndim
         kept = self.windows.kept(len(self.extents))
@@ -295,9 +297,9 @@ class _Geometry:
             strides[window_axis] = place.strides[axis]
         for axis, index_axis in zip(*self.windows.batch, strict=True):
             strides[self.outer[index_axis]] += place.strides[axis]
-        return Place(place.array, place.dtype, tuple(strides), place.offset)
+        return StridedArray(place.array, place.dtype, tuple(strides), place.offset)
 
-    def steps(self, begins: Sequence[Value], place: Place) -> list[Step]:
+    def steps(self, begins: Sequence[Value], place: StridedArray) -> list[Step]:
         """The steps from the operand's first window to the one at ``begins``."""
         axes = zip(begins, self.windows.indexed_axes, strict=True)
         return [Step(begin, place.strides[axis]) for begin, axis in axes]

@@ -30,7 +30,7 @@ from arrayfn.primitives.base import Reduction
 
 
 @dataclass(frozen=True)
-class Place:
+class StridedArray:
     """Where a value lies: ``array``, and a stride for each axis of the value."""
 
     array: Var
@@ -38,15 +38,15 @@ class Place:
     strides: tuple[int, ...]
     offset: int = 0
 
-    def raw(self) -> Place:
+    def raw(self) -> StridedArray:
         """The same memory as integers, to copy bits of 16-bit floats and bools."""
         return replace(self, dtype=_RAW.get(self.dtype, self.dtype))
 
-    def spread(self, ndim: int) -> Place:
+    def spread(self, ndim: int) -> StridedArray:
         """A scalar's memory, with stride 0 along ``ndim`` axes."""
         return replace(self, strides=(0,) * ndim)
 
-    def begin_at(self, starts: Sequence[int], steps: Sequence[int]) -> Place:
+    def begin_at(self, starts: Sequence[int], steps: Sequence[int]) -> StridedArray:
         """The slice from ``starts`` in ``steps``."""
         strides = zip(starts, self.strides, strict=True)
         offset = self.offset + sum(start * stride for start, stride in strides)
@@ -63,20 +63,20 @@ _RAW = {
 }
 
 
-def source_of(atom: Atom, reads: Mapping[Var, Read]) -> Place | Constant:
+def source_of(atom: Atom, reads: Mapping[Var, Read]) -> StridedArray | Constant:
     """Where the elements of ``atom`` lie, or its value if it is a Literal."""
     if isinstance(atom, Literal):
         return constant_of(atom)
-    return place_of(atom, reads)
+    return array_of(atom, reads)
 
 
-def place_of(atom: Atom, reads: Mapping[Var, Read]) -> Place:
+def array_of(atom: Atom, reads: Mapping[Var, Read]) -> StridedArray:
     """Where the elements of ``atom``, an array or a view, lie."""
     assert isinstance(atom, Var)
     read = reads[atom]
     base = read.base.type
     strides = base.layout.strides(base.shape)
-    return Place(
+    return StridedArray(
         read.base,
         atom.type.dtype,
         read.strides(strides, atom.type.ndim),
@@ -84,11 +84,11 @@ def place_of(atom: Atom, reads: Mapping[Var, Read]) -> Place:
     )
 
 
-def output_place(equation: Equation) -> Place:
+def output_array(equation: Equation) -> StridedArray:
     """The memory of the output."""
     output = equation.outputs[0]
     strides = output.type.layout.strides(output.type.shape)
-    return Place(output, output.type.dtype, strides)
+    return StridedArray(output, output.type.dtype, strides)
 
 
 class NestBuilder:
@@ -101,7 +101,7 @@ class NestBuilder:
         self.statements: list[Statement] = []
         self.taken: set[str] = set()
 
-    def operand(self, place: Place, *, written: bool = False) -> int:
+    def operand(self, place: StridedArray, *, written: bool = False) -> int:
         """Add an operand, with strides for the nest's axes; its index."""
         self.operands.append(
             ArrayOperand(place.array, place.dtype, place.strides, place.offset, written)
@@ -125,7 +125,7 @@ class NestBuilder:
         return result
 
     def scalar(
-        self, atom: Atom, source: Place | Constant, at: Sequence[Step] = ()
+        self, atom: Atom, source: StridedArray | Constant, at: Sequence[Step] = ()
     ) -> Scalar:
         """An element of ``atom``, which lies at ``source`` or is a constant."""
         if isinstance(source, Constant):
@@ -136,15 +136,15 @@ class NestBuilder:
     def move(
         self,
         atom: Atom,
-        source: Place | Constant,
-        target: Place,
+        source: StridedArray | Constant,
+        target: StridedArray,
         *,
         source_at: Sequence[Step] = (),
         target_at: Sequence[Step] = (),
         where: Value | None = None,
     ) -> None:
         """Copy the bits of ``atom`` to ``target``."""
-        if isinstance(source, Place):
+        if isinstance(source, StridedArray):
             source, target = source.raw(), target.raw()
         value = self.scalar(atom, source, source_at)
         name, dtype = self.names[self.equation.outputs[0]], target.dtype

@@ -19,9 +19,9 @@ from arrayfn.ir.layout import C
 from arrayfn.lowering.kernel_ir import Argument, Constant, Count, Nest, Store, Value
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,
-    Place,
-    output_place,
-    place_of,
+    StridedArray,
+    array_of,
+    output_array,
 )
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives import reductions
@@ -55,7 +55,7 @@ def scan(
         return
     axis: int = equation.params["axis"]
     extent = x.type.shape[axis]
-    source, target = place_of(x, reads), output_place(equation)
+    source, target = array_of(x, reads), output_array(equation)
     if equation.params["reverse"]:
         starts = [n - 1 if k == axis else 0 for k, n in enumerate(x.type.shape)]
         steps = [-1 if k == axis else 1 for k in range(x.type.ndim)]
@@ -90,7 +90,9 @@ class _Scan:
         self.x = x
         self.result = names[equation.outputs[0]]
 
-    def whole(self, source: Place, target: Place, shape: tuple[int, ...]) -> Nest:
+    def whole(
+        self, source: StridedArray, target: StridedArray, shape: tuple[int, ...]
+    ) -> Nest:
         """Scan each row serially."""
         b = NestBuilder(self.equation, self.names)
         value = b.load(self.names[self.x], b.operand(source))
@@ -98,7 +100,7 @@ class _Scan:
         b.store(b.operand(target, written=True), total)
         return b.nest(shape, "a running value along one axis", (self.axis,))
 
-    def in_chunks(self, source: Place, target: Place) -> Iterable[Nest]:
+    def in_chunks(self, source: StridedArray, target: StridedArray) -> Iterable[Nest]:
         """Scan rows in chunks, and the remainder."""
         shape, axis = self.x.type.shape, self.axis
         count, left = divmod(shape[axis], CHUNK)
@@ -109,12 +111,12 @@ class _Scan:
             Var(ArrayType(counts, compute_dtype(self.x.type.dtype))) for _ in range(2)
         )
         own, sums = (
-            Place(v, v.type.dtype, C.strides(counts)) for v in (totals, before)
+            StridedArray(v, v.type.dtype, C.strides(counts)) for v in (totals, before)
         )
         yield self.totals(self.cut(source), own, inside)
         yield self.whole(own, sums, counts)
         yield self.whole(source, target, self.at_axis(shape, CHUNK))
-        ahead = Place(before, sums.dtype, (*sums.strides, 0))
+        ahead = StridedArray(before, sums.dtype, (*sums.strides, 0))
         yield self.continued(
             self.cut(self.later(source, CHUNK)),
             ahead,
@@ -132,16 +134,18 @@ class _Scan:
     def at_axis(self, shape: tuple[int, ...], extent: int) -> tuple[int, ...]:
         return (*shape[: self.axis], extent, *shape[self.axis + 1 :])
 
-    def cut(self, place: Place) -> Place:
+    def cut(self, place: StridedArray) -> StridedArray:
         """The axis split in two: chunks, and the elements of a chunk."""
         step = place.strides[self.axis]
         strides = self.at_axis(place.strides, step * CHUNK)
         return replace(place, strides=(*strides, step))
 
-    def later(self, place: Place, distance: int) -> Place:
+    def later(self, place: StridedArray, distance: int) -> StridedArray:
         return replace(place, offset=place.offset + distance * place.strides[self.axis])
 
-    def totals(self, source: Place, target: Place, extents: tuple[int, ...]) -> Nest:
+    def totals(
+        self, source: StridedArray, target: StridedArray, extents: tuple[int, ...]
+    ) -> Nest:
         """The total of each chunk."""
         b = NestBuilder(self.equation, self.names)
         value = b.load(self.names[self.x], b.operand(source))
@@ -152,7 +156,11 @@ class _Scan:
         return b.nest(extents, "the total of each chunk of a row", (last,))
 
     def continued(
-        self, source: Place, before: Place, target: Place, extents: tuple[int, ...]
+        self,
+        source: StridedArray,
+        before: StridedArray,
+        target: StridedArray,
+        extents: tuple[int, ...],
     ) -> Nest:
         """Scan each chunk from the total before it."""
         b = NestBuilder(self.equation, self.names)

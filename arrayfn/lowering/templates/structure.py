@@ -9,9 +9,9 @@ from arrayfn.ir.layout import Shape
 from arrayfn.lowering.kernel_ir import Constant, Nest
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,
-    Place,
-    output_place,
-    place_of,
+    StridedArray,
+    array_of,
+    output_array,
     source_of,
 )
 from arrayfn.passes.reads import Reads
@@ -22,7 +22,7 @@ Names = Mapping[Var, str]
 def concatenate(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     """Copy each operand into its part of the output."""
     axis: int = equation.params["axis"]
-    target = output_place(equation)
+    target = output_array(equation)
     steps = (1,) * len(target.strides)
     begin = 0
     for number, operand in enumerate(equation.inputs):
@@ -30,7 +30,7 @@ def concatenate(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest
         begin += operand.type.shape[axis]
         part = target.begin_at(starts, steps)
         if operand.type.size:
-            source, extents = place_of(operand, reads), operand.type.shape
+            source, extents = array_of(operand, reads), operand.type.shape
             reason = f"operand {number} into its part of the output"
             yield _copy(equation, names, operand, source, part, extents, reason)
 
@@ -39,8 +39,8 @@ def _copy(
     equation: Equation,
     names: Names,
     operand: Atom,
-    source: Place | Constant,
-    target: Place,
+    source: StridedArray | Constant,
+    target: StridedArray,
     extents: Shape,
     reason: str,
 ) -> Nest:
@@ -52,7 +52,7 @@ def _copy(
 def pad(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     """Copy the operand's elements; store the value around and between them."""
     x, value = equation.inputs
-    target = output_place(equation)
+    target = output_array(equation)
     shape = equation.outputs[0].type.shape
     config = equation.params["config"]
     # For each axis: the first element that is kept, how many are, and their offset.
@@ -68,7 +68,7 @@ def pad(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     if 0 in shape:
         return
     filling = source_of(value, reads)
-    if isinstance(filling, Place):
+    if isinstance(filling, StridedArray):
         filling = filling.spread(len(shape))
     if 0 in counts or any(
         step > 1 and count > 1 for step, count in zip(steps, counts, strict=True)
@@ -83,7 +83,7 @@ def pad(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     if 0 not in counts:
         part = target.begin_at(places, steps)
         source = source_of(x, reads)
-        if isinstance(source, Place):
+        if isinstance(source, StridedArray):
             source = source.begin_at(firsts, (1,) * len(shape))
         reason = "the operand at its offset"
         yield _copy(equation, names, x, source, part, tuple(counts), reason)

@@ -8,8 +8,8 @@ from arrayfn.ir import Equation, Var
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,
-    Place,
-    output_place,
+    StridedArray,
+    output_array,
     source_of,
 )
 from arrayfn.passes.reads import Reads
@@ -28,7 +28,7 @@ def sliding_windows(equation: Equation, reads: Reads, names: Names) -> Iterable[
     order = params.pop("order")
     geometry = SlidingWindows(**params)
     source = source_of(x, reads)
-    if isinstance(source, Place):
+    if isinstance(source, StridedArray):
         strides = list(source.strides)
         for axis, stride, step in zip(
             geometry.axes, geometry.strides, geometry.dilations, strict=True
@@ -36,7 +36,7 @@ def sliding_windows(equation: Equation, reads: Reads, names: Names) -> Iterable[
             strides.append(strides[axis] * step)
             strides[axis] *= stride
         in_order = tuple(strides[axis] for axis in order)
-        source = Place(source.array, source.dtype, in_order, source.offset)
+        source = StridedArray(source.array, source.dtype, in_order, source.offset)
     b = NestBuilder(equation, names)
-    b.move(x, source, output_place(equation))
+    b.move(x, source, output_array(equation))
     yield b.nest(output.type.shape, "windows, which share elements, side by side")

@@ -41,7 +41,7 @@ def _dtype(name: str, given: DType, complex: bool) -> DType:
             "part, or the complex transform",
             user_location(),
         )
-    single = given in (dtypes.float32, dtypes.complex64, *dtypes.HALVES)
+    single = given in (dtypes.float32, dtypes.complex64, *dtypes.HALF_PRECISION)
     if complex:
         return dtypes.complex64 if single else dtypes.complex128
     return dtypes.float32 if single else dtypes.float64

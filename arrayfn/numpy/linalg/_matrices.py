@@ -25,7 +25,7 @@ def inexact(name: str, x: ArrayLike) -> Array:
 def together(name: str, *operands: ArrayLike) -> list[Array]:
     """``operands`` in a common dtype that LAPACK supports."""
     dtype = ops.common_dtype(name, operands)
-    if dtype in dtypes.HALVES:
+    if dtype in dtypes.HALF_PRECISION:
         raise DTypeError(
             f"{name} does not compute in {dtypes.short_name(dtype)}: convert the "
             "operand to float32 first",

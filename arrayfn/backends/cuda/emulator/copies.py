@@ -10,7 +10,7 @@ from arrayfn.backends.cuda.emulator.actions import acts
 from arrayfn.backends.cuda.emulator.matrices import rounded, widened
 from arrayfn.backends.cuda.emulator.memory import EmulationError, Memory, SharedMemory
 from arrayfn.lowering.cuda.vocabulary import DeviceFunction
-from arrayfn.lowering.scalars.arithmetic import HALVES
+from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 
 def _check_aligned(memory: Memory, at: int, lanes: int) -> None:
@@ -57,7 +57,9 @@ def _store(
 ) -> None:
     _check_aligned(array, at, f.lanes)
     values: Any = _read(tile, source, f.lanes)
-    _write(array, at, rounded(f.dtype, *values) if f.dtype in HALVES else values)
+    _write(
+        array, at, rounded(f.dtype, *values) if f.dtype in HALF_PRECISION else values
+    )
 
 
 @acts("cp_async")

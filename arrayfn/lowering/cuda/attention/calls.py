@@ -18,10 +18,9 @@ from arrayfn.lowering.cuda.attention import gradient as gradients
 from arrayfn.lowering.cuda.attention.forward import forward, shared_bytes, tiles_of
 from arrayfn.lowering.cuda.attention.tiles import LONGEST_HEAD, UNLIMITED, Form
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
-from arrayfn.lowering.libraries.calls import Place
-from arrayfn.lowering.libraries.calls import place_of as pointer_of
+from arrayfn.lowering.libraries.calls import Pointer, pointer_of
 from arrayfn.lowering.operator_kernels import static_of
-from arrayfn.lowering.templates.nest_builder import place_of
+from arrayfn.lowering.templates.nest_builder import array_of
 from arrayfn.passes.reads import Reads
 
 _AXES = ("batch", "head", "row", "column")
@@ -62,7 +61,7 @@ def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
             together=tiles.together,
         ),
         call.arrays(),
-        {"out": Place(out), "logarithms_out": Place(logarithms)},
+        {"out": Pointer(out), "logarithms_out": Pointer(logarithms)},
         {**call.integers(), **call.steps("q", "k", "v")},
         B * N * -(-T // tiles.rows),
     )
@@ -108,7 +107,7 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
                 together=tiles.together,
             ),
             read,
-            {f"{name}_out": Place(array) for name, array in wanted.items()},
+            {f"{name}_out": Pointer(array) for name, array in wanted.items()},
             {**call.integers(), **call.steps(*arrays)},
             blocks,
         )
@@ -145,7 +144,7 @@ def attention_bias_gradient(
             together=tiles.together,
         ),
         {**call.arrays(), "cotangent": call.cotangent, **of_queries},
-        {"bias_out": Place(by_bias)},
+        {"bias_out": Pointer(by_bias)},
         {**call.integers(), **shared, **call.steps("q", "k", "v", "cotangent")},
         batches * heads * -(-rows // tiles.rows) * -(-S // tiles.columns),
     )
@@ -156,7 +155,7 @@ class _Call:
     """An ``operator_call`` of attention: its arrays, and what its kernels depend on."""
 
     equation: Equation
-    places: tuple[Place, ...]
+    places: tuple[Pointer, ...]
     strides: tuple[tuple[int, ...], ...]  # of the operands, in their own layouts
     form: Form
     window: tuple[int, int]
@@ -167,7 +166,7 @@ class _Call:
         q, k, *_ = equation.inputs
         given: tuple[str, ...] = static["given"]
         kinds = dict(zip(given, equation.inputs[3:], strict=False))
-        strides = tuple(place_of(atom, reads).strides for atom in equation.inputs)
+        strides = tuple(array_of(atom, reads).strides for atom in equation.inputs)
         steps = dict(zip(given, strides[3:], strict=False))
         pairs = {
             name
@@ -197,17 +196,17 @@ class _Call:
         return cls(equation, places, strides, form, (left, right))
 
     @property
-    def cotangent(self) -> Place:
+    def cotangent(self) -> Pointer:
         """The cotangent of the result."""
         return self.places[self.names.index("cotangent")]
 
-    def of_queries(self) -> dict[str, Place]:
+    def of_queries(self) -> dict[str, Pointer]:
         """Arrays for what ``means`` computes."""
         B, T, N, _ = self.equation.inputs[0].type.shape
         type = ArrayType((B, N, T), dtypes.float32)
-        return {"bounds": Place(Var(type)), "means": Place(Var(type))}
+        return {"bounds": Pointer(Var(type)), "means": Pointer(Var(type))}
 
-    def means(self, made: Mapping[str, Place]) -> HandwrittenCall:
+    def means(self, made: Mapping[str, Pointer]) -> HandwrittenCall:
         """The call of the kernel of bounds and means of queries."""
         B, T, N, _ = self.equation.inputs[0].type.shape
         read = ("result", "logarithms", "cotangent")
@@ -232,7 +231,7 @@ class _Call:
         """The names of the terms."""
         return static_of(self.equation)["given"]
 
-    def arrays(self) -> dict[str, Place]:
+    def arrays(self) -> dict[str, Pointer]:
         """Queries, keys, values and terms, by the names that kernels have for them."""
         return dict(zip(self.names[: 3 + len(self.given)], self.places, strict=False))
 

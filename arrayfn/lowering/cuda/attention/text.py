@@ -15,7 +15,7 @@ from typing import Final
 
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
 from arrayfn.lowering.cuda.handwritten import filled, indented
-from arrayfn.lowering.scalars.arithmetic import HALVES
+from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
 """Which column of a tile a lane's i-th is."""
@@ -34,7 +34,7 @@ for lane_row in range({lane_rows}):
 
 def _memory(dtype: str) -> str:
     """How elements of a dtype lie in memory."""
-    return "u16" if dtype in HALVES else dtype
+    return "u16" if dtype in HALF_PRECISION else dtype
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from arrayfn.ir import Equation, Var
 from arrayfn.lowering.cuda.indexing.scatter_form import Scatter
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.templates.indexing import added
-from arrayfn.lowering.templates.nest_builder import NestBuilder, Place
+from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
 from arrayfn.passes.reads import Reads
 
 _NEAR: Final = 1 << 25  # bytes of a range
@@ -60,7 +60,8 @@ def in_ranges(
     for begin, end in pairwise(ranges.bounds):
         b = NestBuilder(equation, names)
         source, target = (
-            Place(array, dtype, (1,), begin * inner) for array in (operand, result)
+            StridedArray(array, dtype, (1,), begin * inner)
+            for array in (operand, result)
         )
         b.move(operand, source, target)
         yield b.nest(((end - begin) * inner,), "a range of the targets")

@@ -31,7 +31,7 @@ from arrayfn.lowering.cuda.sorting.tiles import (
     SharedArrays,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 MIN_TARGETS: Final = 1 << 16  # targets: of fewer a block would have few
 _THREADS: Final = DIGITS  # of a block: each finds where a digit begins
@@ -64,7 +64,12 @@ class Tiles:
 
 
 def scatter_in_tiles(
-    tiles: Tiles, keys: Place, updates: Place, target: Var, result: Var, gpu: GpuConfig
+    tiles: Tiles,
+    keys: Pointer,
+    updates: Pointer,
+    target: Var,
+    result: Var,
+    gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
     """The steps that combine ``updates`` with ``target``, which may lie where it does.
 
@@ -73,10 +78,10 @@ def scatter_in_tiles(
     name = short_name(tiles.dtype)
     moved = Moved(Keys(dtypes.uint32), positions=True, order=name, carried=name)
     own = [
-        Place(Var(ArrayType((tiles.count,), dtype)))
+        Pointer(Var(ArrayType((tiles.count,), dtype)))
         for dtype in (dtypes.uint32, tiles.dtype)
     ]
-    totals = Place(Var(ArrayType((DIGITS,), dtypes.int32)))
+    totals = Pointer(Var(ArrayType((DIGITS,), dtypes.int32)))
     # What is left out may have any digit.
     rows, given = Rows(1, tiles.count, tiles.count), [keys, updates]
     yield from sort_by_digit(rows, moved, given, given, own, tiles.shift, gpu, totals)
@@ -84,8 +89,8 @@ def scatter_in_tiles(
     moved_in = dict(zip(("keys_in", "updates_in"), own, strict=True))
     yield HandwrittenCall(
         kernel_of(tiles),
-        {**moved_in, "totals_in": totals, "target_in": Place(target)},
-        {"target_out": Place(result)},
+        {**moved_in, "totals_in": totals, "target_in": Pointer(target)},
+        {"target_out": Pointer(result)},
         {"limit": tiles.limit, "targets": 1 << tiles.shift},
         blocks,
         over=((result, target),),

@@ -45,13 +45,13 @@ from arrayfn.lowering.kernel_ir import (
     Value,
     constant_of,
 )
-from arrayfn.lowering.libraries.calls import Place as Pointer
+from arrayfn.lowering.libraries.calls import Pointer
 from arrayfn.lowering.templates.indexing import added
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,
-    Place,
-    output_place,
-    place_of,
+    StridedArray,
+    array_of,
+    output_array,
 )
 from arrayfn.passes.reads import Reads
 
@@ -204,7 +204,7 @@ def by_way(
     yield from scatter_in_tiles(way, Pointer(keys), given, operand, result, gpu)
 
 
-def _is_carried(source: Place) -> bool:
+def _is_carried(source: StridedArray) -> bool:
     """Whether the updates are of a dtype that a sort moves."""
     return source.dtype == source.array.type.dtype and source.dtype in _ATOMIC
 
@@ -273,13 +273,13 @@ def _call(
     )
 
 
-def _updates_place(equation: Equation, reads: Reads) -> Place:
+def _updates_place(equation: Equation, reads: Reads) -> StridedArray:
     """Where the updates lie; a literal is a single element."""
     atom = equation.inputs[2]
     if isinstance(atom, Literal):
         single = Var(ArrayType((), atom.type.dtype))
-        return Place(single, atom.type.dtype, (0,) * atom.type.ndim)
-    return place_of(atom, reads)
+        return StridedArray(single, atom.type.dtype, (0,) * atom.type.ndim)
+    return array_of(atom, reads)
 
 
 def _filled(equation: Equation, names: Names, single: Var) -> Nest:
@@ -289,12 +289,14 @@ def _filled(equation: Equation, names: Names, single: Var) -> Nest:
     value = constant_of(atom)
     dtype = value.dtype
     result = b.compute("update", "identity", value, dtype=dtype, of=dtype)
-    b.store(b.operand(Place(single, single.type.dtype, ()), written=True), result)
+    b.store(
+        b.operand(StridedArray(single, single.type.dtype, ()), written=True), result
+    )
     return b.nest((), "the value of all updates")
 
 
-def _updates(s: Scatter, source: Place, function: str, vectors: bool) -> Updates:
-    target = output_place(s.equation)
+def _updates(s: Scatter, source: StridedArray, function: str, vectors: bool) -> Updates:
+    target = output_array(s.equation)
     kept = s.windows.kept(s.operand.ndim)
     along = {w: a for a, w in zip(kept, s.windows.window_axes, strict=True)}
     key = merged(
@@ -336,7 +338,7 @@ def _keys(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
     batch = dict(zip(*windows.batch, strict=True))
     indices = equation.inputs[1]
     assert isinstance(indices, Var)
-    place = place_of(indices, reads)
+    place = array_of(indices, reads)
     strides = [0] * len(shape)
     for axis, stride in zip(outer, place.strides[:-1], strict=True):
         strides[where[axis]] = stride
@@ -352,7 +354,9 @@ def _keys(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
 
     for component, axis in enumerate(windows.indexed_axes):
         offset = place.offset + component * place.strides[-1]
-        operand = b.operand(Place(place.array, place.dtype, tuple(strides), offset))
+        operand = b.operand(
+            StridedArray(place.array, place.dtype, tuple(strides), offset)
+        )
         begin = b.index(b.load(names[indices], operand), place.dtype)
         bounds = (
             Constant(0, _I64),
@@ -382,7 +386,7 @@ def _keys(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
     if inside is not None:
         key = integer("select", inside, key, Argument("limit", s.limit))
     word = b.compute("word", "convert_i64", key, dtype=dtypes.uint32, of=dtypes.uint32)
-    stored = Place(keys, dtypes.uint32, RowMajor().strides(shape))
+    stored = StridedArray(keys, dtypes.uint32, RowMajor().strides(shape))
     b.store(b.operand(stored, written=True), word)
     return b.nest(shape, "numbers of the targets")
 

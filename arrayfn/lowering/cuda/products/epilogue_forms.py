@@ -30,7 +30,7 @@ from arrayfn.lowering.kernel_ir import (
     Value,
     uses,
 )
-from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 from arrayfn.lowering.split import needed
 
 _WITH_BIAS: Final = frozenset(
@@ -42,7 +42,7 @@ _WITH_BIAS: Final = frozenset(
 class Added:
     """A matrix, or one for each of a batch, that is added: rows ``leading`` apart."""
 
-    place: Place
+    place: Pointer
     leading: int
     batch_stride: int
 
@@ -58,7 +58,7 @@ class Epilogue:
     times: Value | None = None
     beta: float = 0.0
     added: Added | None = None
-    bias: Place | None = None
+    bias: Pointer | None = None
     activation: str = ""
 
     def of(self, call: LibraryCall, output: Var, alpha: Var | None) -> LibraryCall:
@@ -69,7 +69,7 @@ class Epilogue:
         words, reads, integers = [call.provider], dict(call.reads), dict(call.integers)
         if alpha is not None:
             words.append("times")
-            reads["alpha"] = Place(alpha)
+            reads["alpha"] = Pointer(alpha)
         elif self.alpha != 1:
             words.append("scaled")
             integers["alpha"] = bits_of(self.alpha)
@@ -88,7 +88,7 @@ class Epilogue:
             call,
             provider="_".join(words),
             reads=reads,
-            writes={"c": Place(output)},
+            writes={"c": Pointer(output)},
             integers=integers,
         )
 
@@ -224,7 +224,7 @@ class Chain:
         strides = self.strides(operand.strides)
         if strides is None or operand.dtype != self.dtype or operand.written:
             return None
-        place, p = Place(operand.array, operand.offset), self.call.integers
+        place, p = Pointer(operand.array, operand.offset), self.call.integers
         batch, row, column = strides
         if p["n"] > 1 and column != 1:
             return None

@@ -18,8 +18,8 @@ from arrayfn.lowering.cuda.products.skinny_half import PIECE, HalfTile, half_tex
 from arrayfn.lowering.cuda.products.skinny_single import LANES, SingleTile, single_text
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile
 from arrayfn.lowering.cuda.schedule import power_of_two
-from arrayfn.lowering.libraries.calls import LibraryCall, Place
-from arrayfn.lowering.scalars.arithmetic import HALVES
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
+from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 _PROVIDERS: Final = (
     *("gemm_f32", "gemm_f16", "gemm_f16_f32", "gemm_bf16", "gemm_bf16_f32"),
@@ -50,13 +50,13 @@ class SkinnyProduct:
     m: int
     n: int
     k: int
-    a: Place
+    a: Pointer
     a_row: int
     a_step: int
-    b: Place
+    b: Pointer
     ldb: int
     transposed: bool
-    c: Place
+    c: Pointer
     c_row: int
     c_column: int
 
@@ -82,7 +82,7 @@ class SkinnyProduct:
     @property
     def is_half(self) -> bool:
         """Whether fp16 or bf16 is multiplied."""
-        return short_name(self.b.array.type.dtype) in HALVES
+        return short_name(self.b.array.type.dtype) in HALF_PRECISION
 
     def call(self, gpu: GpuConfig) -> HandwrittenCall:
         """Its launch."""
@@ -164,7 +164,7 @@ def half_tile(product: SkinnyProduct, gpu: GpuConfig) -> HalfTile:
         HalfTile(
             power_of_two(product.m),
             cluster=cluster,
-            rounded=made if made in HALVES else "",
+            rounded=made if made in HALF_PRECISION else "",
             strip=strip,
             deep=_HALVES // strip,
             transposed=product.transposed,

@@ -19,7 +19,7 @@ from arrayfn.dtypes import DType, short_name
 from arrayfn.ir import Var
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, indented
 from arrayfn.lowering.cuda.schedule import power_of_two
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 LANES: Final = 4
 """Lanes that share a row."""
@@ -43,7 +43,7 @@ def small_factors(matrices: Var) -> HandwrittenCall:
     size = max(MIN_TILE, power_of_two(n))
     count = math.prod(matrices.type.shape[:-2])
     return HandwrittenCall(
-        _text(dtype, size), {}, {"a": Place(matrices)}, {"n": n}, count
+        _text(dtype, size), {}, {"a": Pointer(matrices)}, {"n": n}, count
     )
 
 

@@ -32,7 +32,7 @@ from arrayfn.lowering.cuda.solvers.cholesky import (
     memory,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 MAX_ROWS: Final = 2048
 """Larger ones cuSOLVER factors faster: by products of larger tiles."""
@@ -64,7 +64,7 @@ def tiled_factors(matrices: Var, status: Var) -> HandwrittenCall:
     return HandwrittenCall(
         _Tiles(dtype, SIZE).text(),
         {},
-        {"a": Place(matrices), "status": Place(status)},
+        {"a": Pointer(matrices), "status": Pointer(status)},
         {"n": n, "rows": rows, "matrices": count, "blocks": count * tiles},
         count * tiles,
         flag_buffer=flag_buffer_of(count * rows * rows, dtypes.int32),

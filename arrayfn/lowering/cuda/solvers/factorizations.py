@@ -30,7 +30,7 @@ from arrayfn.lowering.cuda.solvers.matrix_nests import (
 from arrayfn.lowering.cuda.solvers.permutation import permuted
 from arrayfn.lowering.cuda.solvers.triangular import System, solved
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
 from arrayfn.passes.reads import Reads
 
 BATCHED: Final = 128
@@ -56,7 +56,7 @@ def _count(type: ArrayType) -> int:
 def _call(
     form: str,
     type: ArrayType,
-    writes: Mapping[str, Place],
+    writes: Mapping[str, Pointer],
     library: str = "cuSOLVER",
     **integers: int,
 ) -> LibraryCall:
@@ -83,16 +83,16 @@ def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     status, nests = _status(matrices), Nests(equation, names)
     whole = matrices_of(output.type, output)
     extents = (matrices, n, n)
-    place, factor = Place(output), whole
+    place, factor = Pointer(output), whole
     if cholesky_tiles.is_tiled(output.type.dtype, n, matrices):
         yield cholesky_tiles.tiled_factors(output, status)
     else:
         is_transposed = n > BATCHED * matrices or (matrices == 1 and n >= TRANSPOSED)
         if is_transposed:
             copy = Var(ArrayType(extents, output.type.dtype))
-            place, factor = Place(copy), transposed(matrices_of(copy.type, copy))
+            place, factor = Pointer(copy), transposed(matrices_of(copy.type, copy))
             yield nests.moved(whole, factor, extents, "a matrix by columns")
-        writes, upper = {"a": place, "status": Place(status)}, int(not is_transposed)
+        writes, upper = {"a": place, "status": Pointer(status)}, int(not is_transposed)
         yield _call("potrf", output.type, writes, n=n, matrices=matrices, upper=upper)
     reason = "the lower triangle, or NaN"
     yield nests.moved(factor, whole, extents, reason, status=status, triangle="lower")
@@ -103,7 +103,7 @@ def triangular_solve(equation: Equation, reads: Reads, names: Names) -> Iterable
     params, output = equation.params, equation.outputs[0]
     return solved(
         Nests(equation, names),
-        place_of(equation.inputs[1], reads),
+        pointer_of(equation.inputs[1], reads),
         output,
         System(
             left=bool(params["left"]),
@@ -121,19 +121,19 @@ def lu(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     columns, rows = factors.type.shape[-2:]
     matrices = _count(factors.type)
     raw = Var(ArrayType(pivots.type.shape, dtypes.int32))
-    status = Place(_status(matrices))
-    writes = {"a": Place(factors), "pivots": Place(raw), "status": status}
+    status = Pointer(_status(matrices))
+    writes = {"a": Pointer(factors), "pivots": Pointer(raw), "status": status}
     sizes = {"rows": rows, "columns": columns, "matrices": matrices}
     yield _call("getrf", factors.type, writes, "cuSOLVER, cuBLAS", **sizes)
     yield Nests(equation, names).from_one(raw, pivots)
-    yield permuted(Place(pivots), permutation)
+    yield permuted(Pointer(pivots), permutation)
 
 
 def pivots_to_permutation(
     equation: Equation, reads: Reads, names: Names
 ) -> Iterable[Made]:
     """A kernel that swaps."""
-    yield permuted(place_of(equation.inputs[0], reads), equation.outputs[0])
+    yield permuted(pointer_of(equation.inputs[0], reads), equation.outputs[0])
 
 
 def eigh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
@@ -154,7 +154,7 @@ def eigvalsh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     (values,) = equation.outputs
     copy, nest = _copied(equation, reads, names)
     if jacobi.is_small(copy.type.dtype, copy.type.shape[-1]):
-        yield jacobi.eigenvalues(copy, place_of(equation.inputs[0], reads), values)
+        yield jacobi.eigenvalues(copy, pointer_of(equation.inputs[0], reads), values)
         return
     yield nest
     status = _status(copy.type.shape[0])
@@ -171,7 +171,7 @@ def _of_matrices(equation: Equation) -> tuple[Shape, DType]:
 def _copied(equation: Equation, reads: Reads, names: Names) -> tuple[Var, Nest]:
     """A copy of the operand, which may be written over, and the nest that makes it."""
     copy = Var(ArrayType(*_of_matrices(equation)))
-    place = place_of(equation.inputs[0], reads)
+    place = pointer_of(equation.inputs[0], reads)
     source = matrices_of(copy.type, place.array, place.offset)
     target = matrices_of(copy.type, copy)
     reason = "a copy that may be written over"
@@ -181,7 +181,7 @@ def _copied(equation: Equation, reads: Reads, names: Names) -> tuple[Var, Nest]:
 def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
     n, matrices = a.type.shape[-1], status.type.size
     form = "syevjbatched" if matrices > 1 and n <= SMALL_EIGH else "syevd"
-    writes = {"a": Place(a), "w": Place(values), "status": Place(status)}
+    writes = {"a": Pointer(a), "w": Pointer(values), "status": Pointer(status)}
     return _call(form, a.type, writes, n=n, matrices=matrices, vectors=int(vectors))
 
 
@@ -194,12 +194,12 @@ def eig(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     status = _status(matrices)
     nests = Nests(equation, names)
     if copy.type.dtype in dtypes.COMPLEX:
-        yield _geev(copy, values, status, Place(vectors))
+        yield _geev(copy, values, status, Pointer(vectors))
         yield nests.or_nan(vectors, status, "vectors, or NaN")
     else:
         # With a vector more at either end, so that each has two neighbours.
         raw = Var(ArrayType((matrices * n + 2, n), copy.type.dtype))
-        yield _geev(copy, values, status, Place(raw, n))
+        yield _geev(copy, values, status, Pointer(raw, n))
         yield nests.paired(raw, values, status, vectors)
     yield nests.or_nan(values, status, "values, or NaN")
 
@@ -214,8 +214,8 @@ def eigvals(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     yield Nests(equation, names).or_nan(values, status, "values, or NaN")
 
 
-def _geev(a: Var, values: Var, status: Var, vectors: Place | None) -> LibraryCall:
-    writes = {"a": Place(a), "w": Place(values), "status": Place(status)}
+def _geev(a: Var, values: Var, status: Var, vectors: Pointer | None) -> LibraryCall:
+    writes = {"a": Pointer(a), "w": Pointer(values), "status": Pointer(status)}
     if vectors is not None:
         writes["v"] = vectors
     form, matrices = "geev" if vectors else "geevvalues", status.type.size
@@ -247,7 +247,7 @@ def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
     call = _call(
         form,
         copy.type,
-        {name: Place(array) for name, array in arrays.items()},
+        {name: Pointer(array) for name, array in arrays.items()},
         rows=rows,
         columns=columns,
         matrices=matrices,
@@ -263,7 +263,7 @@ def _small_operand(equation: Equation, reads: Reads) -> small_svd.Operand | None
     columns, rows = x.shape[-2:]
     if not small_svd.is_small(x.dtype, rows, columns):
         return None
-    place = place_of(equation.inputs[0], reads)
+    place = pointer_of(equation.inputs[0], reads)
     return small_svd.Operand(place, _count(x), columns, rows)
 
 

@@ -21,7 +21,7 @@ from arrayfn.lowering.cuda.solvers.orthogonal_columns import (
     Columns,
     rows_of,
 )
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 
 def is_small(dtype: DType, n: int) -> bool:
@@ -31,19 +31,21 @@ def is_small(dtype: DType, n: int) -> bool:
 
 def eigenvectors(vectors: Var, values: Var) -> HandwrittenCall:
     """Matrices at ``vectors`` become their eigenvectors, as rows, in place."""
-    writes = {"vectors": Place(vectors), "values": Place(values)}
+    writes = {"vectors": Pointer(vectors), "values": Pointer(values)}
     return _call(vectors, {}, writes, with_vectors=True)
 
 
-def eigenvalues(matrices: Var, place: Place, values: Var) -> HandwrittenCall:
+def eigenvalues(matrices: Var, place: Pointer, values: Var) -> HandwrittenCall:
     """The eigenvalues of ``matrices`` at ``place``, without vectors."""
-    return _call(matrices, {"a": place}, {"values": Place(values)}, with_vectors=False)
+    return _call(
+        matrices, {"a": place}, {"values": Pointer(values)}, with_vectors=False
+    )
 
 
 def _call(
     matrices: Var,
-    reads: dict[str, Place],
-    writes: dict[str, Place],
+    reads: dict[str, Pointer],
+    writes: dict[str, Pointer],
     *,
     with_vectors: bool,
 ) -> HandwrittenCall:

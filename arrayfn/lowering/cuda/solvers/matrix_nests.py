@@ -11,8 +11,7 @@ from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.ir.layout import Shape
 from arrayfn.lowering.kernel_ir import Constant, Count, Nest, Scalar, Value
-from arrayfn.lowering.templates.nest_builder import NestBuilder
-from arrayfn.lowering.templates.nest_builder import Place as Strided
+from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
 
 Names = Mapping[Var, str]
 
@@ -26,8 +25,8 @@ class Nests:
 
     def moved(
         self,
-        source: Strided,
-        target: Strided,
+        source: StridedArray,
+        target: StridedArray,
         extents: Shape,
         reason: str,
         *,
@@ -66,7 +65,7 @@ class Nests:
         """``output`` in place; NaN in all of a matrix if ``status`` is not 0."""
         matrices = status.type.size
         each = output.type.size // matrices
-        place = Strided(output, output.type.dtype, (each, 1))
+        place = StridedArray(output, output.type.dtype, (each, 1))
         b = NestBuilder(self.equation, self.names)
         own = b.operand(place, written=True)
         dtype = output.type.dtype
@@ -77,11 +76,11 @@ class Nests:
         """Pivots that count from 0, of those that count from 1."""
         b = NestBuilder(self.equation, self.names)
         kind = dtypes.int32
-        value = b.load("raw", b.operand(Strided(raw, kind, (1,))))
+        value = b.load("raw", b.operand(StridedArray(raw, kind, (1,))))
         result = b.compute(
             "pivot", "sub", value, Constant(1, kind), dtype=kind, of=kind
         )
-        b.store(b.operand(Strided(output, kind, (1,)), written=True), result)
+        b.store(b.operand(StridedArray(output, kind, (1,)), written=True), result)
         return b.nest((output.type.size,), "pivots that count from 0")
 
     def paired(self, vectors: Var, w: Var, status: Var, output: Var) -> Nest:
@@ -96,10 +95,10 @@ class Nests:
         kinds = {"dtype": real, "of": real}
         strides = (n * n, n, 1)
         before, own, after = (
-            b.load(name, b.operand(Strided(vectors, real, strides, k * n)))
+            b.load(name, b.operand(StridedArray(vectors, real, strides, k * n)))
             for k, name in enumerate(("before", "own", "after"))
         )
-        value = b.load("value", b.operand(Strided(w, dtype, (n, 1, 0))))
+        value = b.load("value", b.operand(StridedArray(w, dtype, (n, 1, 0))))
         imaginary = b.compute("imaginary", "imag", value, dtype=real, of=dtype)
         zero = Constant(0.0, real)
         bools = {"dtype": dtypes.bool_, "of": real}
@@ -110,7 +109,7 @@ class Nests:
         rest = select(b, "rest", second, minus, zero, real)
         im = select(b, "im", first, after, rest, real)
         whole = b.compute("vector", "complex", re, im, dtype=dtype, of=real)
-        target = b.operand(Strided(output, dtype, strides), written=True)
+        target = b.operand(StridedArray(output, dtype, strides), written=True)
         b.store(target, self._or_nan(b, whole, status, dtype))
         return b.nest((matrices, n, n), "vectors of conjugate pairs")
 
@@ -119,7 +118,7 @@ class Nests:
     ) -> Value:
         strides = (1,) + (0,) * (ndim - 1)
         kind = dtypes.int32
-        state = b.load("status", b.operand(Strided(status, kind, strides)))
+        state = b.load("status", b.operand(StridedArray(status, kind, strides)))
         failed = b.compute(
             "failed", "ne", state, Constant(0, kind), dtype=dtypes.bool_, of=kind
         )
@@ -139,21 +138,21 @@ def select(
     return b.compute(name, "select", condition, x, y, dtype=dtype, of=dtype)
 
 
-def matrices_of(type: ArrayType, array: Var, offset: int = 0) -> Strided:
+def matrices_of(type: ArrayType, array: Var, offset: int = 0) -> StridedArray:
     """An array of row-major matrices."""
     rows, columns = type.shape[-2:]
-    return Strided(array, type.dtype, (rows * columns, columns, 1), offset)
+    return StridedArray(array, type.dtype, (rows * columns, columns, 1), offset)
 
 
-def transposed(place: Strided) -> Strided:
+def transposed(place: StridedArray) -> StridedArray:
     """The same matrices, transposed."""
     matrix, row, column = place.strides
-    return Strided(place.array, place.dtype, (matrix, column, row), place.offset)
+    return StridedArray(place.array, place.dtype, (matrix, column, row), place.offset)
 
 
-def backward(place: Strided, extent: int, axis: int) -> Strided:
+def backward(place: StridedArray, extent: int, axis: int) -> StridedArray:
     """The same matrices, from the last index along an axis of ``extent`` on."""
     strides = list(place.strides)
     offset = place.offset + (extent - 1) * strides[axis]
     strides[axis] = -strides[axis]
-    return Strided(place.array, place.dtype, tuple(strides), offset)
+    return StridedArray(place.array, place.dtype, tuple(strides), offset)

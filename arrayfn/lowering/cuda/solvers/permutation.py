@@ -12,7 +12,7 @@ from typing import Final
 from arrayfn.ir import Var
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.schedule import power_of_two
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 NEAREST: Final = 8192
 _THREADS: Final = 128
@@ -54,7 +54,7 @@ if thread_index() == 0:
 """
 
 
-def permuted(pivots: Place, permutation: Var) -> HandwrittenCall:
+def permuted(pivots: Pointer, permutation: Var) -> HandwrittenCall:
     """``permutation`` [..., n] of the rows swapped as ``pivots`` [..., count] say."""
     *batch, n = permutation.type.shape
     size = max(32, power_of_two(n)) if n <= NEAREST else 0
@@ -70,7 +70,7 @@ def permuted(pivots: Place, permutation: Var) -> HandwrittenCall:
     return HandwrittenCall(
         text,
         {"pivots_in": pivots},
-        {"permutation_out": Place(permutation)},
+        {"permutation_out": Pointer(permutation)},
         {"n": n, "count": pivots.array.type.shape[-1]},
         math.prod(batch) if n else 0,
     )

@@ -25,9 +25,8 @@ from arrayfn.lowering.cuda.solvers.matrix_nests import (
 )
 from arrayfn.lowering.cuda.solvers.triangular import System, solved
 from arrayfn.lowering.kernel_ir import Constant, Nest, Scalar, Value
-from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
-from arrayfn.lowering.templates.nest_builder import NestBuilder
-from arrayfn.lowering.templates.nest_builder import Place as Strided
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
+from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
 from arrayfn.passes.reads import Read
 
 
@@ -35,7 +34,7 @@ def qr(equation: Equation, reads: Mapping[Var, Read], names: Names) -> Iterable[
     """geqrf of the transposed operand; R is its upper triangle, Q the reflections'."""
     x = equation.inputs[0].type
     made = _Reflections.of(equation, names)
-    place = place_of(equation.inputs[0], reads)
+    place = pointer_of(equation.inputs[0], reads)
     rows, columns = x.shape[-2:]
     whole = matrices_of(made.a.type, made.a)
     yield made.nests.moved(
@@ -48,9 +47,9 @@ def qr(equation: Equation, reads: Mapping[Var, Read], names: Names) -> Iterable[
         provider=f"geqrf_{short_name(x.dtype)}",
         reads={},
         writes={
-            "a": Place(made.a),
-            "tau": Place(made.tau),
-            "status": Place(Var(ArrayType((made.matrices,), dtypes.int32))),
+            "a": Pointer(made.a),
+            "tau": Pointer(made.tau),
+            "status": Pointer(Var(ArrayType((made.matrices,), dtypes.int32))),
         },
         integers={"rows": rows, "columns": columns, "matrices": made.matrices},
         items=1,
@@ -103,7 +102,7 @@ class _Reflections:
         yield self._scaled(transposed(matrices_of(gram.type, gram)), system, "a system")
         yield self._scaled(matrices_of(v.type, v), t, "its right-hand side", True)
         upper = System(left=True, lower=False, unit=True)
-        yield from solved(self.nests, Place(system), t, upper)
+        yield from solved(self.nests, Pointer(system), t, upper)
         yield _product(v, t, rest, transpose_a=1)
         yield self._less(rest, q)
 
@@ -121,7 +120,7 @@ class _Reflections:
         return b.nest(v.type.shape, "vectors of reflections")
 
     def _scaled(
-        self, source: Strided, target: Var, reason: str, conjugate: bool = False
+        self, source: StridedArray, target: Var, reason: str, conjugate: bool = False
     ) -> Nest:
         """The rows of ``source`` times the scales of the reflections."""
         b, dtype = self._builder(), target.type.dtype
@@ -129,7 +128,7 @@ class _Reflections:
         value: Scalar = b.load("raw", b.operand(source))
         if conjugate and dtype in dtypes.COMPLEX:
             value = b.compute("conjugated", "conj", value, dtype=dtype, of=dtype)
-        scale = b.load("scale", b.operand(Strided(self.tau, dtype, (small, 1, 0))))
+        scale = b.load("scale", b.operand(StridedArray(self.tau, dtype, (small, 1, 0))))
         scaled = b.compute("scaled", "mul", scale, value, dtype=dtype, of=dtype)
         b.store(b.operand(matrices_of(target.type, target), written=True), scaled)
         return b.nest(target.type.shape, reason)
@@ -166,8 +165,8 @@ def _product(
     k = x.type.shape[1] if transpose_a else x.type.shape[2]
     return LibraryCall(
         provider=f"gemm_{short_name(x.type.dtype)}",
-        reads={"a": Place(x), "b": Place(y)},
-        writes={"c": Place(result)},
+        reads={"a": Pointer(x), "b": Pointer(y)},
+        writes={"c": Pointer(result)},
         integers={
             "m": m,
             "n": n,

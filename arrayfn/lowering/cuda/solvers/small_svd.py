@@ -25,7 +25,7 @@ from arrayfn.lowering.cuda.solvers.orthogonal_columns import (
     Columns,
     rows_of,
 )
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 _INTEGERS = (
     *("length", "count", "total", "down", "across"),
@@ -42,7 +42,7 @@ def is_small(dtype: DType, rows: int, columns: int) -> bool:
 class Operand:
     """Matrices [matrices, columns, rows], each of which lies by columns."""
 
-    place: Place
+    place: Pointer
     matrices: int
     columns: int
     rows: int
@@ -66,7 +66,7 @@ def values(operand: Operand, s: Var) -> HandwrittenCall:
     dtype = operand.place.array.type.dtype
     text = _text(Columns(dtype, rows_of(length)), with_vectors=False)
     integers = dict(zip(_INTEGERS, (length, count, count, down, across), strict=False))
-    reads, writes = {"a": operand.place}, {"s": Place(s)}
+    reads, writes = {"a": operand.place}, {"s": Pointer(s)}
     return HandwrittenCall(text, reads, writes, integers, operand.matrices)
 
 
@@ -85,7 +85,7 @@ def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> Handwrit
     ends = (u, v) if operand.is_tall else (v, u)
     numbers = (length, count, total, down, across, *far, *near)
     names = ("s", "far", "near_side")
-    writes = {n: Place(x) for n, x in zip(names, (s, *ends), strict=True)}
+    writes = {n: Pointer(x) for n, x in zip(names, (s, *ends), strict=True)}
     integers = dict(zip(_INTEGERS, numbers, strict=True))
     reads = {"a": operand.place}
     return HandwrittenCall(text, reads, writes, integers, operand.matrices)

@@ -26,8 +26,8 @@ from arrayfn.lowering.cuda.handwritten import (
     flag_buffer_of,
     indented,
 )
-from arrayfn.lowering.cuda.solvers.matrix_nests import Strided
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.cuda.solvers.matrix_nests import StridedArray
+from arrayfn.lowering.libraries.calls import Pointer
 
 MAX_SIDES: Final = 32
 MIN_ROWS: Final = 16
@@ -45,7 +45,13 @@ def is_substituted(dtype: DType, n: int, sides: int) -> bool:
 
 
 def substituted(
-    matrix: Strided, answers: Strided, b: Var, n: int, sides: int, *, unit: bool
+    matrix: StridedArray,
+    answers: StridedArray,
+    b: Var,
+    n: int,
+    sides: int,
+    *,
+    unit: bool,
 ) -> Iterable[HandwrittenCall]:
     """``b``, which ``answers`` are the places [matrix, row, side] of, becomes x.
 
@@ -80,8 +86,8 @@ def substituted(
     flag_buffer = flag_buffer_of(matrices * parts * blocks * size * _SIDES, dtype)
     yield HandwrittenCall(
         text,
-        {"a": Place(matrix.array)},
-        {"b": Place(b)},
+        {"a": Pointer(matrix.array)},
+        {"b": Pointer(b)},
         integers,
         matrices * blocks * parts,
         flag_buffer=flag_buffer,

@@ -19,13 +19,13 @@ from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers.matrix_nests import (
     Nests,
-    Strided,
+    StridedArray,
     backward,
     matrices_of,
     transposed,
 )
 from arrayfn.lowering.cuda.solvers.substitution import is_substituted, substituted
-from arrayfn.lowering.libraries.calls import LibraryCall, Place
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
 
 BATCHED: Final = 256
 """Systems of up to so many rows and sides are one call for all of a batch."""
@@ -45,7 +45,7 @@ class System:
     unit: bool = False
 
 
-def solved(nests: Nests, a: Place, b: Var, system: System) -> Iterable[Made]:
+def solved(nests: Nests, a: Pointer, b: Var, system: System) -> Iterable[Made]:
     """``b`` [..., rows, columns] becomes x."""
     rows, columns = b.type.shape[-2:]
     matrices = math.prod(b.type.shape[:-2])
@@ -57,18 +57,18 @@ def solved(nests: Nests, a: Place, b: Var, system: System) -> Iterable[Made]:
             "lower": int(system.lower),
             "transpose": int(system.transpose) + int(system.conjugate),
         }
-        return (_call("trsmbatched", a, Place(b), system, matrices, integers),)
+        return (_call("trsmbatched", a, Pointer(b), system, matrices, integers),)
     return _by_columns(nests, a, b, system)
 
 
-def _by_columns(nests: Nests, a: Place, b: Var, system: System) -> Iterable[Made]:
+def _by_columns(nests: Nests, a: Pointer, b: Var, system: System) -> Iterable[Made]:
     left, dtype = system.left, b.type.dtype
     matrices = math.prod(b.type.shape[:-2])
     n, sides = b.type.shape[-2:] if left else b.type.shape[:-3:-1]
     # What is on the left of its sides: the matrix as it is given, or its transpose.
     is_transpose = left == system.transpose
     is_lower = system.lower != is_transpose
-    matrix = Strided(a.array, dtype, (n * n, n, 1), a.offset)
+    matrix = StridedArray(a.array, dtype, (n * n, n, 1), a.offset)
     matrix = transposed(matrix) if is_transpose else matrix
     own = matrices_of(b.type, b)
     answers = own if left else transposed(own)
@@ -81,26 +81,26 @@ def _by_columns(nests: Nests, a: Place, b: Var, system: System) -> Iterable[Made
     conjugate = system.conjugate and dtype in dtypes.COMPLEX
     if conjugate or not (is_transpose and is_lower):
         copy = Var(ArrayType((matrices, n, n), dtype))
-        a = Place(copy)
+        a = Pointer(copy)
         target = transposed(matrices_of(copy.type, copy))
         reason = "a lower triangle by columns"
         yield nests.moved(matrix, target, (matrices, n, n), reason, conjugate=conjugate)
     integers = {"n": n, "sides": sides}
     if is_lower and not left:
-        yield _call("trsm", a, Place(b), system, matrices, integers)
+        yield _call("trsm", a, Pointer(b), system, matrices, integers)
         return
     copy = Var(ArrayType((matrices, sides, n), dtype))
     columns = transposed(matrices_of(copy.type, copy))
     extents = matrices, n, sides
     yield nests.moved(answers, columns, extents, "sides by columns")
-    yield _call("trsm", a, Place(copy), system, matrices, integers)
+    yield _call("trsm", a, Pointer(copy), system, matrices, integers)
     yield nests.moved(columns, answers, extents, "sides as they lay")
 
 
 def _call(
     form: str,
-    a: Place,
-    b: Place,
+    a: Pointer,
+    b: Pointer,
     system: System,
     matrices: int,
     integers: dict[str, int],

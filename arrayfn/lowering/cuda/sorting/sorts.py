@@ -27,7 +27,7 @@ from arrayfn.lowering.cuda.sorting.radix import (
 )
 from arrayfn.lowering.cuda.sorting.tiles import DIGIT, DIGITS, Moved, Tile
 from arrayfn.lowering.cuda.vocabulary import WARP
-from arrayfn.lowering.libraries.calls import Place, place_of
+from arrayfn.lowering.libraries.calls import Pointer, pointer_of
 from arrayfn.passes.reads import Reads
 
 SORTS: Final = frozenset(("sort", "argsort", "top_k"))
@@ -55,12 +55,12 @@ def can_sort(equation: Equation) -> bool:
 def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[HandwrittenCall]:
     """The calls for a sort, an argsort or a top_k along the last axis."""
     x = equation.inputs[0]
-    place = place_of(x, reads)
+    place = pointer_of(x, reads)
     *lead, n = x.type.shape
     rows = Rows(math.prod(lead), n, equation.outputs[0].type.shape[-1])
     if not rows.count * rows.keep:
         return
-    outputs = [Place(v) for v in equation.outputs]
+    outputs = [Pointer(v) for v in equation.outputs]
     dtype, name = x.type.dtype, equation.primitive.name
     if name == "top_k":
         keys = Keys(dtype, by_order=True, down=True)
@@ -80,8 +80,8 @@ def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[Handwritt
 def sort_rows(
     rows: Rows,
     moved: Moved,
-    given: list[Place],
-    outputs: list[Place],
+    given: list[Pointer],
+    outputs: list[Pointer],
     gpu: GpuConfig,
     bits: int | None = None,
 ) -> Iterator[HandwrittenCall]:
@@ -98,7 +98,7 @@ def sort_rows(
 
 
 def _sort_complex(
-    rows: Rows, dtype: DType, x: Place, output: Place, name: str, gpu: GpuConfig
+    rows: Rows, dtype: DType, x: Pointer, output: Pointer, name: str, gpu: GpuConfig
 ) -> Iterator[HandwrittenCall]:
     """Sort by imaginary parts, by real parts, and by which of them are NaN."""
     parts = [Keys(dtype, by_order=True, part=part) for part in PARTS]
@@ -115,7 +115,7 @@ def _sort_complex(
         if len(given) > 1:
             moved = replace(moved, reads="positions", positions=True)
         if keys is not parts[-1]:
-            order = Place(_temporary(rows.count * rows.n, dtypes.int32))
+            order = Pointer(_temporary(rows.count * rows.n, dtypes.int32))
             yield from sort_digits(rows, moved, given, x, [order], gpu)
             given = [x, order]
             continue
@@ -129,9 +129,9 @@ def _sort_complex(
 def sort_digits(
     rows: Rows,
     moved: Moved,
-    given: list[Place],
-    x: Place,
-    outputs: list[Place],
+    given: list[Pointer],
+    x: Pointer,
+    outputs: list[Pointer],
     gpu: GpuConfig,
     bits: int | None = None,
 ) -> Iterator[HandwrittenCall]:
@@ -158,10 +158,10 @@ def sort_digits(
             step = replace(step, gives=moved.gives, order=moved.order)
         written = outputs
         if not last:
-            written = [Place(_temporary(size, keys.word_dtype))]
+            written = [Pointer(_temporary(size, keys.word_dtype))]
             if moved.has_positions:
                 carried = dtypes.BY_SHORT_NAME[moved.carried]
-                written.append(Place(_temporary(size, carried)))
+                written.append(Pointer(_temporary(size, carried)))
         taken = [x] if step.gives == "taken" else []
         read = [*given[: 2 if step.positions else 1], *taken]
         part = Rows(rows.count, rows.n, rows.keep if last else rows.n)
@@ -172,12 +172,12 @@ def sort_digits(
 def sort_by_digit(
     rows: Rows,
     moved: Moved,
-    given: Sequence[Place],
-    read: Sequence[Place],
-    outputs: Sequence[Place],
+    given: Sequence[Pointer],
+    read: Sequence[Pointer],
+    outputs: Sequence[Pointer],
     shift: int,
     gpu: GpuConfig,
-    totals: Place | None = None,
+    totals: Pointer | None = None,
 ) -> Iterator[HandwrittenCall]:
     """Rows by the digit at ``shift``: keys are made of ``given``, ``read`` is moved.
 
@@ -188,14 +188,14 @@ def sort_by_digit(
     tiles = -(-rows.n // tile.size)
     blocks = rows.count * tiles
     summed = totals is not None or tiles > _FEW_TILES
-    counts = Place(_temporary(blocks * DIGITS, dtypes.int32))
+    counts = Pointer(_temporary(blocks * DIGITS, dtypes.int32))
     counted = {"counts_in": counts}
     integers = {"n": rows.n, "tiles": tiles, "shift": shift}
     sources = dict(zip(moved.sources, given, strict=False))
     text = count_digits(moved, tile, summed=summed)
     yield HandwrittenCall(text, sources, {"counts_out": counts}, integers, blocks)
     if summed:
-        totals = totals or Place(_temporary(rows.count * DIGITS, dtypes.int32))
+        totals = totals or Pointer(_temporary(rows.count * DIGITS, dtypes.int32))
         counted["totals_in"] = totals
         threads = min(gpu.threads, max(WARP, power_of_two(tiles)))
         yield HandwrittenCall(
@@ -215,7 +215,7 @@ def sort_by_digit(
 
 
 def _first(
-    rows: Rows, moved: Moved, x: Place, outputs: list[Place], gpu: GpuConfig
+    rows: Rows, moved: Moved, x: Pointer, outputs: list[Pointer], gpu: GpuConfig
 ) -> Iterator[HandwrittenCall]:
     """The first of each tile, then of these, until a block holds them all."""
     most = gpu.sort_row_threads * gpu.sort_items
@@ -227,7 +227,7 @@ def _first(
             step = replace(step, reads="words", positions=True)
         size = rows.count * tiles * rows.keep
         kinds = moved.keys.word_dtype, dtypes.int32
-        written = [Place(_temporary(size, dtype)) for dtype in kinds]
+        written = [Pointer(_temporary(size, dtype)) for dtype in kinds]
         part = Rows(rows.count, n, rows.keep)
         yield _row_sort(part, step, _tile_of(most, gpu), given, x, written)
         given, n = written, tiles * rows.keep
@@ -245,9 +245,9 @@ def _row_sort(
     rows: Rows,
     moved: Moved,
     tile: Tile,
-    given: list[Place],
-    x: Place,
-    outputs: list[Place],
+    given: list[Pointer],
+    x: Pointer,
+    outputs: list[Pointer],
     length: int = 0,
     bits: int | None = None,
     parts: Sequence[Keys] = (),

@@ -23,7 +23,7 @@ from arrayfn.lowering.cuda.config import Convolves, Way
 from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.windows.depthwise import depthwise, is_depthwise
 from arrayfn.lowering.cuda.windows.strided_blocks import of_blocks
-from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
 from arrayfn.passes.reads import Read
 from arrayfn.primitives import conversion, slicing, views
 from arrayfn.primitives.convolution_forms import (
@@ -194,7 +194,12 @@ class _Arrangement:
         dtype = types[0].dtype
         by_channel = grouped and (integers["inner"], integers["outer"]) == (1, 1)
         mine = lies == DEPTHWISE
-        if gives == "kernel" and by_channel and not mine and dtype in dtypes.HALVES:
+        if (
+            gives == "kernel"
+            and by_channel
+            and not mine
+            and dtype in dtypes.HALF_PRECISION
+        ):
             dtype = dtypes.float32  # for which cuDNN has a faster engine
         provider = f"convolution_{gives}_{short_name(dtype)}"
         if params.get("precision") == "tf32" and dtype == dtypes.float32:
@@ -386,14 +391,14 @@ def convolution(
     found = _Arrangement.of(equation)
     assert found is not None
     gives = equation.params["gives"]
-    places = [place_of(atom, reads) for atom in equation.inputs]
+    places = [pointer_of(atom, reads) for atom in equation.inputs]
     (output,) = equation.outputs
     if found.params["lies"] == DEPTHWISE:
         return depthwise(places[0], places[1], output, gives, found.integers)
     call = LibraryCall(
         provider=found.called(deterministic),
         reads=dict(zip(ARRAYS[gives], places, strict=True)),
-        writes={gives: Place(output)},
+        writes={gives: Pointer(output)},
         integers=found.integers,
         items=1,
         library="cuDNN",

@@ -21,7 +21,7 @@ from arrayfn.lowering.cuda.windows.stencils import (
     Extents,
     Lanes,
 )
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 AXES: Final = 2
 _MAX_TAPS: Final = 64
@@ -57,7 +57,7 @@ def _extents(gives: str, p: Mapping[str, int]) -> Extents:
 
 
 def depthwise(
-    first: Place, second: Place, result: Var, gives: str, p: Mapping[str, int]
+    first: Pointer, second: Pointer, result: Var, gives: str, p: Mapping[str, int]
 ) -> Iterable[HandwrittenCall]:
     """``result``, of two arrays of the convolution that gives it.
 
@@ -70,7 +70,7 @@ def depthwise(
 
 
 def _convolution(
-    given: Place, taps: Place, result: Var, gives: str, p: Mapping[str, int]
+    given: Pointer, taps: Pointer, result: Var, gives: str, p: Mapping[str, int]
 ) -> HandwrittenCall:
     lanes = Lanes(result.type.dtype)
     forward = gives == "output"
@@ -92,7 +92,7 @@ def _convolution(
     return HandwrittenCall(
         text,
         {"x": given, "taps": taps},
-        {"sums": Place(result)},
+        {"sums": Pointer(result)},
         integers,
         stencils.blocks_of(integers),
     )

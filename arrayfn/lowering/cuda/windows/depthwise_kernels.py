@@ -21,7 +21,7 @@ from arrayfn.lowering.cuda.windows.stencils import (
     Lanes,
     inside,
 )
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 _WORK: Final = 1 << 16
 """Threads, beyond which each gets more lines, instead of there being more threads."""
@@ -45,7 +45,7 @@ def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
 
 
 def kernel_sums(
-    given: Place, cotangent: Place, result: Var, p: Mapping[str, int]
+    given: Pointer, cotangent: Pointer, result: Var, p: Mapping[str, int]
 ) -> Iterable[HandwrittenCall]:
     """The kernel's cotangent ``result`` [size, size, channel], by two calls."""
     dtype = result.type.dtype
@@ -78,7 +78,7 @@ def kernel_sums(
             "channels by themselves, whose windows are read where they lie",
         ),
         {"x": given, "cotangent": cotangent},
-        {"sums": Place(partial)},
+        {"sums": Pointer(partial)},
         integers,
         -(-integers["items"] // THREADS),
     )
@@ -90,8 +90,8 @@ def kernel_sums(
             "The sums of all lines.",
             "partial sums of threads added up in a fixed order",
         ),
-        {"sums": Place(partial)},
-        {"totals": Place(result)},
+        {"sums": Pointer(partial)},
+        {"totals": Pointer(result)},
         {"slots": slots, "count": result.type.size},
         -(-result.type.size // _SIDE),
     )

@@ -32,7 +32,7 @@ from arrayfn.lowering.cuda.windows.stencils import (
     Lanes,
     blocks_of,
 )
-from arrayfn.lowering.libraries.calls import Place, place_of
+from arrayfn.lowering.libraries.calls import Pointer, pointer_of
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives import slicing
 from arrayfn.primitives.base import Primitive
@@ -253,14 +253,16 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
     integers = geometry.forward().integers(lanes.count)
     if reduce_window_sum in results:
         body = sum_body(lanes, axes)
-        writes = {"sums": Place(results[reduce_window_sum])}
+        writes = {"sums": Pointer(results[reduce_window_sum])}
     else:
         position = next((row for row in _POSITIONS if row in results), None)
         minimum = reduce_window_min in results or position is window_argmin
         value = next((row for row in _POSITIONS.values() if row in results), None)
         given = {"best": value, "position": position}
         writes = {
-            name: Place(results[row]) for name, row in given.items() if row is not None
+            name: Pointer(results[row])
+            for name, row in given.items()
+            if row is not None
         }
         body = extremum_body(lanes, axes, tuple(writes), minimum=minimum)
     text = Handwritten(
@@ -271,12 +273,12 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
         "windows that are read where they lie",
     )
     return HandwrittenCall(
-        text, {"x": place_of(x, reads)}, writes, integers, blocks_of(integers)
+        text, {"x": pointer_of(x, reads)}, writes, integers, blocks_of(integers)
     )
 
 
 def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> HandwrittenCall:
-    values, positions = (place_of(atom, reads) for atom in equation.inputs)
+    values, positions = (pointer_of(atom, reads) for atom in equation.inputs)
     (output,) = equation.outputs
     lanes = Lanes(output.type.dtype)
     integers = geometry.back().integers(lanes.count)
@@ -292,7 +294,7 @@ def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> HandwrittenCa
     return HandwrittenCall(
         text,
         {"values": values, "positions": positions},
-        {"sums": Place(output)},
+        {"sums": Pointer(output)},
         integers,
         blocks_of(integers),
     )

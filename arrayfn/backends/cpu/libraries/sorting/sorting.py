@@ -166,7 +166,7 @@ def sort_words(dtype: str) -> tuple[int, ...]:
     kind = BY_SHORT_NAME[dtype]
     narrow = kind.itemsize <= 2
     # A radix sort of the bits, made to order as integers.
-    halves = kind in dtypes.HALVES
+    halves = kind in dtypes.HALF_PRECISION
     sorted_as = dtypes.uint16 if halves else kind
     quick = sort_function(sorted_as, SORT + QUICK)
     best = sort_function(sorted_as, SORT + STABLE) if narrow else quick
