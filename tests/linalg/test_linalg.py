@@ -15,7 +15,8 @@ import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn.backends.cpu.libraries import provider_words
 from arrayfn.backends.cpu.libraries.blas import blas, scipy_blas, threaded_blas
-from arrayfn.backends.cpu.libraries.linear_algebra import calls, threads, triangular
+from arrayfn.backends.cpu.libraries.linear_algebra import factors, matrices, providers
+from arrayfn.backends.cpu.runtime import runtime
 from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.lowering.libraries import factorizations
@@ -442,7 +443,7 @@ def test_spectra_of_large_matrices_that_are_not_finite() -> None:
 def test_factors_by_a_lapack_with_integers_of_32_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (calls, triangular):
+    for module in (factors, matrices, providers):
         monkeypatch.setattr(module, "blas", scipy_blas)
     provider_words.cache_clear()
     x = RNG.standard_normal((2, 19, 19))
@@ -511,12 +512,13 @@ def test_lapack_has_as_many_threads_as_arrayfn_for_one_large_matrix() -> None:
 
     threads_before, count = get(), af.get_num_threads()
     factor = af.jit(anp.linalg.cholesky)
-    state = threads.state()
-    kept = state.set_threads
+    state = runtime().threaded_blas
     x = positive(RNG.standard_normal((40, 40)))
     try:
         put(5)
         af.set_num_threads(3)
+        factor(x)
+        kept = state.set_threads
         state.set(set_threads=ctypes.cast(record, ctypes.c_void_p).value)
         have = factor(x)
         assert given == [3, 5]

@@ -20,6 +20,7 @@ from arrayfn.backends.cpu.image_layout import (
     PARALLEL,
     RELEASE_GIL,
     USES_BLAS,
+    USES_THREADED_BLAS,
     Block,
     Branch,
     Carry,
@@ -65,13 +66,15 @@ _NUMBERS: Final = {
 class Entry:
     """A kernel as the runner calls it: an address, and words before its arguments.
 
-    BLAS has one thread while a plan runs that ``uses_blas``. How long a grain takes is
-    known of a kernel that ``is_generated``.
+    BLAS has one thread while a plan runs that ``uses_blas``, and the threaded one as
+    many as the pool, if it ``uses_threaded_blas``. How long a grain takes is known of a
+    kernel that ``is_generated``.
     """
 
     address: int
     prefix: tuple[int, ...] = ()
     uses_blas: bool = False
+    uses_threaded_blas: bool = False
     is_generated: bool = False
 
 
@@ -341,6 +344,7 @@ def encode(
         pool=ctypes.addressof(runtime.pool),
         heap=ctypes.addressof(runtime.heap),
         blas=ctypes.addressof(runtime.blas),
+        threaded_blas=ctypes.addressof(runtime.threaded_blas),
         ndarray_type=runtime.array_type,
         float_type=id(float),
         int_type=id(int),
@@ -369,6 +373,8 @@ def _flags(plan: ExecutionPlan, entries: Mapping[str, Entry]) -> int:
         flags |= RELEASE_GIL
     if any(entries[call.kernel].uses_blas for call in calls):
         flags |= USES_BLAS
+    if any(entries[call.kernel].uses_threaded_blas for call in calls):
+        flags |= USES_THREADED_BLAS
     return flags
 
 

@@ -10,12 +10,18 @@ _I64: Final = ir.IntType(64)
 
 
 def add_entry(
-    module: ir.Module, function: ir.Function, symbol: str, leading: int = 0
+    module: ir.Module,
+    function: ir.Function,
+    symbol: str,
+    leading: int = 0,
+    *,
+    has_rest: bool = False,
 ) -> None:
     """Export ``symbol``: ``void entry(int64* arguments, int64 begin, int64 end)``.
 
     It loads the arguments of ``function`` and calls it, after ``leading`` pointers to
-    memory that is not used. The function stays a call of its own, so that ``noalias``
+    memory that is not used. Where it ``has_rest``, its last argument points to those
+    that follow. The function stays a call of its own, so that ``noalias``
     holds on its parameters.
     """
     kinds = [ir.PointerType(), _I64, _I64]
@@ -26,5 +32,8 @@ def add_entry(
     for position, kind in enumerate(function.function_type.args[leading:-2]):
         address = builder.gep(arguments, [_I64(position)], source_etype=_I64)
         values.append(builder.load(address, typ=kind))
+    if has_rest:
+        last = _I64(len(function.function_type.args) - leading - 3)
+        values[-1] = builder.gep(arguments, [last], source_etype=_I64)
     builder.call(function, [*values, begin, end])
     builder.ret_void()

@@ -30,6 +30,22 @@ INTEGER_BYTES: Final = 8  # at most
 # and 460 by one thread (float64), QR 1500 and 230, Cholesky 19 to 4300 and 9 (float32).
 LARGE: Final = 2048
 MOST_WORDS: Final = 1 << 31  # of workspace, where integers may have 32 bits
+# Real matrices of up to so many rows and columns are factored by loops, four at a time,
+# in float64. LAPACK's calls take longer to begin than to factor a few rows.
+SMALL: Final = 16
+LANES: Final = 4
+
+
+def is_small(x: ArrayType, sides: int = 0) -> bool:
+    """Whether matrices, with right-hand sides, are factored by loops."""
+    is_real = x.dtype not in dtypes.COMPLEX
+    largest = max(*x.shape[-2:], sides)
+    return is_real and largest <= SMALL and largest < LARGE
+
+
+def lanes(**counts: int) -> dict[str, int]:
+    """Scratch memory of elements of four matrices, by name."""
+    return {name: count * LANES * 8 for name, count in counts.items()}
 
 
 def _call(
@@ -64,18 +80,24 @@ def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """potrf over the operand. Its lower triangle is, by columns, an upper one."""
     (x,) = equation.outputs
     n = x.type.shape[-1]
+    name, scratch = "potrf", dict[str, int]()
+    if is_small(x.type):
+        name, scratch = "small_cholesky", lanes(own=n * n, column=n)
     if n:
         work = n * n * (n / 6 + START) + START
-        yield _call("potrf", x.type, {}, {"a": Place(x)}, {}, {"n": n}, work)
+        yield _call(name, x.type, {}, {"a": Place(x)}, scratch, {"n": n}, work)
 
 
 def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """getrf over the operand, which lies by columns."""
     factors, pivots, permutation = equation.outputs
     columns, rows = factors.type.shape[-2:]
-    k = min(rows, columns)
+    name, scratch = "getrf", {"integers": min(rows, columns) * INTEGER_BYTES}
+    if is_small(factors.type):
+        name = "small_lu"
+        scratch = lanes(own=rows * columns, column=rows, factor=1)
     yield _call(
-        "getrf",
+        name,
         factors.type,
         {},
         {
@@ -83,9 +105,9 @@ def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
             "pivots": Place(pivots),
             "permutation": Place(permutation),
         },
-        {"integers": k * INTEGER_BYTES},
-        {"rows": rows, "columns": columns, "leading": max(1, rows)},
-        rows * columns * (k / 2 + START) + START,
+        scratch,
+        {"rows": rows, "columns": columns},
+        rows * columns * (min(rows, columns) / 2 + START) + START,
     )
 
 
@@ -110,25 +132,26 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     inner, k = q.type.shape[-1], min(rows, columns)
     size = x.dtype.itemsize
     words = BLOCK * max(columns, inner, 1)
+    name, integers = "gelqf", {"rows": rows, "columns": columns, "inner": inner}
+    scratch = {
+        "a": rows * columns * size,
+        "tau": max(1, k) * size,
+        "work": words * size,
+    }
+    if is_small(x):
+        name = "small_qr"
+        scratch = lanes(
+            own=rows * columns, vectors=rows * inner, column=rows, tau=k, total=1
+        )
+    else:
+        integers["words"] = words
     yield _call(
-        "gelqf",
+        name,
         x,
         {"x": place_of(equation.inputs[0], reads)},
         {"q": Place(q), "r": Place(r)},
-        {
-            "a": rows * columns * size,
-            "tau": max(1, k) * size,
-            "work": words * size,
-        },
-        {
-            "rows": rows,
-            "columns": columns,
-            "inner": inner,
-            "least": k,
-            "leading_a": max(1, columns),
-            "leading_q": max(1, inner),
-            "words": words,
-        },
+        scratch,
+        integers,
         rows * columns * (2 * k + START) + START,
     )
 
@@ -150,12 +173,7 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
             "real_work": 2 * max(1, columns) * size,
             "integers": columns * INTEGER_BYTES,
         },
-        integers={
-            "rows": rows,
-            "columns": columns,
-            "leading": max(1, rows),
-            "words": words,
-        },
+        integers={"rows": rows, "columns": columns, "words": words},
         items=math.prod(x.shape[:-2]),
         grain=grain_of(2 * rows * columns * min(rows, columns)),
         library="LAPACK",
@@ -166,7 +184,7 @@ def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """syevd with vectors, over the operand."""
     vectors, values = equation.outputs
     places = {"a": Place(vectors), "w": Place(values)}
-    yield from _syevd("syevd", equation.inputs[0].type, {}, places, copied=0)
+    yield from _syevd("syevd", equation.inputs[0].type, {}, places, {})
 
 
 def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -174,7 +192,8 @@ def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     x = equation.inputs[0]
     given = {"a": place_of(x, reads)}
     values = {"w": Place(equation.outputs[0])}
-    yield from _syevd("syevd_values", x.type, given, values, copied=x.type.shape[-1])
+    copied = {"copied": x.type.shape[-1] ** 2 * x.type.dtype.itemsize}
+    yield from _syevd("syevd_values", x.type, given, values, copied)
 
 
 def _syevd(
@@ -182,8 +201,7 @@ def _syevd(
     x: ArrayType,
     given: dict[str, Place],
     written: dict[str, Place],
-    *,
-    copied: int,
+    more: dict[str, int],
 ) -> Iterable[LibraryCall]:
     n, size = x.shape[-1], x.dtype.itemsize
     if not n:
@@ -201,7 +219,7 @@ def _syevd(
         given,
         written,
         {
-            "copy": copied * n * size,
+            **more,
             "work": words * size,
             "real_work": real_words * dtypes.real_of(x.dtype).itemsize,
             "integer_work": integers * INTEGER_BYTES,
@@ -220,13 +238,15 @@ def eig(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """geev with right eigenvectors."""
     vectors, values = equation.outputs
     writes = {"w": Place(values), "v": Place(vectors)}
-    yield from _geev("geev", equation, reads, writes, {})
+    x = equation.inputs[0].type
+    packed = {"packed": x.shape[-1] ** 2 * x.dtype.itemsize}
+    yield from _geev("geev", equation, reads, writes, packed)
 
 
 def eigvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """geev without vectors."""
     writes = {"w": Place(equation.outputs[0])}
-    yield from _geev("geev_values", equation, reads, writes, {"v": 0})
+    yield from _geev("geev_values", equation, reads, writes, {})
 
 
 def _geev(
@@ -246,10 +266,9 @@ def _geev(
             {"x": place_of(equation.inputs[0], reads)},
             writes,
             {
+                "copied": n * n * size,
                 **more,
-                "copy": n * n * size,
-                "packed": n * n * size,
-                "parts": 2 * n * size,
+                "real_parts": 2 * n * size,
                 "work": words * size,
             },
             {"n": n, "words": words},
@@ -266,15 +285,13 @@ def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         "vh_rows": vh.type.shape[-1],
         "full": int(equation.params["full"]),
     }
-    yield from _gesdd("gesdd", equation, reads, writes, {}, extents)
+    yield from _gesdd("gesdd", equation, reads, writes, extents)
 
 
 def svdvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """gesdd without vectors, of the transposed matrices: they lie by columns."""
     writes = {"s": Place(equation.outputs[0])}
-    extents = {"u_columns": 0, "vh_rows": 0, "full": 0}
-    none = {"u": 0, "vh": 0}
-    yield from _gesdd("gesdd_values", equation, reads, writes, none, extents)
+    yield from _gesdd("gesdd_values", equation, reads, writes, {})
 
 
 def _gesdd(
@@ -282,7 +299,6 @@ def _gesdd(
     equation: Equation,
     reads: Reads,
     writes: dict[str, Place],
-    more: dict[str, int],
     extents: dict[str, int],
 ) -> Iterable[LibraryCall]:
     x = equation.inputs[0].type
@@ -300,8 +316,7 @@ def _gesdd(
             {"x": place_of(equation.inputs[0], reads)},
             writes,
             {
-                **more,
-                "copy": rows * columns * size,
+                "copied": rows * columns * size,
                 "work": words * size,
                 "real_work": real_words * dtypes.real_of(x.dtype).itemsize,
                 "integer_work": 8 * small * INTEGER_BYTES,

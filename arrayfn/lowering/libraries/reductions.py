@@ -12,7 +12,6 @@ from arrayfn.lowering.libraries.calls import LibraryCall, Place, grain_of
 from arrayfn.passes.reads import Reads
 
 BLOCK: Final = 64
-INTEGER_BYTES: Final = 8  # at most
 
 
 def _call(
@@ -49,7 +48,7 @@ def tridiagonal(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     a, d, e, taus = equation.outputs
     n = a.type.shape[-1]
     writes = {"a": Place(a), "d": Place(d), "e": Place(e), "taus": Place(taus)}
-    yield _call("tridiagonal", a.type, writes, 4 / 3 * n**3, {})
+    yield _call("sytrd", a.type, writes, 4 / 3 * n**3, {})
 
 
 def schur(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
@@ -59,7 +58,6 @@ def schur(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     scratch = {
         "values": n * t.type.dtype.itemsize,
         "more": n * t.type.dtype.itemsize,
-        "flags": n * INTEGER_BYTES,
     }
     writes = {"a": Place(t), "z": Place(z)}
     yield _call("gees", t.type, writes, 20 * n**3, scratch)

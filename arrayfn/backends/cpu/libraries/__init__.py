@@ -1,4 +1,4 @@
-"""The libraries that the CPU has: a table of providers, and their native routines.
+"""The libraries that the CPU has: a table of providers, and their kernels.
 
 A provider is called by the same runner as kernels are, without the GIL where a plan
 runs long, and from any thread: it touches no Python object.
@@ -9,37 +9,34 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from arrayfn.backends.cpu.libraries import callbacks, fourier, gemm
+from arrayfn.backends.cpu.libraries import (
+    callbacks,
+    fourier,
+    gemm,
+    sorting,
+    windows,
+)
 from arrayfn.backends.cpu.libraries.linear_algebra import (
-    cholesky,
-    eig,
-    eigh,
-    lu,
-    qr,
-    reductions,
-    svd,
+    factors,
+    general,
+    small,
+    symmetric,
     triangular,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.cpu.libraries.sorting import sorting, top_k
-from arrayfn.backends.cpu.libraries.windows import windows
 from arrayfn.errors import BackendError
 
 PROVIDERS: Final[dict[str, Provider]] = {
     **callbacks.PROVIDERS,
     **gemm.PROVIDERS,
     **windows.PROVIDERS,
-    **triangular.PROVIDERS,
     **sorting.PROVIDERS,
-    **top_k.PROVIDERS,
     **fourier.PROVIDERS,
-    **cholesky.PROVIDERS,
-    **lu.PROVIDERS,
-    **qr.PROVIDERS,
-    **eigh.PROVIDERS,
-    **eig.PROVIDERS,
-    **svd.PROVIDERS,
-    **reductions.PROVIDERS,
+    **triangular.PROVIDERS,
+    **factors.PROVIDERS,
+    **small.PROVIDERS,
+    **symmetric.PROVIDERS,
+    **general.PROVIDERS,
 }
 
 
@@ -53,7 +50,7 @@ def provider_of(name: str) -> Provider:
 
 @cache
 def provider_words(name: str) -> tuple[int, ...]:
-    """The words before a provider's own arguments."""
+    """The arguments of a provider's kernel before those of the plan."""
     dtype = name.rpartition("_")[2]
     try:
         return provider_of(name).words(dtype)

@@ -1,0 +1,156 @@
+"""Eigenvalues of Hermitian matrices by LAPACK's syevd and heevd, and tridiagonal forms.
+
+Results of matrices that are not finite, or that do not converge, are NaN; a single
+number is its own eigenvalue. The lower triangle is mirrored, so that the matrix is the
+same by rows and by columns, and signs of eigenvectors are NumPy's. LAPACK's vectors are
+the columns of a column-major matrix. Read row-major and conjugated these are V^H.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from arrayfn.backends.cpu.libraries.blas import Blas
+from arrayfn.backends.cpu.libraries.foreign import Array, Real, fortran
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
+    LOWER,
+    NAN,
+    NONE,
+    VECTORS,
+    addresses,
+    all_finite,
+    copy,
+    fill,
+    mirror_lower,
+    parts_of,
+)
+from arrayfn.backends.cpu.libraries.linear_algebra.providers import (
+    by_reference,
+    with_large,
+)
+from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.primitives import linalg_schur, linalg_spectral
+
+
+def eigh(
+    syevd: int,
+    parts: int,
+    a: Array[Real],
+    w: Array[Real],
+    work: Array[Real],
+    real_work: Array[Real],
+    integer_work: Array[int],
+    n: int,
+    words: int,
+    real_words: int,
+    integer_words: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Replace matrices by their eigenvectors."""
+    step = n * n * parts
+    for item in range(begin, end):
+        matrix, values = a + item * step, w + item * n
+        mirror_lower(matrix, n, parts)
+        failed = 1
+        if n == 1 or all_finite(matrix, step):
+            if parts == 2:
+                failed = fortran(
+                    syevd, VECTORS, LOWER, n, matrix, n, values, work, words,
+                    real_work, real_words, integer_work, integer_words,
+                )  # fmt: skip
+            else:
+                failed = fortran(
+                    syevd, VECTORS, LOWER, n, matrix, n, values, work, words,
+                    integer_work, integer_words,
+                )  # fmt: skip
+        if failed != 0:
+            fill(matrix, step, NAN)
+            fill(values, n, NAN)
+        elif parts == 2:
+            for k in range(n * n):
+                matrix[2 * k + 1] = -matrix[2 * k + 1]
+
+
+def eigvalsh(
+    syevd: int,
+    parts: int,
+    a: Array[Real],
+    w: Array[Real],
+    copied: Array[Real],
+    work: Array[Real],
+    real_work: Array[Real],
+    integer_work: Array[int],
+    n: int,
+    words: int,
+    real_words: int,
+    integer_words: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Write the eigenvalues of matrices."""
+    step = n * n * parts
+    for item in range(begin, end):
+        values = w + item * n
+        copy(copied, a + item * step, step)
+        mirror_lower(copied, n, parts)
+        failed = 1
+        if n == 1 or all_finite(copied, step):
+            if parts == 2:
+                failed = fortran(
+                    syevd, NONE, LOWER, n, copied, n, values, work, words,
+                    real_work, real_words, integer_work, integer_words,
+                )  # fmt: skip
+            else:
+                failed = fortran(
+                    syevd, NONE, LOWER, n, copied, n, values, work, words,
+                    integer_work, integer_words,
+                )  # fmt: skip
+        if failed != 0:
+            fill(values, n, NAN)
+
+
+def tridiagonal(
+    sytrd: int,
+    parts: int,
+    a: Array[Real],
+    d: Array[Real],
+    e: Array[Real],
+    taus: Array[Real],
+    work: Array[Real],
+    n: int,
+    words: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Reduce column-major matrices to tridiagonal form in place."""
+    for item in range(begin, end):
+        fortran(
+            sytrd, LOWER, n, a + item * n * n * parts, n, d + item * n,
+            e + item * (n - 1), taus + item * (n - 1) * parts, work, words,
+        )  # fmt: skip
+
+
+def syevd_words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
+    """The first arguments of ``eigh`` and ``eigvalsh``."""
+    return *addresses(dtype, "syevd/heevd", library=library), parts_of(dtype)
+
+
+def sytrd_words(dtype: str) -> tuple[int, ...]:
+    """The first arguments of ``tridiagonal``."""
+    return *addresses(dtype, "sytrd/hetrd"), parts_of(dtype)
+
+
+unjitted_eigh = by_reference(linalg_spectral.eigh, "a", ("n", "n"), "a", "w")
+unjitted_eigvalsh = by_reference(linalg_spectral.eigvalsh, "a", ("n", "n"), "w")
+
+PROVIDERS: Final = {
+    **with_large("syevd", eigh, syevd_words, unjitted_eigh),
+    **with_large("syevd_values", eigvalsh, syevd_words, unjitted_eigvalsh),
+    "sytrd": Provider(
+        tridiagonal,
+        sytrd_words,
+        by_reference(linalg_schur.tridiagonal, "a", ("n", "n"), "a", "d", "e", "taus"),
+        uses_blas=True,
+    ),
+}
