@@ -559,7 +559,7 @@ def test_conjugated_operands():
 
 def test_products_are_the_same_by_a_blas_with_integers_of_32_bits(monkeypatch):
     x, y = floats(1, 5, 7), floats(1, 7, 3)
-    monkeypatch.setattr(gemm, "blas", scipy_blas)
+    monkeypatch.setattr(matrices, "blas", scipy_blas)
     provider_words.cache_clear()
     result = product(5, 3, 7, np.float32)((x, y))[0]
     provider_words.cache_clear()

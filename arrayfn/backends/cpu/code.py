@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from arrayfn.backends.cpu.libraries import provider_of
+from arrayfn.backends.cpu.libraries import provider_constants, provider_of
 from arrayfn.backends.cpu.libraries.foreign import parameters_of
 from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.native import target
@@ -63,14 +63,15 @@ def library_unit(library_kernel: LibraryKernel) -> Unit:
     assert kernel is not None
     name = f"{kernel.__module__}.{kernel.__name__}"
     parameters = parameters_of(kernel, library_kernel.provider.rpartition("_")[2])
+    constants = provider_constants(library_kernel.provider)
     signature = ",".join(parameter.kind for parameter in parameters)
-    key = content_key("library", name, signature, _libraries())
+    key = content_key("library", name, signature, str(constants), _libraries())
     symbol = f"arrayfn_kernel_{key[:32]}"
 
     def prepare() -> Callable[[], bytes]:
         with no_garbage_collection():
             compiler = importlib.import_module(_PRINTED)
-            text = compiler.function_ir(kernel, parameters, symbol)
+            text = compiler.function_ir(kernel, parameters, symbol, constants)
         return partial(target.compile_vectorized, text, interleave=False)
 
     return Unit(key, (symbol,), prepare, is_kernel=True)

@@ -7,7 +7,7 @@ known: it goes through a pipeline of its own. Hand-written ones go through Numba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
@@ -18,6 +18,7 @@ from arrayfn.backends.numba.functions import printed_function
 from arrayfn.lowering import scalars
 from arrayfn.lowering.plan import Parameter
 
+_KINDS: Final = {"rest": "i64*", "constant": "i64"}
 VOCABULARY: Final = "arrayfn.lowering.scalars"
 
 
@@ -34,11 +35,17 @@ def kernel_ir(
 
 
 def function_ir(
-    made: Callable[..., None], parameters: Sequence[Parameter], symbol: str
+    made: Callable[..., None],
+    parameters: Sequence[Parameter],
+    symbol: str,
+    constants: Mapping[int, int] | None = None,
 ) -> str:
-    """The LLVM IR of a kernel that is a Python function, with the uniform entry."""
+    """The LLVM IR of a kernel that is a Python function, with the uniform entry.
+
+    ``constants`` are the values of parameters, by position, that are no arguments.
+    """
     has_rest = bool(parameters) and parameters[-1].kind == "rest"
-    kinds = ["i64*" if p.kind == "rest" else p.kind for p in parameters]
+    kinds = [_KINDS.get(p.kind, p.kind) for p in parameters]
     arguments = map(DIALECT.parameter_type, kinds)
     i64 = DIALECT.value_type("i64")
     module = _front_end().module(made, (*arguments, i64, i64))
@@ -46,7 +53,7 @@ def function_ir(
     function.linkage = "internal"
     function.attributes.add("noinline")
     function.attributes.add("nounwind")
-    add_entry(module, function, symbol, has_rest=has_rest)
+    add_entry(module, function, symbol, constants or {}, has_rest=has_rest)
     return str(module)
 
 

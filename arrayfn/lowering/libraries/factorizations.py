@@ -82,7 +82,7 @@ def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     n = x.type.shape[-1]
     name, scratch = "potrf", dict[str, int]()
     if is_small(x.type):
-        name, scratch = "small_cholesky", lanes(own=n * n, column=n)
+        name, scratch = "small_cholesky", lanes(own=n * n, column=n, root=1)
     if n:
         work = n * n * (n / 6 + START) + START
         yield _call(name, x.type, {}, {"a": Place(x)}, scratch, {"n": n}, work)

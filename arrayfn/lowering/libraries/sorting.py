@@ -25,12 +25,6 @@ from arrayfn.passes.reads import Reads
 
 LONG: Final = 1 << 16  # elements from which a row is cut
 PART: Final = 1 << 15  # elements that one item merges
-INFINITY: Final = {  # bits of the infinities
-    dtypes.float16: 0x7C00,
-    dtypes.bfloat16: 0x7F80,
-    dtypes.float32: 0x7F800000,
-    dtypes.float64: 0x7FF << 52,
-}
 MERGED: Final = (
     dtypes.float32,
     dtypes.float64,
@@ -72,7 +66,6 @@ def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
             "n": n,
             "k": k,
             "room": room,
-            "infinity": INFINITY.get(dtype, 0),
         },
         items=math.prod(x.type.shape[:-1]) if k else 0,
         grain=grain_of(2 * n),
@@ -101,10 +94,10 @@ def _sorted(
         name = "argsort_packed"
     elif dtype in dtypes.COMPLEX and name == "argsort":
         name = "argsort_complex"
-    elif dtype in INFINITY and (n >= LONG or dtype.itemsize == 2) and name == "sort":
+    elif (
+        dtype in dtypes.FLOATS and (n >= LONG or dtype.itemsize == 2) and name == "sort"
+    ):
         name = "sort_codes"
-    if name not in ("sort", "argsort_complex"):
-        integers["infinity"] = INFINITY.get(dtype, 0)
     yield LibraryCall(
         provider=f"{name}_{dtypes.short_name(dtype)}",
         reads={"x": place_of(x, reads)},

@@ -16,6 +16,7 @@ from arrayfn.backends.cpu.libraries import (
     sorting,
     windows,
 )
+from arrayfn.backends.cpu.libraries.foreign import parameters_of
 from arrayfn.backends.cpu.libraries.linear_algebra import (
     factors,
     general,
@@ -48,11 +49,26 @@ def provider_of(name: str) -> Provider:
     return PROVIDERS[stem]
 
 
-@cache
 def provider_words(name: str) -> tuple[int, ...]:
     """The arguments of a provider's kernel before those of the plan."""
-    dtype = name.rpartition("_")[2]
+    constants = provider_constants(name)
+    return tuple(x for k, x in enumerate(_words(name)) if k not in constants)
+
+
+@cache
+def provider_constants(name: str) -> dict[int, int]:
+    """The values of the parameters that are constants, by position."""
+    kernel = provider_of(name).kernel
+    if kernel is None:
+        return {}
+    kinds = [p.kind for p in parameters_of(kernel, name.rpartition("_")[2])]
+    words = enumerate(_words(name))
+    return {k: word for k, word in words if kinds[k] == "constant"}
+
+
+@cache
+def _words(name: str) -> tuple[int, ...]:
     try:
-        return provider_of(name).words(dtype)
+        return provider_of(name).words(name.rpartition("_")[2])
     except KeyError:
         raise BackendError(f"the CPU backend has no library kernel {name!r}") from None

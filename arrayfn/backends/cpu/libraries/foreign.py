@@ -1,10 +1,10 @@
 """What library kernels are written in, besides the kernel language.
 
-A library kernel is a Python function that Numba compiles like any kernel. Its
-annotations give its parameters' types: ``int``, ``Array[int]``, ``Array[i32]``, and
-``Array[Real]`` or ``Array[Bits]``, which follow from the dtype, so that one text serves
-all dtypes. ``a + k`` is the pointer to element ``k`` of ``a``. The functions below exist
-only in compiled code.
+A library kernel is a Python function that Numba compiles like any kernel. Annotations
+give the types of its parameters: ``int``, ``Array[int]``, ``Array[i32]``, and
+``Array[Real]`` or ``Array[Bits]``, which depend on the dtype. So does a ``Constant``.
+One text thus serves all dtypes. ``a + k`` is the pointer to element ``k`` of ``a``. The
+functions below exist only in compiled code.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from arrayfn.lowering.plan import Parameter
 __all__ = [
     "Array",
     "Bits",
+    "Constant",
     "Real",
     "Rest",
     "address_of",
@@ -36,10 +37,13 @@ if TYPE_CHECKING:
     """The dtype of a real number: of a complex one's parts."""
     Bits: TypeAlias = int
     """The integer that holds an element's bits, or 64 of them."""
+    Constant: TypeAlias = int
+    """An integer that is known when the kernel is compiled, for a dtype."""
     Rest: TypeAlias = Array[int]
     """All arguments from this one on, which are integers."""
 else:
     Real, Bits = TypeVar("Real"), TypeVar("Bits")
+    Constant = Annotated[int, "constant"]
     Rest = Annotated[Array[int], "rest"]
 
 _NAMES: Final = {int: "i64", i32: "i32", float: "f64", u8: "u8"}
@@ -86,8 +90,8 @@ def parameters_of(kernel: Callable[..., None], dtype: str) -> tuple[Parameter, .
 def _kind(hint: Any, dtype: str) -> str:
     if hint is int:
         return "i64"
-    if hint is Rest:
-        return "rest"
+    if hint in (Rest, Constant):
+        return hint.__metadata__[0]
     (element,) = typing.get_args(hint)
     if element in _NAMES:
         return f"{_NAMES[element]}*"

@@ -18,6 +18,7 @@ import numpy as np
 
 from arrayfn.backends.cpu.libraries.foreign import (
     Array,
+    Constant,
     address_of,
     c_function,
     stack_words,
@@ -42,8 +43,8 @@ def transform(
     even_data: int,
     odd: int,
     odd_data: int,
-    input_bytes: int,
-    output_bytes: int,
+    input_bytes: Constant,
+    output_bytes: Constant,
     x: Array[u8],
     transformed: Array[u8],
     rows: int,

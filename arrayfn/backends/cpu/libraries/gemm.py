@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from arrayfn.backends.cpu.libraries.blas import constant
-from arrayfn.backends.cpu.libraries.foreign import Array, Real, fortran
+from arrayfn.backends.cpu.libraries.foreign import Array, Constant, Real, fortran
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     CONJUGATE,
     NONE,
@@ -30,7 +30,7 @@ def gemm_tiles(
     gemv: int,
     one: Array[Real],
     zero: Array[Real],
-    parts: int,
+    parts: Constant,
     a: Array[Real],
     b: Array[Real],
     c: Array[Real],

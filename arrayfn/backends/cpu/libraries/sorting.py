@@ -9,7 +9,7 @@ Elements come as the integers that hold their bits (``Array[Bits]``). A float's 
 is a signed integer of its size, and its *key* one of 64 bits. Both order as floats do,
 with all NaNs last; keys of 0.0 and -0.0 are equal. In words, ``sign`` is the sign bit
 to exchange of an unsigned integer, and ``magnitude`` the mask of all bits of a float
-but its sign. Each is 0 for other dtypes.
+but its sign, ``infinity`` its infinity. Each is 0 for other dtypes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ import numpy as np
 from numpy import int64
 
 from arrayfn import dtypes
-from arrayfn.backends.cpu.libraries.foreign import Array, Bits, c_function, i32
+from arrayfn.backends.cpu.libraries.foreign import (
+    Array,
+    Bits,
+    Constant,
+    c_function,
+    i32,
+)
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import copy
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.native.python_objects import numpy_api
@@ -39,7 +45,7 @@ LARGEST: Final = (1 << 63) - 1
 def sort(
     function: int,
     short_function: int,
-    words: int,
+    words: Constant,
     x: Array[Bits],
     sorted: Array[Bits],
     n: int,
@@ -62,14 +68,14 @@ def sort(
 def sort_codes(
     function: int,
     short_function: int,
-    magnitude: int,
-    nan: int,
+    magnitude: Constant,
+    infinity: Constant,
+    nan: Constant,
     x: Array[Bits],
     sorted: Array[Bits],
     n: int,
     chunk: int,
     chunks: int,
-    infinity: int,
     begin: int,
     end: int,
 ) -> None:
@@ -124,14 +130,14 @@ def pack(
 
 def argsort_packed(
     sort_function: int,
-    sign: int,
-    magnitude: int,
+    sign: Constant,
+    magnitude: Constant,
+    infinity: Constant,
     x: Array[Bits],
     sorted: Array[int],
     n: int,
     chunk: int,
     chunks: int,
-    infinity: int,
     begin: int,
     end: int,
 ) -> None:
@@ -152,13 +158,13 @@ def argsort_packed(
 def argsort(
     argsort_function: int,
     sort_function: int,
-    sign: int,
-    magnitude: int,
+    sign: Constant,
+    magnitude: Constant,
+    infinity: Constant,
     x: Array[Bits],
     sorted: Array[int],
     keys: Array[int],
     n: int,
-    infinity: int,
     begin: int,
     end: int,
 ) -> None:
@@ -174,7 +180,7 @@ def argsort(
 
 def argsort_complex(
     argsort_function: int,
-    words: int,
+    words: Constant,
     x: Array[Bits],
     sorted: Array[int],
     n: int,
@@ -205,8 +211,8 @@ def order_ties(
 
 
 def merge(
-    sign: int,
-    magnitude: int,
+    sign: Constant,
+    magnitude: Constant,
     runs: Array[Bits],
     merged: Array[Bits],
     n: int,
@@ -327,8 +333,9 @@ def merge_rest(
 
 def top_k(
     sort_function: int,
-    sign: int,
-    magnitude: int,
+    sign: Constant,
+    magnitude: Constant,
+    infinity: Constant,
     x: Array[Bits],
     values: Array[Bits],
     indices: Array[i32],
@@ -337,7 +344,6 @@ def top_k(
     n: int,
     k: int,
     room: int,
-    infinity: int,
     begin: int,
     end: int,
 ) -> None:
@@ -368,8 +374,9 @@ def top_k(
 def top_k_wide(
     argsort_function: int,
     sort_function: int,
-    sign: int,
-    magnitude: int,
+    sign: Constant,
+    magnitude: Constant,
+    infinity: Constant,
     x: Array[Bits],
     values: Array[Bits],
     indices: Array[i32],
@@ -378,7 +385,6 @@ def top_k_wide(
     n: int,
     k: int,
     room: int,
-    infinity: int,
     begin: int,
     end: int,
 ) -> None:
@@ -419,15 +425,20 @@ def _sorts(kind: DType) -> tuple[int, int]:
     return numpy_sort(kind, SORT + STABLE) if kind.itemsize <= 2 else quick, quick
 
 
-def _masks(dtype: str) -> tuple[int, int]:
-    """``sign`` and ``magnitude`` of a dtype: see the module's text."""
+def _masks(dtype: str) -> tuple[int, int, int]:
+    """``sign``, ``magnitude`` and ``infinity`` of a dtype: see the module's text."""
     kind = BY_SHORT_NAME[dtype]
     top = 1 << (8 * kind.itemsize - 1)
     if kind in dtypes.FLOATS:
-        return 0, top - 1
+        return 0, top - 1, _bits(np.inf, dtype)
     if kind.kind != "u" or kind.itemsize < 4:
-        return 0, 0
-    return top - (1 << 64) if kind.itemsize == 8 else top, 0
+        return 0, 0, 0
+    return top - (1 << 64) if kind.itemsize == 8 else top, 0, 0
+
+
+def _bits(number: float, dtype: str) -> int:
+    kind = BY_SHORT_NAME[dtype]
+    return int(np.array(number, kind).view(f"i{kind.itemsize}"))
 
 
 def sort_words(dtype: str) -> tuple[int, ...]:
@@ -438,10 +449,8 @@ def sort_words(dtype: str) -> tuple[int, ...]:
 
 def sort_codes_words(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``sort_codes``."""
-    kind = BY_SHORT_NAME[dtype]
-    nan = np.array(np.nan, kind).view(f"i{kind.itemsize}").item()
-    integers = np.dtype(f"i{kind.itemsize}")
-    return *_sorts(integers), _masks(dtype)[1], nan
+    integers = np.dtype(f"i{BY_SHORT_NAME[dtype].itemsize}")
+    return *_sorts(integers), *_masks(dtype)[1:], _bits(np.nan, dtype)
 
 
 def packed_words(dtype: str) -> tuple[int, ...]:
@@ -456,7 +465,7 @@ def keys_words(dtype: str) -> tuple[int, ...]:
 
 def merge_words(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``merge``: narrow unsigned integers need no ``sign``."""
-    sign, magnitude = _masks(dtype)
+    sign, magnitude, _ = _masks(dtype)
     return min(sign, 0), magnitude
 
 
@@ -468,13 +477,10 @@ def complex_words(dtype: str) -> tuple[int, ...]:
 
 # Without a compiler.
 
-_HALF_INFINITIES: Final = {0x7C00: dtypes.float16, 0x7F80: dtypes.bfloat16}
 
-
-def values_of(x: Any, infinity: int) -> Any:
+def values_of(x: Any, dtype: DType) -> Any:
     """Elements as NumPy sorts them; float16 and bfloat16 come as bits."""
-    is_half = infinity in _HALF_INFINITIES
-    return x.view(_HALF_INFINITIES[infinity]).astype(np.float32) if is_half else x
+    return x.view(dtype).astype(np.float32) if dtype in dtypes.HALVES else x
 
 
 def _ranges(given: Mapping[str, Any]) -> list[slice]:
@@ -485,12 +491,12 @@ def _ranges(given: Mapping[str, Any]) -> list[slice]:
 def sort_unjitted(given: Mapping[str, Any], items: int) -> None:
     """Sort all chunks, by NumPy."""
     shape = (items // int(given["chunks"]), int(given["n"]))
-    infinity = int(given.get("infinity", 0))
+    dtype = BY_SHORT_NAME[given["dtype"]]
     x, out = (given[name].array(shape) for name in ("x", "sorted"))
     for part in _ranges(given):
-        values = np.sort(values_of(x[:, part], infinity), axis=-1)
-        if infinity in _HALF_INFINITIES:
-            values = values.astype(_HALF_INFINITIES[infinity]).view(np.uint16)
+        values = np.sort(values_of(x[:, part], dtype), axis=-1)
+        if dtype in dtypes.HALVES:
+            values = values.astype(dtype).view(np.uint16)
         out[:, part] = values
 
 
@@ -498,7 +504,7 @@ def argsort_unjitted(given: Mapping[str, Any], items: int) -> None:
     """Argsort all chunks, by NumPy; several are packed with their positions."""
     chunks = int(given.get("chunks", 1))
     shape = (items // chunks, int(given["n"]))
-    x = values_of(given["x"].array(shape), int(given.get("infinity", 0)))
+    x = values_of(given["x"].array(shape), BY_SHORT_NAME[given["dtype"]])
     out = given["sorted"].array(shape)
     if chunks == 1:
         out[...] = np.argsort(x, axis=-1, kind="stable")
@@ -528,7 +534,7 @@ def top_k_unjitted(given: Mapping[str, Any], items: int) -> None:
     n, k = int(given["n"]), int(given["k"])
     x = given["x"].array((items, n))
     # Descending is the reverse of ascending; among equal elements too, if reversed.
-    values = values_of(x, int(given["infinity"]))[:, ::-1]
+    values = values_of(x, BY_SHORT_NAME[given["dtype"]])[:, ::-1]
     order = n - 1 - np.argsort(values, axis=-1, kind="stable")[:, ::-1][:, :k]
     given["indices"].array((items, k))[...] = order
     given["values"].array((items, k))[...] = np.take_along_axis(x, order, -1)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu.libraries.foreign import Array, Real, Rest
+from arrayfn.backends.cpu.libraries.foreign import Array, Constant, Real, Rest
 from arrayfn.backends.cpu.libraries.gemm import multiply, words
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import copy
 from arrayfn.backends.cpu.libraries.provider import Provider
@@ -29,7 +29,7 @@ def windows(
     gemv: int,
     one: Array[Real],
     zero: Array[Real],
-    parts: int,
+    parts: Constant,
     x: Array[Real],
     b: Array[Real],
     c: Array[Real],
@@ -62,7 +62,7 @@ def window_sums(
     gemv: int,
     one: Array[Real],
     zero: Array[Real],
-    parts: int,
+    parts: Constant,
     x: Array[Real],
     b: Array[Real],
     c: Array[Real],
@@ -115,7 +115,7 @@ def windows_right(
     gemv: int,
     one: Array[Real],
     zero: Array[Real],
-    parts: int,
+    parts: Constant,
     a: Array[Real],
     x: Array[Real],
     c: Array[Real],

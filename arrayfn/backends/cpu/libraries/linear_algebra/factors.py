@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from arrayfn.backends.cpu.libraries.blas import Blas, blas
-from arrayfn.backends.cpu.libraries.foreign import Array, Real, fortran, i32
+from arrayfn.backends.cpu.libraries.foreign import Array, Constant, Real, fortran, i32
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     NAN,
     UPPER,
@@ -25,7 +25,7 @@ from arrayfn.primitives import linalg_lu, linalg_qr, linalg_triangular
 
 
 def cholesky(
-    potrf: int, parts: int, a: Array[Real], n: int, begin: int, end: int
+    potrf: int, parts: Constant, a: Array[Real], n: int, begin: int, end: int
 ) -> None:
     """Factor row-major matrices in place; NaN if not positive definite.
 
@@ -47,8 +47,8 @@ def cholesky(
 
 def lu(
     getrf: int,
-    integer_words: int,
-    parts: int,
+    integer_words: Constant,
+    parts: Constant,
     a: Array[Real],
     pivots: Array[i32],
     permutation: Array[i32],
@@ -101,7 +101,7 @@ def permute(permutation: Array[i32], rows: int, pivots: Array[i32], count: int) 
 def qr(
     gelqf: int,
     orglq: int,
-    parts: int,
+    parts: Constant,
     x: Array[Real],
     q: Array[Real],
     r: Array[Real],
@@ -140,8 +140,8 @@ def qr(
 
 def column_order(
     geqp3: int,
-    integer_words: int,
-    parts: int,
+    integer_words: Constant,
+    parts: Constant,
     x: Array[Real],
     order: Array[i32],
     a: Array[Real],

@@ -13,6 +13,7 @@ from numpy import float64
 from arrayfn.backends.cpu.libraries.blas import Blas
 from arrayfn.backends.cpu.libraries.foreign import (
     Array,
+    Constant,
     Real,
     fortran,
     stack_words,
@@ -108,7 +109,7 @@ def geev(
 
 def eig(
     geev_function: int,
-    parts: int,
+    parts: Constant,
     x: Array[Real],
     w: Array[Real],
     v: Array[Real],
@@ -166,7 +167,7 @@ def unpack(
 
 def eigvals(
     geev_function: int,
-    parts: int,
+    parts: Constant,
     x: Array[Real],
     w: Array[Real],
     copied: Array[Real],
@@ -223,7 +224,7 @@ def gesdd(
 
 def svd(
     gesdd_function: int,
-    parts: int,
+    parts: Constant,
     x: Array[Real],
     s: Array[Real],
     u: Array[Real],
@@ -259,7 +260,7 @@ def svd(
 
 def svdvals(
     gesdd_function: int,
-    parts: int,
+    parts: Constant,
     x: Array[Real],
     s: Array[Real],
     copied: Array[Real],
@@ -284,7 +285,7 @@ def svdvals(
 
 def hessenberg(
     gehrd: int,
-    parts: int,
+    parts: Constant,
     a: Array[Real],
     taus: Array[Real],
     work: Array[Real],
@@ -301,7 +302,7 @@ def hessenberg(
 
 def schur(
     gees: int,
-    parts: int,
+    parts: Constant,
     a: Array[Real],
     z: Array[Real],
     work: Array[Real],

@@ -14,7 +14,7 @@ from numpy import float64
 from arrayfn.backends.cpu.libraries.foreign import Array, Real, i32
 from arrayfn.backends.cpu.libraries.linear_algebra import factors, triangular
 from arrayfn.backends.cpu.libraries.linear_algebra.factors import permute
-from arrayfn.backends.cpu.libraries.linear_algebra.matrices import NAN
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import NAN, fill
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.lowering.scalars import (
     abs_f64,
@@ -51,6 +51,7 @@ def small_cholesky(
     a: Array[Real],
     own: Array[float],
     column: Array[float],
+    root: Array[float],
     n: int,
     begin: int,
     end: int,
@@ -65,33 +66,35 @@ def small_cholesky(
         read(own, matrices, n * n, count)
         for k in range(n):
             for lane in range(LANES):
-                pivot = own[(k * n + k) * LANES + lane]
-                column[k * LANES + lane] = sqrt_f64(pivot) if pivot > 0.0 else NAN
+                at = (k * n + k) * LANES + lane
+                x = sqrt_f64(own[at])
+                own[at] = x
+                root[lane] = x
             for row in range(k + 1, n):
                 for lane in range(LANES):
-                    x = own[(row * n + k) * LANES + lane] / column[k * LANES + lane]
+                    at = (row * n + k) * LANES + lane
+                    x = own[at] / root[lane]
+                    own[at] = x
                     column[row * LANES + lane] = x
-            for row in range(k, n):
-                for lane in range(LANES):
-                    own[(row * n + k) * LANES + lane] = column[row * LANES + lane]
             for row in range(k + 1, n):
                 for other in range(k + 1, row + 1):
                     for lane in range(LANES):
                         at = (row * n + other) * LANES + lane
                         x = column[row * LANES + lane] * column[other * LANES + lane]
                         own[at] = own[at] - x
-        for lane in range(LANES):
-            # NaN spreads to the last element.
-            last = own[(n * n - 1) * LANES + lane]
-            is_factor = last == last
-            for row in range(n):
-                for other in range(n):
-                    at = (row * n + other) * LANES + lane
-                    if not is_factor:
-                        own[at] = NAN
-                    elif other > row:
-                        own[at] = 0.0
-        write(matrices, own, n * n, count)
+        for lane in range(count):
+            target = matrices + lane * n * n
+            is_factor = True
+            for k in range(n):
+                is_factor = is_factor & (own[(k * n + k) * LANES + lane] > 0.0)
+            if is_factor:
+                for row in range(n):
+                    for other in range(row + 1):
+                        at = row * n + other
+                        target[at] = own[at * LANES + lane]
+                    fill(target + (row * n + row + 1), n - row - 1, 0.0)
+            else:
+                fill(target, n * n, NAN)
 
 
 def small_lu(
@@ -136,10 +139,8 @@ def small_lu(
             for row in range(k + 1, rows):
                 for lane in range(LANES):
                     x = at[row * LANES + lane] / factor[lane]
+                    at[row * LANES + lane] = x
                     column[row * LANES + lane] = x
-            for row in range(k + 1, rows):
-                for lane in range(LANES):
-                    at[row * LANES + lane] = column[row * LANES + lane]
             for other in range(k + 1, columns):
                 target = own + other * rows * LANES
                 for lane in range(LANES):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from arrayfn.backends.cpu.libraries.blas import Blas
-from arrayfn.backends.cpu.libraries.foreign import Array, Real, fortran
+from arrayfn.backends.cpu.libraries.foreign import Array, Constant, Real, fortran
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     LOWER,
     NAN,
@@ -34,7 +34,7 @@ from arrayfn.primitives import linalg_schur, linalg_spectral
 
 def eigh(
     syevd: int,
-    parts: int,
+    parts: Constant,
     a: Array[Real],
     w: Array[Real],
     work: Array[Real],
@@ -74,7 +74,7 @@ def eigh(
 
 def eigvalsh(
     syevd: int,
-    parts: int,
+    parts: Constant,
     a: Array[Real],
     w: Array[Real],
     copied: Array[Real],
@@ -112,7 +112,7 @@ def eigvalsh(
 
 def tridiagonal(
     sytrd: int,
-    parts: int,
+    parts: Constant,
     a: Array[Real],
     d: Array[Real],
     e: Array[Real],

@@ -14,7 +14,7 @@ import numpy as np
 from numpy import float64
 
 from arrayfn.backends.cpu.libraries.blas import constant
-from arrayfn.backends.cpu.libraries.foreign import Array, Real, fortran
+from arrayfn.backends.cpu.libraries.foreign import Array, Constant, Real, fortran
 from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     CONJUGATE,
     LEFT,
@@ -35,7 +35,7 @@ def triangular_solve(
     trsm: int,
     trsv: int,
     one: Array[Real],
-    parts: int,
+    parts: Constant,
     a: Array[Real],
     b: Array[Real],
     rows: int,
