@@ -71,6 +71,7 @@ def sort_codes(
     magnitude: Constant,
     infinity: Constant,
     nan: Constant,
+    flip: Constant,
     x: Array[Bits],
     sorted: Array[Bits],
     n: int,
@@ -89,17 +90,18 @@ def sort_codes(
             for k in range(count):
                 bits = int64(x[offset + k])
                 code = bits ^ magnitude if bits < 0 else bits
-                target[k] = nan if (bits & magnitude) > infinity else code
+                code = nan if (bits & magnitude) > infinity else code
+                target[k] = code ^ flip
             used = short_function if count < SHORT else function
             c_function(used, target, count, 0)
             if chunks == 1:
-                decode(target, count, magnitude)
+                decode(target, count, magnitude, flip)
 
 
-def decode(codes: Array[Any], count: int, magnitude: int) -> None:
+def decode(codes: Array[Any], count: int, magnitude: int, flip: int) -> None:
     """Replace codes by floats; every NaN is the same one."""
     for k in range(count):
-        code = int64(codes[k])
+        code = int64(codes[k]) ^ flip
         codes[k] = code ^ magnitude if code < 0 else code
 
 
@@ -241,7 +243,7 @@ def merge(
                     for k in range(start, stop):
                         target[k] = int64(target[k]) & POSITION
                 else:
-                    decode(target + start, stop - start, magnitude)
+                    decode(target + start, stop - start, magnitude, 0)
 
 
 def split(
@@ -450,7 +452,10 @@ def sort_words(dtype: str) -> tuple[int, ...]:
 def sort_codes_words(dtype: str) -> tuple[int, ...]:
     """The first arguments of ``sort_codes``."""
     integers = np.dtype(f"i{BY_SHORT_NAME[dtype].itemsize}")
-    return *_sorts(integers), *_masks(dtype)[1:], _bits(np.nan, dtype)
+    flip = 0
+    if integers.itemsize == 2:  # NumPy's sort of unsigned ones is faster
+        integers, flip = dtypes.uint16, -(1 << 15)
+    return *_sorts(integers), *_masks(dtype)[1:], _bits(np.nan, dtype), flip
 
 
 def packed_words(dtype: str) -> tuple[int, ...]:

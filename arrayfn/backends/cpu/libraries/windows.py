@@ -178,12 +178,12 @@ def copy_windows(
     run = count if cut == 3 else dimensions[COLUMNS + 6]
     s0, s1 = dimensions[COLUMNS + 1] * parts, dimensions[COLUMNS + 3] * parts
     s2, step = dimensions[COLUMNS + 5] * parts, dimensions[COLUMNS + 7]
+    i3 = first % n3
+    i2 = first // n3 % n2
+    i1 = first // (n3 * n2) % n1
+    at = i3 * r3 + i2 * r2 + i1 * r1 + first // (n3 * n2 * n1) * r0
     output = 0
-    for row in range(first, last):
-        rest = row // n3
-        at = row % n3 * r3 + rest % n2 * r2
-        rest = rest // n2
-        at += rest % n1 * r1 + rest // n1 * r0
+    for _ in range(first, last):
         for c0 in range(e0):
             for c1 in range(e1):
                 for c2 in range(e2):
@@ -195,6 +195,19 @@ def copy_windows(
                             own = target + output + k * parts
                             copy(own, source + k * step * parts, parts)
                     output += run * parts
+        i3 += 1
+        at += r3
+        if i3 == n3:
+            i3 = 0
+            i2 += 1
+            at += r2 - n3 * r3
+            if i2 == n2:
+                i2 = 0
+                i1 += 1
+                at += r1 - n2 * r2
+                if i1 == n1:
+                    i1 = 0
+                    at += r0 - n1 * r1
 
 
 def _windows(given: Mapping[str, Any]) -> Any:

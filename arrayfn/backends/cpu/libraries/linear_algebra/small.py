@@ -33,10 +33,15 @@ SCALE: Final = 2.0**600
 
 def read(own: Array[float], x: Array[Any], size: int, count: int) -> None:
     """Read ``count`` matrices of ``size`` elements; the last fills the lanes left."""
-    for lane in range(LANES):
-        source = x + min_i64(lane, count - 1) * size
-        for k in range(size):
-            own[k * LANES + lane] = float64(source[k])
+    last = count - 1
+    x1 = x + min_i64(1, last) * size
+    x2 = x + min_i64(2, last) * size
+    x3 = x + last * size
+    for k in range(size):
+        own[k * LANES] = float64(x[k])
+        own[k * LANES + 1] = float64(x1[k])
+        own[k * LANES + 2] = float64(x2[k])
+        own[k * LANES + 3] = float64(x3[k])
 
 
 def write(x: Array[Any], own: Array[float], size: int, count: int) -> None:
@@ -82,19 +87,16 @@ def small_cholesky(
                         at = (row * n + other) * LANES + lane
                         x = column[row * LANES + lane] * column[other * LANES + lane]
                         own[at] = own[at] - x
+        for row in range(n):
+            for k in range((row * n + row + 1) * LANES, (row * n + n) * LANES):
+                own[k] = 0.0
+        write(matrices, own, n * n, count)
         for lane in range(count):
-            target = matrices + lane * n * n
             is_factor = True
             for k in range(n):
                 is_factor = is_factor & (own[(k * n + k) * LANES + lane] > 0.0)
-            if is_factor:
-                for row in range(n):
-                    for other in range(row + 1):
-                        at = row * n + other
-                        target[at] = own[at * LANES + lane]
-                    fill(target + (row * n + row + 1), n - row - 1, 0.0)
-            else:
-                fill(target, n * n, NAN)
+            if not is_factor:
+                fill(matrices + lane * n * n, n * n, NAN)
 
 
 def small_lu(
