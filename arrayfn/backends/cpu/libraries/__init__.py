@@ -52,22 +52,20 @@ def provider_of(name: str) -> Provider:
 def provider_words(name: str) -> tuple[int, ...]:
     """The arguments of a provider's kernel before those of the plan."""
     constants = provider_constants(name)
-    return tuple(x for k, x in enumerate(_words(name)) if k not in constants)
+    return tuple(x for k, x in enumerate(known_values(name)) if k not in constants)
 
 
-@cache
 def provider_constants(name: str) -> dict[int, int]:
     """The values of the parameters that are constants, by position."""
     kernel = provider_of(name).kernel
-    if kernel is None:
-        return {}
-    kinds = [p.kind for p in parameters_of(kernel, name.rpartition("_")[2])]
-    words = enumerate(_words(name))
-    return {k: word for k, word in words if kinds[k] == "constant"}
+    kinds = parameters_of(kernel, name.rpartition("_")[2]) if kernel else ()
+    values = zip(kinds, known_values(name), strict=False)
+    return {k: x for k, (p, x) in enumerate(values) if p.kind == "constant"}
 
 
 @cache
-def _words(name: str) -> tuple[int, ...]:
+def known_values(name: str) -> tuple[int, ...]:
+    """The values of a provider's first parameters, which no call gives."""
     try:
         return provider_of(name).words(name.rpartition("_")[2])
     except KeyError:

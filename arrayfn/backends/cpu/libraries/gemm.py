@@ -17,7 +17,6 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     NONE,
     TRANSPOSED,
     addresses,
-    fill,
     parts_of,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
@@ -65,17 +64,20 @@ def gemm_tiles(
         own_b = b + (problem * batch_stride_b + b_offset) * parts
         own_c = c + (problem * batch_stride_c + row * ldc + column) * parts
         own_m, own_n = min_i64(m - row, tile_m), min_i64(n - column, tile_n)
-        if is_plain and own_n == 1:
-            step = 1 if transpose_b != 0 else ldb
+        is_column = own_n == 1
+        if is_plain and (is_column or own_m == 1):
+            matrix, vector = own_b, own_a
+            transposed, length = transpose_b, own_n
+            leading, y_step = ldb, 1
+            x_step = lda if transpose_a != 0 else 1
+            if is_column:
+                matrix, vector = own_a, own_b
+                transposed, length = 1 - transpose_a, own_m
+                leading, y_step = lda, ldc
+                x_step = 1 if transpose_b != 0 else ldb
             multiply_vector(
-                gemv, one, parts, 1 - transpose_a, own_m, k, own_a, lda, own_b, step,
-                own_c, ldc,
-            )  # fmt: skip
-        elif is_plain and own_m == 1:
-            step = lda if transpose_a != 0 else 1
-            multiply_vector(
-                gemv, one, parts, transpose_b, own_n, k, own_b, ldb, own_a, step,
-                own_c, 1,
+                gemv, one, parts, transposed, length, k, matrix, leading, vector,
+                x_step, own_c, y_step,
             )  # fmt: skip
         else:
             multiply(
@@ -135,11 +137,9 @@ def multiply_vector(
     """
     rows = terms if transposed != 0 else length
     columns = length if transposed != 0 else terms
-    if y_step == 1:
-        fill(y, length * parts, 0.0)
-    else:
-        for row in range(length):
-            fill(y + row * y_step * parts, parts, 0.0)
+    for row in range(length):
+        for part in range(parts):
+            y[row * y_step * parts + part] = 0.0
     if length > 0 and terms > 0:
         fortran(
             gemv, option(transposed), rows, columns, one, a, max_i64(lda, rows), x,
