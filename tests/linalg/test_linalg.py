@@ -386,11 +386,11 @@ def test_factors_of_large_matrices(shape: tuple[int, ...], dtype: Any) -> None:
             for ours, other in zip(have, want, strict=True):
                 np.testing.assert_allclose(ours, other, **bound)
     k = min(shape[-2:])
-    for factors, _, order in both_ways(af.lax.linalg.lu, x):
-        lower = np.tril(factors[..., :, :k], -1) + np.eye(shape[-2], k)
+    for packed, _, order in both_ways(af.lax.linalg.lu, x):
+        lower = np.tril(packed[..., :, :k], -1) + np.eye(shape[-2], k)
         permuted = np.take_along_axis(x, order[..., None], -2)
         np.testing.assert_allclose(
-            lower @ np.triu(factors[..., :k, :]), permuted, **bound
+            lower @ np.triu(packed[..., :k, :]), permuted, **bound
         )
     if shape[-1] == shape[-2]:
         good = positive(x).astype(dtype)

@@ -203,6 +203,7 @@ def blas_enter(blas: Blas, threads: int) -> None:
 def blas_leave(blas: Blas) -> None:
     """Set the number of threads back when the last plan that uses a library ends."""
     blas.users -= 1
-    if blas.users == 0 and blas.set_threads is not None:
-        if blas.get_threads() != blas.saved:
-            blas.set_threads(blas.saved)
+    if blas.users or blas.set_threads is None:
+        return
+    if blas.get_threads() != blas.saved:
+        blas.set_threads(blas.saved)

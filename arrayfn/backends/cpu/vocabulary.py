@@ -76,7 +76,7 @@ def signature_of(
     if function is stack_words:
         return signature(types.CPointer(types.int64), types.int64)
     if isinstance(function, FunctionType) and function not in KNOWN:
-        result = _RESULTS.get(function.__annotations__.get("return"))
+        result = _RESULTS.get(str(function.__annotations__.get("return")))
         return None if result is None else signature(result, *arguments)
     count = {prefetch_row: 3, store_row: 5}.get(function)
     memory = {a for a in arguments if isinstance(a, (types.CPointer, types.Array))}
@@ -157,7 +157,7 @@ def _foreign_call(builder: Any, args: Sequence[Any], *, is_fortran: bool) -> Any
     return result if info is None else builder.load(info, typ=_I64)
 
 
-def _stored(builder: Any, value: ir.Value) -> Any:
+def _stored(builder: Any, value: Any) -> Any:
     with builder.goto_entry_block():
         slot = builder.alloca(value.type)
     builder.store(value, slot)

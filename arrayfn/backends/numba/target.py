@@ -62,6 +62,7 @@ class KernelCallConv:
     """Kernels raise nothing and return nothing; functions they call return values."""
 
     needs_env = False
+    context: Any
     _get_arg_packer: Any
 
     def __init__(self, *arguments: Any) -> None:

@@ -307,7 +307,9 @@ class _Typing:
             return signature(types.range_state64_type, *(types.int64 for _ in given))
         if function is bool and given == [types.boolean]:
             return signature(types.boolean, types.boolean)
-        if isinstance(function, type) and issubclass(function, np.number):
+        if function in (int, float) or (
+            isinstance(function, type) and issubclass(function, np.number)
+        ):
             kind = np.dtype(function)
             numbers = {*self.floats, *self.integers, types.boolean}
             if len(given) == 1 and given[0] in numbers:

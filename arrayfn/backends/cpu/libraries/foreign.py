@@ -46,6 +46,7 @@ else:
     Constant = Annotated[int, "constant"]
     Rest = Annotated[Array[int], "rest"]
 
+_KINDS: Final[dict[Any, str]] = {int: "i64", Constant: "constant", Rest: "rest"}
 _NAMES: Final = {int: "i64", i32: "i32", float: "f64", u8: "u8"}
 
 
@@ -88,10 +89,8 @@ def parameters_of(kernel: Callable[..., None], dtype: str) -> tuple[Parameter, .
 
 
 def _kind(hint: Any, dtype: str) -> str:
-    if hint is int:
-        return "i64"
-    if hint in (Rest, Constant):
-        return hint.__metadata__[0]
+    if hint in _KINDS:
+        return _KINDS[hint]
     (element,) = typing.get_args(hint)
     if element in _NAMES:
         return f"{_NAMES[element]}*"

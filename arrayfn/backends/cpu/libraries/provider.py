@@ -19,8 +19,9 @@ class Provider:
     the address ``entry``.
 
     ``unjitted`` does all work items on ``Pointer``s and integers, by the parameters'
-    names. While a plan with a provider that ``uses_blas`` runs, BLAS has one thread;
-    the threaded one has as many as arrayfn, if it ``uses_threaded_blas``.
+    names. A kernel that ``is_call`` is compiled quickly: its time is a library's. While
+    a plan with a provider that ``uses_blas`` runs, BLAS has one thread; the threaded
+    one has as many as arrayfn, if it ``uses_threaded_blas``.
     """
 
     kernel: Callable[..., None] | None
@@ -29,3 +30,4 @@ class Provider:
     uses_blas: bool = False
     uses_threaded_blas: bool = False
     entry: int = 0
+    is_call: bool = False

@@ -20,7 +20,6 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
-from numpy import int64
 
 from arrayfn import dtypes
 from arrayfn.backends.cpu.libraries.foreign import (
@@ -88,7 +87,7 @@ def sort_codes(
         if count > 0:
             target = sorted + offset
             for k in range(count):
-                bits = int64(x[offset + k])
+                bits = int(x[offset + k])
                 code = bits ^ magnitude if bits < 0 else bits
                 code = nan if (bits & magnitude) > infinity else code
                 target[k] = code ^ flip
@@ -101,7 +100,7 @@ def sort_codes(
 def decode(codes: Array[Any], count: int, magnitude: int, flip: int) -> None:
     """Replace codes by floats; every NaN is the same one."""
     for k in range(count):
-        code = int64(codes[k]) ^ flip
+        code = int(codes[k]) ^ flip
         codes[k] = code ^ magnitude if code < 0 else code
 
 
@@ -126,7 +125,7 @@ def pack(
 ) -> None:
     """Pack the keys of elements of up to 32 bits and their positions from ``first``."""
     for k in range(count):
-        key = key_of(int64(x[k]), sign, magnitude, infinity)
+        key = key_of(int(x[k]), sign, magnitude, infinity)
         packed[k] = (key << 32) | (first + k)
 
 
@@ -175,7 +174,7 @@ def argsort(
         order = sorted + row * n
         for k in range(n):
             order[k] = k
-            keys[k] = key_of(int64(x[row * n + k]), sign, magnitude, infinity)
+            keys[k] = key_of(int(x[row * n + k]), sign, magnitude, infinity)
         c_function(argsort_function, keys, order, n, 0)
         order_ties(keys, order, n, sort_function)
 
@@ -241,7 +240,7 @@ def merge(
             if unpack != 0:
                 if magnitude == 0:
                     for k in range(start, stop):
-                        target[k] = int64(target[k]) & POSITION
+                        target[k] = int(target[k]) & POSITION
                 else:
                     decode(target + start, stop - start, magnitude, 0)
 
@@ -257,7 +256,7 @@ def split(
     high = min_i64(rank, count_a)
     while low < high:
         middle = (low + high) >> 1
-        x, y = int64(a[middle]), int64(b[rank - 1 - middle])
+        x, y = int(a[middle]), int(b[rank - 1 - middle])
         if (x ^ sign) <= (y ^ sign):
             low = middle + 1
         else:
@@ -290,16 +289,16 @@ def merge_part(
         steps = min_i64(steps, min_i64(count_a - i, count_b - j))
         steps = min_i64(steps, min_i64(count_a - u, count_b - v))
         for step in range(k, k + steps):
-            x, y = int64(a[i]), int64(b[j])
+            x, y = int(a[i]), int(b[j])
             later = (y ^ sign) < (x ^ sign)
             target[begin + step] = y if later else x
-            j += int64(later)
-            i += 1 - int64(later)
-            x, y = int64(a[u]), int64(b[v])
+            j += int(later)
+            i += 1 - int(later)
+            x, y = int(a[u]), int(b[v])
             behind = (y ^ sign) < (x ^ sign)
             target[middle + step] = y if behind else x
-            v += int64(behind)
-            u += 1 - int64(behind)
+            v += int(behind)
+            u += 1 - int(behind)
         k += steps
     merge_rest(a, count_a, b, count_b, target, i, begin + k, middle, sign)
     merge_rest(a, count_a, b, count_b, target, u, middle + k, stop, sign)
@@ -325,11 +324,11 @@ def merge_rest(
             copy(target + k, rest, stop - k)
             k = stop
         for step in range(k, k + steps):
-            x, y = int64(a[i]), int64(b[j])
+            x, y = int(a[i]), int(b[j])
             later = (y ^ sign) < (x ^ sign)
             target[step] = y if later else x
-            j += int64(later)
-            i += 1 - int64(later)
+            j += int(later)
+            i += 1 - int(later)
         k += steps
 
 
@@ -393,7 +392,7 @@ def top_k_wide(
     """Select the ``k`` largest elements of rows, of 64 bits: whole rows are sorted."""
     for row in range(begin, end):
         for position in range(n):
-            bits = int64(x[row * n + position])
+            bits = int(x[row * n + position])
             keys[position] = ~key_of(bits, sign, magnitude, infinity)
             buffer[position] = position
         c_function(argsort_function, keys, buffer, n, 0)

@@ -155,7 +155,7 @@ def column_order(
     begin: int,
     end: int,
 ) -> None:
-    """Write the order in which pivoted QR takes the columns of column-major matrices."""
+    """Write the orders in which pivoted QR takes columns; x is column-major."""
     step = rows * columns * parts
     leading = max_i64(rows, 1)
     for item in range(begin, end):

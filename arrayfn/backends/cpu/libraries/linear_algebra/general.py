@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from numpy import float64
-
 from arrayfn.backends.cpu.libraries.blas import Blas
 from arrayfn.backends.cpu.libraries.foreign import (
     Array,
@@ -50,7 +48,7 @@ def scale_of(x: Array[Any], count: int) -> float:
     """
     largest = 0.0
     for k in range(count):
-        largest = max_f64(largest, abs_f64(float64(x[k])))
+        largest = max_f64(largest, abs_f64(float(x[k])))
     scale = 1.0
     while largest * scale > SCALE:
         scale = scale / SCALE
@@ -62,7 +60,7 @@ def scale_of(x: Array[Any], count: int) -> float:
 def multiply(x: Array[Any], count: int, factor: float) -> None:
     """Multiply ``count`` numbers."""
     for k in range(count):
-        x[k] = float64(x[k]) * factor
+        x[k] = float(x[k]) * factor
 
 
 def geev(
@@ -151,7 +149,7 @@ def unpack(
     while row < n:
         first = packed + row * n
         target = vectors + 2 * row * n
-        if float64(imaginary[row]) == 0.0:
+        if float(imaginary[row]) == 0.0:
             for k in range(n):
                 target[2 * k] = first[k]
                 target[2 * k + 1] = 0.0

@@ -1,15 +1,14 @@
 """Factors of small real matrices, four at a time, one in each lane of a vector.
 
 LAPACK's calls take longer to begin than to factor a few rows. All is computed in
-float64, in scratch memory: element ``k`` of the four matrices is at ``4 k``. Elements of
-float32 are rounded once, when they are written. A lane does not depend on the others.
+float64, in scratch memory, where element ``k`` of the four matrices is at ``4 k``.
+Elements of float32 are rounded once, when they are written. A lane does not depend on
+the others.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
-
-from numpy import float64
 
 from arrayfn.backends.cpu.libraries.foreign import Array, Real, i32
 from arrayfn.backends.cpu.libraries.linear_algebra import factors, triangular
@@ -38,10 +37,10 @@ def read(own: Array[float], x: Array[Any], size: int, count: int) -> None:
     x2 = x + min_i64(2, last) * size
     x3 = x + last * size
     for k in range(size):
-        own[k * LANES] = float64(x[k])
-        own[k * LANES + 1] = float64(x1[k])
-        own[k * LANES + 2] = float64(x2[k])
-        own[k * LANES + 3] = float64(x3[k])
+        own[k * LANES] = float(x[k])
+        own[k * LANES + 1] = float(x1[k])
+        own[k * LANES + 2] = float(x2[k])
+        own[k * LANES + 3] = float(x3[k])
 
 
 def write(x: Array[Any], own: Array[float], size: int, count: int) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-from numpy import float64
 
 from arrayfn.backends.cpu.libraries.blas import constant
 from arrayfn.backends.cpu.libraries.foreign import Array, Constant, Real, fortran
@@ -100,7 +99,7 @@ def zero_rows(b: Array[Any], rows: int, step: int, width: int) -> int:
     """The number of leading rows, of ``width`` numbers, that are zeros."""
     for row in range(rows):
         for k in range(width):
-            if float64(b[row * step + k]) != 0.0:
+            if float(b[row * step + k]) != 0.0:
                 return row
     return rows
 
