@@ -51,7 +51,7 @@ from arrayfn.lowering.plan import (
 )
 
 LONG_WORK: Final = 4  # grains of work from which a plan runs without the GIL
-LEAST_WORK: Final = 0.002  # grains that the call of a kernel is, with nothing to do
+MIN_WORK: Final = 0.002  # grains that the call of a kernel is, with nothing to do
 MANY: Final = 10_000  # iterations, where their number is not known
 _LAYOUTS: Final = {layouts.C: Layout.C, layouts.F: Layout.F}
 _NUMBERS: Final = {
@@ -385,7 +385,7 @@ def _work(steps: Sequence[plans.Step]) -> float:
         if isinstance(step, KernelCall):
             iterations = MANY if step.iterations is None else step.iterations
             grains = step.items / max(1, step.grain)
-            total += max(grains, iterations * LEAST_WORK)
+            total += max(grains, iterations * MIN_WORK)
         else:
             times = 1 if isinstance(step, plans.Branch) else step.count
             inside = sum(_work(block) for block in blocks_of(step))

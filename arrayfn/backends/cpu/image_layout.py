@@ -96,8 +96,8 @@ class Slice(Struct):
 class Carry(Struct):
     """A value that a loop carries.
 
-    The loop's arguments from ``argument`` on are its initial place, the two that it has
-    alternately, and where the result is to be.
+    The loop's arguments from ``argument`` on are its first address, the two that it has
+    alternately, and that of the result.
     """
 
     base: int

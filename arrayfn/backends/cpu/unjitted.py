@@ -124,10 +124,10 @@ class _Run:
         """Run a loop."""
         buffers = self.buffers
         sizes = [b.nbytes for b in self.plan.buffers]
-        places = {c.current: buffers[c.initial] for c in loop.carries}
+        values = {c.current: buffers[c.initial] for c in loop.carries}
         for iteration in count():
             for carry in loop.carries:
-                buffers[carry.current] = places[carry.current]
+                buffers[carry.current] = values[carry.current]
                 pair = (carry.first, carry.second)
                 buffers[carry.next] = buffers[pair[iteration % 2]]
             if loop.predicate is None:
@@ -140,9 +140,9 @@ class _Run:
                 begin = s.offset + iteration * s.stride
                 buffers[s.buffer] = buffers[s.source].part(begin, sizes[s.buffer])
             self.steps(loop.body)
-            places = {c.current: buffers[c.next] for c in loop.carries}
+            values = {c.current: buffers[c.next] for c in loop.carries}
         for carry in loop.carries:
-            value = places[carry.current].part(0, sizes[carry.result])
+            value = values[carry.current].part(0, sizes[carry.result])
             result = buffers[carry.result].part(0, sizes[carry.result])
             if not np.shares_memory(value.memory, result.memory):
                 result.memory[:] = value.memory

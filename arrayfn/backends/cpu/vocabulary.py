@@ -211,8 +211,8 @@ def _store_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -> N
     marked = b.module.add_metadata([ir.Constant(_I32, 1)])
 
     def several(index: ir.Value) -> None:
-        place = b.gep(source, [index], source_etype=element)
-        value = b.load(place, align=size, typ=vector)
+        position = b.gep(source, [index], source_etype=element)
+        value = b.load(position, align=size, typ=vector)
         address = b.gep(start, [index], source_etype=element)
         b.store(value, address, align=VECTOR_BYTES).set_metadata("nontemporal", marked)
 

@@ -65,5 +65,5 @@ def place_of(atom: Atom, reads: Reads) -> Place:
 
 
 def grain_of(work: float) -> int:
-    """The least number of items, of ``work`` multiply-adds each, worth a thread."""
+    """The smallest number of items, of ``work`` multiply-adds each, worth a thread."""
     return max(1, int(ITEM_WORK / max(1.0, work)))
