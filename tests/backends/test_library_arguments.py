@@ -50,6 +50,8 @@ PROGRAMS = {
     "gelqf": (af.linalg.qr, SQUARE),
     "geqp3": (lambda x: qr(x, pivoting=True), SQUARE),
     "syevd": (af.linalg.eigh, SQUARE),
+    "stedc": (af.linalg.eigh, np.eye(256)),
+    "ormtr": (af.linalg.eigh, np.eye(256)),
     "syevd_values": (af.linalg.eigvalsh, SQUARE),
     "geev": (af.linalg.eig, SQUARE),
     "geev_values": (af.linalg.eigvals, SQUARE),

@@ -26,41 +26,17 @@ from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
     all_finite,
     copy,
     fill,
+    multiply,
     parts_of,
+    scale_of,
 )
 from arrayfn.backends.cpu.libraries.linear_algebra.providers import (
     by_reference,
     with_large,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.lowering.scalars import abs_f64, max_f64, min_i64
+from arrayfn.lowering.scalars import min_i64
 from arrayfn.primitives import linalg_schur, linalg_spectral, linalg_svd
-
-SCALE: Final = float(1 << 30)
-"""Numbers between this and its reciprocal are not scaled, in any dtype."""
-
-
-def scale_of(x: Array[Any], count: int) -> float:
-    """A power of two that makes the largest of ``count`` finite numbers ordinary.
-
-    geev scales a matrix itself near the limits of its dtype, but does not always scale
-    the eigenvalues back.
-    """
-    largest = 0.0
-    for k in range(count):
-        largest = max_f64(largest, abs_f64(float(x[k])))
-    scale = 1.0
-    while largest * scale > SCALE:
-        scale = scale / SCALE
-    while largest > 0.0 and largest * scale < 1.0 / SCALE:
-        scale = scale * SCALE
-    return scale
-
-
-def multiply(x: Array[Any], count: int, factor: float) -> None:
-    """Multiply ``count`` numbers."""
-    for k in range(count):
-        x[k] = float(x[k]) * factor
 
 
 def geev(

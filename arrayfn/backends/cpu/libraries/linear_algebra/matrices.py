@@ -11,12 +11,13 @@ from typing import Any, Final
 from arrayfn.backends.cpu.libraries.blas import LETTERS, Blas, blas
 from arrayfn.backends.cpu.libraries.foreign import Array
 from arrayfn.dtypes import BY_SHORT_NAME, real_of
-from arrayfn.lowering.scalars import min_i64
+from arrayfn.lowering.scalars import abs_f64, max_f64, min_i64
 
 NAN: Final = float("nan")
 # LAPACK's options.
 FULL: Final = ord("A")
 CONJUGATE: Final = ord("C")
+IDENTITY: Final = ord("I")
 LEFT: Final = ord("L")
 LOWER: Final = ord("L")
 NONE: Final = ord("N")
@@ -26,6 +27,8 @@ TRANSPOSED: Final = ord("T")
 UNIT: Final = ord("U")
 UPPER: Final = ord("U")
 VECTORS: Final = ord("V")
+SCALE: Final = float(1 << 30)
+"""Numbers between this and its reciprocal are not scaled, in any dtype."""
 TILE: Final = 16  # rows that are written at once, each a cache line
 
 
@@ -75,3 +78,26 @@ def mirror_lower(matrix: Array[Any], n: int, parts: int) -> None:
             for column in range(first, min_i64(first + TILE, row)):
                 below = matrix + (row * n + column) * parts
                 copy(matrix + (column * n + row) * parts, below, parts)
+
+
+def scale_of(x: Array[Any], count: int) -> float:
+    """A power of two that makes the largest of ``count`` finite numbers ordinary.
+
+    As LAPACK's drivers scale matrices near the limits of their dtype. geev does not
+    always scale the eigenvalues back.
+    """
+    largest = 0.0
+    for k in range(count):
+        largest = max_f64(largest, abs_f64(float(x[k])))
+    scale = 1.0
+    while largest * scale > SCALE:
+        scale = scale / SCALE
+    while largest > 0.0 and largest * scale < 1.0 / SCALE:
+        scale = scale * SCALE
+    return scale
+
+
+def multiply(x: Array[Any], count: int, factor: float) -> None:
+    """Multiply ``count`` numbers."""
+    for k in range(count):
+        x[k] = float(x[k]) * factor
