@@ -1,6 +1,6 @@
 """How many arithmetic operations an equation or a Program does.
 
-An elementwise operation counts once for each element of its result, whatever it is; a
+An elementwise operation counts once for each element of its result, cheap or not; a
 contraction counts its multiplications and additions, and a reduction each element of
 its operand. Factorizations and Fourier transforms count the leading term of their usual
 algorithm (Golub and Van Loan, Matrix Computations, 4th edition). Views, copies, sorts

@@ -205,8 +205,8 @@ def attempt(
 ) -> State:
     """One step, which is accepted if its error is small enough."""
     t = lax.stop_gradient(now.t)
-    least = 10 * anp.abs(anp.nextafter(t, direction * np.inf) - t)
-    size = anp.clip(now.size, least, anp.maximum(control.largest, least))
+    smallest = 10 * anp.abs(anp.nextafter(t, direction * np.inf) - t)
+    size = anp.clip(now.size, smallest, anp.maximum(control.largest, smallest))
     length = direction * size
     # The last step ends at the end.
     length = anp.where(direction * (now.t + length - end) > 0, end - now.t, length)
@@ -235,7 +235,7 @@ def attempt(
         stages=chosen(step.stages, now.stages),
         accepted=now.accepted + good,
         attempted=now.attempted + 1,
-        failed=~good & (size < least),
+        failed=~good & (size < smallest),
     )
 
 

@@ -14,10 +14,9 @@ import pytest
 
 from arrayfn.backends.native import code, compiler, target
 from arrayfn.backends.native.code import native_address, native_addresses
-from arrayfn.backends.native.engine import ENGINE
 
 NATIVE = """
-from arrayfn.backends.native import native, load, store, stack, call, cast
+from arrayfn.backends.native import native, local
 
 LIMIT = 40
 
@@ -34,19 +33,19 @@ def triangle(n: int, unused: int) -> int:
 
 @native
 def collatz(n: int, unused: int) -> int:
-    words = stack(2)
-    store(words, 0)
+    words = local(int, 2)
+    words[0] = 0
     while not n == 1:
         if n & 1:
             n = 3 * n + 1
         else:
             n = n >> 1
-        store(words, load(words) + 1)
-    return load(words)
+        words[0] += 1
+    return words[0]
 
 @native
-def through_a_pointer(n: int, unused: int) -> int:
-    return -call(cast(int, triangle), n, 0) * (n > 3)
+def negated(n: int, unused: int) -> int:
+    return -triangle(n, 0) * (n > 3)
 """
 
 
@@ -63,9 +62,7 @@ def native_module(path: Any, source: str, name: str = "routines") -> ModuleType:
 
 def test_native_routines_compute_as_python_does(tmp_path):
     module = native_module(tmp_path / "routines.py", NATIVE)
-    addresses = native_addresses(
-        module.triangle, module.collatz, module.through_a_pointer
-    )
+    addresses = native_addresses(module.triangle, module.collatz, module.negated)
     prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
     triangle, collatz, through = (prototype(address) for address in addresses)
     assert [triangle(n, 0) for n in (0, 3, 50)] == [
@@ -75,48 +72,12 @@ def test_native_routines_compute_as_python_does(tmp_path):
     assert [through(n, 0) for n in (3, 4)] == [0, -module.triangle(4, 0)]
 
 
-INLINED = """
-from typing import Final
-from arrayfn.backends.native import inlined, load, load_i32, native
-
-LOOPS_OVER_DATA: Final = True
-
-@inlined
-def total(place: int, count: int, size: int) -> int:
-    total = 0
-    for k in range(count):
-        if size == 4:
-            total += load_i32(place + 4 * k)
-        else:
-            total += load(place + 8 * k)
-    return total
-
-@native
-def total_32(place: int, count: int) -> int:
-    return total(place, count, 4)
-
-@native
-def total_64(place: int, count: int) -> int:
-    return total(place, count, 8)
-"""
-
-
 def test_equal_texts_of_two_modules_are_two_modules(tmp_path):
     (first, second) = (
-        native_module(tmp_path / "same.py", INLINED, name) for name in ("one", "other")
+        native_module(tmp_path / "same.py", NATIVE, name) for name in ("one", "other")
     )
-    addresses = native_addresses(first.total_32, second.total_32)
+    addresses = native_addresses(first.triangle, second.triangle)
     assert len(set(addresses)) == 2
-
-
-def test_one_inlined_routine_serves_two_widths(tmp_path):
-    module = native_module(tmp_path / "widths.py", INLINED, "widths")
-    addresses = native_addresses(module.total_32, module.total_64)
-    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-    for address, dtype in zip(addresses, (np.int32, np.int64), strict=True):
-        x = np.array([3, -5, 40], dtype)
-        assert prototype(address)(x.ctypes.data, 3) == 38
-    assert ENGINE.find(module.total.symbol) is None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +90,7 @@ def test_one_inlined_routine_serves_two_widths(tmp_path):
         ("    return n[0]", "int has no elements"),
         ("    x = None", "x needs a type"),
         ("    return missing", "neither a variable nor an integer constant"),
-        ("    return 1.5", "float is not int"),
+        ("    return 1.5", "not an expression"),
         ("    with n: pass", "not a statement"),
         ("    for i in n: pass", "not a statement"),
         ("    return len(n)", "is not a native routine"),
@@ -154,7 +115,7 @@ from typing import Annotated
 
 from arrayfn.backends.native import (
     CFunction, atomic_add, atomic_exchange_if, atomic_load, cast, local, native,
-    size_of, sqrt,
+    size_of,
 )
 from arrayfn.backends.native.structures import (
     Array, Inline, OwnLines, Ref, Struct, f32, i8, i16, i32, u8, u16, u32, u64,
@@ -194,16 +155,17 @@ labs = CFunction[[int], int]("labs")
 ldexp = CFunction[[float, i32], float]("ldexp")
 
 @native
-def total(node: Node | None) -> float:
-    sum = 0.0
+def total(node: Node | None) -> int:
+    sum = 0
     while node is not None:
         for k in range(3):
             point = node.points[k]
-            sum += point.x + 2 * point.y if point.color == Color.BLUE else -point.x
-        sum = sum - node.origin.y / 4
+            sum += 10 if point.color == Color.BLUE else -point.color
+            node.origin.x = point.x
+        sum = sum - node.origin.color
         node.value += labs(-3)
         node = node.next
-    return sqrt(sum * sum)
+    return sum
 
 @native
 def widths(n: Numbers) -> int:
@@ -228,16 +190,18 @@ def pointers(places: Array[Ref[Point]], count: int) -> float:
             first = places[k]
             break
     if first is None:
-        return -1
+        return places[0].y
     pair = local(Point, 2)
     pair[1].x = first.x
     rest = pair + 1
-    return float(cast(int, rest) - cast(int, pair) - size_of(Point)) + rest[0].x
+    if cast(int, rest) - cast(int, pair) != size_of(Point):
+        return places[0].y
+    return rest[0].x
 
 @native
 def indirect(n: Numbers, x: float) -> float:
     n.function = ldexp_of
-    return n.function(-3, x) + int(2.75)
+    return n.function(-3, x)
 
 @native
 def ldexp_of(n: int, x: float) -> float:
@@ -265,11 +229,11 @@ def test_routines_follow_pointers_to_structures_with_inner_ones(routines):
     for node in nodes:
         for point, (x, y, color) in zip(node.points, points, strict=True):
             point.x, point.y, point.color = x, y, color
-        node.origin.y = 100.0
-    total = function(routines.total, ctypes.c_double, ctypes.c_int64)
-    each = 1.5 + 2 * 2.0 - 4.0 - 2.0 + 2 * 8.0 - 25.0
-    assert total(ctypes.addressof(nodes[0])) == abs(2 * each)
-    assert [node.value for node in nodes] == [13, 23]
+        node.origin.color = 100
+    total = function(routines.total, ctypes.c_int64, ctypes.c_int64)
+    each = 10 - 1 + 10 - 100
+    assert total(ctypes.addressof(nodes[0])) == 2 * each
+    assert [(node.value, node.origin.x) for node in nodes] == [(13, -2.0), (23, -2.0)]
     assert total(0) == 0
 
 
@@ -290,13 +254,13 @@ def test_arrays_of_pointers_and_of_structures(routines):
     places = (ctypes.c_int64 * 2)(*map(ctypes.addressof, points))
     run = function(routines.pointers, ctypes.c_double, ctypes.c_int64, ctypes.c_int64)
     assert run(ctypes.addressof(places), 2) == np.float32(0.1)
-    assert run(ctypes.addressof(places), 1) == -1
+    assert run(ctypes.addressof(places), 1) == 0
 
 
 def test_functions_are_called_through_fields(routines):
     n = routines.Numbers()
     run = function(routines.indirect, ctypes.c_double, ctypes.c_int64, ctypes.c_double)
-    assert run(ctypes.addressof(n), 3.0) == math.ldexp(3.0, -3) + 2
+    assert run(ctypes.addressof(n), 3.0) == math.ldexp(3.0, -3)
 
 
 @pytest.mark.parametrize(
@@ -352,33 +316,3 @@ def test_a_structure_of_another_module_is_in_the_key(tmp_path):
         user = native_module(tmp_path / "user.py", user, "native_user")
         keys.add(code._key(vars(user)))
     assert len(keys) == 2
-
-
-GENERIC = """
-from __future__ import annotations
-from typing import TypeVar
-from arrayfn.backends.native import cast, generic, local, native, size_of
-from arrayfn.backends.native.structures import Array, f32, u16
-
-T = TypeVar("T")
-
-@generic
-def twice(x: Array[T], y: Array[T], count: int) -> int:
-    one = local(T, 1)
-    for k in range(count):
-        one[0] = x[k] + x[k]
-        y[k] = one[0]
-    return size_of(T)
-
-TWICE = {"f4": twice.of(T=f32), "u2": twice.of(T=u16), "f8": twice.of(T=float)}
-"""
-
-
-def test_one_text_serves_several_types(tmp_path):
-    module = native_module(tmp_path / "generic.py", GENERIC, "native_generic")
-    for name, routine in module.TWICE.items():
-        x = np.array([1, 2.5, 40000], name)
-        y = np.empty_like(x)
-        run = function(routine, ctypes.c_int64, *[ctypes.c_int64] * 3)
-        assert run(x.ctypes.data, y.ctypes.data, 3) == x.itemsize
-        np.testing.assert_array_equal(y, x + x)

@@ -13,9 +13,10 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn.backends.cpu.libraries import provider_words
+from arrayfn.backends.cpu.libraries import known_values
 from arrayfn.backends.cpu.libraries.blas import blas, scipy_blas, threaded_blas
-from arrayfn.backends.cpu.libraries.linear_algebra import calls, threads, triangular
+from arrayfn.backends.cpu.libraries.linear_algebra import factors, matrices, providers
+from arrayfn.backends.cpu.runtime import runtime
 from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.lowering.libraries import factorizations
@@ -385,11 +386,11 @@ def test_factors_of_large_matrices(shape: tuple[int, ...], dtype: Any) -> None:
             for ours, other in zip(have, want, strict=True):
                 np.testing.assert_allclose(ours, other, **bound)
     k = min(shape[-2:])
-    for factors, _, order in both_ways(af.lax.linalg.lu, x):
-        lower = np.tril(factors[..., :, :k], -1) + np.eye(shape[-2], k)
+    for packed, _, order in both_ways(af.lax.linalg.lu, x):
+        lower = np.tril(packed[..., :, :k], -1) + np.eye(shape[-2], k)
         permuted = np.take_along_axis(x, order[..., None], -2)
         np.testing.assert_allclose(
-            lower @ np.triu(factors[..., :k, :]), permuted, **bound
+            lower @ np.triu(packed[..., :k, :]), permuted, **bound
         )
     if shape[-1] == shape[-2]:
         good = positive(x).astype(dtype)
@@ -442,9 +443,9 @@ def test_spectra_of_large_matrices_that_are_not_finite() -> None:
 def test_factors_by_a_lapack_with_integers_of_32_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (calls, triangular):
+    for module in (factors, matrices, providers):
         monkeypatch.setattr(module, "blas", scipy_blas)
-    provider_words.cache_clear()
+    known_values.cache_clear()
     x = RNG.standard_normal((2, 19, 19))
     try:
         q, r, order = af.jit(lambda a: sl.qr(a, pivoting=True))(x[0])
@@ -454,7 +455,7 @@ def test_factors_by_a_lapack_with_integers_of_32_bits(
         solution = af.jit(anp.linalg.solve)(x, x @ x)
         w2, v2 = af.jit(anp.linalg.eigh)(hermitian(x))
     finally:
-        provider_words.cache_clear()
+        known_values.cache_clear()
     bound = {"rtol": 1e-9, "atol": 1e-10}
     np.testing.assert_allclose(q @ r, x[0][:, order], **bound)
     assert (np.diff(np.abs(np.diag(r))) <= 0).all()
@@ -511,12 +512,13 @@ def test_lapack_has_as_many_threads_as_arrayfn_for_one_large_matrix() -> None:
 
     threads_before, count = get(), af.get_num_threads()
     factor = af.jit(anp.linalg.cholesky)
-    state = threads.state()
-    kept = state.set_threads
+    state = runtime().threaded_blas
     x = positive(RNG.standard_normal((40, 40)))
     try:
         put(5)
         af.set_num_threads(3)
+        factor(x)
+        kept = state.set_threads
         state.set(set_threads=ctypes.cast(record, ctypes.c_void_p).value)
         have = factor(x)
         assert given == [3, 5]

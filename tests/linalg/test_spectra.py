@@ -114,3 +114,25 @@ def test_a_number_is_its_own_eigenvalue() -> None:
         w, v = af.jit(lambda x: tuple(af.linalg.eigh(x)), device=device)(x)
         assert w == -np.inf
         assert v == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_eigenvectors_that_threads_divide(dtype: Any) -> None:
+    n = 300
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((n, n)).astype(dtype)
+    if x.dtype.kind == "c":
+        x += 1j * rng.standard_normal((n, n))
+    x += x.conj().T
+    decompose = af.jit(lambda x: tuple(af.linalg.eigh(x)))
+    bound = 1e-5 if dtype == np.float32 else 1e-13
+    # The dtype's squares would over- and underflow.
+    for scale in (1.0, 1e30, 1e-35):
+        w, v = decompose((x * scale).astype(dtype))
+        wide = x.astype(np.complex128)
+        error = np.abs(wide @ v - v * (w.astype(np.float64) / scale)).max()
+        assert error < bound * n
+        assert np.abs(v.conj().T @ v - np.eye(n)).max() < bound
+        assert (np.diff(w) >= 0).all()
+    x[5, 7] = np.inf
+    assert all(np.isnan(part).all() for part in decompose(x))

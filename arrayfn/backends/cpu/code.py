@@ -13,6 +13,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
+from arrayfn.backends.cpu.libraries import provider_constants, provider_of
+from arrayfn.backends.cpu.libraries.foreign import parameters_of
 from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.native import target
 from arrayfn.backends.native.code import native_units
@@ -22,7 +24,7 @@ from arrayfn.backends.numba.dialect import UntypedKernelError
 from arrayfn.backends.numba.functions import no_garbage_collection
 from arrayfn.backends.object_cache import content_key
 from arrayfn.errors import BackendError
-from arrayfn.lowering.plan import Kernel
+from arrayfn.lowering.plan import Kernel, LibraryKernel
 
 # Imported only when the cache misses.
 _PRINTED: Final = "arrayfn.backends.cpu.kernel_compiler"
@@ -37,6 +39,7 @@ _COMPILER_SOURCES: Final = (
     "backends/cpu/vocabulary.py",
     "backends/cpu/written_kernels.py",
 )
+_LIBRARY_SOURCES: Final = "backends/cpu/libraries/**/*.py"
 
 
 def kernel_codes(kernels: Iterable[Kernel]) -> dict[str, KernelCode]:
@@ -59,6 +62,29 @@ def kernel_assembly(kernel: Kernel) -> str:
     with no_garbage_collection():
         text, interleave = _ir(kernel, "entry")
     return target.assembly(text, interleave=interleave)
+
+
+def library_unit(library_kernel: LibraryKernel) -> Unit:
+    """The code of a library's kernel for a dtype."""
+    provider = provider_of(library_kernel.provider)
+    kernel = provider.kernel
+    assert kernel is not None
+    name = f"{kernel.__module__}.{kernel.__name__}"
+    parameters = parameters_of(kernel, library_kernel.provider.rpartition("_")[2])
+    constants = provider_constants(library_kernel.provider)
+    signature = ",".join(parameter.kind for parameter in parameters)
+    key = content_key("library", name, signature, str(constants), _libraries())
+    symbol = f"arrayfn_kernel_{key[:32]}"
+
+    def prepare() -> Callable[[], bytes]:
+        with no_garbage_collection():
+            compiler = importlib.import_module(_PRINTED)
+            text = compiler.function_ir(kernel, parameters, symbol, constants)
+        if provider.is_call:
+            return partial(target.compile_quickly, text)
+        return partial(target.compile_vectorized, text, interleave=False)
+
+    return Unit(key, (symbol,), prepare, is_kernel=True)
 
 
 def _prepare(kernel: Kernel, symbol: str) -> Callable[[], bytes]:
@@ -93,6 +119,12 @@ def _compiler() -> str:
     bytecode = str(sys.implementation.cache_tag)
     versions = toolchain(), _numba_version(), bytecode
     return content_key(*versions, *source_texts(*_COMPILER_SOURCES))
+
+
+@cache
+def _libraries() -> str:
+    """What the code of libraries' kernels depends on."""
+    return content_key(_compiler(), *source_texts(_LIBRARY_SOURCES))
 
 
 def _numba_version() -> str:

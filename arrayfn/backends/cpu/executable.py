@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn.backends.cpu.code import kernel_unit
+from arrayfn.backends.cpu import image_layout
+from arrayfn.backends.cpu.code import kernel_unit, library_unit
 from arrayfn.backends.cpu.entry import call_tuple, image_free
 from arrayfn.backends.cpu.image import Entry, encode
 from arrayfn.backends.cpu.libraries import provider_of, provider_words
-from arrayfn.backends.cpu.libraries.blas import blas
+from arrayfn.backends.cpu.libraries.blas import Blas, blas, threaded_blas
 from arrayfn.backends.cpu.libraries.callbacks import calls_python, raising
-from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.cpu.runtime import Runtime, runtime
+from arrayfn.backends.cpu.runtime import runtime
 from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.native.code import native_address, native_units
 from arrayfn.backends.native.engine import KernelCode
@@ -93,7 +93,10 @@ def bind(
     entries, codes = _entries(kernels)
     process = runtime()
     if any(entry.uses_blas for entry in entries.values()):
-        _let_runner_set_threads(process)
+        _let_runner_set_threads(process.blas, blas())
+    is_threaded = any(entry.uses_threaded_blas for entry in entries.values())
+    if is_threaded and threaded_blas() is not blas():
+        _let_runner_set_threads(process.threaded_blas, threaded_blas())
     missing = {call.kernel for call in kernel_calls(plan.steps)} - entries.keys()
     if missing:
         raise BackendError(
@@ -128,34 +131,33 @@ def _entries(
     kernels: Iterable[Kernel | LibraryKernel],
 ) -> tuple[Mapping[str, Entry], Collection[KernelCode]]:
     """The entry of each kernel, by its name, and the code that they need."""
+    kernels = list(kernels)
     units: dict[str, Unit] = {}
-    providers: dict[str, Provider] = {}
     for kernel in kernels:
         if isinstance(kernel, Kernel):
             units[kernel.name] = kernel_unit(kernel)
-        else:
-            providers[kernel.provider] = provider_of(kernel.provider)
+        elif not provider_of(kernel.provider).entry:
+            units[kernel.name] = library_unit(kernel)
     # All at once, and the runtime's routines with them: LLVM compiles them in parallel.
-    routines = (provider.routine for provider in providers.values())
     # Kernels call the runtime's: they come after it.
-    codes = load([*native_units(call_tuple, look, *routines), *units.values()])
-    entries = {
-        name: Entry(codes[unit.key].address, is_generated=True)
-        for name, unit in units.items()
-    }
+    codes = load([*native_units(call_tuple, look), *units.values()])
+    entries: dict[str, Entry] = {}
     for kernel in kernels:
-        if isinstance(kernel, LibraryKernel):
-            provider = providers[kernel.provider]
-            address = native_address(provider.routine)
-            words = provider_words(kernel.provider)
-            entries[kernel.name] = Entry(address, words, provider.uses_blas)
+        unit = units.get(kernel.name)
+        address = codes[unit.key].address if unit else 0
+        if isinstance(kernel, Kernel):
+            entries[kernel.name] = Entry(address, is_generated=True)
+            continue
+        provider = provider_of(kernel.provider)
+        entries[kernel.name] = Entry(
+            address or provider.entry,
+            provider_words(kernel.provider),
+            provider.uses_blas,
+            provider.uses_threaded_blas,
+        )
     return entries, tuple(codes.values())
 
 
-def _let_runner_set_threads(process: Runtime) -> None:
-    """Give the runner the functions that make BLAS single-threaded."""
-    library = blas()
-    process.blas.set(
-        get_threads=library.get_threads,
-        set_threads=library.set_threads,
-    )
+def _let_runner_set_threads(state: image_layout.Blas, library: Blas) -> None:
+    """Give the runner the functions that set a library's number of threads."""
+    state.set(get_threads=library.get_threads, set_threads=library.set_threads)

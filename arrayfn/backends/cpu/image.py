@@ -20,6 +20,7 @@ from arrayfn.backends.cpu.image_layout import (
     PARALLEL,
     RELEASE_GIL,
     USES_BLAS,
+    USES_THREADED_BLAS,
     Block,
     Branch,
     Carry,
@@ -50,7 +51,7 @@ from arrayfn.lowering.plan import (
 )
 
 LONG_WORK: Final = 4  # grains of work from which a plan runs without the GIL
-LEAST_WORK: Final = 0.002  # grains that the call of a kernel is, with nothing to do
+MIN_WORK: Final = 0.002  # grains that the call of a kernel is, with nothing to do
 MANY: Final = 10_000  # iterations, where their number is not known
 _LAYOUTS: Final = {layouts.C: Layout.C, layouts.F: Layout.F}
 _NUMBERS: Final = {
@@ -65,13 +66,15 @@ _NUMBERS: Final = {
 class Entry:
     """A kernel as the runner calls it: an address, and words before its arguments.
 
-    BLAS has one thread while a plan runs that ``uses_blas``. How long a grain takes is
-    known of a kernel that ``is_generated``.
+    BLAS has one thread while a plan runs that ``uses_blas``, and the threaded one as
+    many as the pool, if it ``uses_threaded_blas``. How long a grain takes is known of a
+    kernel that ``is_generated``.
     """
 
     address: int
     prefix: tuple[int, ...] = ()
     uses_blas: bool = False
+    uses_threaded_blas: bool = False
     is_generated: bool = False
 
 
@@ -341,6 +344,7 @@ def encode(
         pool=ctypes.addressof(runtime.pool),
         heap=ctypes.addressof(runtime.heap),
         blas=ctypes.addressof(runtime.blas),
+        threaded_blas=ctypes.addressof(runtime.threaded_blas),
         ndarray_type=runtime.array_type,
         float_type=id(float),
         int_type=id(int),
@@ -369,6 +373,8 @@ def _flags(plan: ExecutionPlan, entries: Mapping[str, Entry]) -> int:
         flags |= RELEASE_GIL
     if any(entries[call.kernel].uses_blas for call in calls):
         flags |= USES_BLAS
+    if any(entries[call.kernel].uses_threaded_blas for call in calls):
+        flags |= USES_THREADED_BLAS
     return flags
 
 
@@ -379,7 +385,7 @@ def _work(steps: Sequence[plans.Step]) -> float:
         if isinstance(step, KernelCall):
             iterations = MANY if step.iterations is None else step.iterations
             grains = step.items / max(1, step.grain)
-            total += max(grains, iterations * LEAST_WORK)
+            total += max(grains, iterations * MIN_WORK)
         else:
             times = 1 if isinstance(step, plans.Branch) else step.count
             inside = sum(_work(block) for block in blocks_of(step))

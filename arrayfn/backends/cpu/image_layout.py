@@ -22,6 +22,7 @@ from arrayfn.backends.native.structures import Array, Struct, i32
 RELEASE_GIL: Final = 1  # flags of an image
 PARALLEL: Final = 2
 USES_BLAS: Final = 4
+USES_THREADED_BLAS: Final = 8
 
 LOOK_AFTER: Final = 16
 INLINE_WORKSPACE: Final = 1 << 16
@@ -95,8 +96,8 @@ class Slice(Struct):
 class Carry(Struct):
     """A value that a loop carries.
 
-    The loop's arguments from ``argument`` on are its initial place, the two that it has
-    alternately, and where the result is to be.
+    The loop's arguments from ``argument`` on are its first address, the two that it has
+    alternately, and that of the result.
     """
 
     base: int
@@ -151,11 +152,11 @@ class Step(Struct):
 
 
 class Blas(Struct):
-    """BLAS's number of threads, which is 1 while plans run that use it."""
+    """A library's number of threads, which is ours while plans run that use it."""
 
     users: int  # how many such plans run
     saved: int  # the number before
-    get_threads: Callable[[], i32]
+    get_threads: Callable[[], i32]  # both None where it has no such function
     set_threads: Callable[[i32], None] | None
 
 
@@ -196,7 +197,8 @@ class Image(Struct):
     frames: Frame | None
     pool: Pool
     heap: Heap
-    blas: Blas
+    blas: Blas  # of one thread
+    threaded_blas: Blas  # of as many threads as the pool
     ndarray_type: PyObject
     float_type: PyObject
     int_type: PyObject

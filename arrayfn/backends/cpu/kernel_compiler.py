@@ -7,6 +7,7 @@ known: it goes through a pipeline of its own. Hand-written ones go through Numba
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
@@ -17,26 +18,42 @@ from arrayfn.backends.numba.functions import printed_function
 from arrayfn.lowering import scalars
 from arrayfn.lowering.plan import Parameter
 
+_KINDS: Final = {"rest": "i64*", "constant": "i64"}
 VOCABULARY: Final = "arrayfn.lowering.scalars"
 
 
 def kernel_ir(
-    source: str, name: str, parameters: tuple[Parameter, ...], symbol: str
+    source: str, name: str, parameters: Sequence[Parameter], symbol: str
 ) -> str:
     """The LLVM IR of a printed kernel; it exports the uniform entry under ``symbol``.
 
     Executes nothing of ``source``. Raises UntypedKernelError for what no printed kernel
     has.
     """
-    arguments = [DIALECT.parameter_type(p.kind) for p in parameters]
-    i64 = DIALECT.value_type("i64")
     made = printed_function(source, name, {VOCABULARY: scalars})
+    return function_ir(made, parameters, symbol)
+
+
+def function_ir(
+    made: Callable[..., None],
+    parameters: Sequence[Parameter],
+    symbol: str,
+    constants: Mapping[int, int] | None = None,
+) -> str:
+    """The LLVM IR of a kernel that is a Python function, with the uniform entry.
+
+    ``constants`` are the values of parameters, by position, that are no arguments.
+    """
+    has_rest = bool(parameters) and parameters[-1].kind == "rest"
+    kinds = [_KINDS.get(p.kind, p.kind) for p in parameters]
+    arguments = map(DIALECT.parameter_type, kinds)
+    i64 = DIALECT.value_type("i64")
     module = _front_end().module(made, (*arguments, i64, i64))
     function = module.get_global("kernel")
     function.linkage = "internal"
     function.attributes.add("noinline")
     function.attributes.add("nounwind")
-    add_entry(module, function, symbol)
+    add_entry(module, function, symbol, constants or {}, has_rest=has_rest)
     return str(module)
 
 

@@ -7,6 +7,7 @@ they are lowered: arrayfn optimises them in threads of its own.
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
 from llvmlite import ir
@@ -21,7 +22,7 @@ from numba.cpython import (  # they register
 )
 
 from arrayfn.backends.cpu.loop_metadata import metadata_of
-from arrayfn.backends.cpu.vocabulary import DIALECT
+from arrayfn.backends.cpu.vocabulary import DIALECT, KNOWN
 from arrayfn.backends.native import target
 from arrayfn.backends.numba import target as shared
 from arrayfn.backends.numba.dialect import UntypedKernelError
@@ -35,6 +36,7 @@ class KernelLibrary(shared.KernelLibrary, codegen.CodeLibrary):
     """Keeps the module of a kernel."""
 
     looks_at_signals = True
+    front_end: KernelFrontEnd
 
 
 class KernelCodegen(codegen.Codegen):
@@ -69,7 +71,9 @@ class KernelTyping(shared.KernelTyping, BaseContext):
 
 
 class KernelContext(shared.KernelContext, cpu.CPUContext):
-    """Lowers printed kernels to LLVM IR."""
+    """Lowers kernels to LLVM IR."""
+
+    symbol = "kernel"
 
     def init(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self.is32bit = False
@@ -87,8 +91,8 @@ class KernelContext(shared.KernelContext, cpu.CPUContext):
     def mangler(
         self, name: str, types: Any, *, abi_tags: Any = (), uid: Any = None
     ) -> str:
-        """The name of a module's only function."""
-        return "kernel"
+        """The name of what is compiled."""
+        return self.symbol
 
     def post_lowering(self, mod: ir.Module, library: Any) -> None:
         """Nothing: there are no reference counts to remove."""
@@ -98,6 +102,17 @@ class CpuLowering(KernelLowering, _BaseLower):
     """Lowers a printed kernel for a CPU."""
 
     dialect = DIALECT
+    context: Any
+    library: Any
+
+    def emit_call(self, node: Any) -> Any:
+        function = self.types.functions[node.func.name]
+        if not isinstance(function, FunctionType) or function in KNOWN:
+            return super().emit_call(node)
+        signature = self.types.signatures[node]
+        values = list(map(self.read_as, node.args, signature.args))
+        called = self.library.front_end.part(self.module, function, signature)
+        return self.builder.call(called, values)
 
     def loop_metadata(self, loop: KernelLoop) -> Any:
         longest = max((self.emitted.get(f, 0) for f in loop.functions), default=0)
@@ -171,23 +186,50 @@ class KernelFrontEnd:
     def __init__(self) -> None:
         self.typing = KernelTyping()
         self.target = KernelContext(self.typing)
-        self.flags = _flags()
 
     def module(self, function: Any, arguments: tuple[Any, ...]) -> ir.Module:
         """The module of a kernel; its function is called ``kernel``.
 
         Raises UntypedKernelError.
         """
-        library = KernelLibrary(self.target.codegen(), "kernel")
+        return self._compile("kernel", function, arguments, types.void, _flags()).module
+
+    def part(self, module: ir.Module, function: Any, signature: Any) -> Any:
+        """A function that a kernel calls, in the kernel's module; LLVM inlines it."""
+        symbol = ".".join([function.__name__, *map(str, signature.args)])
+        known = module.globals.get(symbol)
+        if known is None:
+            result, flags = signature.return_type, _flags()
+            flags.noalias = False
+            self._compile(symbol, function, signature.args, result, flags, module)
+            known = module.globals[symbol]
+            known.linkage = "internal"
+            known.attributes.add("alwaysinline")
+        return known
+
+    def _compile(
+        self,
+        symbol: str,
+        function: Any,
+        arguments: tuple[Any, ...],
+        result: Any,
+        flags: Any,
+        module: ir.Module | None = None,
+    ) -> KernelLibrary:
+        library = KernelLibrary(self.target.codegen(), symbol)
+        library.module, library.front_end = module, self
         pipeline: Any = KernelPipeline
+        before, self.target.symbol = self.target.symbol, symbol
         try:
             compiler.compile_extra(
-                *(self.typing, self.target, function, arguments, types.void),
-                flags=self.flags,
+                *(self.typing, self.target, function, arguments, result),
+                flags=flags,
                 locals={},
                 library=library,
                 pipeline_class=pipeline,
             )
         except (NumbaError, UnsupportedBytecodeError) as error:
             raise UntypedKernelError(str(error)) from error
-        return library.module
+        finally:
+            self.target.symbol = before
+        return library

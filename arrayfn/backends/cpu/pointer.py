@@ -17,20 +17,20 @@ class Pointer:
         self.memory = memory
         self.begin = begin
 
-    def _place(self, index: int) -> int:
-        place = self.begin + int(index)
-        if not 0 <= place < self.memory.size:
+    def _checked(self, index: int) -> int:
+        position = self.begin + int(index)
+        if not 0 <= position < self.memory.size:
             raise IndexError(
                 f"element {index} of a pointer to element {self.begin} of "
                 f"{self.memory.size}"
             )
-        return place
+        return position
 
     def __getitem__(self, index: int) -> Any:
-        return self.memory[self._place(index)]
+        return self.memory[self._checked(index)]
 
     def __setitem__(self, index: int, value: Any) -> None:
-        self.memory[self._place(index)] = value
+        self.memory[self._checked(index)] = value
 
     def array(
         self, shape: Sequence[int], strides: Sequence[int] | None = None
@@ -43,8 +43,8 @@ class Pointer:
             strides = [int(np.prod(shape[k + 1 :])) for k in range(len(shape))]
         if 0 not in shape:
             ends = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
-            self._place(sum(min(end, 0) for end in ends))
-            self._place(sum(max(end, 0) for end in ends))
+            self._checked(sum(min(end, 0) for end in ends))
+            self._checked(sum(max(end, 0) for end in ends))
         size = self.memory.itemsize
         return np.lib.stride_tricks.as_strided(
             self.memory[self.begin :], shape, [step * size for step in strides]

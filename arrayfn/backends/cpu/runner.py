@@ -17,6 +17,7 @@ from arrayfn.backends.cpu.image_layout import (
     PARALLEL,
     RELEASE_GIL,
     USES_BLAS,
+    USES_THREADED_BLAS,
     Blas,
     Branch,
     Frame,
@@ -55,13 +56,17 @@ def run_frame(image: Image, frame: Frame) -> bool:
     if frame.patched != workspace:
         patch_workspace(image, frame, workspace)
     if image.flags & USES_BLAS:
-        blas_enter(image.blas)
+        blas_enter(image.blas, 1)
+    if image.flags & USES_THREADED_BLAS:
+        blas_enter(image.threaded_blas, image.pool.threads)
     if image.flags & RELEASE_GIL:
         state = PyEval_SaveThread()
         run_plan(image, frame)
         PyEval_RestoreThread(state)
     else:
         run_plan(image, frame)
+    if image.flags & USES_THREADED_BLAS:
+        blas_leave(image.threaded_blas)
     if image.flags & USES_BLAS:
         blas_leave(image.blas)
     if frame.workspace == 0:
@@ -185,18 +190,20 @@ def run_branch(
 
 
 @native
-def blas_enter(blas: Blas) -> None:
-    """Make BLAS single-threaded; the GIL guards the count of plans that need it so."""
+def blas_enter(blas: Blas, threads: int) -> None:
+    """Set a library's number of threads; the GIL guards the count of its users."""
     if blas.users == 0 and blas.set_threads is not None:
         blas.saved = blas.get_threads()
-        if blas.saved != 1:
-            blas.set_threads(1)
+        if blas.saved != threads:
+            blas.set_threads(threads)
     blas.users += 1
 
 
 @native
 def blas_leave(blas: Blas) -> None:
-    """Give BLAS its threads back when the last plan that uses it ends."""
+    """Set the number of threads back when the last plan that uses a library ends."""
     blas.users -= 1
-    if blas.users == 0 and blas.set_threads is not None and blas.saved != 1:
+    if blas.users or blas.set_threads is None:
+        return
+    if blas.get_threads() != blas.saved:
         blas.set_threads(blas.saved)

@@ -64,6 +64,7 @@ class Runtime:
     pool: Pool
     heap: Heap
     blas: Blas
+    threaded_blas: Blas
     memory_handler: object
     array_type: int
     new_from_descr: int
@@ -108,6 +109,7 @@ def _make() -> Runtime:
         pool=_make_pool(),
         heap=the_heap,
         blas=immortal(Blas),
+        threaded_blas=immortal(Blas),
         memory_handler=new_capsule(ctypes.addressof(handler), b"mem_handler", 0),
         array_type=numpy_api(API_ARRAY_TYPE),
         new_from_descr=numpy_api(API_NEW_FROM_DESCR),

@@ -3,7 +3,7 @@
 Signals are handled by Python, in its main thread, and a plan runs without returning
 there. So the thread that runs it looks from time to time: it takes the GIL and lets the
 handlers of signals run that have come. Where one raises, as SIGINT's does, the plan is
-left at its next step, iteration or turn of a loop. ``interrupts`` makes the state, one
+left at its next step or iteration. ``interrupts`` makes the state, one
 of the process.
 """
 

@@ -137,4 +137,5 @@ def _call_library(
         parameter.name: _value(argument, parameter, buffers, scratch)
         for parameter, argument in zip(kernel.parameters, step.arguments, strict=True)
     }
+    given["dtype"] = kernel.provider.rpartition("_")[2]
     provider_of(kernel.provider).unjitted(given, step.items)

@@ -1,14 +1,16 @@
 """Registers the vocabulary of kernels with Numba for CPUs, when imported.
 
 The scalar functions are those of ``scalars``; here are the functions about memory
-(prefetches, and stores past the caches) and ``interrupted``, which looks at signals.
-Each of these is a function of its own in a kernel's LLVM module, for one element type;
-LLVM inlines what is short.
+(prefetches, and stores past the caches), ``interrupted``, which looks at signals, and
+the calls of libraries' functions (``libraries.foreign``). The first three are functions
+of their own in a kernel's LLVM module, for one element type; LLVM inlines what is
+short.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any, Final
 
 from llvmlite import ir
@@ -24,6 +26,12 @@ from numba.extending import (
     typeof_impl,
 )
 
+from arrayfn.backends.cpu.libraries.foreign import (
+    address_of,
+    c_function,
+    fortran,
+    stack_words,
+)
 from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.numba import scalars
 from arrayfn.backends.numba.dialect import Dialect
@@ -42,12 +50,34 @@ _POINTER: Final = ir.PointerType()
 _VOID: Final = ir.VoidType()
 
 
+FOREIGN: Final = fortran, c_function, stack_words, address_of
+KNOWN: Final = *MEMORY.values(), interrupted, *FOREIGN
+"""The functions about memory, signals and libraries."""
+_RESULTS: Final = {
+    "None": types.none,
+    "int": types.int64,
+    "float": types.float64,
+    "bool": types.boolean,
+}
+"""The types of what functions return, by their annotations."""
+
+
 def signature_of(
     function: Any, arguments: Sequence[Any], constants: Sequence[int | None] = ()
 ) -> Any:
-    """The signature of a memory function, or of ``interrupted``; None for another."""
+    """The signature of a function that is no scalar one; None if it has none.
+
+    Of functions of the kernel's own module the result is annotated.
+    """
     if function is interrupted:
         return signature(types.boolean, types.int64)
+    if function in (fortran, c_function, address_of):
+        return signature(types.int64, *arguments)
+    if function is stack_words:
+        return signature(types.CPointer(types.int64), types.int64)
+    if isinstance(function, FunctionType) and function not in KNOWN:
+        result = _RESULTS.get(str(function.__annotations__.get("return")))
+        return None if result is None else signature(result, *arguments)
     count = {prefetch_row: 3, store_row: 5}.get(function)
     memory = {a for a in arguments if isinstance(a, (types.CPointer, types.Array))}
     if len(arguments) != count or len(memory) != 1:
@@ -68,6 +98,7 @@ def _register() -> dict[Any, Any]:
     )
     for function in (*MEMORY.values(), interrupted):
         type_callable(function)(lambda context, f=function: _typer(f))
+    for function in KNOWN:
         lower_builtin(function, types.VarArg(types.Any))(_lowering(function))
     return known
 
@@ -91,6 +122,13 @@ def _lowering(function: Any) -> Callable[..., Any]:
             if not getattr(context.active_code_library, "looks_at_signals", False):
                 return _I1(0)  # numba.njit compiles: Python sees to its signals
             return builder.call(interrupted_function(builder.module), args)
+        if function is stack_words:
+            with builder.goto_entry_block():
+                return builder.alloca(_I64, args[0].constant)
+        if function is address_of:
+            return builder.ptrtoint(args[0], _I64)
+        if function in (fortran, c_function):
+            return _foreign_call(builder, args, is_fortran=function is fortran)
         values = list(args)
         for k, kind in enumerate(sig.args):
             if isinstance(kind, types.Array):  # numba.njit compiles, for arrays
@@ -100,6 +138,30 @@ def _lowering(function: Any) -> Callable[..., Any]:
         return context.get_dummy_value()
 
     return lower
+
+
+def _foreign_call(builder: Any, args: Sequence[Any], *, is_fortran: bool) -> Any:
+    """A call by address; for Fortran, integers by reference and ``info`` added."""
+    address, *values = args
+    info = None
+    if is_fortran:
+        values = [
+            v if isinstance(v.type, ir.PointerType) else _stored(builder, v)
+            for v in values
+        ]
+        info = _stored(builder, _I64(0))
+        values.append(info)
+    kind = ir.FunctionType(_I64, [value.type for value in values])
+    function = builder.inttoptr(address, kind.as_pointer())
+    result = builder.call(function, values)
+    return result if info is None else builder.load(info, typ=_I64)
+
+
+def _stored(builder: Any, value: Any) -> Any:
+    with builder.goto_entry_block():
+        slot = builder.alloca(value.type)
+    builder.store(value, slot)
+    return slot
 
 
 def memory_function(module: ir.Module, name: str, size: int) -> Any:
@@ -149,8 +211,8 @@ def _store_row(b: ir.IRBuilder, function: Any, element: ir.Type, size: int) -> N
     marked = b.module.add_metadata([ir.Constant(_I32, 1)])
 
     def several(index: ir.Value) -> None:
-        place = b.gep(source, [index], source_etype=element)
-        value = b.load(place, align=size, typ=vector)
+        position = b.gep(source, [index], source_etype=element)
+        value = b.load(position, align=size, typ=vector)
         address = b.gep(start, [index], source_etype=element)
         b.store(value, address, align=VECTOR_BYTES).set_metadata("nontemporal", marked)
 

@@ -110,7 +110,7 @@ def _with_entry(module: Any, function: str, symbol: str) -> str:
     entry = ir.Module("entry")
     kinds = [_pointer_or_i64(argument.type) for argument in kernel.arguments]
     declared = ir.Function(entry, ir.FunctionType(ir.IntType(32), kinds), function)
-    add_entry(entry, declared, symbol, leading=2)
+    add_entry(entry, declared, symbol, {}, leading=2)
     module.link_in(binding.parse_assembly(str(entry)))
     for value in (*module.functions, *module.global_variables):
         if not value.is_declaration and value.name != symbol:

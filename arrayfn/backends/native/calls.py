@@ -22,8 +22,6 @@ class Calls(Expressions):
         target: Any = None
         if isinstance(function, ast.Name) and function.id not in self.locals:
             target = self.module.get(function.id)
-            if target is None and function.id in ("float", "int"):
-                return self.number(node, function.id, given)
             if target is None and function.id in ("min", "max"):
                 return self.extreme(function.id, [self.integer(x) for x in given])
         elif isinstance(function, ast.Attribute):
@@ -32,9 +30,6 @@ class Calls(Expressions):
         if target is not None and getattr(native, word, None) is target:
             return self.operation(node, word, given)
         if isinstance(target, (CFunction, Routine)):
-            if isinstance(target, Routine) and target.is_generic:
-                target = target.of(**dict(self.routine.bound))
-                target = self.instances.setdefault(target.symbol, target)
             kinds, result = target.types()
             return self.call_of(
                 node, f"@{self.symbol(target)}", kinds, result, given, target
@@ -44,15 +39,6 @@ class Calls(Expressions):
         if isinstance(function, ast.Name) and function.id in self.locals:
             return self.call_pointer(node, self.value(function), given)
         raise self.error(node, f"{ast.unparse(function)!r} is not a native routine")
-
-    def number(self, node: ast.AST, kind: str, given: list[ast.expr]) -> Value:
-        """``float(x)`` or ``int(x)``."""
-        value = self.value(given[0])
-        if kind == "float":
-            return self.converted(node, value, float)
-        if value.type is float:
-            return Value(self.value_of(f"fptosi double {value.operand} to i64"))
-        return self.converted(node, value, int)
 
     def extreme(self, kind: str, values: list[str]) -> Value:
         """``min`` or ``max`` of integers."""
@@ -81,20 +67,9 @@ class Calls(Expressions):
                 raise self.error(node, "atomic operations are of 64-bit integers")
             rest = [self.integer(x) for x in given[1:]]
             return Value(operations.ATOMIC[word](self, location.operand, *rest))
-        if word == "stack":
-            return self.stack(node, given[0])
-        values = [self.value(x) for x in given]
-        if word == "sqrt":
-            x = self.converted(node, values[0], float).operand
-            return Value(
-                self.value_of(f"call double @llvm.sqrt.f64(double {x})"), float
-            )
         if word not in operations.OPERATIONS:
             raise self.error(node, f"{word!r} is not a native routine")
-        if any(value.type is not int for value in values):
-            raise self.error(node, f"{word} takes integers")
-        made = operations.OPERATIONS[word](self, *(value.operand for value in values))
-        return Value(made)
+        return Value(operations.OPERATIONS[word](self))
 
     def cast(self, node: ast.AST, kind: Any, value: Value) -> Value:
         """A pointer as one of another type, as an integer, or made of one."""
@@ -172,11 +147,7 @@ class Calls(Expressions):
     def symbol(self, function: CFunction[..., Any] | Routine[..., Any]) -> str:
         """The symbol of a function, which is declared if another module defines it."""
         symbol = f'"{function.symbol}"'
-        if isinstance(function, Routine) and (
-            function.module is self.target
-            or function.is_inlined
-            or function.symbol in self.instances
-        ):
+        if isinstance(function, Routine) and function.module is self.module:
             return symbol
         kinds, result = function.types()
         if isinstance(function, Routine):
@@ -189,12 +160,3 @@ class Calls(Expressions):
             returns = "void"
         self.externals[symbol] = f"declare {returns} @{symbol}({', '.join(parameters)})"
         return symbol
-
-    def stack(self, node: ast.Call, argument: ast.expr) -> Value:
-        """Words on the stack, of the routine's whole life."""
-        words = self.integer(argument)
-        if words.startswith("%"):
-            raise self.error(node, "stack takes a constant")
-        slot = self.fresh()
-        self.entry.append(f"  {slot} = alloca [{words} x i64], align 16")
-        return Value(self.value_of(f"ptrtoint ptr {slot} to i64"))

@@ -3,9 +3,7 @@
 A module is compiled, or found in the cache, when one of its routines is first needed,
 with the modules that it imports routines from: those are loaded before it, and calls
 between modules are bound by name. So a process has the code that its plans run, and
-which code that is follows from the modules' imports. A routine that is only called by
-its address, which is among a provider's words, is not imported by name but as an
-attribute of its module, and is there when a provider asks for it.
+which code that is follows from the modules' imports.
 """
 
 from __future__ import annotations
@@ -73,10 +71,9 @@ def native_units(*routines: Routine[..., Any]) -> list[Unit]:
     def add(routine: Routine[..., Any]) -> None:
         module = routine.module
         if module["__name__"] not in modules and ENGINE.find(routine.symbol) is None:
-            for part in (module, *compiler.inlined_modules(module)):
-                for used in routines_in(part):
-                    if used.module is not module and not used.is_inlined:
-                        add(used)
+            for used in routines_in(module):
+                if used.module is not module:
+                    add(used)
             modules[module["__name__"]] = module
 
     for routine in routines:
@@ -86,17 +83,13 @@ def native_units(*routines: Routine[..., Any]) -> list[Unit]:
 
 def _unit(module: Module) -> Unit:
     symbols = tuple(
-        routine.symbol
-        for routine in routines_in(module)
-        if routine.module is module and not routine.is_inlined
+        routine.symbol for routine in routines_in(module) if routine.module is module
     )
     return Unit(_key(module), symbols, partial(_prepare, module))
 
 
 def _prepare(module: Module) -> Callable[[], bytes]:
     text = compiler.compile_module(module, target.host().triple)
-    if module.get("LOOPS_OVER_DATA", False):
-        return partial(target.compile_vectorized, text, interleave=False)
     return partial(target.compile_quickly, text)
 
 
@@ -112,14 +105,10 @@ def _key(module: Module) -> str:
 
     That is its symbols, the numbers and functions that it imports, and structures.
     """
-    parts = (module, *compiler.inlined_modules(module))
     names = sorted(
-        f"{part['__name__']}.{name}={text}"
-        for part in parts
-        for name, value in part.items()
-        if (text := _imported(value))
+        f"{name}={text}" for name, value in module.items() if (text := _imported(value))
     )
-    paths = {part["__file__"]: None for part in (*parts, *_structure_modules(module))}
+    paths = {part["__file__"]: None for part in (module, *_structure_modules(module))}
     sources = (Path(path).read_text("utf-8") for path in paths)
     return content_key("native", *sources, "\n".join(names), _compiler())
 

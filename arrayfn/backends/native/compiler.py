@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from arrayfn.backends.native import Routine, operations, routines_in
+from arrayfn.backends.native import operations, routines_in
 from arrayfn.backends.native.calls import Calls
 from arrayfn.backends.native.emitter import Value, llvm_type
 from arrayfn.backends.native.expressions import NativeSyntaxError
 from arrayfn.backends.native.structures import value_type
 
-__all__ = ["NativeSyntaxError", "compile_module", "inlined_modules"]
+__all__ = ["NativeSyntaxError", "compile_module"]
 
 
 def compile_module(module: Mapping[str, Any], triple: str) -> str:
@@ -30,44 +30,17 @@ def compile_module(module: Mapping[str, Any], triple: str) -> str:
     """
     architecture = triple.split("-", 1)[0]
     externals: dict[str, str] = {}
-    instances: dict[str, Routine[..., Any]] = {}
-    texts: dict[str, str] = {}
-
-    def compile_routine(
-        routine: Routine[..., Any], node: ast.FunctionDef, *, is_internal: bool
-    ) -> None:
-        made = _Compiler(node, routine, module, architecture, externals, instances)
-        texts[routine.symbol] = made.text(is_internal=is_internal)
-
-    for source in (module, *inlined_modules(module)):
-        nodes = _definitions(source)
-        for routine in routines_in(source):
-            is_own = routine.module is source
-            if is_own and (source is module or routine.is_inlined):
-                node = nodes[routine.function.__name__]
-                compile_routine(routine, node, is_internal=routine.is_inlined)
-        while missing := [k for k in instances if k not in texts]:
-            routine = instances[missing[0]]
-            node = nodes[routine.function.__name__]
-            compile_routine(routine, node, is_internal=True)
+    nodes = _definitions(module)
+    texts = [
+        _Compiler(
+            nodes[routine.function.__name__], routine, architecture, externals
+        ).text()
+        for routine in routines_in(module)
+        if routine.module is module
+    ]
     declarations = [*externals.values(), *operations.declarations(architecture)]
     head = f'target triple = "{triple}"'
-    return "\n".join([head, *declarations, *texts.values(), ""])
-
-
-def inlined_modules(module: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The other modules whose inlined routines ``module`` calls, or these call."""
-    found: dict[str, Mapping[str, Any]] = {module["__name__"]: module}
-
-    def add(names: Mapping[str, Any]) -> None:
-        for value in routines_in(names):
-            name = value.module["__name__"]
-            if value.is_inlined and name not in found:
-                found[name] = value.module
-                add(value.module)
-
-    add(module)
-    return list(found.values())[1:]
+    return "\n".join([head, *declarations, *texts, ""])
 
 
 def _definitions(module: Mapping[str, Any]) -> dict[str, ast.FunctionDef]:
@@ -80,8 +53,8 @@ def _definitions(module: Mapping[str, Any]) -> dict[str, ast.FunctionDef]:
 class _Compiler(Calls):
     """Compiles one function."""
 
-    def text(self, *, is_internal: bool) -> str:
-        """The definition; part of its callers if it ``is_internal``."""
+    def text(self) -> str:
+        """The definition."""
         kinds, result = self.routine.types()
         self.result = value_type(result)
         arguments: list[str] = []
@@ -93,22 +66,16 @@ class _Compiler(Calls):
         self.statements(self.node.body)
         if not self.terminated:
             self.emit(self.default_return())
-        linkage, attributes = "", "nounwind"
-        if is_internal:
-            linkage, attributes = "internal ", "alwaysinline nounwind"
         returns = "void" if self.result is None else llvm_type(self.result)
         name = f'"{self.routine.symbol}"'
-        head = (
-            f"define {linkage}{returns} @{name}({', '.join(arguments)}) {attributes} {{"
-        )
+        head = f"define {returns} @{name}({', '.join(arguments)}) nounwind {{"
         return "\n".join([head, ".entry:", *self.entry, *self.body, "}"])
 
     def default_return(self) -> str:
         """The end of a routine that ends without a ``return``."""
         if self.result is None:
             return "ret void"
-        zero = {int: "i64 0", float: "double 0.0"}.get(self.result, "ptr null")
-        return f"ret {zero}"
+        return "ret i64 0" if self.result is int else "ret ptr null"
 
     def statements(self, nodes: list[ast.stmt]) -> None:
         """Compile a suite."""

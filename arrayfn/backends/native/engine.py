@@ -4,7 +4,7 @@ Only llvmlite is used, so a process that finds all its code in the cache never i
 Numba. The runtime's own code lives until the process ends: arrays, capsules and
 sleeping threads may call it later than any Python object can tell. A kernel's is freed
 with the last plan that holds it, if it is not among those that were loaded last: a
-function that is made anew in each turn of a loop has the same kernels each time.
+function that is traced again in each iteration has the same kernels each time.
 """
 
 from __future__ import annotations

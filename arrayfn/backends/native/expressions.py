@@ -1,20 +1,17 @@
 """Expressions of native routines, as LLVM instructions.
 
 Integers wrap in 64 bits; ``//`` and ``%`` truncate, and serve non-negative operands.
-An integer beside a float becomes one. Besides arithmetic, comparisons, ``and or not``
-and conditional expressions there are constants (also of the module, and members of its
-classes), fields ``p.field``, elements ``a[i]``, arrays from an element on ``a + i``,
-``is None``, ``float``, ``int``, ``min``, ``max``, and calls: of the vocabulary, of C
-functions, of routines (also of other modules), and of functions that a field or a
-variable points to.
+Floats are only moved. Besides arithmetic, comparisons, ``and or not`` and conditional
+expressions there are constants (also of the module, and members of its classes), fields
+``p.field``, elements ``a[i]``, arrays from an element on ``a + i``, ``is None``,
+``min``, ``max``, and calls: of the vocabulary, of C functions, of routines (also of
+other modules), and of functions that a field or a variable points to.
 """
 
 from __future__ import annotations
 
 import ast
-import struct
 import typing
-from collections.abc import Mapping
 from typing import Any, Final
 
 from arrayfn.backends.native import CFunction, Routine, memory
@@ -44,19 +41,13 @@ _INTEGERS: Final[dict[type[ast.operator], str]] = {
     ast.BitOr: "or",
     ast.BitXor: "xor",
 }
-_FLOATS: Final[dict[type[ast.operator], str]] = {
-    ast.Add: "fadd",
-    ast.Sub: "fsub",
-    ast.Mult: "fmul",
-    ast.Div: "fdiv",
-}
-_COMPARE: Final[dict[type[ast.cmpop], tuple[str, str]]] = {
-    ast.Eq: ("eq", "oeq"),
-    ast.NotEq: ("ne", "une"),
-    ast.Lt: ("slt", "olt"),
-    ast.LtE: ("sle", "ole"),
-    ast.Gt: ("sgt", "ogt"),
-    ast.GtE: ("sge", "oge"),
+_COMPARE: Final[dict[type[ast.cmpop], str]] = {
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+    ast.Lt: "slt",
+    ast.LtE: "sle",
+    ast.Gt: "sgt",
+    ast.GtE: "sge",
 }
 _POINTERS: Final[dict[type[ast.cmpop], str]] = {ast.Is: "eq", ast.IsNot: "ne"}
 _NONE: Final = Value("null", None)
@@ -69,19 +60,15 @@ class Expressions(Emitter):
         self,
         node: ast.FunctionDef,
         routine: Routine[..., Any],
-        target: Mapping[str, Any],
         architecture: str,
         externals: dict[str, str],
-        instances: dict[str, Routine[..., Any]],
     ) -> None:
         super().__init__(architecture)
         self.node = node
         self.routine = routine
         self.module = routine.module
-        self.target = target  # the module that is compiled
         self.path = routine.module["__file__"]
         self.externals = externals
-        self.instances = instances  # of generic routines, by their symbols
         self.locals: dict[str, Any] = {}  # the types of variables
         self.result: Any = int
         self.loops: list[tuple[str, str]] = []
@@ -98,12 +85,10 @@ class Expressions(Emitter):
 
     def annotation(self, node: ast.expr) -> Any:
         """The type that an expression of the module means."""
-        return eval(ast.unparse(node), {**self.module, **dict(self.routine.bound)})
+        return eval(ast.unparse(node), dict(self.module))
 
     def converted(self, node: ast.AST, value: Value, kind: Any) -> Value:
         """A value as one of a type that it can stand for."""
-        if kind is float and value.type is int:
-            return Value(self.value_of(f"sitofp i64 {value.operand} to double"), float)
         if value.llvm != llvm_type(kind):
             raise self.error(node, f"{named(value.type)} is not {named(kind)}")
         return Value(value.operand, kind)
@@ -121,23 +106,18 @@ class Expressions(Emitter):
                 return self.short_circuit(op, values)
             case _:
                 value = self.value(node)
-                if value.type is float:
-                    return self.value_of(f"fcmp une double {value.operand}, 0.0")
                 zero = "0" if value.type is int else "null"
                 return self.value_of(f"icmp ne {value.llvm} {value.operand}, {zero}")
 
     def comparison(self, node: ast.AST, op: ast.cmpop, a: Value, b: Value) -> str:
-        """The i1 of a comparison: numbers by their order, pointers with ``is``."""
+        """The i1 of a comparison: integers by their order, pointers with ``is``."""
         if type(op) in _POINTERS and a.llvm == b.llvm == "ptr":
             code = _POINTERS[type(op)]
             return self.value_of(f"icmp {code} ptr {a.operand}, {b.operand}")
-        if type(op) not in _COMPARE or "ptr" in (a.llvm, b.llvm):
+        if type(op) not in _COMPARE or not a.type is b.type is int:
             raise self.error(node, "not a comparison of native routines")
-        integers, floats = _COMPARE[type(op)]
-        if a.type is b.type is int:
-            return self.value_of(f"icmp {integers} i64 {a.operand}, {b.operand}")
-        a, b = (self.converted(node, x, float) for x in (a, b))
-        return self.value_of(f"fcmp {floats} double {a.operand}, {b.operand}")
+        code = _COMPARE[type(op)]
+        return self.value_of(f"icmp {code} i64 {a.operand}, {b.operand}")
 
     def short_circuit(self, op: ast.boolop, values: list[ast.expr]) -> str:
         """``and`` and ``or``: later operands run only if they matter."""
@@ -179,7 +159,7 @@ class Expressions(Emitter):
                 a = self.value(left)
                 return self.binary(node, op, a, self.value(right))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return self.negative(self.value(operand))
+                return Value(self.value_of(f"sub i64 0, {self.integer(operand)}"))
             case ast.UnaryOp(op=ast.Invert(), operand=operand):
                 return Value(self.value_of(f"xor i64 {self.integer(operand)}, -1"))
             case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
@@ -202,18 +182,9 @@ class Expressions(Emitter):
         """A number, or None."""
         if isinstance(number, int):
             return Value(str(int(number)))
-        if isinstance(number, float):
-            (bits,) = struct.unpack("<Q", struct.pack("<d", number))
-            return Value(f"0x{bits:016X}", float)
         if number is None:
             return _NONE
         raise self.error(node, "not an expression of native routines")
-
-    def negative(self, value: Value) -> Value:
-        """``-value``."""
-        if value.type is float:
-            return Value(self.value_of(f"fneg double {value.operand}"), float)
-        return Value(self.value_of(f"sub i64 0, {value.operand}"))
 
     def choice(
         self, node: ast.AST, test: ast.expr, body: ast.expr, orelse: ast.expr
@@ -243,12 +214,7 @@ class Expressions(Emitter):
         if is_array and b.type is int and isinstance(op, ast.Add):
             location = memory.element_location(self, a.operand, a.type, b.operand)
             return Value(location.operand, a.type)
-        is_real = float in (a.type, b.type) and {a.type, b.type} <= {int, float}
-        if not is_real or type(op) not in _FLOATS:
-            raise self.error(node, "not an operator of native routines")
-        a, b = (self.converted(node, x, float) for x in (a, b))
-        code = _FLOATS[type(op)]
-        return Value(self.value_of(f"{code} double {a.operand}, {b.operand}"), float)
+        raise self.error(node, "not an operator of native routines")
 
     def name(self, node: ast.AST, name: str) -> Value:
         """A variable, a constant of the module, or the address of a function."""
@@ -256,7 +222,7 @@ class Expressions(Emitter):
             kind = self.locals[name]
             return Value(self.value_of(f"load {llvm_type(kind)}, ptr %{name}"), kind)
         found = self.module.get(name)
-        if isinstance(found, (int, float)):
+        if isinstance(found, int):
             return self.constant(node, found)
         if isinstance(found, (CFunction, Routine)):
             return Value(f"@{self.symbol(found)}", found)

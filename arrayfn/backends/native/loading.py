@@ -17,6 +17,7 @@ from typing import Final
 from arrayfn.backends.native import target
 from arrayfn.backends.native.engine import ENGINE, KernelCode
 from arrayfn.backends.object_cache import content_key, object_cache
+from arrayfn.lowering.cpu import machine
 
 LOCK: Final = threading.RLock()
 """Held while code is compiled and loaded; a fork waits for it."""
@@ -98,7 +99,7 @@ def codes(units: Mapping[str, Unit]) -> dict[str, bytes]:
 class _Compilation(threading.Thread):
     """LLVM's part of a compilation; as many run as there are cores."""
 
-    slots = threading.Semaphore(os.cpu_count() or 1)
+    slots = threading.Semaphore(machine.usable_cpus())
 
     def __init__(self, key: str, work: Callable[[], bytes]) -> None:
         super().__init__(name=f"arrayfn-llvm-{key[:8]}")

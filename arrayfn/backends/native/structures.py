@@ -3,8 +3,7 @@
 Values of a routine are ``int`` (64 bits), ``float`` (64 bits), ``bool``, structures,
 arrays and functions; the last three are pointers, and may be None where their type says
 so. ``i8`` to ``u64`` and ``f32`` are numbers in memory and of C functions: they are
-widened when they are read, and narrowed when they are written. ``Integer`` is any of
-the integers, in a generic routine.
+widened when they are read, and narrowed when they are written.
 
 A structure is a class of annotated fields, laid out as C does it. It is a
 ``ctypes.Structure``, so that Python makes, reads and writes it by the same names:
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     u32: TypeAlias = int
     u64: TypeAlias = int
     f32: TypeAlias = float
-    Integer: TypeAlias = int
 else:
     i8, i16, i32 = ctypes.c_int8, ctypes.c_int16, ctypes.c_int32
     u8, u16, u32, u64 = (
@@ -58,7 +56,6 @@ else:
         ctypes.c_uint64,
     )
     f32 = ctypes.c_float
-    Integer = TypeVar("Integer")
 
 Inline: TypeAlias = Annotated[T, _INLINE]
 """A structure that is part of the one it is a field of."""
@@ -224,14 +221,12 @@ def field_types(kind: type[Struct]) -> dict[str, Any]:
     )
 
 
-def function_types(
-    function: Callable[..., Any], bound: tuple[tuple[str, Any], ...] = ()
-) -> tuple[list[Any], Any]:
+def function_types(function: Callable[..., Any]) -> tuple[list[Any], Any]:
     """The annotated types of a Python function's parameters, and of its result.
 
-    Without an annotation it is int. Type variables are what they are ``bound`` to.
+    Without an annotation it is int.
     """
-    hints = typing.get_type_hints(function, None, dict(bound), include_extras=True)
+    hints = typing.get_type_hints(function, include_extras=True)
     code = function.__code__
     names = code.co_varnames[: code.co_argcount]
     return [hints.get(name, int) for name in names], hints.get("return", int)

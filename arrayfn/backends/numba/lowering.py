@@ -140,8 +140,8 @@ class KernelLowering:
         return latch
 
     def lower_return(self, statement: Any) -> None:
-        """The end of the kernel, which returns nothing."""
-        self.call_conv.return_value(self.builder, self.context.get_dummy_value())
+        """The end of the function; a kernel returns nothing."""
+        self.call_conv.return_value(self.builder, self.read(statement.value))
 
     # Values
 
@@ -188,6 +188,13 @@ class KernelLowering:
     def emit_infix(self, node: Any, function: Any) -> Any:
         """An infix operation."""
         signature = self.types.signatures[node]
+        if isinstance(signature.return_type, self.dialect.types.CPointer):
+            start, count = (
+                self.read(node.lhs),
+                self.read_as(node.rhs, signature.args[1]),
+            )
+            element = self.context.get_data_type(signature.return_type.dtype)
+            return self.builder.gep(start, [count], source_etype=element)
         if function not in (operator.floordiv, operator.mod):
             return self.implement(function, signature, (node.lhs, node.rhs))
         x, y = self.read_as(node.lhs, signature.args[0]), self.read(node.rhs)

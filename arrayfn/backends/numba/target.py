@@ -59,9 +59,10 @@ class KernelLibrary:
 
 
 class KernelCallConv:
-    """``void kernel(arguments...)``: kernels raise nothing and return nothing."""
+    """Kernels raise nothing and return nothing; functions they call return values."""
 
     needs_env = False
+    context: Any
     _get_arg_packer: Any
 
     def __init__(self, *arguments: Any) -> None:
@@ -72,11 +73,17 @@ class KernelCallConv:
 
     def return_value(self, builder: Any, retval: Any) -> None:
         """Return."""
-        builder.ret_void()
+        if isinstance(builder.function.function_type.return_type, ir.VoidType):
+            builder.ret_void()
+        else:
+            builder.ret(retval)
 
     def get_function_type(self, restype: Any, argtypes: Any) -> ir.FunctionType:
-        """The LLVM type of a kernel."""
-        return ir.FunctionType(_VOID, self._get_arg_packer(argtypes).argument_types)
+        """The LLVM type of a function."""
+        kinds = self._get_arg_packer(argtypes).argument_types
+        if str(restype) == "none":
+            return ir.FunctionType(_VOID, kinds)
+        return ir.FunctionType(self.context.get_value_type(restype), kinds)
 
     def decorate_function(
         self, fn: Any, args: Any, fe_argtypes: Any, noalias: bool = False
@@ -155,7 +162,8 @@ class KernelTypePass:
 
     def run_pass(self, state: Any) -> Any:
         """Set the compiler's ``typemap`` and ``calltypes``."""
-        found = kernel_types(state.func_ir, state.args, self.dialect)
+        given = state.args, state.return_type
+        found = kernel_types(state.func_ir, *given, self.dialect)
         state.typemap, state.calltypes = found.variables, found.signatures
         state.metadata[TYPES] = found
         return True

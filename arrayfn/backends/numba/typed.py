@@ -46,7 +46,7 @@ class KernelTypes:
     ``variables`` and ``signatures`` are Numba's ``typemap`` and ``calltypes``.
     ``functions`` says which variables stand for which Python function, ``shared`` which
     need memory: they are used where it depends on the path which assignment holds.
-    ``loops`` go by the offset of their first block.
+    ``loops`` go by the offset of their first block. ``result`` is what it returns.
     """
 
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -54,22 +54,26 @@ class KernelTypes:
     functions: dict[str, Any] = field(default_factory=dict[str, Any])
     shared: set[str] = field(default_factory=set[str])
     loops: dict[int, KernelLoop] = field(default_factory=dict[int, KernelLoop])
+    result: Any = None
 
 
 def kernel_types(
-    function: Any, arguments: Sequence[Any], dialect: Dialect
+    function: Any, arguments: Sequence[Any], result: Any, dialect: Dialect
 ) -> KernelTypes:
-    """The types in Numba's IR of a printed kernel, of these ``arguments``' types.
+    """The types in Numba's IR of a kernel, or of a function that kernels call.
 
-    Raises UntypedKernelError for what printed kernels do not have.
+    ``arguments`` and ``result`` are its own. Raises UntypedKernelError for what
+    printed kernels do not have.
     """
-    return _Typing(function, tuple(arguments), dialect).found()
+    return _Typing(function, tuple(arguments), result, dialect).found()
 
 
 class _Typing:
-    def __init__(self, function: Any, arguments: tuple[Any, ...], d: Dialect) -> None:
+    def __init__(
+        self, function: Any, arguments: tuple[Any, ...], result: Any, d: Dialect
+    ) -> None:
         self.function, self.arguments, self.dialect = function, arguments, d
-        self.result = KernelTypes()
+        self.result = KernelTypes(result=result)
         self.constants: dict[str, int] = {}
         self.ranges: dict[str, int | None] = {}
         self.defined: dict[str, int] = {}  # the block of the latest assignment
@@ -82,6 +86,7 @@ class _Typing:
         self.types, self.signature = types, d.signature
         self.signed = {types.int8, types.int16, types.int32, types.int64}
         self.indices = self.signed | {types.uint8, types.uint16, types.uint32}
+        self.integers = self.indices | {types.uint64}
         self.floats = {types.float32, types.float64}
 
     def found(self) -> KernelTypes:
@@ -106,7 +111,7 @@ class _Typing:
                 elif isinstance(statement, ir.Branch):
                     self.variable(statement.cond)
                 elif isinstance(statement, ir.Return):
-                    if self.variable(statement.value) != self.types.none:
+                    if self.variable(statement.value) != self.result.result:
                         raise self.unknown(statement)
                 elif not isinstance(statement, (ir.Jump, ir.PopBlock)):
                     raise self.unknown(statement)
@@ -152,14 +157,15 @@ class _Typing:
                 self.result.functions[name] = self.result.functions[value.name]
         elif isinstance(value, ir.Const):
             kind = self.constant(value)
-            if isinstance(value.value, int):
-                self.constants[name] = value.value
         elif isinstance(value, ir.Arg):
             kind = self.arguments[value.index]
         elif isinstance(value, (ir.Global, ir.FreeVar)):
             kind = self.named(value, name)
         else:
             raise self.unknown(statement)
+        is_constant = isinstance(value, (ir.Const, ir.Global, ir.FreeVar))
+        if is_constant and isinstance(value.value, int):
+            self.constants[name] = value.value
         if name in self.defined:
             self.repeated.add(name)
             self.constants.pop(name, None)
@@ -175,7 +181,11 @@ class _Typing:
         if not isinstance(pointer, self.types.CPointer) or index not in self.indices:
             raise self.unknown(statement)
         element = pointer.dtype
-        if value != element and not {value, element} <= self.signed:
+        if not (
+            value == element
+            or {value, element} <= self.integers
+            or {value, element} <= self.floats
+        ):
             raise self.unknown(statement)
         signature = self.signature(self.types.none, pointer, self.types.int64, element)
         self.result.signatures[statement] = signature
@@ -198,6 +208,8 @@ class _Typing:
         value = node.value
         if isinstance(value, np.floating):
             return self.dialect.value_type(f"f{8 * value.itemsize}")
+        if isinstance(value, (int, float)):
+            return self.constant(node)
         if callable(value):
             self.result.functions[name] = value
             return self.types.none
@@ -247,6 +259,8 @@ class _Typing:
                     return signature(kind, kind)
                 if node.fn is operator.not_ and kind == types.boolean:
                     return signature(kind, kind)
+                if node.fn is operator.invert and kind == types.int64:
+                    return signature(kind, kind)
             case _:
                 pass
         return None
@@ -255,6 +269,9 @@ class _Typing:
         """Integers are indices (int64) as soon as one computes with them."""
         types = self.types
         x, y = self.variable(node.lhs), self.variable(node.rhs)
+        is_pointer = isinstance(x, types.CPointer)
+        if is_pointer and function is operator.add and y in self.indices:
+            return self.signature(x, x, types.int64)
         if x in self.signed and y in self.signed:
             x = y = types.int64
         if function in _COMPARISONS:
@@ -290,9 +307,11 @@ class _Typing:
             return signature(types.range_state64_type, *(types.int64 for _ in given))
         if function is bool and given == [types.boolean]:
             return signature(types.boolean, types.boolean)
-        if isinstance(function, type) and issubclass(function, np.number):
+        if function in (int, float) or (
+            isinstance(function, type) and issubclass(function, np.number)
+        ):
             kind = np.dtype(function)
-            numbers = {*self.floats, *self.indices, types.uint64}
+            numbers = {*self.floats, *self.integers, types.boolean}
             if len(given) == 1 and given[0] in numbers:
                 letter = {"i": "i", "u": "u", "f": "f"}[kind.kind]
                 result = self.dialect.value_type(f"{letter}{8 * kind.itemsize}")

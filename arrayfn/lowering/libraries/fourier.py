@@ -38,9 +38,9 @@ def fft(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         integers={
             "rows": rows,
             "each": each,
-            "taken": x.type.shape[-1],
-            "given": output.type.shape[-1],
-            "odd": length % 2,
+            "input_length": x.type.shape[-1],
+            "output_length": output.type.shape[-1],
+            "is_odd": length % 2,
             "factor": int(bits.view(np.int64)[0]),
         },
         items=-(-rows // each),

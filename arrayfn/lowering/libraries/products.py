@@ -19,7 +19,7 @@ def product(
     tiles: Callable[[Gemm, DType], GemmTiles],
     provider: str = "",
 ) -> LibraryCall:
-    """A dot_general as a GEMM on its operands, without copies, cut into ``tiles``.
+    """A dot_general as a GEMM on its operands without a copy, cut into ``tiles``.
 
     A target may have a ``provider`` of its own.
 

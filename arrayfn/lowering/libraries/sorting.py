@@ -24,9 +24,8 @@ from arrayfn.lowering.libraries.calls import (
 from arrayfn.passes.reads import Reads
 
 LONG: Final = 1 << 16  # elements from which a row is cut
+PART: Final = 1 << 15  # elements that one item merges
 MERGE_PART: Final = 1 << 15  # elements that one item merges
-INFINITY: Final = {dtypes.float16: 0x7C00, dtypes.bfloat16: 0x7F80}
-LONG_INFINITY: Final = {dtypes.float32: 0x7F800000, dtypes.float64: 0x7FF << 52}
 MERGED: Final = (
     dtypes.float32,
     dtypes.float64,
@@ -52,13 +51,15 @@ def argsort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The k largest of each row, in a buffer with room for more candidates."""
+    """The largest of each row, in a buffer that holds more candidates than these."""
     (x,), (values, indices) = equation.inputs, equation.outputs
     n, k = x.type.shape[-1], equation.params["k"]
     dtype = x.type.dtype
-    room = n if dtype.itemsize == 8 else min(n, 2 * k + 256)
+    name, room = "top_k", min(n, 2 * k + 256)
+    if dtype.itemsize == 8:
+        name, room = "top_k_wide", n
     yield LibraryCall(
-        provider=f"top_k_{dtypes.short_name(dtype)}",
+        provider=f"{name}_{dtypes.short_name(dtype)}",
         reads={"x": pointer_of(x, reads)},
         writes={"values": Pointer(values), "indices": Pointer(indices)},
         scratch={"keys": n * 8, "buffer": max(1, room) * 8},
@@ -66,7 +67,6 @@ def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
             "n": n,
             "k": k,
             "room": room,
-            "infinity": INFINITY.get(dtype, 0),
         },
         items=math.prod(x.type.shape[:-1]) if k else 0,
         grain=grain_of(2 * n),
@@ -82,26 +82,29 @@ def _sorted(
     rows = math.prod(x.type.shape[:-1])
     packed = name == "argsort" and dtype.itemsize <= 4
     what = index if packed else dtype
-    chunks = _chunks(n, rows) if packed or (name == "sort" and dtype in MERGED) else 1
+    can_merge = packed or (name == "sort" and dtype in MERGED)
+    chunks = _chunks(n, rows) if can_merge else 1
     chunk = max(1, -(-n // chunks))
     passes = chunks.bit_length() - 1
     spare = Var(ArrayType(output.type.shape, output.type.dtype))
     buffers = [output, spare] if passes % 2 == 0 else [spare, output]
-    keys = n * 8 if name == "argsort" and not packed else 0
-    infinity = INFINITY.get(dtype, 0)
-    if name == "sort" and n >= LONG and dtype in LONG_INFINITY:
-        name, infinity = "sort_codes", LONG_INFINITY[dtype]
+    integers = {"n": n}
+    if packed or name == "sort":
+        integers |= {"chunk": chunk, "chunks": chunks}
+    if packed:
+        name = "argsort_packed"
+    elif dtype in dtypes.COMPLEX and name == "argsort":
+        name = "argsort_complex"
+    elif (
+        dtype in dtypes.FLOATS and (n >= LONG or dtype.itemsize == 2) and name == "sort"
+    ):
+        name = "sort_codes"
     yield LibraryCall(
         provider=f"{name}_{dtypes.short_name(dtype)}",
         reads={"x": pointer_of(x, reads)},
         writes={"sorted": Pointer(buffers[0])},
-        scratch={"keys": keys},
-        integers={
-            "n": n,
-            "chunk": chunk,
-            "chunks": chunks,
-            "infinity": infinity,
-        },
+        scratch={"keys": n * 8} if name == "argsort" else {},
+        integers=integers,
         items=rows * chunks if n else 0,
         grain=grain_of(chunk * math.log2(chunk + 1)),
         library="NumPy",

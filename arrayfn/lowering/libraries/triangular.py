@@ -15,10 +15,11 @@ from arrayfn.lowering.libraries.calls import (
     grain_of,
     pointer_of,
 )
+from arrayfn.lowering.libraries.factorizations import is_small, lanes
 from arrayfn.passes.reads import Reads
 
 CHUNK: Final = 128  # right-hand sides of an item: enough to amortise packing the matrix
-MIN_CHUNK: Final = (
+FEWEST: Final = (
     64  # where there are few matrices, and each thread is to have some sides
 )
 FEW: Final = 16
@@ -32,23 +33,28 @@ def triangular_solve(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     rows, columns = type.shape[-2:]
     n, sides = (rows, columns) if params["left"] else (columns, rows)
     count = math.prod(type.shape[:-2])
-    chunk = CHUNK if count >= FEW else min(CHUNK, max(MIN_CHUNK, -(-sides // PARTS)))
+    chunk = CHUNK if count >= FEW else min(CHUNK, max(FEWEST, -(-sides // PARTS)))
     chunk = max(1, min(sides, chunk))
     chunks = -(-sides // chunk)
+    name, scratch = "trsm", dict[str, int]()
+    integers = {
+        "rows": rows,
+        "columns": columns,
+        "lower": int(params["lower"]),
+        "transpose": int(params["transpose"]) + int(params["conjugate"]),
+        "unit": int(params["unit"]),
+    }
+    if params["left"] and is_small(type, rows):
+        name = "small_triangular_solve"
+        scratch = lanes(own=rows * rows, sides=rows * columns, solved=columns)
+    else:
+        integers |= {"left": int(params["left"]), "chunk": chunk, "chunks": chunks}
     yield LibraryCall(
-        provider=f"trsm_{dtypes.short_name(type.dtype)}",
+        provider=f"{name}_{dtypes.short_name(type.dtype)}",
         reads={"a": pointer_of(equation.inputs[1], reads)},
         writes={"b": Pointer(equation.outputs[0])},
-        integers={
-            "rows": rows,
-            "columns": columns,
-            "chunk": chunk,
-            "chunks": chunks,
-            "left": int(params["left"]),
-            "lower": int(params["lower"]),
-            "transpose": int(params["transpose"]) + int(params["conjugate"]),
-            "unit": int(params["unit"]),
-        },
+        scratch=scratch,
+        integers=integers,
         items=count * chunks if n else 0,
         grain=grain_of(n * n * (chunk / 2 + START) + START),
         library="BLAS",

@@ -34,8 +34,8 @@ from arrayfn.lowering.steps import NestStep, PlanStep
 from arrayfn.passes.reads import Reads, affine_view
 
 SCRATCH: Final = 384 * 1024  # bytes of windows in one item: most of a core's own cache
-PACKED_ROWS: Final = 256  # rows of an item for which the kernel is worth packing
-MIN_ROWS: Final = 96  # rows of an item for which packing does not yet cost 5 %
+MIN_ROWS: Final = 256  # rows of an item for which the kernel is worth packing
+FEWEST: Final = 96  # rows of an item for which packing does not yet cost 5 %
 ITEMS: Final = 16  # their number is a multiple of this where they are long enough
 MULTIPLE: Final = 16  # rows of an item come in whole micro-kernels of BLAS
 SMALL: Final = 1 << 16  # elements of windows that are as well copied at once
@@ -112,7 +112,7 @@ def _product(
     """Windows are the rows of the result: an item is some of them."""
     given, size = call.integers, x.array.type.dtype.itemsize
     m, n, k = (given[name] for name in "mnk")
-    tile = _tile(m, max(PACKED_ROWS, SCRATCH // (k * size)))
+    tile = _tile(m, max(MIN_ROWS, SCRATCH // (k * size)))
     made = replace(
         call,
         provider=call.provider.replace("gemm_", "windows_"),
@@ -145,11 +145,11 @@ def _right_product(
     given, size = call.integers, x.array.type.dtype.itemsize
     m, n, k, batch = (given[name] for name in ("m", "n", "k", "batch"))
     cut, extent, inner = _cut(dimensions, n)
-    min_tile = -(-PACKED_ROWS // (2 * inner))
-    max_tile = max(min_tile, SCRATCH // (k * size * inner))
-    tiles = -(-extent // min(max_tile, extent))
+    smallest = -(-MIN_ROWS // (2 * inner))
+    most = max(smallest, SCRATCH // (k * size * inner))
+    tiles = -(-extent // min(most, extent))
     tiles = -(-tiles * batch // ITEMS) * ITEMS // batch or 1
-    tile = max(-(-extent // tiles), min(min_tile, -(-extent // 2)))
+    tile = max(-(-extent // tiles), min(smallest, -(-extent // 2)))
     made = replace(
         call,
         provider=call.provider.replace("gemm_", "windows_right_"),
@@ -186,13 +186,13 @@ def _summed(
     given, output = call.integers, call.writes["c"].array
     dtype = output.type.dtype
     m, n, k = (given[name] for name in "mnk")
-    parts = max(1, min(ITEMS, k // PACKED_ROWS))
+    parts = max(1, min(ITEMS, k // MIN_ROWS))
     part = -(-k // parts)
     cut, extent, inner = _cut(dimensions, m)
     piece = -(-extent // min(extent, -(-ITEMS // parts)))
     pieces = -(-extent // piece)
     width = piece * inner * dtype.itemsize
-    tile = min(part, max(PACKED_ROWS, SCRATCH // width))
+    tile = min(part, max(MIN_ROWS, SCRATCH // width))
     sums = output if parts == 1 else Var(ArrayType((parts, m, n), dtype))
     made: list[LibraryCall | Nest] = [
         replace(
@@ -285,14 +285,14 @@ def _dimensions(nest: Nest, shape: Shape) -> dict[str, int] | None:
     found: dict[str, list[tuple[int, Dimension]]]
     found = {"problem": [], "row": [], "column": []}
     strides = zip(nest.axes, source.strides, target.strides, strict=True)
-    pieces = [(axis.extent, step, place) for axis, step, place in strides]
+    pieces = [(axis.extent, step, position) for axis, step, position in strides]
     for border in (columns, rows * columns):
         pieces = [part for piece in pieces for part in _parted(*piece, border)]
-    for extent, step, place in pieces:
+    for extent, step, position in pieces:
         name = "column"
-        if place >= columns:
-            name = "row" if place < rows * columns else "problem"
-        found[name].append((place, (extent, step)))
+        if position >= columns:
+            name = "row" if position < rows * columns else "problem"
+        found[name].append((position, (extent, step)))
     named: dict[str, int] = {}
     for (name, placed), extent in zip(found.items(), shape, strict=True):
         ordered = [d for _, d in sorted(placed, key=lambda entry: -entry[0])]
@@ -306,11 +306,14 @@ def _dimensions(nest: Nest, shape: Shape) -> dict[str, int] | None:
 
 
 def _parted(
-    extent: int, step: int, place: int, border: int
+    extent: int, step: int, position: int, border: int
 ) -> list[tuple[int, int, int]]:
     """An axis, or its parts inside and outside of ``border`` where it goes beyond."""
-    inside = border // place
-    if place < border < extent * place and border % place == extent % inside == 0:
+    inside = border // position
+    if (
+        position < border < extent * position
+        and border % position == extent % inside == 0
+    ):
         outer = (extent // inside, step * inside, border)
-        return [outer, (inside, step, place)]
-    return [(extent, step, place)]
+        return [outer, (inside, step, position)]
+    return [(extent, step, position)]

@@ -1,4 +1,4 @@
-"""The libraries that the CPU has: a table of providers, and their native routines.
+"""The libraries that the CPU has: a table of providers, and their kernels.
 
 A provider is called by the same runner as kernels are, without the GIL where a plan
 runs long, and from any thread: it touches no Python object.
@@ -9,20 +9,23 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from arrayfn.backends.cpu.libraries import callbacks, clock, fourier, gemm
+from arrayfn.backends.cpu.libraries import (
+    callbacks,
+    clock,
+    fourier,
+    gemm,
+    sorting,
+    windows,
+)
+from arrayfn.backends.cpu.libraries.foreign import parameters_of
 from arrayfn.backends.cpu.libraries.linear_algebra import (
-    cholesky,
-    eig,
-    eigh,
-    lu,
-    qr,
-    reductions,
-    svd,
+    factors,
+    general,
+    small,
+    symmetric,
     triangular,
 )
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.cpu.libraries.sorting import sorting, top_k
-from arrayfn.backends.cpu.libraries.windows import windows
 from arrayfn.errors import BackendError
 
 PROVIDERS: Final[dict[str, Provider]] = {
@@ -30,17 +33,13 @@ PROVIDERS: Final[dict[str, Provider]] = {
     **clock.PROVIDERS,
     **gemm.PROVIDERS,
     **windows.PROVIDERS,
-    **triangular.PROVIDERS,
     **sorting.PROVIDERS,
-    **top_k.PROVIDERS,
     **fourier.PROVIDERS,
-    **cholesky.PROVIDERS,
-    **lu.PROVIDERS,
-    **qr.PROVIDERS,
-    **eigh.PROVIDERS,
-    **eig.PROVIDERS,
-    **svd.PROVIDERS,
-    **reductions.PROVIDERS,
+    **triangular.PROVIDERS,
+    **factors.PROVIDERS,
+    **small.PROVIDERS,
+    **symmetric.PROVIDERS,
+    **general.PROVIDERS,
 }
 
 
@@ -52,11 +51,24 @@ def provider_of(name: str) -> Provider:
     return PROVIDERS[stem]
 
 
-@cache
 def provider_words(name: str) -> tuple[int, ...]:
-    """The words before a provider's own arguments."""
-    dtype = name.rpartition("_")[2]
+    """The arguments of a provider's kernel before those of the plan."""
+    constants = provider_constants(name)
+    return tuple(x for k, x in enumerate(known_values(name)) if k not in constants)
+
+
+def provider_constants(name: str) -> dict[int, int]:
+    """The values of the parameters that are constants, by position."""
+    kernel = provider_of(name).kernel
+    kinds = parameters_of(kernel, name.rpartition("_")[2]) if kernel else ()
+    values = zip(kinds, known_values(name), strict=False)
+    return {k: x for k, (p, x) in enumerate(values) if p.kind == "constant"}
+
+
+@cache
+def known_values(name: str) -> tuple[int, ...]:
+    """The values of a provider's first parameters, which no call gives."""
     try:
-        return provider_of(name).words(dtype)
+        return provider_of(name).words(name.rpartition("_")[2])
     except KeyError:
         raise BackendError(f"the CPU backend has no library kernel {name!r}") from None

@@ -30,6 +30,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import numpy as np
+
+from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.errors import BackendError
 
 _THREAD_FUNCTIONS: Final = (
@@ -86,6 +89,17 @@ def scipy_blas() -> Blas:
         return _exported(module if is_blas else _lapack(), name)
 
     return Blas(find, *threads, 4)
+
+
+@cache
+def constant(dtype: str, number: float) -> int:
+    """The address of a number of a dtype, which BLAS takes by reference."""
+    made = np.array([number], BY_SHORT_NAME[dtype])
+    _CONSTANTS.append(made)
+    return int(made.__array_interface__["data"][0])
+
+
+_CONSTANTS: Final[list[np.ndarray[Any, Any]]] = []
 
 
 def threaded_blas() -> Blas:

@@ -20,28 +20,12 @@ import numpy as np
 
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.kernel_checks import check_first_call, wants_check
-from arrayfn.backends.native import native
-from arrayfn.backends.native.structures import Struct
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.primitives.callbacks import SITES, Form
 
 Array = np.ndarray[Any, Any]
-
-
-class Arguments(Struct):
-    """The head of a call's arguments; pointers to operands and results follow."""
-
-    function: Callable[[Arguments], None]
-    number: int  # of the call
-
-
-@native
-def python_run(arguments: Arguments, begin: int, end: int) -> None:
-    """Call the C function with the address of the arguments."""
-    for _ in range(begin, end):
-        arguments.function(arguments)
 
 
 class _Failure(threading.local):
@@ -119,10 +103,12 @@ def _call_of(kind: str, number: int) -> PythonCall:
     return _CALLS[kind](number)
 
 
-def _dispatch(kind: str, arguments: int) -> None:
-    step = _call_of(kind, Arguments.from_address(arguments).number)
+def _dispatch(kind: str, arguments: int, begin: int, end: int) -> None:
+    """The entry of a call, whose only item is ``begin``."""
+    number = ctypes.c_int64.from_address(arguments)
+    step = _call_of(kind, number.value)
     types = (*step.operands, *step.results)
-    pointers = arguments + ctypes.sizeof(Arguments)
+    pointers = arguments + ctypes.sizeof(number)
     words = (ctypes.c_int64 * len(types)).from_address(pointers)
     arrays = [_array(at, type) for at, type in zip(words, types, strict=True)]
     operands, results = arrays[: len(step.operands)], arrays[len(step.operands) :]
@@ -149,7 +135,7 @@ def _array(address: int, type: ArrayType) -> Array:
     return np.ndarray(type.shape, type.dtype, memory, before, strides)
 
 
-_ENTRY_TYPE: Final = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+_ENTRY_TYPE: Final = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)
 _ENTRIES: Final = {kind: _ENTRY_TYPE(partial(_dispatch, kind)) for kind in _CALLS}
 
 
@@ -159,9 +145,7 @@ def _provider(kind: str) -> Provider:
     def words(number: str) -> tuple[int, ...]:
         """The words before the arguments; an error if this process has no such call."""
         _call_of(kind, int(number))
-        address = ctypes.cast(_ENTRIES[kind], ctypes.c_void_p).value
-        assert address is not None
-        return address, int(number)
+        return (int(number),)
 
     def unjitted(given: Mapping[str, Any], items: int) -> None:
         """The call, on pointers of un-jitted kernels."""
@@ -175,7 +159,9 @@ def _provider(kind: str) -> Provider:
 
         step.run(arrays("x", step.operands), arrays("y", step.results))
 
-    return Provider(python_run, words, unjitted)
+    address = ctypes.cast(_ENTRIES[kind], ctypes.c_void_p).value
+    assert address is not None
+    return Provider(None, words, unjitted, entry=address)
 
 
 def calls_python(kernel: Kernel | LibraryKernel) -> bool:

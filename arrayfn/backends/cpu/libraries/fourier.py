@@ -16,11 +16,18 @@ from typing import Any, Final
 
 import numpy as np
 
+from arrayfn.backends.cpu.libraries.foreign import (
+    Array,
+    Constant,
+    address_of,
+    c_function,
+    stack_words,
+    u8,
+)
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.native import cast, local, native, pointer
 from arrayfn.backends.native.python_objects import PyUFuncObject
-from arrayfn.backends.native.structures import Array, Inline, Struct
 from arrayfn.dtypes import BY_SHORT_NAME, real_of
+from arrayfn.lowering.scalars import min_i64
 
 # The positions of loops, and what their types are to begin with.
 TYPES: Final = {
@@ -31,53 +38,48 @@ TYPES: Final = {
 }
 
 
-class UfuncLoop(Struct):
-    """A loop of a ufunc, and the data that it is called with."""
-
-    function: Callable[[Array[int], Array[int], Array[int], int], None]
-    data: int
-
-
-class Arguments(Struct):
-    """Two loops and sizes; then the arguments of ``lowering.libraries.fourier``."""
-
-    even: Inline[UfuncLoop]
-    odd_one: Inline[UfuncLoop]  # of an odd length
-    taken_bytes: int
-    given_bytes: int
-    x: int
-    transformed: int
-    rows: int
-    each: int
-    taken: int
-    given: int
-    odd: int
-    factor: int  # the memory of one real number
-
-
-@native
-def fourier_run(a: Arguments, begin: int, end: int) -> None:
-    """Transform the rows of items ``begin`` to ``end``."""
-    first = begin * a.each
-    last = min(end * a.each, a.rows)
-    if first >= last:
-        return
-    pointers = local(int, 3)
-    pointers[0] = a.x + first * a.taken * a.taken_bytes
-    pointers[1] = cast(int, pointer(a.factor))
-    pointers[2] = a.transformed + first * a.given * a.given_bytes
-    extents = local(int, 3)
-    extents[0] = last - first
-    extents[1] = a.taken
-    extents[2] = a.given
-    strides = local(int, 5)
-    strides[0] = a.taken * a.taken_bytes
-    strides[1] = 0
-    strides[2] = a.given * a.given_bytes
-    strides[3] = a.taken_bytes
-    strides[4] = a.given_bytes
-    loop = a.odd_one if a.odd else a.even
-    loop.function(pointers, extents, strides, loop.data)
+def transform(
+    even: int,
+    even_data: int,
+    odd: int,
+    odd_data: int,
+    input_bytes: Constant,
+    output_bytes: Constant,
+    x: Array[u8],
+    transformed: Array[u8],
+    rows: int,
+    each: int,
+    input_length: int,
+    output_length: int,
+    is_odd: int,
+    factor: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Transform the rows of items; ``factor`` has the bits of a real number."""
+    first = begin * each
+    last = min_i64(end * each, rows)
+    if first < last:
+        pointers = stack_words(3)
+        scale = stack_words(1)
+        scale[0] = factor
+        pointers[0] = address_of(x + first * input_length * input_bytes)
+        pointers[1] = address_of(scale)
+        pointers[2] = address_of(transformed + first * output_length * output_bytes)
+        extents = stack_words(3)
+        extents[0] = last - first
+        extents[1] = input_length
+        extents[2] = output_length
+        strides = stack_words(5)
+        strides[0] = input_length * input_bytes
+        strides[1] = 0
+        strides[2] = output_length * output_bytes
+        strides[3] = input_bytes
+        strides[4] = output_bytes
+        function, data = even, even_data
+        if is_odd != 0:
+            function, data = odd, odd_data
+        c_function(function, pointers, extents, strides, data)
 
 
 def _loop(name: str, dtype: str) -> tuple[int, int]:
@@ -115,7 +117,8 @@ def _unjitted(
     """All rows, by NumPy."""
 
     def run(given: Mapping[str, Any], items: int) -> None:
-        rows, taken, count = (int(given[name]) for name in ("rows", "taken", "given"))
+        names = "rows", "input_length", "output_length"
+        rows, taken, count = (int(given[name]) for name in names)
         x = given["x"].array((rows, taken))
         out = given["transformed"].array((rows, count))
         bits = np.array([int(given["factor"])], np.int64)
@@ -128,7 +131,7 @@ def _unjitted(
 
 
 PROVIDERS: Final = {
-    name: Provider(fourier_run, _words(*loops), _unjitted(function, back))
+    name: Provider(transform, _words(*loops), _unjitted(function, back))
     for name, loops, function, back in (
         ("fft", ("fft", "fft"), np.fft.fft, False),
         ("ifft", ("ifft", "ifft"), np.fft.ifft, True),

@@ -6,22 +6,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from arrayfn.backends.native import Routine
-
 
 @dataclass(frozen=True, slots=True)
 class Provider:
     """What is behind ``LibraryKernel.provider``, less its dtype's suffix.
 
-    ``routine`` is a native routine ``(arguments, begin, end)``; its arguments are
-    ``words(dtype)`` (addresses of C functions, sizes: what does not depend on the
-    call), then the kernel's parameters in their order, eight bytes each. ``words``
-    raises KeyError for a dtype that the library does not have. ``unjitted`` does all
-    work items on ``Pointer``s and integers, by the parameters' names. While a plan
-    with a provider that ``uses_blas`` runs, BLAS has one thread.
+    ``kernel`` is a function as ``foreign`` describes. Its first parameters have the
+    values ``words(dtype)``: addresses of library functions, sizes, and what else does
+    not depend on the call. The kernel's parameters in the plan follow, by name, then
+    ``begin`` and ``end``. ``words`` raises KeyError for a dtype that the library does
+    not have. Instead of a kernel there may be a C function with its uniform entry, at
+    the address ``entry``.
+
+    ``unjitted`` does all work items on ``Pointer``s and integers, by the parameters'
+    names. A kernel that ``is_call`` is compiled quickly: its time is a library's. While
+    a plan with a provider that ``uses_blas`` runs, BLAS has one thread; the threaded
+    one has as many as arrayfn, if it ``uses_threaded_blas``.
     """
 
-    routine: Routine[..., Any]
+    kernel: Callable[..., None] | None
     words: Callable[[str], tuple[int, ...]]
     unjitted: Callable[[Mapping[str, Any], int], None]
     uses_blas: bool = False
+    uses_threaded_blas: bool = False
+    entry: int = 0
+    is_call: bool = False

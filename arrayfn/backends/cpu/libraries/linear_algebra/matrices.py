@@ -1,101 +1,103 @@
-"""Native routines shared around LAPACK: copies, NaN for failures, triangles.
+"""Functions that library kernels of linear algebra call, and words that they share.
 
-LAPACK's matrices lie by columns. A row-major matrix is, by columns, its transpose.
+Complex matrices come as pointers to their real parts: ``parts`` is 2 for them, else 1.
+LAPACK's matrices are column-major. A row-major matrix is, column-major, its transpose.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
-
-from arrayfn.backends.native import (
-    CFunction,
-    Routine,
-    load,
-    load_i32,
-    native,
-    store,
-    store_i32,
-)
-from arrayfn.backends.native.code import native_address
+from arrayfn.backends.cpu.libraries.blas import LETTERS, Blas, blas
+from arrayfn.backends.cpu.libraries.foreign import Array
 from arrayfn.dtypes import BY_SHORT_NAME, real_of
+from arrayfn.lowering.scalars import abs_f64, max_f64, min_i64
 
-memcpy = CFunction("memcpy", 3)
-memset = CFunction("memset", 3)
-
-SIGN_F64: Final = -(1 << 63)
-SIGN_F32: Final = 1 << 31
-
-
-def small_address(routine: Routine[..., Any], dtype: str) -> int:
-    """The address of a routine of ``small_matrices``; 0 for complex numbers."""
-    return 0 if BY_SHORT_NAME[dtype].kind == "c" else native_address(routine)
-
-
-def one_bits(dtype: str, number: float) -> int:
-    """The bits of a number as a real one of ``dtype``'s parts, in one word."""
-    kind = real_of(BY_SHORT_NAME[dtype])
-    bits = int.from_bytes(np.array(number, kind).tobytes(), "little")
-    return bits - (1 << 64) if bits >> 63 else bits
-
-
-@native
-def fill_words(address: int, count: int, bits: int) -> int:
-    """Fill ``count`` bytes, a multiple of 4, with the two halves of ``bits``."""
-    for k in range(count // 4):
-        if k & 1:
-            store_i32(address + 4 * k, bits >> 32)
-        else:
-            store_i32(address + 4 * k, bits)
-    return 0
+NAN: Final = float("nan")
+# LAPACK's options.
+FULL: Final = ord("A")
+CONJUGATE: Final = ord("C")
+IDENTITY: Final = ord("I")
+LEFT: Final = ord("L")
+LOWER: Final = ord("L")
+NONE: Final = ord("N")
+REDUCED: Final = ord("S")
+RIGHT: Final = ord("R")
+TRANSPOSED: Final = ord("T")
+UNIT: Final = ord("U")
+UPPER: Final = ord("U")
+VECTORS: Final = ord("V")
+SCALE: Final = float(1 << 30)
+"""Numbers between this and its reciprocal are not scaled, in any dtype."""
+TILE: Final = 16  # rows that are written at once, each a cache line
 
 
-@native
-def least(a: int, b: int) -> int:
-    """The lesser of two integers."""
-    if b < a:
-        return b
-    return a
+def parts_of(dtype: str) -> int:
+    """The real numbers in an element."""
+    kind = BY_SHORT_NAME[dtype]
+    return kind.itemsize // real_of(kind).itemsize
 
 
-@native
-def copy_real(target: int, source: int, size: int) -> int:
-    """Copy a real number of 4 or 8 bytes."""
-    if size == 8:
-        store(target, load(source))
-    else:
-        store_i32(target, load_i32(source))
-    return 0
+def addresses(dtype: str, *names: str, library: Blas | None = None) -> tuple[int, ...]:
+    """The addresses of LAPACK's functions for a dtype, whose letter is ``?`` in names.
+
+    Of names such as ``"orglq/unglq"`` the second is that of complex numbers. They are
+    those of ``library``, or else of ``blas()``.
+    """
+    chosen = (name.split("/")[-1 if parts_of(dtype) == 2 else 0] for name in names)
+    library = library or blas()
+    return tuple(library.address(LETTERS[dtype] + name) for name in chosen)
 
 
-@native
-def copy_negated(target: int, source: int, size: int) -> int:
-    """Copy a real number with the other sign."""
-    if size == 8:
-        store(target, load(source) ^ SIGN_F64)
-    else:
-        store_i32(target, load_i32(source) ^ SIGN_F32)
-    return 0
+def copy(target: Array[Any], source: Array[Any], count: int) -> None:
+    """Copy ``count`` numbers."""
+    for k in range(count):
+        target[k] = source[k]
 
 
-@native
-def is_zero(address: int, size: int) -> int:
-    """Whether a real number is 0 or -0."""
-    if size == 8:
-        return (load(address) << 1) == 0
-    return (load_i32(address) << 33) == 0
+def fill(target: Array[Any], count: int, value: float) -> None:
+    """Set ``count`` numbers to one value."""
+    for k in range(count):
+        target[k] = value
 
 
-@native
-def all_finite(address: int, bytes: int, size: int) -> int:
-    """Whether all real numbers in ``bytes`` bytes are finite."""
-    if size == 8:
-        for k in range(bytes // 8):
-            if ((load(address + 8 * k) >> 52) & 0x7FF) == 0x7FF:
-                return 0
-    else:
-        for k in range(bytes // 4):
-            if ((load_i32(address + 4 * k) >> 23) & 0xFF) == 0xFF:
-                return 0
-    return 1
+def all_finite(x: Array[Any], count: int) -> bool:
+    """Whether ``count`` numbers are finite."""
+    found = False
+    for k in range(count):
+        difference = x[k] - x[k]  # NaN, of infinities too
+        found = found | (difference != difference)
+    return not found
+
+
+def mirror_lower(matrix: Array[Any], n: int, parts: int) -> None:
+    """Write the lower triangle of a row-major matrix above the diagonal."""
+    for tile in range((n + TILE - 1) // TILE):
+        first = tile * TILE
+        for row in range(first + 1, n):
+            for column in range(first, min_i64(first + TILE, row)):
+                below = matrix + (row * n + column) * parts
+                copy(matrix + (column * n + row) * parts, below, parts)
+
+
+def scale_of(x: Array[Any], count: int) -> float:
+    """A power of two that makes the largest of ``count`` finite numbers ordinary.
+
+    As LAPACK's drivers scale matrices near the limits of their dtype. geev does not
+    always scale the eigenvalues back.
+    """
+    largest = 0.0
+    for k in range(count):
+        largest = max_f64(largest, abs_f64(float(x[k])))
+    scale = 1.0
+    while largest * scale > SCALE:
+        scale = scale / SCALE
+    while largest > 0.0 and largest * scale < 1.0 / SCALE:
+        scale = scale * SCALE
+    return scale
+
+
+def multiply(x: Array[Any], count: int, factor: float) -> None:
+    """Multiply ``count`` numbers."""
+    for k in range(count):
+        x[k] = float(x[k]) * factor

@@ -1,0 +1,101 @@
+"""What library kernels are written in, besides the kernel language.
+
+A library kernel is a Python function that Numba compiles like any kernel. Annotations
+give the types of its parameters: ``int``, ``Array[int]``, ``Array[i32]``, and
+``Array[Real]`` or ``Array[Bits]``, which depend on the dtype. So does a ``Constant``.
+One text thus serves all dtypes. ``a + k`` is the pointer to element ``k`` of ``a``. The
+functions below exist only in compiled code.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeAlias, TypeVar
+
+from arrayfn.backends.native.structures import Array, i32, u8
+from arrayfn.dtypes import BY_SHORT_NAME, real_of, short_name
+from arrayfn.lowering.plan import Parameter
+
+__all__ = [
+    "Array",
+    "Bits",
+    "Constant",
+    "Real",
+    "Rest",
+    "address_of",
+    "c_function",
+    "fortran",
+    "i32",
+    "stack_words",
+    "u8",
+]
+
+if TYPE_CHECKING:
+    Real: TypeAlias = float
+    """The dtype of a real number: of a complex one's parts."""
+    Bits: TypeAlias = int
+    """The integer that holds an element's bits, or 64 of them."""
+    Constant: TypeAlias = int
+    """An integer that is known when the kernel is compiled, for a dtype."""
+    Rest: TypeAlias = Array[int]
+    """All arguments from this one on, which are integers."""
+else:
+    Real, Bits = TypeVar("Real"), TypeVar("Bits")
+    Constant = Annotated[int, "constant"]
+    Rest = Annotated[Array[int], "rest"]
+
+_KINDS: Final[dict[Any, str]] = {int: "i64", Constant: "constant", Rest: "rest"}
+_NAMES: Final = {int: "i64", i32: "i32", float: "f64", u8: "u8"}
+
+
+def fortran(function: int, *arguments: int | Array[Any]) -> int:
+    """Call a function of BLAS or LAPACK at an address; returns LAPACK's ``info``.
+
+    Integers are passed by reference, as 64-bit words. These serve libraries with
+    integers of 32 and of 64 bits, and as letters, on processors that store the low half
+    first. The address of ``info`` follows the arguments: a C function ignores it if it
+    is beyond its own.
+    """
+    raise _only_compiled()
+
+
+def c_function(function: int, *arguments: int | Array[Any]) -> int:
+    """Call a C function at an address with pointers and 64-bit integers."""
+    raise _only_compiled()
+
+
+def stack_words(count: int) -> Array[int]:
+    """``count`` (a constant) integers on the kernel's stack."""
+    raise _only_compiled()
+
+
+def address_of(pointer: Array[Any]) -> int:
+    """The address of a pointer's first element."""
+    raise _only_compiled()
+
+
+def _only_compiled() -> NoReturn:
+    raise RuntimeError("this function exists only in compiled kernels")
+
+
+@cache
+def parameters_of(kernel: Callable[..., None], dtype: str) -> tuple[Parameter, ...]:
+    """The parameters of a library kernel of a dtype, less ``begin`` and ``end``."""
+    hints = typing.get_type_hints(kernel, include_extras=True)
+    names = kernel.__code__.co_varnames[: kernel.__code__.co_argcount - 2]
+    return tuple(Parameter(name, _kind(hints[name], dtype)) for name in names)
+
+
+def _kind(hint: Any, dtype: str) -> str:
+    if hint in _KINDS:
+        return _KINDS[hint]
+    (element,) = typing.get_args(hint)
+    if element in _NAMES:
+        return f"{_NAMES[element]}*"
+    kind = BY_SHORT_NAME[dtype]
+    if element is Real:
+        return f"{short_name(real_of(kind))}*"
+    letter = "u" if kind.kind in "ub" else "i"
+    return f"{letter}{min(8 * kind.itemsize, 64)}*"

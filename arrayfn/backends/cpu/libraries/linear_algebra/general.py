@@ -1,0 +1,364 @@
+"""Spectra of any matrices by LAPACK: geev, gesdd, gees, and Hessenberg forms by gehrd.
+
+All matrices are column-major. Results of matrices that are not finite, or that do not
+converge, are NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from arrayfn.backends.cpu.libraries.blas import Blas
+from arrayfn.backends.cpu.libraries.foreign import (
+    Array,
+    Constant,
+    Real,
+    fortran,
+    stack_words,
+)
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
+    FULL,
+    NAN,
+    NONE,
+    REDUCED,
+    VECTORS,
+    addresses,
+    all_finite,
+    copy,
+    fill,
+    multiply,
+    parts_of,
+    scale_of,
+)
+from arrayfn.backends.cpu.libraries.linear_algebra.providers import (
+    by_reference,
+    with_large,
+)
+from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.lowering.scalars import min_i64
+from arrayfn.primitives import linalg_schur, linalg_spectral, linalg_svd
+
+
+def geev(
+    function: int,
+    vectors: int,
+    parts: int,
+    a: Array[Any],
+    w: Array[Any],
+    packed: Array[Any],
+    real_parts: Array[Any],
+    work: Array[Any],
+    n: int,
+    words: int,
+) -> int:
+    """Decompose one matrix, and overwrite it; returns 0 if it converged.
+
+    The eigenvalues ``w`` are complex. Those of a real matrix are also left in
+    ``real_parts``, imaginary parts after the real ones.
+    """
+    failed = 1
+    if all_finite(a, n * n * parts):
+        scale = scale_of(a, n * n * parts)
+        if scale != 1.0:
+            multiply(a, n * n * parts, scale)
+        if parts == 2:
+            failed = fortran(
+                function, NONE, vectors, n, a, n, w, work, n, packed, n, work, words,
+                real_parts,
+            )  # fmt: skip
+        else:
+            failed = fortran(
+                function, NONE, vectors, n, a, n, real_parts, real_parts + n, work, n,
+                packed, n, work, words,
+            )  # fmt: skip
+            for k in range(n):
+                w[2 * k] = real_parts[k]
+                w[2 * k + 1] = real_parts[n + k]
+        if scale != 1.0:
+            multiply(w, 2 * n, 1.0 / scale)
+    if failed != 0:
+        fill(w, 2 * n, NAN)
+    return failed
+
+
+def eig(
+    geev_function: int,
+    parts: Constant,
+    x: Array[Real],
+    w: Array[Real],
+    v: Array[Real],
+    copied: Array[Real],
+    packed: Array[Real],
+    real_parts: Array[Real],
+    work: Array[Real],
+    n: int,
+    words: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Decompose matrices."""
+    step = n * n * parts
+    for item in range(begin, end):
+        own = v + item * 2 * n * n
+        copy(copied, x + item * step, step)
+        failed = geev(
+            geev_function, VECTORS, parts, copied, w + item * 2 * n, packed,
+            real_parts, work, n, words,
+        )  # fmt: skip
+        if failed != 0:
+            fill(own, 2 * n * n, NAN)
+        elif parts == 2:
+            copy(own, packed, 2 * n * n)
+        else:
+            unpack(own, packed, real_parts + n, n)
+
+
+def unpack(
+    vectors: Array[Any], packed: Array[Any], imaginary: Array[Any], n: int
+) -> None:
+    """Write complex eigenvectors of a real matrix.
+
+    LAPACK packs those of a conjugate pair of eigenvalues into two real vectors, which
+    are the real and the imaginary parts.
+    """
+    row = 0
+    while row < n:
+        first = packed + row * n
+        target = vectors + 2 * row * n
+        if float(imaginary[row]) == 0.0:
+            for k in range(n):
+                target[2 * k] = first[k]
+                target[2 * k + 1] = 0.0
+            row += 1
+        else:
+            for k in range(n):
+                target[2 * k] = first[k]
+                target[2 * k + 1] = first[n + k]
+                target[2 * (n + k)] = first[k]
+                target[2 * (n + k) + 1] = -first[n + k]
+            row += 2
+
+
+def eigvals(
+    geev_function: int,
+    parts: Constant,
+    x: Array[Real],
+    w: Array[Real],
+    copied: Array[Real],
+    real_parts: Array[Real],
+    work: Array[Real],
+    n: int,
+    words: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Write the eigenvalues of matrices."""
+    step = n * n * parts
+    for item in range(begin, end):
+        copy(copied, x + item * step, step)
+        geev(
+            geev_function, NONE, parts, copied, w + item * 2 * n, work, real_parts,
+            work, n, words,
+        )  # fmt: skip
+
+
+def gesdd(
+    function: int,
+    job: int,
+    parts: int,
+    a: Array[Any],
+    s: Array[Any],
+    u: Array[Any],
+    vh: Array[Any],
+    work: Array[Any],
+    real_work: Array[Any],
+    integer_work: Array[int],
+    rows: int,
+    columns: int,
+    vh_rows: int,
+    words: int,
+) -> int:
+    """Decompose one matrix, and overwrite it; returns 0 if it converged."""
+    failed = 1
+    if all_finite(a, rows * columns * parts):
+        if parts == 2:
+            failed = fortran(
+                function, job, rows, columns, a, rows, s, u, rows, vh, vh_rows, work,
+                words, real_work, integer_work,
+            )  # fmt: skip
+        else:
+            failed = fortran(
+                function, job, rows, columns, a, rows, s, u, rows, vh, vh_rows, work,
+                words, integer_work,
+            )  # fmt: skip
+    if failed != 0:
+        fill(s, min_i64(rows, columns), NAN)
+    return failed
+
+
+def svd(
+    gesdd_function: int,
+    parts: Constant,
+    x: Array[Real],
+    s: Array[Real],
+    u: Array[Real],
+    vh: Array[Real],
+    copied: Array[Real],
+    work: Array[Real],
+    real_work: Array[Real],
+    integer_work: Array[int],
+    rows: int,
+    columns: int,
+    u_columns: int,
+    vh_rows: int,
+    full: int,
+    words: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Decompose matrices."""
+    step = rows * columns * parts
+    step_u, step_vh = rows * u_columns * parts, vh_rows * columns * parts
+    job = FULL if full != 0 else REDUCED
+    for item in range(begin, end):
+        own_u, own_vh = u + item * step_u, vh + item * step_vh
+        copy(copied, x + item * step, step)
+        failed = gesdd(
+            gesdd_function, job, parts, copied, s + item * min_i64(rows, columns),
+            own_u, own_vh, work, real_work, integer_work, rows, columns, vh_rows, words,
+        )  # fmt: skip
+        if failed != 0:
+            fill(own_u, step_u, NAN)
+            fill(own_vh, step_vh, NAN)
+
+
+def svdvals(
+    gesdd_function: int,
+    parts: Constant,
+    x: Array[Real],
+    s: Array[Real],
+    copied: Array[Real],
+    work: Array[Real],
+    real_work: Array[Real],
+    integer_work: Array[int],
+    rows: int,
+    columns: int,
+    words: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Write the singular values of matrices."""
+    step = rows * columns * parts
+    for item in range(begin, end):
+        copy(copied, x + item * step, step)
+        gesdd(
+            gesdd_function, NONE, parts, copied, s + item * min_i64(rows, columns),
+            work, work, work, real_work, integer_work, rows, columns, columns, words,
+        )  # fmt: skip
+
+
+def hessenberg(
+    gehrd: int,
+    parts: Constant,
+    a: Array[Real],
+    taus: Array[Real],
+    work: Array[Real],
+    n: int,
+    words: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Reduce matrices to Hessenberg form in place."""
+    for item in range(begin, end):
+        own = taus + item * (n - 1) * parts
+        fortran(gehrd, n, 1, n, a + item * n * n * parts, n, own, work, words)
+
+
+def schur(
+    gees: int,
+    parts: Constant,
+    a: Array[Real],
+    z: Array[Real],
+    work: Array[Real],
+    values: Array[Real],
+    more: Array[Real],
+    n: int,
+    words: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Reduce matrices to Schur form in place, with the vectors."""
+    step = n * n * parts
+    selected = stack_words(1)
+    for item in range(begin, end):
+        matrix, vectors = a + item * step, z + item * step
+        failed = 1
+        if all_finite(matrix, step):
+            # Without an order (N), the function of a selection and its flags are not
+            # used.
+            if parts == 2:
+                failed = fortran(
+                    gees, VECTORS, NONE, work, n, matrix, n, selected, values, vectors,
+                    n, work, words, more, selected,
+                )  # fmt: skip
+            else:
+                failed = fortran(
+                    gees, VECTORS, NONE, work, n, matrix, n, selected, values, more,
+                    vectors, n, work, words, selected,
+                )  # fmt: skip
+        if failed != 0:
+            fill(matrix, step, NAN)
+            fill(vectors, step, NAN)
+
+
+def geev_words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
+    """The first arguments of ``eig`` and ``eigvals``."""
+    return *addresses(dtype, "geev", library=library), parts_of(dtype)
+
+
+def gesdd_words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
+    """The first arguments of ``svd`` and ``svdvals``."""
+    return *addresses(dtype, "gesdd", library=library), parts_of(dtype)
+
+
+def gehrd_words(dtype: str) -> tuple[int, ...]:
+    """The first arguments of ``hessenberg``."""
+    return *addresses(dtype, "gehrd"), parts_of(dtype)
+
+
+def gees_words(dtype: str) -> tuple[int, ...]:
+    """The first arguments of ``schur``."""
+    return *addresses(dtype, "gees"), parts_of(dtype)
+
+
+unjitted_eig = by_reference(linalg_spectral.eig, "x", ("n", "n"), "v", "w")
+unjitted_eigvals = by_reference(linalg_spectral.eigvals, "x", ("n", "n"), "w")
+unjitted_svd = by_reference(
+    linalg_svd.svd,
+    "x",
+    ("columns", "rows"),
+    "u",
+    "s",
+    "vh",
+    params=lambda given: {"full": bool(given["full"])},
+)
+unjitted_svdvals = by_reference(linalg_svd.svdvals, "x", ("columns", "rows"), "s")
+
+PROVIDERS: Final = {
+    **with_large("geev", eig, geev_words, unjitted_eig),
+    **with_large("geev_values", eigvals, geev_words, unjitted_eigvals),
+    **with_large("gesdd", svd, gesdd_words, unjitted_svd),
+    **with_large("gesdd_values", svdvals, gesdd_words, unjitted_svdvals),
+    "gehrd": Provider(
+        hessenberg,
+        gehrd_words,
+        by_reference(linalg_schur.hessenberg, "a", ("n", "n"), "a", "taus"),
+        uses_blas=True,
+    ),
+    "gees": Provider(
+        schur,
+        gees_words,
+        by_reference(linalg_schur.schur, "a", ("n", "n"), "a", "z"),
+        uses_blas=True,
+    ),
+}

@@ -1,0 +1,67 @@
+"""Providers of factorizations, and un-jitted ones by their primitives' references.
+
+Batches, small matrices and right-hand sides are divided by arrayfn's threads, each of
+which calls ``blas()`` with one thread. A factorization of one matrix can only be
+divided inside: ``threaded_blas()`` has as many threads as arrayfn while one runs. How
+it divides sums, and so how they are rounded, depends on that number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from arrayfn.backends.cpu.libraries.blas import Blas, blas, threaded_blas
+from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.primitives.base import Primitive
+
+Given = Mapping[str, Any]
+
+
+def _none(given: Given) -> dict[str, Any]:
+    return {}
+
+
+def by_reference(
+    row: Primitive,
+    operand: str,
+    extents: tuple[str, ...],
+    *results: str,
+    params: Callable[[Given], dict[str, Any]] = _none,
+) -> Callable[[Given, int], None]:
+    """Compute all items of a call by the reference of ``row``.
+
+    ``extents`` name the integers that are the shape of an item of the operand; the
+    results are written in the order of the row's outputs.
+    """
+
+    def run(given: Given, items: int) -> None:
+        shape = (items, *(int(given[name]) for name in extents))
+        parts = row.reference(given[operand].array(shape).copy(), **params(given))
+        parts = parts if isinstance(parts, tuple) else (parts,)
+        for name, part in zip(results, parts, strict=True):
+            given[name].array(part.shape)[...] = part
+
+    return run
+
+
+def with_large(
+    name: str,
+    kernel: Callable[..., None],
+    words: Callable[[str, Blas | None], tuple[int, ...]],
+    unjitted: Callable[[Given, int], None],
+) -> dict[str, Provider]:
+    """A provider, and the one for single large matrices, by their names.
+
+    ``words`` are those with the functions of a library.
+    """
+
+    def own_words(dtype: str) -> tuple[int, ...]:
+        return words(dtype, blas())
+
+    def large_words(dtype: str) -> tuple[int, ...]:
+        return words(dtype, threaded_blas())
+
+    one = Provider(kernel, own_words, unjitted, uses_blas=True)
+    large = Provider(kernel, large_words, unjitted, True, uses_threaded_blas=True)
+    return {name: one, f"{name}_large": large}

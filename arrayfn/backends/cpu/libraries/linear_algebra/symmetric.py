@@ -1,0 +1,258 @@
+"""Eigenvalues of Hermitian matrices by LAPACK's syevd and heevd, and tridiagonal forms.
+
+Results of matrices that are not finite, or that do not converge, are NaN; a single
+number is its own eigenvalue. The lower triangle is mirrored, so that the matrix is the
+same by rows and by columns, and signs of eigenvectors are NumPy's. LAPACK's vectors are
+the columns of a column-major matrix. Read row-major and conjugated these are V^H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from arrayfn.backends.cpu.libraries.blas import Blas
+from arrayfn.backends.cpu.libraries.foreign import Array, Constant, Real, fortran
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import (
+    IDENTITY,
+    LEFT,
+    LOWER,
+    NAN,
+    NONE,
+    VECTORS,
+    addresses,
+    all_finite,
+    copy,
+    fill,
+    mirror_lower,
+    multiply,
+    parts_of,
+    scale_of,
+)
+from arrayfn.backends.cpu.libraries.linear_algebra.providers import (
+    by_reference,
+    with_large,
+)
+from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.lowering.scalars import min_i64
+from arrayfn.primitives import linalg_schur, linalg_spectral
+
+
+def eigh(
+    syevd: int,
+    parts: Constant,
+    a: Array[Real],
+    w: Array[Real],
+    work: Array[Real],
+    real_work: Array[Real],
+    integer_work: Array[int],
+    n: int,
+    words: int,
+    real_words: int,
+    integer_words: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Replace matrices by their eigenvectors."""
+    step = n * n * parts
+    for item in range(begin, end):
+        matrix, values = a + item * step, w + item * n
+        mirror_lower(matrix, n, parts)
+        failed = 1
+        if n == 1 or all_finite(matrix, step):
+            if parts == 2:
+                failed = fortran(
+                    syevd, VECTORS, LOWER, n, matrix, n, values, work, words,
+                    real_work, real_words, integer_work, integer_words,
+                )  # fmt: skip
+            else:
+                failed = fortran(
+                    syevd, VECTORS, LOWER, n, matrix, n, values, work, words,
+                    integer_work, integer_words,
+                )  # fmt: skip
+        if failed != 0:
+            fill(matrix, step, NAN)
+            fill(values, n, NAN)
+        elif parts == 2:
+            for k in range(n * n):
+                matrix[2 * k + 1] = -matrix[2 * k + 1]
+
+
+def tridiagonal_eigh(
+    sytrd: int,
+    stedc: int,
+    parts: Constant,
+    a: Array[Real],
+    w: Array[Real],
+    reflectors: Array[Real],
+    taus: Array[Real],
+    e: Array[Real],
+    work: Array[Real],
+    real_work: Array[Real],
+    integer_work: Array[int],
+    n: int,
+    words: int,
+    real_words: int,
+    integer_words: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Replace a matrix by eigenvectors of its tridiagonal form, as syevd does.
+
+    ``reflect_vectors`` makes its own of them, by the ``reflectors`` of the form.
+    """
+    size = n * n * parts
+    if begin < end:
+        mirror_lower(a, n, parts)
+        failed = 1
+        if all_finite(a, size):
+            failed = 0
+            scale = scale_of(a, size)
+            for k in range(size):
+                reflectors[k] = float(a[k]) * scale
+            fortran(sytrd, LOWER, n, reflectors, n, w, e, taus, work, words)
+            if parts == 2:
+                failed = fortran(
+                    stedc, IDENTITY, n, w, e, a, n, work, words, real_work, real_words,
+                    integer_work, integer_words,
+                )  # fmt: skip
+            else:
+                failed = fortran(
+                    stedc, IDENTITY, n, w, e, a, n, work, words, integer_work,
+                    integer_words,
+                )  # fmt: skip
+            multiply(w, n, 1.0 / scale)
+        if failed != 0:
+            fill(a, size, NAN)
+            fill(w, n, NAN)
+            fill(reflectors, size, 0.0)
+            fill(taus, (n - 1) * parts, 0.0)
+
+
+def reflect_vectors(
+    ormtr: int,
+    parts: Constant,
+    reflectors: Array[Real],
+    taus: Array[Real],
+    a: Array[Real],
+    work: Array[Real],
+    n: int,
+    columns: int,
+    words: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Multiply ``columns`` eigenvectors an item by the reflections of sytrd."""
+    for item in range(begin, end):
+        first = item * columns
+        count = min_i64(n - first, columns)
+        vectors = a + first * n * parts
+        fortran(
+            ormtr, LEFT, LOWER, NONE, n, count, reflectors, n, taus, vectors, n, work,
+            words,
+        )  # fmt: skip
+        if parts == 2:
+            for k in range(n * count):
+                vectors[2 * k + 1] = -vectors[2 * k + 1]
+
+
+def eigvalsh(
+    syevd: int,
+    parts: Constant,
+    a: Array[Real],
+    w: Array[Real],
+    copied: Array[Real],
+    work: Array[Real],
+    real_work: Array[Real],
+    integer_work: Array[int],
+    n: int,
+    words: int,
+    real_words: int,
+    integer_words: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Write the eigenvalues of matrices."""
+    step = n * n * parts
+    for item in range(begin, end):
+        values = w + item * n
+        copy(copied, a + item * step, step)
+        mirror_lower(copied, n, parts)
+        failed = 1
+        if n == 1 or all_finite(copied, step):
+            if parts == 2:
+                failed = fortran(
+                    syevd, NONE, LOWER, n, copied, n, values, work, words,
+                    real_work, real_words, integer_work, integer_words,
+                )  # fmt: skip
+            else:
+                failed = fortran(
+                    syevd, NONE, LOWER, n, copied, n, values, work, words,
+                    integer_work, integer_words,
+                )  # fmt: skip
+        if failed != 0:
+            fill(values, n, NAN)
+
+
+def tridiagonal(
+    sytrd: int,
+    parts: Constant,
+    a: Array[Real],
+    d: Array[Real],
+    e: Array[Real],
+    taus: Array[Real],
+    work: Array[Real],
+    n: int,
+    words: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Reduce column-major matrices to tridiagonal form in place."""
+    for item in range(begin, end):
+        fortran(
+            sytrd, LOWER, n, a + item * n * n * parts, n, d + item * n,
+            e + item * (n - 1), taus + item * (n - 1) * parts, work, words,
+        )  # fmt: skip
+
+
+def syevd_words(dtype: str, library: Blas | None = None) -> tuple[int, ...]:
+    """The first arguments of ``eigh`` and ``eigvalsh``."""
+    return *addresses(dtype, "syevd/heevd", library=library), parts_of(dtype)
+
+
+def stedc_words(dtype: str) -> tuple[int, ...]:
+    """The first arguments of ``tridiagonal_eigh``."""
+    return *addresses(dtype, "sytrd/hetrd", "stedc"), parts_of(dtype)
+
+
+def ormtr_words(dtype: str) -> tuple[int, ...]:
+    """The first arguments of ``reflect_vectors``."""
+    return *addresses(dtype, "ormtr/unmtr"), parts_of(dtype)
+
+
+def unjitted_reflections(given: Mapping[str, Any], items: int) -> None:
+    """Nothing: un-jitted, ``tridiagonal_eigh`` leaves the matrix's eigenvectors."""
+
+
+def sytrd_words(dtype: str) -> tuple[int, ...]:
+    """The first arguments of ``tridiagonal``."""
+    return *addresses(dtype, "sytrd/hetrd"), parts_of(dtype)
+
+
+unjitted_eigh = by_reference(linalg_spectral.eigh, "a", ("n", "n"), "a", "w")
+unjitted_eigvalsh = by_reference(linalg_spectral.eigvalsh, "a", ("n", "n"), "w")
+
+PROVIDERS: Final = {
+    **with_large("syevd", eigh, syevd_words, unjitted_eigh),
+    **with_large("syevd_values", eigvalsh, syevd_words, unjitted_eigvalsh),
+    "stedc": Provider(tridiagonal_eigh, stedc_words, unjitted_eigh, uses_blas=True),
+    "ormtr": Provider(
+        reflect_vectors, ormtr_words, unjitted_reflections, uses_blas=True
+    ),
+    "sytrd": Provider(
+        tridiagonal,
+        sytrd_words,
+        by_reference(linalg_schur.tridiagonal, "a", ("n", "n"), "a", "d", "e", "taus"),
+        uses_blas=True,
+    ),
+}

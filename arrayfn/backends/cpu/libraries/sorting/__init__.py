@@ -1,1 +1,0 @@
-"""Sorts, orders, the greatest few: NumPy's sorts by address, and loops."""

@@ -1,0 +1,267 @@
+"""Products of windows: some are copied to scratch memory, then multiplied by BLAS.
+
+The windows are the rows of the result, its columns, or what is summed over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.cpu.libraries.foreign import Array, Constant, Real, Rest
+from arrayfn.backends.cpu.libraries.gemm import multiply, words
+from arrayfn.backends.cpu.libraries.linear_algebra.matrices import copy
+from arrayfn.backends.cpu.libraries.provider import Provider
+from arrayfn.lowering.scalars import min_i64
+
+# ``dimensions`` are pairs of an extent and a stride in elements: the problems', four of
+# the windows' rows, and four of their columns, outermost first.
+PROBLEM_STEP: Final = 1
+ROWS: Final = 2
+COLUMNS: Final = 10
+
+
+def windows(
+    gemm: int,
+    gemv: int,
+    one: Array[Real],
+    zero: Array[Real],
+    parts: Constant,
+    x: Array[Real],
+    b: Array[Real],
+    c: Array[Real],
+    windows: Array[Real],
+    m: int,
+    n: int,
+    k: int,
+    ldb: int,
+    ldc: int,
+    transpose_b: int,
+    tile: int,
+    dimensions: Rest,
+    begin: int,
+    end: int,
+) -> None:
+    """Windows are the rows of the result: an item has ``tile`` of them."""
+    for item in range(begin, end):
+        first = item * tile
+        last = min_i64(first + tile, m)
+        copy_windows(x, windows, first, last, dimensions, 3, dimensions[16], parts)
+        target = c + first * ldc * parts
+        multiply(
+            gemm, one, zero, windows, b, target, last - first, n, k, k, ldb, ldc, 0,
+            transpose_b,
+        )  # fmt: skip
+
+
+def window_sums(
+    gemm: int,
+    gemv: int,
+    one: Array[Real],
+    zero: Array[Real],
+    parts: Constant,
+    x: Array[Real],
+    b: Array[Real],
+    c: Array[Real],
+    windows: Array[Real],
+    m: int,
+    n: int,
+    k: int,
+    ldb: int,
+    transpose_b: int,
+    tile: int,
+    part: int,
+    piece: int,
+    pieces: int,
+    cut: int,
+    inner: int,
+    dimensions: Rest,
+    begin: int,
+    end: int,
+) -> None:
+    """Windows are summed over: an item has a part of them, and a piece of its rows.
+
+    A piece is some indices of the columns' dimension that is ``cut``, of ``inner``
+    columns each. Tiles of the part are added in order.
+    """
+    step = 1 if transpose_b != 0 else ldb
+    extent, stride = dimensions[COLUMNS + 2 * cut], dimensions[COLUMNS + 2 * cut + 1]
+    for item in range(begin, end):
+        number = item // pieces
+        start = item % pieces * piece
+        count = min_i64(extent - start, piece)
+        own_m = count * inner
+        target = c + (number * m + start * inner) * n * parts
+        source = x + start * stride * parts
+        first = number * part
+        stop = min_i64(first + part, k)
+        beta = zero
+        while first < stop:
+            last = min_i64(first + tile, stop)
+            copy_windows(source, windows, first, last, dimensions, cut, count, parts)
+            multiply(
+                gemm, one, beta, windows, b + first * step * parts, target, own_m, n,
+                last - first, own_m, ldb, n, 1, transpose_b,
+            )  # fmt: skip
+            beta = one
+            first = last
+
+
+def windows_right(
+    gemm: int,
+    gemv: int,
+    one: Array[Real],
+    zero: Array[Real],
+    parts: Constant,
+    a: Array[Real],
+    x: Array[Real],
+    c: Array[Real],
+    windows: Array[Real],
+    m: int,
+    n: int,
+    k: int,
+    lda: int,
+    transpose_a: int,
+    batch_stride_a: int,
+    tile: int,
+    tiles: int,
+    cut: int,
+    inner: int,
+    dimensions: Rest,
+    begin: int,
+    end: int,
+) -> None:
+    """Windows are the columns of the result: an item has ``tile`` indices of an axis.
+
+    It is the columns' dimension that is ``cut``, of ``inner`` columns each.
+    """
+    extent, stride = dimensions[COLUMNS + 2 * cut], dimensions[COLUMNS + 2 * cut + 1]
+    for item in range(begin, end):
+        problem = item // tiles
+        first = item % tiles * tile
+        count = min_i64(extent - first, tile)
+        source = x + (problem * dimensions[PROBLEM_STEP] + first * stride) * parts
+        copy_windows(source, windows, 0, k, dimensions, cut, count, parts)
+        own_n = count * inner
+        multiply(
+            gemm, one, zero, a + problem * batch_stride_a * parts, windows,
+            c + (problem * m * n + first * inner) * parts, m, own_n, k, lda, own_n, n,
+            transpose_a, 0,
+        )  # fmt: skip
+
+
+def copy_windows(
+    x: Array[Any],
+    target: Array[Any],
+    first: int,
+    last: int,
+    dimensions: Array[int],
+    cut: int,
+    count: int,
+    parts: int,
+) -> None:
+    """Copy rows ``first`` to ``last`` of a matrix of windows.
+
+    The columns' dimension that is ``cut`` has ``count`` indices.
+    """
+    # Read once: as far as the compiler knows, what is written may be these.
+    n1, r1 = dimensions[ROWS + 2], dimensions[ROWS + 3] * parts
+    n2, r2 = dimensions[ROWS + 4], dimensions[ROWS + 5] * parts
+    n3, r3 = dimensions[ROWS + 6], dimensions[ROWS + 7] * parts
+    r0 = dimensions[ROWS + 1] * parts
+    e0 = count if cut == 0 else dimensions[COLUMNS]
+    e1 = count if cut == 1 else dimensions[COLUMNS + 2]
+    e2 = count if cut == 2 else dimensions[COLUMNS + 4]
+    run = count if cut == 3 else dimensions[COLUMNS + 6]
+    s0, s1 = dimensions[COLUMNS + 1] * parts, dimensions[COLUMNS + 3] * parts
+    s2, step = dimensions[COLUMNS + 5] * parts, dimensions[COLUMNS + 7]
+    i3 = first % n3
+    i2 = first // n3 % n2
+    i1 = first // (n3 * n2) % n1
+    at = i3 * r3 + i2 * r2 + i1 * r1 + first // (n3 * n2 * n1) * r0
+    output = 0
+    for _ in range(first, last):
+        for c0 in range(e0):
+            for c1 in range(e1):
+                for c2 in range(e2):
+                    source = x + (at + c0 * s0 + c1 * s1 + c2 * s2)
+                    if step == 1:
+                        copy(target + output, source, run * parts)
+                    else:
+                        for k in range(run):
+                            own = target + output + k * parts
+                            copy(own, source + k * step * parts, parts)
+                    output += run * parts
+        i3 += 1
+        at += r3
+        if i3 == n3:
+            i3 = 0
+            i2 += 1
+            at += r2 - n3 * r3
+            if i2 == n2:
+                i2 = 0
+                i1 += 1
+                at += r1 - n2 * r2
+                if i1 == n1:
+                    i1 = 0
+                    at += r0 - n1 * r1
+
+
+def _windows(given: Mapping[str, Any]) -> Any:
+    """All windows, as a batch of matrices."""
+    names = [("problem", 0), *(("row", d) for d in range(4))]
+    names += [("column", d) for d in range(4)]
+    extents = [int(given[f"{name}s_{d}"]) for name, d in names]
+    strides = [int(given[f"{name}_step_{d}"]) for name, d in names]
+    windows = given["x"].array(extents, strides)
+    return windows.reshape(extents[0], math.prod(extents[1:5]), math.prod(extents[5:]))
+
+
+def _right(given: Mapping[str, Any]) -> Any:
+    n, k, transposed = (int(given[name]) for name in ("n", "k", "transpose_b"))
+    shape = (n, k) if transposed else (k, n)
+    right = given["b"].array(shape, (int(given["ldb"]), 1))
+    if transposed == 2:
+        right = np.conj(right)
+    return right.T if transposed else right
+
+
+def unjitted(given: Mapping[str, Any], items: int) -> None:
+    """Compute the whole product, by NumPy."""
+    shape = (int(given["m"]), int(given["n"]))
+    out = given["c"].array(shape, (int(given["ldc"]), 1))
+    out[...] = _windows(given)[0] @ _right(given)
+
+
+def sums_unjitted(given: Mapping[str, Any], items: int) -> None:
+    """Compute all parts, by NumPy."""
+    m, n, part = (int(given[name]) for name in ("m", "n", "part"))
+    windows, right = _windows(given)[0], _right(given)
+    parts = items // int(given["pieces"])
+    out = given["c"].array((parts, m, n))
+    for item in range(parts):
+        rows = slice(item * part, (item + 1) * part)
+        out[item] = windows[rows].T @ right[rows]
+
+
+def right_unjitted(given: Mapping[str, Any], items: int) -> None:
+    """Compute the whole product, by NumPy."""
+    m, n, k, step = (int(given[name]) for name in ("m", "n", "k", "lda"))
+    batch, between = int(given["problems_0"]), int(given["batch_stride_a"])
+    transposed = int(given["transpose_a"])
+    shape = (batch, k, m) if transposed else (batch, m, k)
+    left = given["a"].array(shape, (between, step, 1))
+    if transposed == 2:
+        left = np.conj(left)
+    left = np.swapaxes(left, 1, 2) if transposed else left
+    given["c"].array((batch, m, n))[...] = left @ _windows(given)
+
+
+PROVIDERS: Final = {
+    "windows_right": Provider(windows_right, words, right_unjitted, uses_blas=True),
+    "windows": Provider(windows, words, unjitted, uses_blas=True),
+    "window_sums": Provider(window_sums, words, sums_unjitted, uses_blas=True),
+}

@@ -1,1 +1,0 @@
-"""Windows copied side by side, and multiplied while they are near."""
