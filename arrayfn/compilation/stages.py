@@ -11,13 +11,12 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
 from arrayfn import tree
 from arrayfn.backends.base import AssemblingBackend, Backend, Executable
-from arrayfn.compilation.costs import Cost, Memory, cost_of, memory_of
 from arrayfn.compilation.watching import WATCHERS
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import Program
@@ -27,6 +26,9 @@ from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
 from arrayfn.passes.faults import NO_FAULT, Site, fault_error
 from arrayfn.tracing import ImmutableArray
 from arrayfn.transforms import leaf_type
+
+if TYPE_CHECKING:
+    from arrayfn.compilation.costs import Cost, Memory
 
 _OF_THIS_PROCESS: Final = (
     "what is lowered or compiled belongs to this process and cannot be pickled; pickle "
@@ -161,6 +163,8 @@ class Lowered:
            1 elementwise_0              1        1024       16384  <doctest ...>:1
              total                              66560       45056
         """
+        from arrayfn.compilation.costs import cost_of
+
         return cost_of(self.plan)
 
     def memory(self) -> Memory:
@@ -171,6 +175,8 @@ class Lowered:
         >>> print(af.jit(lambda x: x @ x @ x).lower(np.ones((64, 64))).memory())
         inputs 32 KiB, outputs 32 KiB, constants 0 B, temporaries 32 KiB
         """
+        from arrayfn.compilation.costs import memory_of
+
         return memory_of(self.plan)
 
     def assembly(self, name: str | None = None) -> str:

@@ -11,7 +11,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any, Final
 
 import ml_dtypes
@@ -22,7 +21,6 @@ from arrayfn.backends.registry import available_backends
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.operators import Operator, operator
 from arrayfn.devices import block_until_ready, device_put
-from arrayfn.display import markup
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.lowering.operations import operations
 from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
@@ -87,6 +85,9 @@ class Comparison(Sequence[Measured]):
         return table(self, self.roofs).rstrip("\n")
 
     def _repr_html_(self) -> str:
+        from arrayfn.display import markup
+
+        escape = markup.escape
         names = [name for name, _ in COLUMNS]
         rows = [
             (escape(row.name), row.backend, *cells_of(row))

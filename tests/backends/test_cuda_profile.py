@@ -12,28 +12,47 @@ import arrayfn.numpy as anp
 from arrayfn import lax
 from arrayfn.backends.cuda import missing_here
 from arrayfn.backends.cuda.plan_nodes import HostCall, LoopNode, NativeRun, StepAccesses
-from arrayfn.backends.cuda.timed import step_numbers
+from arrayfn.backends.cuda.timed import Events, TimedWalk, step_numbers
 from arrayfn.lowering.plan import KernelCall, Loop
 
 on_gpu = pytest.mark.skipif(bool(missing_here()), reason=missing_here())
 
 
-def test_nodes_have_the_numbers_of_their_steps() -> None:
-    def call(items: int = 1) -> KernelCall:
-        return KernelCall("k", (), items)
+def call(items: int = 1) -> KernelCall:
+    return KernelCall("k", (), items)
 
-    host = HostCall(lambda *_: None, (), False, StepAccesses((), ()))
-    loop = Loop((call(), call()), 3)
-    steps = (call(), call(0), call(), loop, call(), call())
-    nodes = (NativeRun(0, 2), LoopNode(loop, (NativeRun(2, 2),)), host, NativeRun(4, 1))
-    assert step_numbers(nodes, steps) == {
-        0: 0,  # step 1 has no items, and is not launched
-        1: 2,
-        2: 4,
-        3: 5,
-        id(host): 6,
-        4: 7,
-    }
+
+LOOP = Loop((call(), call()), 3)
+HOST = HostCall(lambda *_: None, (), False, StepAccesses((), ()))
+STEPS = (call(), call(0), call(), LOOP, call(), call())
+NODES = (NativeRun(0, 2), LoopNode(LOOP, (NativeRun(2, 2),)), HOST, NativeRun(4, 1))
+NUMBERS = {0: 0, 1: 2, 2: 4, 3: 5, id(HOST): 6, 4: 7}
+"""Step 1 has no items, and is not launched."""
+
+
+def test_nodes_have_the_numbers_of_their_steps() -> None:
+    assert step_numbers(NODES, STEPS) == NUMBERS
+
+
+def test_an_event_is_recorded_after_each_launch() -> None:
+    happened: list[str] = []
+
+    class Image:
+        def launch(self, node: NativeRun, addresses: Any, stream: int) -> None:
+            happened.append(f"launch {node.first} {node.count}")
+
+    class Recorder(Events):
+        def record(self, step: int) -> None:
+            happened.append(f"step {step}")
+
+    image: Any = Image()
+    TimedWalk(image, [], Recorder(), NUMBERS).run(NODES, 0)
+    inside = ["launch 2 1", "step 4", "launch 3 1", "step 5"]
+    assert happened == [
+        *("launch 0 1", "step 0", "launch 1 1", "step 2"),
+        *(3 * inside),
+        *("step 6", "launch 4 1", "step 7"),
+    ]
 
 
 def chain(x: Any, w: Any) -> Any:

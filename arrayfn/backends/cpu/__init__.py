@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from arrayfn.backends.cpu.code import kernel_assembly
 from arrayfn.backends.cpu.donation import DonatingExecutable
 from arrayfn.backends.cpu.executable import bind
 from arrayfn.ir import Program
-from arrayfn.lowering.clocks import taken, with_clocks
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.lower import lower
 from arrayfn.lowering.options import DEFAULT, Options
@@ -68,21 +65,8 @@ class CpuBackend:
 
     def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
         """The callable of ``compiled`` that reads the clock after each step."""
+        from arrayfn.backends.cpu.timed import ClockedExecutable
+        from arrayfn.lowering.clocks import with_clocks
+
         timed, state = with_clocks(compiled)
         return ClockedExecutable(self.load(timed), state)
-
-
-@dataclass(frozen=True)
-class ClockedExecutable:
-    """A plan that reads the clock into ``state`` after each step."""
-
-    run: Callable
-    state: Any
-
-    def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
-        """Run the plan."""
-        return self.run(inputs)
-
-    def taken(self) -> Mapping[int, tuple[int, float]]:
-        """How often each step has run so far, and the seconds it took, by number."""
-        return taken(self.state)

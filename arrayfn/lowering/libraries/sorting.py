@@ -24,7 +24,6 @@ from arrayfn.lowering.libraries.calls import (
 from arrayfn.passes.reads import Reads
 
 LONG: Final = 1 << 16  # elements from which a row is cut
-PART: Final = 1 << 15  # elements that one item merges
 MERGE_PART: Final = 1 << 15  # elements that one item merges
 MERGED: Final = (
     dtypes.float32,

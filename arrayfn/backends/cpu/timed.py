@@ -1,0 +1,26 @@
+"""Plans on a CPU that measure their steps, by readings of the clock between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arrayfn.backends.base import Executable
+from arrayfn.lowering.clocks import taken
+
+
+@dataclass(frozen=True)
+class ClockedExecutable:
+    """A plan that reads the clock into ``state`` after each step."""
+
+    run: Executable
+    state: Any
+
+    def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
+        """Run the plan."""
+        return self.run(inputs)
+
+    def taken(self) -> Mapping[int, tuple[int, float]]:
+        """How often each step has run so far, and the seconds it took, by number."""
+        return taken(self.state)
