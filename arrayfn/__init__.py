@@ -30,6 +30,7 @@ from arrayfn import (
     tree_util,
 )
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
+from arrayfn.arrays import Array, typeof
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.cuda import (
     DeviceArray,
@@ -48,6 +49,8 @@ from arrayfn.compilation import immediate
 from arrayfn.compilation.bundles import load, save
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.operators import operator
+from arrayfn.compilation.without_compiling import disable_jit
+from arrayfn.debug import named_scope
 from arrayfn.devices import block_until_ready, device_get, device_put
 from arrayfn.tools.compare import compare
 from arrayfn.tools.hazards import lint
@@ -81,6 +84,7 @@ if TYPE_CHECKING:
 
 immediate.install()
 Namespace.special_module = "arrayfn.scipy.special"
+make_jaxpr = make_program
 
 
 def __getattr__(name: str) -> object:
@@ -96,6 +100,7 @@ except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "Array",
     "DeviceArray",
     "ShapeDtypeStruct",
     "ad_checkpoint",
@@ -114,6 +119,7 @@ __all__ = [
     "debug",
     "device_get",
     "device_put",
+    "disable_jit",
     "errors",
     "eval_shape",
     "fft",
@@ -134,8 +140,10 @@ __all__ = [
     "linearize",
     "lint",
     "load",
+    "make_jaxpr",
     "make_program",
     "memory_stats",
+    "named_scope",
     "nn",
     "numpy",
     "operator",
@@ -151,6 +159,7 @@ __all__ = [
     "stop_gradient",
     "tree",
     "tree_util",
+    "typeof",
     "value_and_grad",
     "vjp",
     "vmap",

@@ -100,6 +100,11 @@ class Jitted:
                 return result
         return self._call(args, kwargs)
 
+    @property
+    def python_function(self) -> Function:
+        """The function that was given to ``jit``."""
+        return self._function
+
     def clear_cache(self) -> None:
         """Drop the compiled code; the next call compiles again."""
         self._cache.clear()

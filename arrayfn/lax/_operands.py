@@ -1,4 +1,8 @@
-"""Operands of lax functions: Python numbers take the dtype of the others."""
+"""Operands of lax functions.
+
+Python numbers take the dtype of the others. Arrays of one rank are broadcast along axes
+of extent 1.
+"""
 
 from __future__ import annotations
 
@@ -27,5 +31,17 @@ def typed(name: str, *operands: ArrayLike) -> list[Any]:
 
 
 def elementwise(primitive: Primitive, *operands: ArrayLike) -> Array:
-    """Apply ``primitive`` to ``operands``."""
-    return apply(primitive, *typed(primitive.name, *operands))
+    """Apply ``primitive`` to ``operands``, whose axes of extent 1 are broadcast."""
+    return apply(primitive, *alike(primitive.name, *operands))
+
+
+def alike(name: str, *operands: ArrayLike) -> list[Any]:
+    """``operands`` typed; those of one rank have their axes of extent 1 broadcast.
+
+    Those of other ranks stay as they are, for the type rule to refuse.
+    """
+    given = typed(name, *operands)
+    shapes = {x.shape for x in given if x.shape}
+    if len(shapes) <= 1 or len({len(shape) for shape in shapes}) > 1:
+        return given
+    return ops.broadcast(name, given, [ops.type_of_operand(name, x) for x in given])

@@ -37,9 +37,9 @@ def parser() -> argparse.ArgumentParser:
     )
     commands.add_parser(
         "coverage",
-        help="count primitives, their rules, public names and parameters",
-        description="Each primitive with its rules and kernels, the public names beside "
-        "the array API standard's and JAX's, and the parameters of functions beside "
+        help="count primitives, rules, public names and parameters",
+        description="Each primitive with its rules and kernels, public names beside "
+        "the array API standard's and JAX's, and parameters of functions beside "
         "NumPy's, SciPy's and JAX's, with reasons for missing ones.",
     )
     return top
