@@ -44,7 +44,7 @@ from arrayfn.backends.registry import (
     register_backend,
 )
 from arrayfn.caches import clear_caches
-from arrayfn.callbacks import pure_callback
+from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation import immediate
 from arrayfn.compilation.bundles import load, save
 from arrayfn.compilation.jit import jit
@@ -128,6 +128,7 @@ __all__ = [
     "get_num_threads",
     "grad",
     "hessian",
+    "io_callback",
     "is_backend_available",
     "jacfwd",
     "jacobian",
