@@ -213,6 +213,8 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         ),
     },
     "jax.debug": {"it is required": "callback.callback print.fmt"},
+    "jax.image": {"None is the full precision": "*.precision"},
+    "jax.test_util": {"the step is that of float64": "check_*.eps"},
     "jax.numpy": {
         "two operands, as in NumPy; functools.reduce combines more": "*.args",
         "elementwise functions make new arrays: write x = exp(x)": "*.out",
