@@ -32,16 +32,19 @@ def typed(name: str, *operands: ArrayLike) -> list[Any]:
 
 def elementwise(primitive: Primitive, *operands: ArrayLike) -> Array:
     """Apply ``primitive`` to ``operands``, whose axes of extent 1 are broadcast."""
-    return apply(primitive, *alike(primitive.name, *operands))
+    given = typed(primitive.name, *operands)
+    if len(given) > 2 or given[0].shape != given[-1].shape:
+        given = alike(primitive.name, given)
+    return apply(primitive, *given)
 
 
-def alike(name: str, *operands: ArrayLike) -> list[Any]:
-    """``operands`` typed; those of one rank have their axes of extent 1 broadcast.
+def alike(name: str, given: list[Any]) -> list[Any]:
+    """Arrays of one rank, with their axes of extent 1 broadcast; others as they are.
 
-    Those of other ranks stay as they are, for the type rule to refuse.
+    The type rule refuses arrays of several ranks.
     """
-    given = typed(name, *operands)
-    shapes = {x.shape for x in given if x.shape}
-    if len(shapes) <= 1 or len({len(shape) for shape in shapes}) > 1:
+    if len({x.shape for x in given if x.shape}) <= 1:
+        return given
+    if len({len(x.shape) for x in given if x.shape}) > 1:
         return given
     return ops.broadcast(name, given, [ops.type_of_operand(name, x) for x in given])

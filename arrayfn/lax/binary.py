@@ -125,7 +125,7 @@ def sub(x: ArrayLike, y: ArrayLike) -> Array:
 
 def div(x: ArrayLike, y: ArrayLike) -> Array:
     """x / y; integers are rounded towards zero."""
-    x, y = alike("div", x, y)
+    x, y = alike("div", typed("div", x, y))
     if x.dtype not in dtypes.INTEGERS:
         return apply(e.div, x, y)
     whole = apply(e.sub, x, apply(e.fmod, x, y))

@@ -246,6 +246,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
             "*.axis_index_groups"
         ),
         "values do not carry over which axes they vary": "all_gather.to",
+        "kernels have one accuracy, which the page on numerics states": "*.accuracy",
         "pairs of padding give either convention": (
             "conv_transpose.use_consistent_padding"
         ),
