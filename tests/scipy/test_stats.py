@@ -200,7 +200,7 @@ def test_mode():
     for axis in (0, 1, None):
         for keepdims in (False, True):
             expected = st.mode(a, axis=axis, keepdims=keepdims)
-            result = stats.mode(a, axis, keepdims)
+            result = stats.mode(a, axis, keepdims=keepdims)
             np.testing.assert_array_equal(result.mode, expected.mode)
             np.testing.assert_array_equal(result.count, expected.count)
 
