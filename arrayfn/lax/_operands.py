@@ -41,10 +41,11 @@ def elementwise(primitive: Primitive, *operands: ArrayLike) -> Array:
 def alike(name: str, given: list[Any]) -> list[Any]:
     """Arrays of one rank, with their axes of extent 1 broadcast; others as they are.
 
-    The type rule refuses arrays of several ranks.
+    What does not fit is left for the type rule to refuse.
     """
-    if len({x.shape for x in given if x.shape}) <= 1:
+    shapes = {x.shape for x in given if x.shape}
+    if len(shapes) <= 1 or len({len(shape) for shape in shapes}) > 1:
         return given
-    if len({len(x.shape) for x in given if x.shape}) > 1:
+    if any(len({*extents} - {1}) > 1 for extents in zip(*shapes, strict=True)):
         return given
     return ops.broadcast(name, given, [ops.type_of_operand(name, x) for x in given])
