@@ -19,6 +19,7 @@ from arrayfn import (
     errors,
     fft,
     flatten_util,
+    image,
     lax,
     linalg,
     logs,
@@ -32,6 +33,7 @@ from arrayfn import (
     tree_util,
 )
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
+from arrayfn.arrays import Array, typeof
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.cuda import (
     DeviceArray,
@@ -45,11 +47,13 @@ from arrayfn.backends.registry import (
     register_backend,
 )
 from arrayfn.caches import clear_caches
-from arrayfn.callbacks import pure_callback
+from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation import immediate
 from arrayfn.compilation.bundles import load, save
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.operators import operator
+from arrayfn.compilation.without_compiling import disable_jit
+from arrayfn.debug import named_scope
 from arrayfn.devices import block_until_ready, device_get, device_put
 from arrayfn.tools.compare import compare
 from arrayfn.tools.hazards import lint
@@ -88,6 +92,7 @@ logs.configure_from_environment()
 tracebacks.install()
 immediate.install()
 Namespace.special_module = "arrayfn.scipy.special"
+make_jaxpr = make_program
 
 
 _TOOLS = {name: f"arrayfn.tools.{name}" for name in ("bisect", "explain", "profile")}
@@ -108,6 +113,7 @@ except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "Array",
     "DeviceArray",
     "ShapeDtypeStruct",
     "ad_checkpoint",
@@ -127,6 +133,7 @@ __all__ = [
     "debug",
     "device_get",
     "device_put",
+    "disable_jit",
     "errors",
     "eval_shape",
     "explain",
@@ -136,6 +143,8 @@ __all__ = [
     "get_num_threads",
     "grad",
     "hessian",
+    "image",
+    "io_callback",
     "is_backend_available",
     "jacfwd",
     "jacobian",
@@ -148,8 +157,10 @@ __all__ = [
     "linearize",
     "lint",
     "load",
+    "make_jaxpr",
     "make_program",
     "memory_stats",
+    "named_scope",
     "nn",
     "numpy",
     "ode",
@@ -168,6 +179,7 @@ __all__ = [
     "stop_gradient",
     "tree",
     "tree_util",
+    "typeof",
     "value_and_grad",
     "vjp",
     "vmap",

@@ -1,4 +1,4 @@
-"""Python functions called from compiled code: ``pure_callback``; ``debug`` has more."""
+"""Python functions called from compiled code; ``debug`` has more."""
 
 from __future__ import annotations
 
@@ -46,9 +46,57 @@ def pure_callback(
             f"pure_callback: vmap_method is one of {_METHODS}, not {vmap_method!r}",
             user_location(),
         )
+    return _called(
+        callbacks.pure_callback,
+        callback,
+        result_shape_dtypes,
+        args,
+        kwargs,
+        vmap_method or "",
+    )
+
+
+def io_callback(
+    callback: Callable[..., Any],
+    result_shape_dtypes: Any,
+    *args: Any,
+    ordered: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """``pure_callback`` of a function with side effects, which is called as written.
+
+    Each call takes place once, even if nothing reads its result, and calls keep the
+    order in which they are written. ``vmap`` calls it for each member in turn, but
+    refuses ``ordered`` calls. It has no derivative.
+
+    Raises what the function raises, and ShapeError if its result is not as declared.
+
+    >>> from arrayfn.compilation.jit import jit
+    >>> log = []
+    >>> @jit
+    ... def f(x):
+    ...     io_callback(lambda y: log.append(float(y)), None, x + 1.0)
+    ...     return 2.0 * x
+    >>> f(3.0), log
+    (array(6.), [4.0])
+    """
+    method = "ordered" if ordered else ""
+    row = callbacks.io_callback
+    return _called(row, callback, result_shape_dtypes, args, kwargs, method)
+
+
+def _called(
+    row: callbacks.Primitive,
+    callback: Callable[..., Any],
+    result_shape_dtypes: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    method: str,
+) -> Any:
+    """The results of ``callback`` in the structure of ``result_shape_dtypes``."""
     forms, result_tree = tree.flatten(result_shape_dtypes)
     for form in forms:
-        check_leaf(form, "pure_callback: what describes a result")
+        check_leaf(form, f"{row.name}: what describes a result")
     results = tuple((t.shape, t.dtype) for t in map(leaf_type, forms))
 
     def checked(*operands: Any, **options: Any) -> list[Any]:
@@ -64,13 +112,13 @@ def pure_callback(
         ]
 
     given = staged_call(
-        callbacks.pure_callback,
+        row,
         checked,
         name_of(callback),
         args,
         kwargs,
         results=results,
-        method=vmap_method or "",
+        method=method,
     )
     if given is None:
         arrays = checked(*args, **kwargs)

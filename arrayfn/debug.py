@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import string
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 from arrayfn.callbacks import staged_call
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.primitives import callbacks
 from arrayfn.transforms import name_of
+
+
+@contextmanager
+def named_scope(name: str) -> Generator[None]:
+    """A block, or as a decorator a function, with a name for who reads the code.
+
+    Equations carry the file and line that made them, so the name changes nothing.
+
+    >>> with named_scope("encoder"):
+    ...     total = 1.0 + 2.0
+    """
+    yield
 
 
 def callback(

@@ -9,7 +9,7 @@ import pytest
 
 import arrayfn as af
 from arrayfn import debug, lax
-from arrayfn.callbacks import pure_callback
+from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError, DifferentiationError, ShapeError
 from arrayfn.primitives.named_functions import FUNCTIONS
@@ -250,3 +250,57 @@ def test_a_function_may_call_compiled_functions():
 def test_the_package_has_them():
     assert af.pure_callback is pure_callback
     assert af.debug.print is debug.print
+
+
+# io_callback
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_io_callbacks_run_once_in_order_even_if_nothing_reads_them(device):
+    log = []
+
+    def count(x):
+        log.append(float(x))
+        return np.float64(len(log))
+
+    def f(x):
+        first = io_callback(count, FLOAT, x)
+        io_callback(count, FLOAT, x)
+        io_callback(lambda y: log.append(float(y)), None, x + 1, ordered=True)
+        return first + io_callback(count, FLOAT, x)
+
+    assert float(f(2.0)) == 5.0
+    compiled = jit(f, device=device)
+    log.clear()
+    assert float(compiled(2.0)) == 5.0
+    assert log == [2.0, 2.0, 3.0, 2.0]
+    assert float(compiled(2.0)) == 13.0
+    assert len(log) == 8
+
+
+def test_io_callbacks_in_loops_and_maps():
+    log = []
+
+    def number(x):
+        log.append(float(x))
+        return np.float64(10 * x)
+
+    def step(carry, x):
+        return carry + io_callback(number, FLOAT, x, ordered=True), None
+
+    assert float(jit(lambda xs: lax.scan(step, 0.0, xs)[0])(X)) == 60.0
+    assert log == [3.0, 1.0, 2.0]
+    log.clear()
+    tens = jit(vmap(lambda x: io_callback(number, FLOAT, x)))(X)
+    assert (tens.tolist(), log) == ([30.0, 10.0, 20.0], [3.0, 1.0, 2.0])
+    with pytest.raises(ArgumentError, match="its calls are ordered"):
+        vmap(lambda x: io_callback(number, FLOAT, x, ordered=True))(X)
+
+
+def test_io_callbacks_have_no_derivative():
+    def f(x):
+        return x * io_callback(np.square, FLOAT, af.lax.stop_gradient(x))
+
+    assert float(grad(f)(3.0)) == 9.0
+    with pytest.raises(DifferentiationError, match="side effects has no derivative"):
+        grad(lambda x: io_callback(np.square, FLOAT, x))(3.0)

@@ -316,7 +316,10 @@ def test_a_value_traced_in_one_thread_is_a_leak_in_another():
             lambda x: np.exp(x, where=x > 0),
             "numpy.exp cannot be traced with these arguments: got an unexpected",
         ),
-        (lambda x: np.sum(x, out=X), "sum makes a new array, it does not write into"),
+        (
+            lambda x: np.sum(x, out=X),
+            "sum makes a new array, it does not write into out",
+        ),
     ],
 )
 def test_numpy_functions_that_cannot_be_traced(function, message):

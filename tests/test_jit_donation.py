@@ -178,7 +178,24 @@ def test_a_donated_array_that_is_read_after_its_update_is_copied() -> None:
 
 def test_a_donated_array_in_columns_is_right() -> None:
     x = np.asfortranarray(X)
-    got = af.jit(lambda x: x.at[3].set(1.0), donate_argnums=0)(x)
+    got = af.af.jit(lambda x: x.at[3].set(1.0), donate_argnums=0)(x)
     want = X.copy()
     want[3] = 1.0
     np.testing.assert_array_equal(got, want)
+
+
+def test_donated_arguments_are_named_and_counted_without_static_ones():
+    x, y = np.ones(3), np.ones((2, 3))
+
+    def f(k, x, y):
+        return k * x + y
+
+    by_name = af.jit(f, static_argnums=0, donate_argnames="y")
+    assert by_name.lower(2, x, y).donated == {1}
+    assert by_name.lower(2, x, y=y).donated == {1}
+    by_number = af.jit(f, static_argnums=0, donate_argnums=1)
+    assert by_number.lower(2, x, y).donated == {0}
+    tree_of_two = af.jit(lambda t, u: t["a"] + t["b"] + u, donate_argnames=["t"])
+    assert tree_of_two.lower({"a": x, "b": x}, x).donated == {0, 1}
+    with pytest.raises(ArgumentError, match="donate_argnames names 'z'"):
+        af.jit(f, donate_argnames="z")

@@ -182,3 +182,9 @@ def test_kernels_for_a_gpu_are_replaced_by_what_every_thread_does():
     np.testing.assert_array_equal(result, np.zeros_like(X))
     with pytest.raises(ArgumentError, match="is to have the parameters x_in, a_out"):
         lowered.with_kernel(kernel.name, f"def {kernel.name}(x): pass")
+
+
+def test_a_traced_function_is_lowered_later():
+    traced = af.jit(lambda x, k: x * k, static_argnums=1).trace(np.ones(3), 2.0)
+    assert str(traced.program.output_types[0]) == "f64[3]"
+    assert traced.lower().compile()(np.ones(3)).tolist() == [2.0] * 3

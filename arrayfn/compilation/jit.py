@@ -104,6 +104,11 @@ class Jitted:
                 return result
         return self._call(args, kwargs)
 
+    @property
+    def python_function(self) -> Function:
+        """The function that was given to ``jit``."""
+        return self._function
+
     def clear_cache(self) -> None:
         """Drop the compiled code; the next call compiles again."""
         self._cache.clear()
@@ -346,8 +351,9 @@ class Jitted:
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """The Program for these arguments' types (values unused), to be lowered.
 
-        >>> jit(lambda x: x + 1.0).trace(2.0).program.output_types
-        (ArrayType('f64[]'),)
+        >>> traced = jit(lambda x: x + 1.0).trace(np.ones(3))
+        >>> str(traced.program.output_types[0]), traced.lower().plan is not None
+        ('f64[3]', True)
         """
         args, kwargs, static = self._static.split(self._function, args, kwargs)
         leaves = tree.leaves((args, kwargs))

@@ -1,4 +1,8 @@
-"""Operands of lax functions: Python numbers take the dtype of the others."""
+"""Operands of lax functions.
+
+Python numbers take the dtype of the others. Arrays of one rank are broadcast along axes
+of extent 1.
+"""
 
 from __future__ import annotations
 
@@ -27,5 +31,21 @@ def typed(name: str, *operands: ArrayLike) -> list[Any]:
 
 
 def elementwise(primitive: Primitive, *operands: ArrayLike) -> Array:
-    """Apply ``primitive`` to ``operands``."""
-    return apply(primitive, *typed(primitive.name, *operands))
+    """Apply ``primitive`` to ``operands``, whose axes of extent 1 are broadcast."""
+    given = typed(primitive.name, *operands)
+    if len(given) > 2 or given[0].shape != given[-1].shape:
+        given = alike(primitive.name, given)
+    return apply(primitive, *given)
+
+
+def alike(name: str, given: list[Any]) -> list[Any]:
+    """Arrays of one rank, with their axes of extent 1 broadcast; others as they are.
+
+    What does not fit is left for the type rule to refuse.
+    """
+    shapes = {x.shape for x in given if x.shape}
+    if len(shapes) <= 1 or len({len(shape) for shape in shapes}) > 1:
+        return given
+    if any(len({*extents} - {1}) > 1 for extents in zip(*shapes, strict=True)):
+        return given
+    return ops.broadcast(name, given, [ops.type_of_operand(name, x) for x in given])

@@ -1,7 +1,7 @@
 """Elementwise functions of two operands, and selection among several.
 
-Operands have one dtype, and one shape or rank 0; Python numbers take the dtype of the
-others. The result has that dtype and shape.
+Operands have one dtype, and one rank or rank 0; axes of extent 1 are broadcast. Python
+numbers take the dtype of the others. The result has that dtype and shape.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from arrayfn import dtypes
-from arrayfn.lax._operands import elementwise, typed
+from arrayfn.lax._operands import alike, elementwise, typed
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import complex_numbers as c
 from arrayfn.primitives import discrete
@@ -125,7 +125,7 @@ def sub(x: ArrayLike, y: ArrayLike) -> Array:
 
 def div(x: ArrayLike, y: ArrayLike) -> Array:
     """x / y; integers are rounded towards zero."""
-    x, y = typed("div", x, y)
+    x, y = alike("div", typed("div", x, y))
     if x.dtype not in dtypes.INTEGERS:
         return apply(e.div, x, y)
     whole = apply(e.sub, x, apply(e.fmod, x, y))

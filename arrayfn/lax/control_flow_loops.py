@@ -173,7 +173,7 @@ def scan(
     a new axis 0. Without xs, ``f`` is called with None ``length`` times. With
     ``reverse`` it starts with the last x, and each y is at the index of its x.
     ``carry`` keeps its structure, shapes and dtypes. ``unroll`` is the unroll factor
-    (True: all); it does not change the result.
+    (0 or True: all); it does not change the result.
 
     Raises ShapeError, DTypeError or ArgumentError if ``f`` changes the carry, or the
     lengths of ``xs`` differ.
@@ -198,10 +198,12 @@ def _scan(
     paths: Sequence[str] | None = None,
 ) -> tuple[Any, Any]:
     count = _length(xs, length)
-    steps = count if unroll is True else int(unroll)
-    if steps < 1 and count:
+    steps = max(1, count) if unroll is True else int(unroll)
+    if steps == 0:
+        steps = 1 if unroll is False else max(1, count)
+    if steps < 0:
         raise ArgumentError(
-            f"{name}: unroll is a number of steps from 1, or True, not {unroll}",
+            f"{name}: unroll is a number of steps, 0 or True for all, not {unroll}",
             user_location(),
         )
     types = [plain_type(x) for x in tree.leaves(xs)]
@@ -238,7 +240,7 @@ def _scan(
             reverse=bool(reverse),
             consts=len(body.captured),
             carry=len(carried.leaves),
-            unroll=max(1, steps),
+            unroll=steps,
         )
     )
     return tree.unflatten(body.out_tree, results)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from arrayfn.lax._operands import elementwise
 from arrayfn.numpy._operands import Array, ArrayLike
-from arrayfn.numpy._parameters import also_takes
 from arrayfn.primitives import complex_numbers as c
 from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
@@ -55,7 +54,6 @@ def bitwise_not(x: ArrayLike) -> Array:
     return elementwise(discrete.bitwise_not, x)
 
 
-@also_takes("accuracy")
 def cbrt(x: ArrayLike) -> Array:
     """The real cube root."""
     return elementwise(s.cbrt, x)
@@ -76,7 +74,6 @@ def conj(x: ArrayLike) -> Array:
     return elementwise(c.conj, x)
 
 
-@also_takes("accuracy")
 def cos(x: ArrayLike) -> Array:
     """The cosine of x in radians."""
     return elementwise(s.cos, x)
@@ -107,19 +104,16 @@ def erfc(x: ArrayLike) -> Array:
     return elementwise(s.erfc, x)
 
 
-@also_takes("accuracy")
 def exp(x: ArrayLike) -> Array:
     """e to the power x."""
     return elementwise(s.exp, x)
 
 
-@also_takes("accuracy")
 def exp2(x: ArrayLike) -> Array:
     """2 to the power x."""
     return elementwise(s.exp2, x)
 
 
-@also_takes("accuracy")
 def expm1(x: ArrayLike) -> Array:
     """exp(x) - 1, accurate near 0."""
     return elementwise(s.expm1, x)
@@ -145,19 +139,16 @@ def lgamma(x: ArrayLike) -> Array:
     return elementwise(s.lgamma, x)
 
 
-@also_takes("accuracy")
 def log(x: ArrayLike) -> Array:
     """The natural logarithm."""
     return elementwise(s.log, x)
 
 
-@also_takes("accuracy")
 def log1p(x: ArrayLike) -> Array:
     """log(1 + x), accurate near 0."""
     return elementwise(s.log1p, x)
 
 
-@also_takes("accuracy")
 def logistic(x: ArrayLike) -> Array:
     """1 / (1 + exp(-x)), without overflow."""
     return elementwise(s.logistic, x)
@@ -183,7 +174,6 @@ def reciprocal(x: ArrayLike) -> Array:
     return elementwise(e.reciprocal, x)
 
 
-@also_takes("accuracy")
 def rsqrt(x: ArrayLike) -> Array:
     """1 / sqrt(x)."""
     return elementwise(s.rsqrt, x)
@@ -194,7 +184,6 @@ def sign(x: ArrayLike) -> Array:
     return elementwise(e.sign, x)
 
 
-@also_takes("accuracy")
 def sin(x: ArrayLike) -> Array:
     """The sine of x in radians."""
     return elementwise(s.sin, x)
@@ -205,7 +194,6 @@ def sinh(x: ArrayLike) -> Array:
     return elementwise(s.sinh, x)
 
 
-@also_takes("accuracy")
 def sqrt(x: ArrayLike) -> Array:
     """The square root."""
     return elementwise(s.sqrt, x)
@@ -216,13 +204,11 @@ def square(x: ArrayLike) -> Array:
     return elementwise(e.square, x)
 
 
-@also_takes("accuracy")
 def tan(x: ArrayLike) -> Array:
     """The tangent of x in radians."""
     return elementwise(s.tan, x)
 
 
-@also_takes("accuracy")
 def tanh(x: ArrayLike) -> Array:
     """The hyperbolic tangent."""
     return elementwise(s.tanh, x)

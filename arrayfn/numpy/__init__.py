@@ -10,6 +10,7 @@ import sys
 
 from numpy import __array_namespace_info__, e, euler_gamma, inf, nan, newaxis, pi
 
+from arrayfn import arrays
 from arrayfn.numpy import dispatch, fft, linalg
 from arrayfn.numpy.application import (
     apply_along_axis,
@@ -229,7 +230,6 @@ from arrayfn.numpy.host import (
     integer,
     iterable,
     load,
-    ndarray,
     number,
     printoptions,
     save,
@@ -470,6 +470,7 @@ from arrayfn.numpy.window_functions import (
 )
 
 __array_api_version__ = "2024.12"
+ndarray = arrays.Array
 
 __all__ = [
     "FloatInfo",

@@ -1,4 +1,4 @@
-"""Calls of Python functions: ``pure_callback``, and ``debug_callback`` for effects.
+"""Calls of Python functions: pure ones, ones with effects, and ones for effects alone.
 
 ``callback`` is the function's name (see ``named_functions``). The function takes arrays
 and returns a sequence of arrays. ``loops`` has the mapped axes of the call, outermost
@@ -243,6 +243,50 @@ pure_callback = Primitive(
     batch=_pure_batch,
     samples=_pure_samples,
     doc="The results of a Python function without side effects.",
+)
+
+# io_callback
+
+
+def _io_batch(
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    callback: str,
+    results: Results,
+    loops: Loops,
+    method: str,
+) -> tuple[list[Atom], list[Dim]]:
+    if method == "ordered":
+        raise ArgumentError(
+            f"vmap of the Python function {callback}: its calls are ordered, and "
+            "members of a batch have no order; leave ordered=True out, or use lax.map"
+        )
+    operands, loops = _in_loop(size, inputs, dims, loops)
+    mapped = _mapped(size, results)
+    made = io_callback(
+        *operands, callback=callback, results=mapped, loops=loops, method=method
+    )
+    outputs = list(made) if isinstance(made, tuple) else [made]
+    return outputs, [0] * len(outputs)
+
+
+io_callback = Primitive(
+    name="io_callback",
+    family="callback",
+    types=_pure_types,
+    reference=_pure_reference,
+    kernel=Library("callback"),
+    jvp=not_differentiable(
+        "a Python function with side effects has no derivative; give the function that "
+        "calls it a rule of its own with custom_jvp, or call it on stop_gradient(x)"
+    ),
+    transpose=NOT_LINEAR,
+    batch=_io_batch,
+    samples=_pure_samples,
+    doc="The results of a Python function with side effects.",
+    effect=True,
 )
 
 # debug_callback

@@ -13,6 +13,38 @@ _DTYPES = "arrayfn has the array API's data types, float16 and bfloat16"
 _XLA = "they speak of XLA's compiler and its choices"
 
 LEFT_OUT: Final[dict[str, dict[str, str]]] = {
+    "jax": {
+        _DEVICES: "Device Shard default_device devices local_devices device_count "
+        "local_device_count host_* process_* copy_to_host_async live_arrays "
+        "default_backend effects_barrier memory transfer_guard*",
+        "programs over several devices have their own names": "NamedSharding P "
+        "make_mesh set_mesh shard_map smap pmap reshard make_array_from_* "
+        "remove_size_one_mesh_axis_from_type auto_pcast",
+        "arguments and results are values; a carry of a loop is what changes": (
+            "Ref new_ref empty_ref free_ref freeze"
+        ),
+        "jit(f, checks='nan') checks one function, and names the line": (
+            "debug_nans debug_infs enable_checks"
+        ),
+        "leaks of traced values always raise": "check_tracer_leaks checking_leaks",
+        "keys are of one generator": "debug_key_reuse default_prng_impl "
+        "enable_custom_prng legacy_prng_key threefry_partitionable",
+        "dtypes are the caller's, and promote as NumPy's": "enable_x64 "
+        "numpy_dtype_promotion numpy_rank_promotion allow_f16_reductions float0 "
+        "default_matmul_precision",
+        "configuration is by arguments of jit": "config log_compiles thread_guard "
+        "explain_cache_misses make_user_context no_execution no_tracing "
+        "ensure_compile_time_eval array_garbage_collection_guard "
+        "print_environment_info softmax_custom_jvp jax2tf_*",
+        "it is the module arrayfn.checkpoint_policies": "checkpoint_policies",
+        "JAX has deprecated or not documented it": "ad ds fwd_and_bwd named_call",
+    },
+    "jax.tree_util": {"classes are registered in one place": "default_registry"},
+    "jax.debug": {
+        "sharding is not printed": "*_sharding",
+        "effects are primitives of their own": "*DebugEffect",
+        "disable_jit lets Python's breakpoint stop; print logs": "breakpoint log",
+    },
     "array_api.array": {
         "a traced value has no memory that another library could read": (
             "__dlpack__ __dlpack_device__"
@@ -105,6 +137,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
             "put.mode take.mode"
         ),
         "the function is required, as in NumPy": "vectorize.pyfunc",
+        "the class of all arrays makes none": "ndarray.*",
     },
     "numpy.linalg": {
         "by default both triangles are averaged, so that gradients are Hermitian": (
@@ -161,7 +194,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "rotations are made by from_quat and its like, which have it": "Rotation.*"
     },
     "jax.*": {
-        _SHARDING: "*.out_sharding *.sharding *.out_shardings *.in_shardings",
+        _SHARDING: "*.out_sharding *.sharding",
     },
     "jax": {
         "types have no meshes or references of their own": "ShapeDtypeStruct.*",
@@ -173,11 +206,15 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
             "device_put.device jit.backend"
         ),
         "options of XLA's compiler": "jit.compiler_options",
+        "arguments are put onto devices, and results stay there": "jit.*_shardings",
+        "make_program is its name here, and its options are by name": "make_jaxpr.*",
         "mapped axes are not sharded by their names": (
             "vmap.spmd_axis_name vmap.sum_match"
         ),
     },
     "jax.debug": {"it is required": "callback.callback print.fmt"},
+    "jax.image": {"None is the full precision": "*.precision"},
+    "jax.test_util": {"the step is that of float64": "check_*.eps"},
     "jax.numpy": {
         "two operands, as in NumPy; functools.reduce combines more": "*.args",
         "elementwise functions make new arrays: write x = exp(x)": "*.out",
@@ -209,6 +246,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
             "*.axis_index_groups"
         ),
         "values do not carry over which axes they vary": "all_gather.to",
+        "kernels have one accuracy, which the page on numerics states": "*.accuracy",
         "pairs of padding give either convention": (
             "conv_transpose.use_consistent_padding"
         ),

@@ -6,8 +6,8 @@ are as ``repr`` writes them, or ``...`` where that is no expression.
 
     python -m arrayfn.tools.stored_signatures jax.numpy jax.lax
 
-writes the files again from the libraries that are installed; without arguments, all of
-them that are.
+writes the files again, from the libraries that are installed; without arguments, all
+files whose library is.
 """
 
 from __future__ import annotations

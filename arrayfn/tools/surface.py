@@ -32,6 +32,8 @@ NAMESPACES: Final[tuple[tuple[str, str], ...]] = (
     ("jax.tree", "arrayfn.tree"),
     ("jax.tree_util", "arrayfn.tree_util"),
     ("jax.debug", "arrayfn.debug"),
+    ("jax.image", "arrayfn.image"),
+    ("jax.test_util", "arrayfn.test_util"),
     ("jax.numpy", "arrayfn.numpy"),
     ("jax.numpy.linalg", "arrayfn.numpy.linalg"),
     ("jax.numpy.fft", "arrayfn.numpy.fft"),

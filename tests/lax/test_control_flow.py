@@ -318,7 +318,7 @@ def test_a_number_to_be_scanned() -> None:
         (lambda: lax.scan(add, "a", XS), "scan: the first carry is str"),
         (lambda: lax.fori_loop(0, 1.5, add, 0), "fori_loop: upper is an integer"),
         (lambda: lax.map(abs, XS, batch_size=0), "map: batch_size is 0"),
-        (lambda: lax.scan(add, 0.0, XS[:, 0], unroll=0), "scan: unroll is a number"),
+        (lambda: lax.scan(add, 0.0, XS[:, 0], unroll=-1), "scan: unroll is a number"),
         (
             lambda: lax.associative_scan(add, (XS, XS[:2])),
             "associative_scan: the arrays have one number of elements",

@@ -53,7 +53,7 @@ EXACT: Final[dict[str, Callable[..., Any]]] = {
     "dot_general": exact.dot_general,
 }
 OF_A_DTYPE: Final = frozenset(
-    {"bitcast", "nextafter", "pure_callback", "debug_callback"}
+    {"bitcast", "nextafter", "pure_callback", "io_callback", "debug_callback"}
 )
 
 

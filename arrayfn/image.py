@@ -1,0 +1,198 @@
+"""Images of another size: ``resize`` and ``scale_and_translate``.
+
+Each spatial axis is multiplied by a matrix of weights, which are differentiable in the
+scale and the translation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Final
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+
+
+class ResizeMethod(Enum):
+    """How elements between those of an image are found."""
+
+    NEAREST = 0
+    LINEAR = 1
+    LANCZOS3 = 2
+    LANCZOS5 = 3
+    CUBIC = 4
+
+    @staticmethod
+    def from_string(s: str) -> ResizeMethod:
+        """The method of a name, such as "bilinear"; ArgumentError if there is none."""
+        if s not in _METHODS:
+            raise ArgumentError(
+                f"there is no method {s!r} of resizing; there are "
+                + ", ".join(map(repr, _METHODS)),
+                user_location(),
+            )
+        return _METHODS[s]
+
+
+_METHODS: Final = {
+    "nearest": ResizeMethod.NEAREST,
+    **dict.fromkeys(
+        ("linear", "bilinear", "trilinear", "triangle"), ResizeMethod.LINEAR
+    ),
+    "lanczos3": ResizeMethod.LANCZOS3,
+    "lanczos5": ResizeMethod.LANCZOS5,
+    **dict.fromkeys(("cubic", "bicubic", "tricubic"), ResizeMethod.CUBIC),
+}
+
+
+def _triangle(x: Array) -> Array:
+    return anp.maximum(0.0, 1.0 - x)
+
+
+def _cubic(x: Array) -> Array:
+    """Keys, Cubic convolution interpolation for digital image processing, 1981."""
+    near = ((1.5 * x - 2.5) * x) * x + 1.0
+    far = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+    return anp.where(x >= 2.0, 0.0, anp.where(x >= 1.0, far, near))
+
+
+def _lanczos(radius: float) -> Callable[[Array], Array]:
+    """sinc(x) sinc(x / radius), for x up to the radius (Duchon, 1979)."""
+
+    def kernel(x: Array) -> Array:
+        window = anp.sinc(x) * anp.sinc(x / radius)
+        return anp.where(x > radius, 0.0, window)
+
+    return kernel
+
+
+_KERNELS: Final[dict[ResizeMethod, Callable[[Array], Array]]] = {
+    ResizeMethod.LINEAR: _triangle,
+    ResizeMethod.LANCZOS3: _lanczos(3.0),
+    ResizeMethod.LANCZOS5: _lanczos(5.0),
+    ResizeMethod.CUBIC: _cubic,
+}
+
+
+def resize(
+    image: ArrayLike,
+    shape: Sequence[int],
+    method: str | ResizeMethod,
+    antialias: bool = True,
+    precision: str | None = None,
+) -> Array:
+    """``image`` stretched to ``shape``; axes whose extent stays are left as they are.
+
+    ``method`` is "nearest", "linear" (triangles), "cubic" (Keys' kernel), "lanczos3" or
+    "lanczos5". Pixels are centred at half-integers. With ``antialias`` a smaller image
+    averages what falls on a pixel. ``precision`` is as for ``matmul``. Integers become
+    floating-point, except for "nearest".
+
+    Raises ShapeError if ``shape`` has another number of axes than ``image``.
+
+    >>> resize(np.array([1.0, 3.0]), (4,), "linear")
+    array([1. , 1.5, 2.5, 3. ])
+    """
+    type = ops.type_of_operand("resize", image)
+    wanted = ops.as_shape("resize", tuple(shape))
+    if len(wanted) != type.ndim:
+        raise ShapeError(
+            f"resize: {type} and the shape {wanted} have as many axes, one for one",
+            user_location(),
+        )
+    chosen = _method(method)
+    changed = [k for k in range(type.ndim) if wanted[k] != type.shape[k]]
+    if chosen is ResizeMethod.NEAREST:
+        value = anp.asarray(image)
+        for k in changed:
+            centres = (np.arange(wanted[k]) + 0.5) * type.shape[k] / wanted[k]
+            value = anp.take(value, np.floor(centres).astype(np.int32), k)
+        return value
+    scale = np.array([wanted[k] / max(type.shape[k], 1) for k in changed])
+    moved = np.zeros(len(changed))
+    return scale_and_translate(
+        image, wanted, changed, scale, moved, chosen, antialias, precision
+    )
+
+
+def scale_and_translate(
+    image: ArrayLike,
+    shape: Sequence[int],
+    spatial_dims: Sequence[int],
+    scale: ArrayLike,
+    translation: ArrayLike,
+    method: str | ResizeMethod,
+    antialias: bool = True,
+    precision: str | None = None,
+) -> Array:
+    """``image`` scaled, then moved, along ``spatial_dims``, on a grid of ``shape``.
+
+    The element at x of the image comes to ``x * scale + translation``; both are vectors
+    with an element for each of ``spatial_dims``, and have derivatives. Outside of the
+    image the result is 0. Other arguments are those of ``resize``, without "nearest".
+
+    >>> scale_and_translate(
+    ...     np.array([1.0, 3.0]), (3,), (0,), np.ones(1), np.ones(1), "linear"
+    ... )
+    array([0., 1., 3.])
+    """
+    chosen = _method(method)
+    if chosen is ResizeMethod.NEAREST:
+        raise ArgumentError(
+            "scale_and_translate has no method 'nearest', which has no derivative; use "
+            "resize, or take",
+            user_location(),
+        )
+    value = ops.as_array(ops.as_floating("scale_and_translate", image))
+    extents = ops.as_shape("scale_and_translate", tuple(shape))
+    wide = dtypes.real_of(dtypes.compute_dtype(value.dtype))
+    for number, axis in enumerate(spatial_dims):
+        place = ops.normalize_axis("scale_and_translate", axis, len(value.shape))
+        weights = _weights(
+            value.shape[place],
+            extents[place],
+            anp.asarray(scale)[number].astype(wide),
+            anp.asarray(translation)[number].astype(wide),
+            _KERNELS[chosen],
+            antialias,
+        ).astype(value.dtype)
+        mixed = anp.tensordot(value, weights, ((place,), (0,)), precision=precision)
+        value = anp.moveaxis(mixed, -1, place)
+    return value
+
+
+def _method(method: str | ResizeMethod) -> ResizeMethod:
+    if isinstance(method, ResizeMethod):
+        return method
+    return ResizeMethod.from_string(method)
+
+
+def _weights(
+    extent: int,
+    wanted: int,
+    scale: Array,
+    translation: Array,
+    kernel: Callable[[Array], Array],
+    antialias: bool,
+) -> Array:
+    """The weights (extent, wanted) of an image's elements in those of the result."""
+    inverse = 1.0 / scale
+    width: Any = anp.maximum(inverse, 1.0) if antialias else 1.0
+    dtype = scale.dtype
+    centres = (anp.arange(wanted, dtype=dtype) + 0.5 - translation) * inverse - 0.5
+    distance = anp.abs(centres - anp.arange(extent, dtype=dtype)[:, None]) / width
+    weights = kernel(distance)
+    total = anp.sum(weights, 0, keepdims=True)
+    known = anp.abs(total) > 1000.0 * float(anp.finfo(dtype).eps)
+    weights = anp.where(known, weights / anp.where(known, total, 1.0), 0.0)
+    inside = (centres >= -0.5) & (centres <= extent - 0.5)
+    return anp.where(inside, weights, 0.0)
+
+
+__all__ = ["ResizeMethod", "resize", "scale_and_translate"]

@@ -1,0 +1,223 @@
+"""``check_grads``: derivatives beside central differences, in random directions.
+
+Maclaurin, Duvenaud, Adams, Autograd: effortless gradients in NumPy, 2015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn.transforms import jvp, vjp
+from arrayfn.transforms.arguments import leaf_type
+
+Function = Callable[..., Any]
+_SEED: Final = 0
+# The step of a central difference, and the error it leaves, by the bits of a dtype.
+_STEPS: Final = {64: 1e-5, 32: 1e-2, 16: 1e-1}
+_TOLERANCES: Final = {64: 1e-6, 32: 2e-2, 16: 2e-1}
+
+
+def check_grads(
+    f: Function,
+    args: Sequence[Any],
+    order: int,
+    modes: Sequence[str] = ("fwd", "rev"),
+    atol: float | None = None,
+    rtol: float | None = None,
+    eps: float | None = None,
+) -> None:
+    """Compare derivatives of ``f`` at ``args``, up to ``order``, with differences.
+
+    Arguments and results are pytrees; those that are no floating-point or complex
+    numbers are kept. ``modes`` are "fwd" (``jvp``) and "rev" (``vjp``). ``eps`` is the
+    step of the central differences. Tolerances follow from the narrowest dtype, and
+    ``f`` should vary on a scale of 1 around ``args``.
+
+    Raises AssertionError with the two derivatives if they differ.
+
+    >>> check_grads(np.sin, (1.0,), order=2)
+    >>> from arrayfn.transforms.custom import stop_gradient
+    >>> check_grads(lambda x: stop_gradient(x) * x, (1.0,), order=1)
+    Traceback (most recent call last):
+    ...
+    AssertionError: jvp of <lambda>: ...
+    """
+    bits = _narrowest(args)
+    rtol = _TOLERANCES[bits] if rtol is None else rtol
+    atol = _TOLERANCES[bits] if atol is None else atol
+    eps = _STEPS[bits] if eps is None else eps
+    tolerances = {"atol": atol, "rtol": rtol}
+    direction = _Directions()
+    _check(f, tuple(args), order, modes, eps, tolerances, direction)
+
+
+def check_jvp(
+    f: Function,
+    f_jvp: Function,
+    args: Sequence[Any],
+    atol: float | None = None,
+    rtol: float | None = None,
+    eps: float = 1e-5,
+    err_msg: str = "",
+) -> None:
+    """Compare ``f_jvp(args, tangents)`` with a central difference of ``f``.
+
+    It gives the pair (value, tangent), as ``jvp`` does. Raises AssertionError.
+
+    >>> check_jvp(np.exp, lambda p, t: (np.exp(*p), np.exp(*p) * t[0]), (1.0,))
+    """
+    tolerance = _TOLERANCES[_narrowest(args)]
+    limits = {
+        "atol": tolerance if atol is None else atol,
+        "rtol": tolerance if rtol is None else rtol,
+    }
+    tangents = _Directions().like(tuple(args))
+    value, tangent = f_jvp(tuple(args), tangents)
+    what = err_msg or f"jvp of {_name(f)}"
+    _close(value, f(*args), f"value in {what}", limits)
+    _close(tangent, _difference(f, args, tangents, eps), what, limits)
+
+
+def check_vjp(
+    f: Function,
+    f_vjp: Function,
+    args: Sequence[Any],
+    atol: float | None = None,
+    rtol: float | None = None,
+    eps: float = 1e-5,
+    err_msg: str = "",
+) -> None:
+    """Compare ``f_vjp(*args)``, the pair (value, pull-back), with a difference.
+
+    The inner product of a random cotangent with the difference along a random tangent
+    is that of the pulled back cotangent with the tangent. Raises AssertionError.
+
+    >>> check_vjp(np.exp, lambda x: (np.exp(x), lambda ct: (ct * np.exp(x),)), (1.0,))
+    """
+    tolerance = _TOLERANCES[_narrowest(args)]
+    limits = {
+        "atol": tolerance if atol is None else atol,
+        "rtol": tolerance if rtol is None else rtol,
+    }
+    directions = _Directions()
+    tangents = directions.like(tuple(args))
+    value, pull_back = f_vjp(*args)
+    what = err_msg or f"vjp of {_name(f)}"
+    _close(value, f(*args), f"value in {what}", limits)
+    cotangents = directions.like(value)
+    pulled = tuple(pull_back(cotangents))
+    forward = _inner(_difference(f, args, tangents, eps), cotangents)
+    _close(_inner(tangents, pulled), forward, what, limits)
+
+
+def _check(
+    f: Function,
+    args: tuple[Any, ...],
+    order: int,
+    modes: Sequence[str],
+    eps: float,
+    limits: dict[str, float],
+    directions: _Directions,
+) -> None:
+    name = _name(f)
+    further = order > 1
+    rest: Any = (order - 1, modes, eps, limits, directions)
+    if "fwd" in modes:
+        check_jvp(f, partial(jvp, f), args, eps=eps, **limits, err_msg=f"jvp of {name}")
+        if further:
+            tangents = directions.like(args)
+
+            def forward(*given: Any) -> Any:
+                return jvp(f, given, tangents)[1]
+
+            forward.__name__ = f"jvp of {name}"
+            _check(forward, args, *rest)
+    if "rev" in modes:
+        check_vjp(f, partial(vjp, f), args, eps=eps, **limits, err_msg=f"vjp of {name}")
+        if further:
+            cotangents = directions.like(f(*args))
+
+            def backward(*given: Any) -> Any:
+                return vjp(f, *given)[1](cotangents)
+
+            backward.__name__ = f"vjp of {name}"
+            _check(backward, args, *rest)
+
+
+def _name(f: Function) -> str:
+    return getattr(f, "__name__", type(f).__name__)
+
+
+def _is_inexact(leaf: Any) -> bool:
+    return leaf_type(leaf).dtype in dtypes.INEXACT
+
+
+def _narrowest(args: Sequence[Any]) -> int:
+    """The bits of the real numbers of the narrowest inexact argument."""
+    kinds = [leaf_type(leaf).dtype for leaf in tree.leaves(tuple(args))]
+    inexact = [dtypes.real_of(k) for k in kinds if k in dtypes.INEXACT]
+    return min((8 * k.itemsize for k in inexact), default=64)
+
+
+class _Directions:
+    """Random directions, the same in each run."""
+
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(_SEED)
+
+    def like(self, value: Any) -> Any:
+        """A tree like ``value``: normal numbers, zeros where nothing varies."""
+        return tree.map(self._one, value)
+
+    def _one(self, leaf: Any) -> Any:
+        type = leaf_type(leaf)
+        if type.dtype not in dtypes.INEXACT:
+            return np.zeros(type.shape, type.dtype)
+        made: Any = self._random.standard_normal(type.shape)
+        if type.dtype in dtypes.COMPLEX:
+            made = made + 1j * self._random.standard_normal(type.shape)
+        return np.asarray(made, type.dtype)
+
+
+def _difference(f: Function, args: Sequence[Any], tangents: Any, eps: float) -> Any:
+    """The central difference of ``f`` along ``tangents``."""
+
+    def moved(step: float) -> Any:
+        def one(leaf: Any, tangent: Any) -> Any:
+            if not _is_inexact(leaf):
+                return leaf
+            exact = np.asarray(leaf) + np.asarray(step * tangent)
+            return exact.astype(leaf_type(leaf).dtype)
+
+        return f(*tree.map(one, tuple(args), tangents))
+
+    def quotient(high: Any, low: Any) -> Any:
+        if not _is_inexact(high):
+            return np.zeros(leaf_type(high).shape)
+        return (np.asarray(high) - np.asarray(low)) / np.asarray(2.0 * eps)
+
+    return tree.map(quotient, moved(eps), moved(-eps))
+
+
+def _inner(first: Any, second: Any) -> Any:
+    """The real part of the sum of products over all leaves, in float64 or wider."""
+    pairs = zip(tree.leaves(first), tree.leaves(second), strict=True)
+    wide = [(np.asarray(x), np.asarray(y)) for x, y in pairs]
+    return sum(np.sum(x * y, dtype=np.complex128).real for x, y in wide)
+
+
+def _close(ours: Any, expected: Any, what: str, limits: dict[str, float]) -> None:
+    for x, y in zip(tree.leaves(ours), tree.leaves(expected), strict=True):
+        left, right = (np.asarray(v).astype(np.complex128) for v in (x, y))
+        if left.shape != right.shape or not np.allclose(
+            left, right, **limits, equal_nan=True
+        ):
+            raise AssertionError(f"{what}: {x} is not the difference's {y}")
+
+
+__all__ = ["check_grads", "check_jvp", "check_vjp"]
