@@ -1,12 +1,14 @@
 """Products of sparse matrices and dense arrays.
 
 ``matmul`` is one linear equation, whose transpose is the product with the transposed
-matrix. The operator ``sparse_product`` computes both: on a CPU large ones by SciPy,
-others by generated kernels that gather, multiply and add up.
+matrix. The operator ``sparse_product`` computes both: in a plan for a CPU by loops over
+the entries; outside of a trace by SciPy; small ones, other dtypes, mapped ones and
+those on a GPU by kernels that gather, multiply and add up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -15,9 +17,12 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.compilation.operators import operator
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, Equation
+from arrayfn.lowering.libraries.calls import LibraryCall
+from arrayfn.lowering.libraries.sparse import is_computed, product
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
+from arrayfn.passes.reads import Reads
 from arrayfn.tracing import device_of, is_staged
 from arrayfn.transforms import leaf_type
 
@@ -33,8 +38,8 @@ _SCIPYS: Final = (
     dtypes.complex64,
     dtypes.complex128,
 )
-_MANY: Final = 1 << 14
-"""Entries from which SciPy's loop is faster than calling it from a plan is slow."""
+_MANY: Final = 1 << 9
+"""Entries from which a step of a plan is worth it: smaller ones fuse with others."""
 
 
 def transposed(format: str, indices: Indices) -> tuple[str, Indices]:
@@ -102,6 +107,10 @@ def matmul(format: str, data: Array, indices: Indices, shape: Shape, x: Array) -
     return lax.linear_call(forward, backward, (data, indices), x)
 
 
+def _is_by_library(data: ArrayType, *others: ArrayType, **static: Any) -> bool:
+    return data.size >= _MANY and is_computed(data, *others)
+
+
 @operator(static_argnames=("format", "shape"))
 def sparse_product(
     data: Array, indices: Indices, x: Array, format: str, shape: Shape
@@ -118,22 +127,10 @@ def sparse_product(
     return anp.at(zeros)[inside(rows, shape[0])].add(terms, mode="drop")
 
 
-def _is_large(data: ArrayType, *others: ArrayType, format: str, shape: Shape) -> bool:
-    return data.size >= _MANY and data.dtype in _SCIPYS
-
-
-@sparse_product.kernel("cpu", when=_is_large, check=False, vmap="sequential")
-def product_by_scipy(
-    data: Array,
-    first: Array,
-    second: Array,
-    x: Array,
-    out: Array,
-    format: str,
-    shape: Shape,
-) -> None:
-    """SciPy's loop over the entries."""
-    out[...] = in_scipy(format, data, first, second, shape) @ x
+@sparse_product.kernel("cpu", when=_is_by_library, lowered=True)
+def product_by_loops(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """Loops over the entries, on all cores for CSR."""
+    return product(equation, reads)
 
 
 def in_scipy(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from arrayfn.backends.cpu.libraries import callbacks, fourier, gemm
+from arrayfn.backends.cpu.libraries import callbacks, fourier, gemm, sparse
 from arrayfn.backends.cpu.libraries.linear_algebra import (
     cholesky,
     eig,
@@ -40,6 +40,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
     **eig.PROVIDERS,
     **svd.PROVIDERS,
     **reductions.PROVIDERS,
+    **sparse.PROVIDERS,
 }
 
 
