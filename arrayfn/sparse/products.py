@@ -2,13 +2,12 @@
 
 ``matmul`` is one linear equation, whose transpose is the product with the transposed
 matrix. The operator ``sparse_product`` computes both: in a plan for a CPU by loops over
-the entries; outside of a trace by SciPy; small ones, other dtypes, mapped ones and
-those on a GPU by kernels that gather, multiply and add up.
+the entries (``lowering.libraries.sparse``); outside of a trace by SciPy; small ones,
+other dtypes, mapped ones and those on a GPU by kernels that gather, multiply and add.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -17,12 +16,8 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.compilation.operators import operator
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.ir import ArrayType, Equation
-from arrayfn.lowering.libraries.calls import LibraryCall
-from arrayfn.lowering.libraries.sparse import is_computed, product
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
-from arrayfn.passes.reads import Reads
 from arrayfn.tracing import device_of, is_staged
 from arrayfn.transforms import leaf_type
 
@@ -38,8 +33,6 @@ _SCIPYS: Final = (
     dtypes.complex64,
     dtypes.complex128,
 )
-_MANY: Final = 1 << 9
-"""Entries from which a step of a plan is worth it: smaller ones fuse with others."""
 
 
 def transposed(format: str, indices: Indices) -> tuple[str, Indices]:
@@ -107,10 +100,6 @@ def matmul(format: str, data: Array, indices: Indices, shape: Shape, x: Array) -
     return lax.linear_call(forward, backward, (data, indices), x)
 
 
-def _is_by_library(data: ArrayType, *others: ArrayType, **static: Any) -> bool:
-    return data.size >= _MANY and is_computed(data, *others)
-
-
 @operator(static_argnames=("format", "shape"))
 def sparse_product(
     data: Array, indices: Indices, x: Array, format: str, shape: Shape
@@ -125,12 +114,6 @@ def sparse_product(
     terms = (data if x.ndim == 1 else data[:, None]) * terms
     zeros = anp.zeros((shape[0], *x.shape[1:]), terms.dtype)
     return anp.at(zeros)[inside(rows, shape[0])].add(terms, mode="drop")
-
-
-@sparse_product.kernel("cpu", when=_is_by_library, lowered=True)
-def product_by_loops(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """Loops over the entries, on all cores for CSR."""
-    return product(equation, reads)
 
 
 def in_scipy(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
 
+import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import tree
 from arrayfn.backends.cpu.unjitted import run_unjitted
@@ -165,13 +168,31 @@ def test_large_products_are_loops_over_entries(
     (kernel,) = lowered.compiled_program.kernels
     assert kernel.provider.startswith(f"sparse_{a.format}_")
     want = large.toarray() @ x.astype(np.float64)
-    near = {"rtol": 1e-5, "atol": 1e-5} if dtype == np.float32 else {"rtol": 1e-12, "atol": 1e-12}
+    near = (
+        {"rtol": 1e-5, "atol": 1e-5}
+        if dtype == np.float32
+        else {"rtol": 1e-12, "atol": 1e-12}
+    )
     np.testing.assert_allclose(multiply(a, x), want, **near)
     leaves = [*tree.leaves(a), x]
     (unjitted,) = run_unjitted(lowered.compiled_program, leaves)
     np.testing.assert_allclose(unjitted, want, **near)
     gradient = jit(grad(lambda x, a: ((a @ x) ** 2).sum()))(x, a)
     np.testing.assert_allclose(gradient, 2 * large.toarray().T @ want, **near)
+
+
+def test_a_saved_product_is_loaded_without_the_module(tmp_path: Any) -> None:
+    a = CSR(2.0 * np.eye(600))
+    af.save(jit(lambda x: a @ x).lower(np.ones(600)), tmp_path / "product")
+    code = (
+        "import sys, numpy, arrayfn\n"
+        f"product = arrayfn.load({str(tmp_path / 'product')!r})\n"
+        "print(product(numpy.ones(600))[:2], 'arrayfn.sparse' in sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "[2. 2.] False\n"
 
 
 def test_loops_leave_padding_out_and_touch_nothing_outside(form: Any) -> None:

@@ -15,16 +15,22 @@ from arrayfn.lowering.libraries.calls import LibraryCall, Place, grain_of, place
 from arrayfn.passes.reads import Reads
 
 GATHERED: Final = 4  # multiply-adds that take as long as one with a computed index
+MANY: Final = 1 << 9  # entries that are worth a step of a plan: fewer fuse with others
 DTYPES: Final = (dtypes.float32, dtypes.float64)
 INDICES: Final = (dtypes.int32, dtypes.int64)
 
 
 def is_computed(
-    data: ArrayType, first: ArrayType, second: ArrayType, x: ArrayType
+    data: ArrayType,
+    first: ArrayType,
+    second: ArrayType,
+    x: ArrayType,
+    **static: Any,
 ) -> bool:
-    """Whether the library has these types."""
+    """Whether the library has these types, and there are enough entries."""
     indices = first.dtype == second.dtype and first.dtype in INDICES
-    return indices and data.dtype == x.dtype and data.dtype in DTYPES
+    values = data.dtype == x.dtype and data.dtype in DTYPES
+    return indices and values and data.size >= MANY
 
 
 def product(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
