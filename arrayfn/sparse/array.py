@@ -455,7 +455,8 @@ class SparseArray(tree.Indexed):
                 own, reflected = _OPERATORS[name]
                 if inputs[0] is self:
                     return getattr(self, own)(inputs[1])
-                return getattr(inputs[1], reflected)(inputs[0])
+                if hasattr(self, reflected):
+                    return getattr(self, reflected)(inputs[0])
         raise ArgumentError(
             f"numpy.{name} of a sparse matrix is not sparse, or is not known; apply it "
             "to A.toarray(), or to the entries with A.map(function)",
