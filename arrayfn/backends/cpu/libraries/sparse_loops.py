@@ -1,7 +1,8 @@
 """Loops over the entries of sparse matrices, compiled with all optimisations.
 
-Entries outside of the matrix are left out, so no memory outside of the arrays is
-touched whatever the indices are. Sums of one row are in float64.
+Positions are checked first, in a loop of vectors: it finds whether any is outside of
+the matrix. Only then each entry is tested, and left out if it is. So no memory outside
+of the arrays is touched whatever the indices are. Sums of one row are in float64.
 """
 
 from __future__ import annotations
@@ -26,6 +27,25 @@ def is_within(position: int, extent: int) -> bool:
 
 
 @generic
+def outside(positions: Array[Integer], first: int, last: int, extent: int) -> int:
+    """A negative number if one of the positions is not from 0 to ``extent`` - 1."""
+    bits = 0
+    for k in range(first, last):
+        position = positions[k]
+        bits |= position | (extent - 1 - position)
+    return bits
+
+
+@generic
+def descending(starts: Array[Integer], first: int, last: int) -> int:
+    """A negative number if one of these pointers is followed by a smaller one."""
+    bits = 0
+    for k in range(first, last):
+        bits |= starts[k + 1] - starts[k]
+    return bits
+
+
+@generic
 def by_rows(
     data: Array[Real],
     across: Array[Integer],
@@ -39,25 +59,27 @@ def by_rows(
     width: int,
 ) -> None:
     """Write rows ``begin`` to ``end`` of the product of a CSR matrix."""
-    for row in range(begin, end):
-        first = max(0, starts[row])
-        last = min(entries, starts[row + 1])
-        if width == 1:
+    low = starts[begin]
+    high = starts[end]
+    bits = low | (entries - high) | descending(starts, begin, end)
+    if bits >= 0:
+        bits = outside(across, low, high, columns)
+    if (bits >= 0) & (width == 1):
+        for row in range(begin, end):
             total = 0.0
-            for k in range(first, last):
-                column = across[k]
-                if is_within(column, columns):
-                    total += data[k] * x[column]
+            for k in range(starts[row], starts[row + 1]):
+                total += data[k] * x[across[k]]
             out[row] = total
-        else:
-            for j in range(width):
-                out[row * width + j] = 0.0
-            for k in range(first, last):
-                column = across[k]
-                value = data[k]
-                if is_within(column, columns):
-                    for j in range(width):
-                        out[row * width + j] += value * x[column * width + j]
+        return
+    for row in range(begin, end):
+        for j in range(width):
+            out[row * width + j] = 0.0
+        for k in range(max(0, starts[row]), min(entries, starts[row + 1])):
+            column = across[k]
+            value = data[k]
+            if is_within(column, columns):
+                for j in range(width):
+                    out[row * width + j] += value * x[column * width + j]
 
 
 @generic
@@ -75,10 +97,19 @@ def by_columns(
     """Write the product of a CSC matrix."""
     for k in range(rows * width):
         out[k] = 0.0
+    low = starts[0]
+    high = starts[columns]
+    bits = low | (entries - high) | descending(starts, 0, columns)
+    if bits >= 0:
+        bits = outside(down, low, high, rows)
+    if (bits >= 0) & (width == 1):
+        for column in range(columns):
+            factor = x[column]
+            for k in range(starts[column], starts[column + 1]):
+                out[down[k]] += data[k] * factor
+        return
     for column in range(columns):
-        first = max(0, starts[column])
-        last = min(entries, starts[column + 1])
-        for k in range(first, last):
+        for k in range(max(0, starts[column]), min(entries, starts[column + 1])):
             row = down[k]
             value = data[k]
             if is_within(row, rows):
@@ -101,6 +132,11 @@ def by_entries(
     """Write the product of a COO matrix."""
     for k in range(rows * width):
         out[k] = 0.0
+    bits = outside(down, 0, entries, rows) | outside(across, 0, entries, columns)
+    if (bits >= 0) & (width == 1):
+        for k in range(entries):
+            out[down[k]] += data[k] * x[across[k]]
+        return
     for k in range(entries):
         row = down[k]
         column = across[k]
