@@ -265,7 +265,11 @@ class Lowering:
         row = row_of(equation)
         kernel = KERNELS.for_call(equation, self.target)
         if kernel is not None:
-            self.library(operator_call_of(equation, kernel, self.reads, {}))
+            if kernel.lowered:
+                for call in kernel.function(equation, self.reads):
+                    self.library(call)
+            else:
+                self.library(operator_call_of(equation, kernel, self.reads, {}))
         elif isinstance(row.kernel, View):
             operand = equation.inputs[0]
             assert isinstance(operand, Var)

@@ -9,6 +9,7 @@ Differential Equations II (1996), section IV.7.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ from arrayfn.ode.methods import (
     padded,
     weighted,
 )
+from arrayfn.sparse import CSR, jacobian
+from arrayfn.sparse.solves import spsolve
 from arrayfn.transforms import jacfwd, jvp
 
 
@@ -46,6 +49,8 @@ class Rosenbrock:
     coupling: tuple[Row, ...]  # c
     shares: Row  # d
     products: tuple[Row, ...]
+    sparsity: CSR | None = None
+    """Where the Jacobian may be other than 0, with the diagonal."""
 
     @property
     def stages(self) -> int:
@@ -65,10 +70,8 @@ class Rosenbrock:
                 user_location(),
             )
         length = of_dtype(h, y)
-        by_y = jacfwd(lambda y: f(t, y))(y)
         _, by_t = jvp(lambda t: f(t, y), (t,), (anp.ones_like(t),))
-        identity = anp.eye(y.shape[0], dtype=y.dtype)
-        matrix = identity / (length * self.gamma) - by_y
+        solve = self._solver(lambda y: f(t, y), y, 1 / (length * self.gamma))
 
         def stage(stages: Array, given: tuple[Array, ...]) -> Any:
             number, node, share, row, coupling = given
@@ -76,8 +79,7 @@ class Rosenbrock:
             slope = f(t + anp.astype(node, t.dtype) * h, place)
             slope = slope + weighted(coupling, stages) / length
             slope = slope + of_dtype(share, y) * length * by_t
-            new = anp.linalg.solve(matrix, slope)
-            return anp.at(stages)[number].set(new), place
+            return anp.at(stages)[number].set(solve(slope)), place
 
         count = self.stages
         each = (
@@ -92,6 +94,18 @@ class Rosenbrock:
         error = stages[-1]
         end = places[-1] + error
         return Step(end, fy, norm(error / scale(y, end)), stages)
+
+    def _solver(
+        self, f: Callable[[Array], Array], y: Array, shift: Array
+    ) -> Callable[[Array], Array]:
+        """Solves systems with ``shift`` times the identity, less the Jacobian of f."""
+        if self.sparsity is None:
+            dense = shift * anp.eye(y.shape[0], dtype=y.dtype) - jacfwd(f)(y)
+            return lambda right: anp.linalg.solve(dense, right)
+        slopes = jacobian(f, self.sparsity)(y)
+        rows, columns = slopes.coordinates()
+        matrix = slopes.with_data(shift * (rows == columns) - slopes.data)
+        return lambda right: spsolve(matrix, right)
 
     @property
     def coefficients(self) -> int:

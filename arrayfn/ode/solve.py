@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ from arrayfn.ode.adjoint import backsolve
 from arrayfn.ode.dense import Dense
 from arrayfn.ode.rosenbrock import RODAS5P
 from arrayfn.ode.stepping import Control, along
+from arrayfn.sparse import eye_array
+from arrayfn.sparse.jacobians import pattern_of
 from arrayfn.transforms import leaf_type, vmap
 
 ADJOINTS: Final = ("direct", "backsolve")
@@ -57,6 +60,7 @@ def solve(
     max_steps: int | None = None,
     adjoint: str = "direct",
     dense: bool = False,
+    jac_sparsity: Any = None,
 ) -> Solution:
     """The solution of dy/dt = f(t, y, *args) with y(ts[0]) = y0, at the times ``ts``.
 
@@ -82,6 +86,9 @@ def solve(
             Differential Equations, 2018): the memory of one step, reverse mode alone,
             and an error of the size of the tolerances; y is solved backwards too, which
             is unstable for stiff equations.
+        jac_sparsity: for "Rodas5P" and many elements: a matrix, sparse or dense, that
+            is not 0 where df/dy may not be 0, for y as a vector. The Jacobian is then
+            computed by colouring and its systems are solved by ``sparse``'s spsolve.
         dense: whether the result has ``sol``, the solution as a function of time.
 
     Returns:
@@ -137,6 +144,15 @@ def solve(
         return ops.convert(ravel_pytree(value)[0], y.dtype)
 
     made = METHODS[method]()
+    if jac_sparsity is not None:
+        if method != "Rodas5P" or adjoint != "direct":
+            raise ArgumentError(
+                'solve: jac_sparsity is for method="Rodas5P" with adjoint="direct"',
+                user_location(),
+            )
+        # The sum with the identity has an entry for each element of the diagonal.
+        ones = pattern_of(jac_sparsity).astype(np.float64)
+        made = replace(RODAS5P, sparsity=ones + eye_array(y.shape[0]))
     sol: Dense | None = None
     if dense:
         if adjoint == "backsolve":

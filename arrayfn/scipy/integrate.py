@@ -59,6 +59,7 @@ def solve_ivp(
     max_step: Any = np.inf,
     max_steps: int | None = None,
     adjoint: str = "direct",
+    jac_sparsity: Any = None,
 ) -> OdeResult:
     """The solution of dy/dt = fun(t, y, *args) with y(t_span[0]) = y0.
 
@@ -82,6 +83,7 @@ def solve_ivp(
         max_step: the largest size of a step.
         max_steps: see ``arrayfn.ode.solve``.
         adjoint: "direct" or "backsolve"; see ``arrayfn.ode.solve``.
+        jac_sparsity: where the Jacobian may not be 0; see ``arrayfn.ode.solve``.
 
     Raises:
         ArgumentError: no ``t_eval`` inside ``jit``, events, or an unknown method.
@@ -124,6 +126,7 @@ def solve_ivp(
         max_step=max_step,
         max_steps=max_steps,
         adjoint=adjoint,
+        jac_sparsity=jac_sparsity,
         dense=dense_output or t_eval is None,
     )
     if t_eval is None:

@@ -289,16 +289,14 @@ class SparseArray(tree.Indexed):
     def _added(self, other: Any, function: Callable[..., Array]) -> Any:
         if isinstance(other, SparseArray):
             return self._with_same(other, "add", function)
-        if not ops.type_of_operand("add", other).shape and not (
-            isinstance(other, (int, float)) and other == 0
-        ):
-            raise ArgumentError(
-                "the sum of a sparse matrix and a number is dense; write A.toarray() "
-                "+ number",
-                user_location(),
-            )
-        return (
-            self if isinstance(other, int | float) else function(self.toarray(), other)
+        if ops.type_of_operand("add", other).shape:
+            return function(self.toarray(), other)
+        if isinstance(other, (int, float)) and other == 0:
+            return self
+        raise ArgumentError(
+            "the sum of a sparse matrix and a number is dense; write A.toarray() "
+            "+ number",
+            user_location(),
         )
 
     def _with_same(
@@ -455,7 +453,8 @@ class SparseArray(tree.Indexed):
                 own, reflected = _OPERATORS[name]
                 if inputs[0] is self:
                     return getattr(self, own)(inputs[1])
-                return getattr(inputs[1], reflected)(inputs[0])
+                if hasattr(self, reflected):
+                    return getattr(self, reflected)(inputs[0])
         raise ArgumentError(
             f"numpy.{name} of a sparse matrix is not sparse, or is not known; apply it "
             "to A.toarray(), or to the entries with A.map(function)",

@@ -42,7 +42,7 @@ def colour_columns(pattern: Any) -> Colouring:
     >>> total
     3
     """
-    matrix = _pattern(pattern)
+    matrix = pattern_of(pattern)
     by_row, by_column = matrix, matrix.tocsc()
     return _coloured(by_row.indices, by_row.indptr, by_column.indices, by_column.indptr)
 
@@ -90,7 +90,7 @@ def jacobian(
         raise ArgumentError(
             f"jacobian: mode is one of {_MODES}, not {mode!r}", user_location()
         )
-    pattern = _pattern(sparsity)
+    pattern = pattern_of(sparsity)
     rows, columns = pattern.coordinates()
     by_columns = colour_columns(pattern) if mode != "reverse" else None
     by_rows = colour_columns(pattern.T) if mode != "forward" else None
@@ -147,7 +147,7 @@ def _checked(value: Any, pattern: CSR) -> Any:
     return value
 
 
-def _pattern(given: Any) -> CSR:
+def pattern_of(given: Any) -> CSR:
     """The pattern as a CSR matrix whose positions are NumPy arrays."""
     matrix = given.tocoo() if isinstance(given, SparseArray) else COO(given)
     rows, columns = structure.all_known("a sparsity pattern", *matrix.positions)

@@ -1,8 +1,9 @@
 """Products of sparse matrices and dense arrays.
 
 ``matmul`` is one linear equation, whose transpose is the product with the transposed
-matrix. The operator ``sparse_product`` computes both: on a CPU large ones by SciPy,
-others by generated kernels that gather, multiply and add up.
+matrix. The operator ``sparse_product`` computes both: in a plan for a CPU by loops over
+the entries (``lowering.libraries.sparse``); outside of a trace by SciPy; small ones,
+other dtypes, mapped ones and those on a GPU by kernels that gather, multiply and add.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
 from arrayfn.compilation.operators import operator
 from arrayfn.errors import ArgumentError, ShapeError, user_location
-from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
 from arrayfn.tracing import device_of, is_staged
@@ -33,8 +33,6 @@ _SCIPYS: Final = (
     dtypes.complex64,
     dtypes.complex128,
 )
-_MANY: Final = 1 << 14
-"""Entries from which SciPy's loop is faster than calling it from a plan is slow."""
 
 
 def transposed(format: str, indices: Indices) -> tuple[str, Indices]:
@@ -116,24 +114,6 @@ def sparse_product(
     terms = (data if x.ndim == 1 else data[:, None]) * terms
     zeros = anp.zeros((shape[0], *x.shape[1:]), terms.dtype)
     return anp.at(zeros)[inside(rows, shape[0])].add(terms, mode="drop")
-
-
-def _is_large(data: ArrayType, *others: ArrayType, format: str, shape: Shape) -> bool:
-    return data.size >= _MANY and data.dtype in _SCIPYS
-
-
-@sparse_product.kernel("cpu", when=_is_large, check=False, vmap="sequential")
-def product_by_scipy(
-    data: Array,
-    first: Array,
-    second: Array,
-    x: Array,
-    out: Array,
-    format: str,
-    shape: Shape,
-) -> None:
-    """SciPy's loop over the entries."""
-    out[...] = in_scipy(format, data, first, second, shape) @ x
 
 
 def in_scipy(

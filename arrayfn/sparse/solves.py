@@ -16,6 +16,7 @@ import numpy as np
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
+from arrayfn.caches import forgets
 from arrayfn.callbacks import pure_callback
 from arrayfn.compilation.operators import operator
 from arrayfn.errors import ArgumentError, BackendError, ShapeError, user_location
@@ -75,6 +76,7 @@ class Factors:
 
 
 FACTORS: Final = Factors()
+forgets(FACTORS.clear)
 
 
 def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
@@ -126,12 +128,16 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
     (data, b), _, dtype = ops.promoted("spsolve", (A.data, b))
     if dtype not in dtypes.INEXACT or dtype.itemsize < 4:
         dtype = dtypes.float64
-    matrix = A.with_data(anp.astype(data, dtype)).tocsc()
+    matrix = A.with_data(anp.astype(data, dtype))
+    matrix = matrix.tocsc() if matrix.format == "coo" else matrix
     arrays = (matrix.data, *matrix.positions)
+    by_rows = (
+        matrix.format == "csr"
+    )  # the arrays are those of the transpose, by columns
 
     def solver(transposed: bool) -> Callable[[Any, Array], Array]:
         return lambda _, b: sparse_solve(
-            *arrays, b, ordering=permc_spec, transposed=transposed
+            *arrays, b, ordering=permc_spec, transposed=transposed != by_rows
         )
 
     # The product with the matrix is there for derivatives by A.

@@ -20,6 +20,7 @@ from arrayfn.transforms.jacobians import hessian, jacfwd, jacobian, jacrev
 from arrayfn.transforms.mapping import vmap
 from arrayfn.transforms.shape_struct import ShapeDtypeStruct
 from arrayfn.transforms.shapes import eval_shape, make_program
+from arrayfn.transforms.taylor import jet
 
 __all__ = [
     "FlatTrace",
@@ -34,6 +35,7 @@ __all__ = [
     "jacfwd",
     "jacobian",
     "jacrev",
+    "jet",
     "jvp",
     "leaf_type",
     "linear_transpose",

@@ -13,7 +13,8 @@ from arrayfn import tree
 from arrayfn.compilation.jit import jit
 from arrayfn.errors import ArgumentError
 from arrayfn.ode import odeint, solve
-from arrayfn.transforms import grad, jacfwd, vmap
+from arrayfn.sparse import diags_array
+from arrayfn.transforms import grad, jacfwd, value_and_grad, vmap
 
 RATES = np.array([1.5, 0.4])
 START = {"fish": np.array(1.0)}
@@ -114,6 +115,28 @@ def test_a_long_solution_is_differentiated_in_little_memory() -> None:
     lowered = jit(grad(last)).lower(1.0)
     np.testing.assert_allclose(lowered.compile()(1.0), 400 * np.cos(400.0), rtol=1e-4)
     assert lowered.plan.arena < 1 << 20
+
+
+def test_a_sparse_jacobian_gives_the_same_steps_and_gradients() -> None:
+    n = 24
+    line = diags_array([1.0, -2.0, 1.0], offsets=[-1, 0, 1], shape=(n, n))
+
+    def heat(t: Any, y: Any) -> Any:
+        return 400.0 * (line @ y) + y * (1 - y)
+
+    def total(y: Any, **options: Any) -> Any:
+        found = solve(heat, y, np.array([0.0, 0.5]), method="Rodas5P", **options)
+        return (found.ys[-1] ** 2).sum(), found.steps
+
+    y0 = np.sin(np.linspace(0, np.pi, n))
+    ours = value_and_grad(partial(total, jac_sparsity=line), has_aux=True)
+    dense = value_and_grad(total, has_aux=True)
+    for have, want in zip(
+        tree.leaves(jit(ours)(y0)), tree.leaves(dense(y0)), strict=True
+    ):
+        np.testing.assert_allclose(have, want, rtol=1e-8)
+    with pytest.raises(ArgumentError, match="jac_sparsity is for"):
+        solve(heat, y0, np.array([0.0, 1.0]), jac_sparsity=line)
 
 
 def test_a_dense_solution_has_no_backwards_adjoint() -> None:

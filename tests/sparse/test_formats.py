@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
 
+import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import tree
+from arrayfn.backends.cpu.unjitted import run_unjitted
 from arrayfn.compilation.jit import jit
 from arrayfn.errors import (
     AbstractValueError,
@@ -17,7 +21,7 @@ from arrayfn.errors import (
     DifferentiationError,
     ShapeError,
 )
-from arrayfn.sparse import COO, CSC, CSR, products
+from arrayfn.sparse import COO, CSC, CSR
 from arrayfn.transforms import grad, jacfwd, jvp, vjp, vmap
 
 RNG = np.random.default_rng(3)
@@ -149,22 +153,64 @@ def test_mapping_of_vectors_and_of_matrices(form: Any) -> None:
     assert repr(stacked) == f"{form.__name__} f64[5,4], {a.nnz} entries (50 %)"
 
 
-def test_large_products_by_scipy_are_those_of_generated_kernels() -> None:
-    large = scipy.sparse.random_array((300, 200), density=0.3, random_state=RNG)
-    x = RNG.normal(size=(200, 2))
-    for form in (CSR, CSC, COO):
-        a = form(large)
-        (call,) = jit(lambda a, x: a @ x).lower(a, x).program.equations
-        assert call.primitive.name == "linear_call"
-        same(jit(lambda a, x: a @ x)(a, x), large @ x)
-        gradient = jit(grad(lambda x, a=a: ((a @ x) ** 2).sum()))(x)
-        same(gradient, 2 * large.T @ (large @ x))
-        body = jit(
-            lambda a, x: products.sparse_product.function(
-                a.data, a.positions, x, a.format, a.shape
-            )
-        )
-        same(body(a, x), large @ x)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("width", [None, 3])
+def test_large_products_are_loops_over_entries(
+    form: Any, dtype: Any, index: Any, width: Any
+) -> None:
+    large = scipy.sparse.random_array((90, 70), density=0.2, random_state=RNG)
+    x = RNG.normal(size=70 if width is None else (70, width)).astype(dtype)
+    a = form(large, dtype=dtype)
+    a = a.with_arrays(a.data, tuple(p.astype(index) for p in a.positions), a.shape)
+    multiply = jit(lambda a, x: a @ x)
+    lowered = multiply.lower(a, x)
+    (kernel,) = lowered.compiled_program.kernels
+    assert kernel.provider.startswith(f"sparse_{a.format}_")
+    want = large.toarray() @ x.astype(np.float64)
+    near = (
+        {"rtol": 1e-5, "atol": 1e-5}
+        if dtype == np.float32
+        else {"rtol": 1e-12, "atol": 1e-12}
+    )
+    np.testing.assert_allclose(multiply(a, x), want, **near)
+    leaves = [*tree.leaves(a), x]
+    (unjitted,) = run_unjitted(lowered.compiled_program, leaves)
+    np.testing.assert_allclose(unjitted, want, **near)
+    gradient = jit(grad(lambda x, a: ((a @ x) ** 2).sum()))(x, a)
+    np.testing.assert_allclose(gradient, 2 * large.toarray().T @ want, **near)
+
+
+def test_a_saved_product_is_loaded_without_the_module(tmp_path: Any) -> None:
+    a = CSR(2.0 * np.eye(600))
+    af.save(jit(lambda x: a @ x).lower(np.ones(600)), tmp_path / "product")
+    code = (
+        "import sys, numpy, arrayfn\n"
+        f"product = arrayfn.load({str(tmp_path / 'product')!r})\n"
+        "print(product(numpy.ones(600))[:2], 'arrayfn.sparse' in sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "[2. 2.] False\n"
+
+
+def test_loops_leave_padding_out_and_touch_nothing_outside(form: Any) -> None:
+    count, rng = 2000, np.random.default_rng(1)
+    first, second = (rng.integers(-3, 40, count, np.int32) for _ in range(2))
+    if form is not COO:
+        # Pointers that go past the entries, and down.
+        second = np.concatenate([[0], rng.integers(0, 2 * count, 29), [count]])
+        second = second.astype(np.int32)
+    a = CSR(np.eye(30)).asformat(form.format)
+    a = a.with_arrays(rng.normal(size=count), (first, second), (30, 30))
+    have = jit(lambda a: a @ np.ones(30))(a)
+    assert np.isfinite(have).all()
+    if form is COO:
+        kept = (first >= 0) & (first < 30) & (second >= 0) & (second < 30)
+        want = np.zeros(30)
+        np.add.at(want, first[kept], a.data[kept])
+        same(have, want)
 
 
 def test_entries_outside_of_the_matrix_are_padding() -> None:

@@ -15,6 +15,7 @@ from arrayfn.backends.cpu.libraries import (
     fourier,
     gemm,
     sorting,
+    sparse,
     windows,
 )
 from arrayfn.backends.cpu.libraries.foreign import parameters_of
@@ -40,6 +41,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
     **small.PROVIDERS,
     **symmetric.PROVIDERS,
     **general.PROVIDERS,
+    **sparse.PROVIDERS,
 }
 
 

@@ -1,0 +1,63 @@
+"""Products with sparse matrices. An item is a row of CSR; CSC and COO have one item.
+
+By columns, and by entries, several terms go to one element of the result, in the order
+of the entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from arrayfn import dtypes
+from arrayfn.ir import ArrayType, Equation
+from arrayfn.lowering.libraries.calls import LibraryCall, Place, grain_of, place_of
+from arrayfn.passes.reads import Reads
+
+GATHERED: Final = 4  # multiply-adds that take as long as one with a computed index
+MANY: Final = 1 << 9  # entries that are worth a step of a plan: fewer fuse with others
+DTYPES: Final = (dtypes.float32, dtypes.float64)
+INDICES: Final = (dtypes.int32, dtypes.int64)
+
+
+def is_computed(
+    data: ArrayType,
+    first: ArrayType,
+    second: ArrayType,
+    x: ArrayType,
+    **static: Any,
+) -> bool:
+    """Whether the library has these types, and there are enough entries."""
+    indices = first.dtype == second.dtype and first.dtype in INDICES
+    values = data.dtype == x.dtype and data.dtype in DTYPES
+    return indices and values and data.size >= MANY
+
+
+def product(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
+    """The product of a matrix with a vector or a matrix, of an ``operator_call``."""
+    data, first, second, x = equation.inputs
+    static: dict[str, Any] = dict(equation.params["static"])
+    layout, (rows, columns) = static["format"], static["shape"]
+    width = 1 if x.type.ndim == 1 else x.type.shape[1]
+    entries = data.type.size
+    kind = f"{dtypes.short_name(data.type.dtype)}{dtypes.short_name(first.type.dtype)}"
+    work = GATHERED * width * entries / max(1, rows)
+    yield LibraryCall(
+        provider=f"sparse_{layout}_{kind}",
+        reads={
+            "data": place_of(data, reads),
+            "first": place_of(first, reads),
+            "second": place_of(second, reads),
+            "x": place_of(x, reads),
+        },
+        writes={"out": Place(equation.outputs[0])},
+        integers={
+            "rows": rows,
+            "columns": columns,
+            "entries": entries,
+            "width": width,
+        },
+        items=(rows if layout == "csr" else 1) if width else 0,
+        grain=grain_of(work) if layout == "csr" else 1,
+        library="loops over entries",
+    )

@@ -1,0 +1,357 @@
+"""``jet``: higher derivatives along a curve, by truncated Taylor series.
+
+A value is a series in t, whose coefficients are computed when they are needed. The
+rules are derived from the jvp rules of the table. Where a jvp does not depend on what
+varies, the primitive is linear, and its jvp is applied to each coefficient. A primitive
+of two operands that is linear in each multiplies series (Cauchy's product). For all
+others the series is the integral of that of the jvp: the coefficients of y' follow from
+those of the operands and earlier ones of y (Griewank and Walther, Evaluating
+Derivatives, 2008, chapter 13).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from arrayfn import dtypes, tree
+from arrayfn.errors import ArgumentError, ArrayfnError, located, user_location
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import views
+from arrayfn.primitives.base import THROUGH_BODY, Primitive
+from arrayfn.tracing import apply_program
+from arrayfn.transforms.arguments import Function, leaf_type, like, name_of
+from arrayfn.transforms.dce import dce
+from arrayfn.transforms.flat_trace import trace_function
+from arrayfn.transforms.forward_mode import jvp_varying
+
+Later = Callable[[int], Atom | None]
+"""The coefficient of t**k, for k > 0; None is zero."""
+
+
+def jet(
+    function: Function, primals: Sequence[Any], series: Sequence[Sequence[Any]]
+) -> tuple[Any, Any]:
+    """The value of ``function`` and its derivatives by t, as its arguments move with t.
+
+    Args:
+        function: a function of pytrees of arrays.
+        primals: its arguments at t = 0.
+        series: for each argument the list of its derivatives by t, from the first: each
+            like the argument. The lists have one length, the order.
+
+    Returns:
+        the value at t = 0; and the derivatives of the value by t: a tree like the value
+        with a list in the place of each array.
+
+    Raises:
+        ArgumentError: the series do not match the arguments.
+        DifferentiationError: a part of the function has no derivative.
+
+    >>> import numpy as np
+    >>> jet(np.sin, (0.0,), ([1.0, 0.0, 0.0],))
+    (array(0.), [array(1.), array(0.), array(-1.)])
+    """
+    args = tuple(primals)
+    order = _order(function, args, series)
+    leaves = tree.leaves(args)
+    types = [leaf_type(x) for x in leaves]
+    moving = [t.dtype in dtypes.INEXACT for t in types]
+    derivatives = [tree.leaves(tuple(terms)) for terms in zip(*series, strict=True)]
+    operands: list[Any] = []
+    for number, terms in enumerate(derivatives):
+        what = f"jet: derivative {number + 1} of leaf"
+        for k, (type, term) in enumerate(zip(types, terms, strict=True)):
+            if moving[k]:
+                operands.append(like(what, k, type, term))
+    traced = trace_function(function, args, {})
+    captured = traced.trace.captured
+    program = jet_program(traced.program, moving, order)
+    results = apply_program(program, [*leaves, *captured, *operands], once=True)
+    count = len(traced.program.outputs)
+    value = tree.unflatten(traced.out_tree, results[:count])
+    by_output = [list(results[count + k :: count]) for k in range(count)]
+    return value, tree.unflatten(traced.out_tree, by_output)
+
+
+def jet_program(program: Program, moving: Sequence[bool], order: int) -> Program:
+    """The Program (inputs, derivatives of those that move) -> (outputs, derivatives).
+
+    The derivatives are those of the first order, then of the second, and so on.
+    """
+    builder = ProgramBuilder(f"jet_{program.name}")
+    with builder:
+        inputs = builder.inputs_of(program)
+        flags = [*moving, *[False] * (len(inputs) - len(moving))]
+        given: list[list[Atom]] = [[] for _ in inputs]
+        for k in range(1, order + 1):
+            for terms, var, moves in zip(given, inputs, flags, strict=True):
+                if moves:
+                    term = builder.input(var.type)
+                    terms.append(e.mul(term, 1 / math.factorial(k)))
+        series = [
+            _known(var, terms) if moves else _Series(var)
+            for var, terms, moves in zip(inputs, given, flags, strict=True)
+        ]
+        outputs = _interpreted(builder, program, series, {})
+        results: list[Atom] = [y.first for y in outputs]
+        for k in range(1, order + 1):
+            results += [e.mul(y.dense(k), float(math.factorial(k))) for y in outputs]
+    return builder.build(results)
+
+
+class _Series:
+    """Taylor coefficients of a value, computed when they are asked for."""
+
+    def __init__(self, first: Atom, later: Later | None = None) -> None:
+        self.first = first
+        self._later = later
+        self._known: dict[int, Atom | None] = {}
+
+    @property
+    def varies(self) -> bool:
+        return self._later is not None
+
+    def at(self, k: int) -> Atom | None:
+        """The coefficient of t**k; None is zero."""
+        if k == 0:
+            return self.first
+        if self._later is None:
+            return None
+        if k not in self._known:
+            self._known[k] = self._later(k)
+        return self._known[k]
+
+    def dense(self, k: int) -> Atom:
+        """The coefficient of t**k."""
+        found = self.at(k)
+        return views.broadcast_literal(0, self.first.type) if found is None else found
+
+    def derivative(self) -> _Series:
+        """The series of the derivative by t."""
+        return _Series(self.dense(1), lambda k: _scaled(self.at(k + 1), k + 1))
+
+
+def _known(first: Atom, terms: Sequence[Atom]) -> _Series:
+    return _Series(first, lambda k: terms[k - 1] if k <= len(terms) else None)
+
+
+def _scaled(x: Atom | None, factor: float) -> Atom | None:
+    return x if x is None or factor == 1 else e.mul(x, float(factor))
+
+
+def _interpreted(
+    builder: ProgramBuilder,
+    program: Program,
+    inputs: Sequence[_Series],
+    environment: dict[Var, _Series],
+) -> list[_Series]:
+    """The series of the outputs; Vars in ``environment`` have theirs already."""
+    environment.update(zip(program.inputs, inputs, strict=True))
+    for var, value in zip(program.constants, program.constant_values, strict=True):
+        environment[var] = _Series(builder.constant(value))
+
+    def series_of(atom: Atom) -> _Series:
+        return environment[atom] if isinstance(atom, Var) else _Series(atom)
+
+    for equation in program.equations:
+        if all(v in environment for v in equation.outputs):
+            continue
+        builder.source = equation.source
+        operands = [series_of(a) for a in equation.inputs]
+        try:
+            results = _applied(builder, equation, operands)
+        except ArrayfnError as error:
+            raise located(error, equation.source) from None
+        for var, result in zip(equation.outputs, results, strict=True):
+            environment.setdefault(var, result)
+    return [series_of(a) for a in program.outputs]
+
+
+def _applied(
+    builder: ProgramBuilder, equation: Equation, operands: Sequence[_Series]
+) -> list[_Series]:
+    """The series of an equation's outputs."""
+    row = equation.primitive
+    assert isinstance(row, Primitive)
+    varies = [x.varies for x in operands]
+    if any(varies) and row.jvp == THROUGH_BODY:
+        return _interpreted(builder, equation.params["body"], operands, {})
+    firsts = builder.emit(row, [x.first for x in operands], equation.params)
+    if not any(varies):
+        return [_Series(y) for y in firsts]
+    rule = _Rule(equation, varies)
+    if rule.is_linear():
+        return _linear(builder, rule, operands, firsts)
+    if sum(varies) == 2 and rule.is_linear_in_each():
+        return _bilinear(builder, rule, operands, firsts)
+    return _integrated(builder, rule, operands, firsts)
+
+
+class _Rule:
+    """The jvp of an equation: a Program of its operands, and the varying tangents."""
+
+    def __init__(self, equation: Equation, varies: Sequence[bool]) -> None:
+        self.equation = equation
+        self.varies = varies
+        alone = _alone(equation)
+        self.program, self.outputs = jvp_varying(
+            alone, varies, [False] * len(equation.outputs)
+        )
+        self.tangents = _tangents(self.program, len(equation.outputs))
+
+    def is_linear(self) -> bool:
+        """Whether the tangents depend on no operand that varies."""
+        read: set[Any] = {a for eq in self.tangents.equations for a in eq.inputs}
+        read |= set(self.tangents.outputs)
+        pairs = zip(self.tangents.inputs, self.varies, strict=False)
+        return not any(varies and var in read for var, varies in pairs)
+
+    def is_linear_in_each(self) -> bool:
+        """Whether that is so while any one operand varies."""
+        places = [k for k, varies in enumerate(self.varies) if varies]
+        for place in places:
+            one = [k == place for k in range(len(self.varies))]
+            if not _Rule(self.equation, one).is_linear():
+                return False
+        return True
+
+
+def _alone(equation: Equation) -> Program:
+    """The equation as a Program of all of its operands."""
+    builder = ProgramBuilder(equation.primitive.name)
+    with builder:
+        inputs = [builder.input(a.type) for a in equation.inputs]
+        builder.source = equation.source
+        return builder.build(builder.emit(equation.primitive, inputs, equation.params))
+
+
+def _tangents(program: Program, outputs: int) -> Program:
+    """``program`` with the outputs after the first ones alone."""
+    return dce(
+        Program(
+            program.name,
+            program.inputs,
+            program.equations,
+            program.outputs[outputs:],
+            program.constants,
+            program.constant_values,
+        )
+    )
+
+
+def _from_all(
+    rule: _Rule, firsts: Sequence[Atom], later: Callable[[int], Sequence[Atom | None]]
+) -> list[_Series]:
+    """Series whose coefficients ``later`` computes together."""
+    known: dict[int, Sequence[Atom | None]] = {}
+    numbers = iter(range(sum(rule.outputs)))
+
+    def of(number: int) -> Later:
+        def coefficient(k: int) -> Atom | None:
+            if k not in known:
+                known[k] = later(k)
+            return known[k][number]
+
+        return coefficient
+
+    return [
+        _Series(y, of(next(numbers))) if varies else _Series(y)
+        for y, varies in zip(firsts, rule.outputs, strict=True)
+    ]
+
+
+def _linear(
+    builder: ProgramBuilder,
+    rule: _Rule,
+    operands: Sequence[_Series],
+    firsts: Sequence[Atom],
+) -> list[_Series]:
+    """The tangents of each coefficient."""
+
+    def later(k: int) -> Sequence[Atom | None]:
+        moving = [x for x in operands if x.varies]
+        if all(x.at(k) is None for x in moving):
+            return [None] * sum(rule.outputs)
+        given = [*(x.first for x in operands), *(x.dense(k) for x in moving)]
+        return builder.inline(rule.tangents, given)
+
+    return _from_all(rule, firsts, later)
+
+
+def _bilinear(
+    builder: ProgramBuilder,
+    rule: _Rule,
+    operands: Sequence[_Series],
+    firsts: Sequence[Atom],
+) -> list[_Series]:
+    """Sums of products of coefficients of both series."""
+    one, other = (k for k, x in enumerate(operands) if x.varies)
+    equation = rule.equation
+
+    def later(k: int) -> Sequence[Atom | None]:
+        totals: list[Atom | None] = [None] * len(firsts)
+        for j in range(k + 1):
+            left, right = operands[one].at(j), operands[other].at(k - j)
+            if left is None or right is None:
+                continue
+            given = [x.first for x in operands]
+            given[one], given[other] = left, right
+            terms = builder.emit(equation.primitive, given, equation.params)
+            totals = [
+                term if total is None else e.add(total, term)
+                for total, term in zip(totals, terms, strict=True)
+            ]
+        return [y for y, varies in zip(totals, rule.outputs, strict=True) if varies]
+
+    return _from_all(rule, firsts, later)
+
+
+def _integrated(
+    builder: ProgramBuilder,
+    rule: _Rule,
+    operands: Sequence[_Series],
+    firsts: Sequence[Atom],
+) -> list[_Series]:
+    """The integrals of the tangents' series."""
+    made: list[_Series] = []
+    slopes: list[_Series] = []
+
+    def later(k: int) -> Sequence[Atom | None]:
+        if not slopes:
+            moving = [x.derivative() for x in operands if x.varies]
+            values = zip(rule.program.outputs, made, strict=False)
+            known = {v: y for v, y in values if isinstance(v, Var)}
+            found = _interpreted(builder, rule.program, [*operands, *moving], known)
+            slopes.extend(found[len(firsts) :])
+        return [_scaled(y.at(k - 1), 1 / k) for y in slopes]
+
+    made += _from_all(rule, firsts, later)
+    return made
+
+
+def _order(
+    function: Function, args: tuple[Any, ...], series: Sequence[Sequence[Any]]
+) -> int:
+    """The length of the series, which is to match the arguments."""
+    name = name_of(function)
+    lengths = {len(terms) for terms in series}
+    if len(series) != len(args) or len(lengths) != 1:
+        raise ArgumentError(
+            f"jet of {name}: {len(args)} arguments have as many series, all of one "
+            f"length; there are {len(series)}, of lengths {sorted(lengths)}",
+            user_location(),
+        )
+    for position, (argument, terms) in enumerate(zip(args, series, strict=True)):
+        wanted = tree.structure(argument)
+        for term in terms:
+            if tree.structure(term) != wanted:
+                raise ArgumentError(
+                    f"jet of {name}: a derivative of argument {position} has the "
+                    f"structure {tree.structure(term)}, and the argument {wanted}",
+                    user_location(),
+                )
+    return lengths.pop()
