@@ -250,14 +250,14 @@ pure_callback = Primitive(
 
 def _io_batch(
     size: int,
-    inputs: Sequence[Atom],
-    dims: Sequence[Dim],
+    inputs: Atoms,
+    dims: Dims,
     *,
     callback: str,
     results: Results,
     loops: Loops,
     method: str,
-) -> tuple[list[Atom], list[Dim]]:
+) -> Batched:
     if method == "ordered":
         raise ArgumentError(
             f"vmap of the Python function {callback}: its calls are ordered, and "

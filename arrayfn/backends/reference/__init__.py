@@ -1,8 +1,8 @@
 """The reference backends: interpret a Program with the primitives' NumPy references.
 
 ``reference`` computes in the Program's dtypes. ``reference64`` is the oracle that
-judges the others: all floats are float64 (float16 and bfloat16 too), complex numbers complex128, and
-sums are exact before they are rounded; its results stay float64.
+judges the others: all floats are float64 (float16 and bfloat16 too), complex numbers
+complex128, and sums are exact before they are rounded; its results stay float64.
 """
 
 from __future__ import annotations

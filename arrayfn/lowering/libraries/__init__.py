@@ -1,8 +1,8 @@
 """Primitives that a library computes: one function for each ``Library`` row.
 
 Each takes an equation and how its operands are read, and gives the steps that compute
-its outputs, in order. The operands lie row-major (``pointer_of`` says where). A row that
-is ``in_place`` finds its first operand in the first output.
+its outputs, in order. The operands lie row-major (``pointer_of`` says where). A row
+that is ``in_place`` finds its first operand in the first output.
 """
 
 from __future__ import annotations

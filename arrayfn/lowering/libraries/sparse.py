@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Equation
-from arrayfn.lowering.libraries.calls import LibraryCall, Place, grain_of, place_of
+from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, grain_of, pointer_of
 from arrayfn.passes.reads import Reads
 
 GATHERED: Final = 4  # multiply-adds that take as long as one with a computed index
@@ -40,17 +40,17 @@ def product(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     layout, (rows, columns) = static["format"], static["shape"]
     width = 1 if x.type.ndim == 1 else x.type.shape[1]
     entries = data.type.size
-    kind = f"{dtypes.short_name(data.type.dtype)}{dtypes.short_name(first.type.dtype)}"
+    kind = f"{dtypes.short_name(first.type.dtype)}_{dtypes.short_name(data.type.dtype)}"
     work = GATHERED * width * entries / max(1, rows)
     yield LibraryCall(
         provider=f"sparse_{layout}_{kind}",
         reads={
-            "data": place_of(data, reads),
-            "first": place_of(first, reads),
-            "second": place_of(second, reads),
-            "x": place_of(x, reads),
+            "data": pointer_of(data, reads),
+            "first": pointer_of(first, reads),
+            "second": pointer_of(second, reads),
+            "x": pointer_of(x, reads),
         },
-        writes={"out": Place(equation.outputs[0])},
+        writes={"out": Pointer(equation.outputs[0])},
         integers={
             "rows": rows,
             "columns": columns,

@@ -1,68 +1,157 @@
-"""Products with sparse matrices; ``lowering.libraries.sparse`` has the arguments."""
+"""Products with sparse matrices; ``lowering.libraries.sparse`` has the arguments.
+
+Positions are checked first, in a loop of vectors: it finds whether any is outside of
+the matrix. Only then each entry is tested, and left out if it is. So no memory outside
+of the arrays is touched whatever the indices are. Sums of one row are in float64.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.cpu.libraries import sparse_loops
+from arrayfn.backends.cpu.libraries.foreign import Array, Real, i32
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.native import Routine, native
-from arrayfn.backends.native.code import native_addresses
-from arrayfn.backends.native.structures import Struct
+from arrayfn.lowering.scalars import max_i64, min_i64
+
+Kernel = Callable[..., None]
 
 
-class ByRows(Struct):
-    """The loop over rows, and the arguments of a product."""
-
-    loop: Callable[[int, int, int, int, int, int, int, int, int, int], None]
-    data: int
-    first: int
-    second: int
-    x: int
-    out: int
-    rows: int
-    columns: int
-    entries: int
-    width: int
+def outside(positions: Array[Any], first: int, last: int, extent: int) -> int:
+    """A negative number if one of the positions is not from 0 to ``extent`` - 1."""
+    bits = 0
+    for k in range(first, last):
+        position = int(positions[k])
+        bits = bits | position | (extent - 1 - position)
+    return bits
 
 
-class Whole(Struct):
-    """The loop over a whole matrix, and the arguments of a product."""
-
-    loop: Callable[[int, int, int, int, int, int, int, int, int], None]
-    data: int
-    first: int
-    second: int
-    x: int
-    out: int
-    rows: int
-    columns: int
-    entries: int
-    width: int
+def descending(starts: Array[Any], first: int, last: int) -> int:
+    """A negative number if one of these pointers is followed by a smaller one."""
+    bits = 0
+    for k in range(first, last):
+        bits = bits | (int(starts[k + 1]) - int(starts[k]))
+    return bits
 
 
-@native
-def rows_run(a: ByRows, begin: int, end: int) -> None:
-    """Compute rows ``begin`` to ``end``."""
-    a.loop(
-        a.data, a.first, a.second, a.x, a.out, begin, end, a.columns, a.entries, a.width
-    )
+def csr(
+    data: Array[Real],
+    first: Array[int],
+    second: Array[int],
+    x: Array[Real],
+    out: Array[Real],
+    rows: int,
+    columns: int,
+    entries: int,
+    width: int,
+    begin: int,
+    end: int,
+) -> None:
+    """An item is a row; ``first`` are the columns, ``second`` the rows' pointers."""
+    low, high = int(second[begin]), int(second[end])
+    bits = low | (entries - high) | descending(second, begin, end)
+    if bits >= 0:
+        bits = outside(first, low, high, columns)
+    if (bits >= 0) & (width == 1):
+        for row in range(begin, end):
+            total = 0.0
+            for k in range(int(second[row]), int(second[row + 1])):
+                total = total + float(data[k]) * float(x[int(first[k])])
+            out[row] = total
+    else:
+        for row in range(begin, end):
+            for j in range(width):
+                out[row * width + j] = 0.0
+            start = max_i64(0, int(second[row]))
+            for k in range(start, min_i64(entries, int(second[row + 1]))):
+                column, value = int(first[k]), data[k]
+                if (column >= 0) & (column < columns):
+                    for j in range(width):
+                        at = row * width + j
+                        out[at] = out[at] + value * x[column * width + j]
 
 
-@native
-def whole_run(a: Whole, begin: int, end: int) -> None:
-    """Compute the product."""
+def csc(
+    data: Array[Real],
+    first: Array[int],
+    second: Array[int],
+    x: Array[Real],
+    out: Array[Real],
+    rows: int,
+    columns: int,
+    entries: int,
+    width: int,
+    begin: int,
+    end: int,
+) -> None:
+    """All is one item; ``first`` are the rows, ``second`` the columns' pointers."""
     for _ in range(begin, end):
-        a.loop(
-            a.data, a.first, a.second, a.x, a.out, a.rows, a.columns, a.entries, a.width
-        )
+        for k in range(rows * width):
+            out[k] = 0.0
+        low, high = int(second[0]), int(second[columns])
+        bits = low | (entries - high) | descending(second, 0, columns)
+        if bits >= 0:
+            bits = outside(first, low, high, rows)
+        if (bits >= 0) & (width == 1):
+            for column in range(columns):
+                factor = x[column]
+                for k in range(int(second[column]), int(second[column + 1])):
+                    row = int(first[k])
+                    out[row] = out[row] + data[k] * factor
+        else:
+            for column in range(columns):
+                start = max_i64(0, int(second[column]))
+                for k in range(start, min_i64(entries, int(second[column + 1]))):
+                    row, value = int(first[k]), data[k]
+                    if (row >= 0) & (row < rows):
+                        for j in range(width):
+                            at = row * width + j
+                            out[at] = out[at] + value * x[column * width + j]
 
 
-def _words(loops: Mapping[str, Routine[..., Any]]) -> Callable[[str], tuple[int, ...]]:
-    return lambda kind: native_addresses(loops[kind])
+def coo(
+    data: Array[Real],
+    first: Array[int],
+    second: Array[int],
+    x: Array[Real],
+    out: Array[Real],
+    rows: int,
+    columns: int,
+    entries: int,
+    width: int,
+    begin: int,
+    end: int,
+) -> None:
+    """All is one item; ``first`` are the entries' rows, ``second`` their columns."""
+    for _ in range(begin, end):
+        for k in range(rows * width):
+            out[k] = 0.0
+        bits = outside(first, 0, entries, rows) | outside(second, 0, entries, columns)
+        if (bits >= 0) & (width == 1):
+            for k in range(entries):
+                row = int(first[k])
+                out[row] = out[row] + data[k] * x[int(second[k])]
+        else:
+            for k in range(entries):
+                row, column, value = int(first[k]), int(second[k]), data[k]
+                inside = (row >= 0) & (row < rows)
+                if inside & (column >= 0) & (column < columns):
+                    for j in range(width):
+                        at = row * width + j
+                        out[at] = out[at] + value * x[column * width + j]
+
+
+def _with_short_indices(kernel: Kernel) -> Kernel:
+    """``kernel`` for positions of 32 bits."""
+    assert isinstance(kernel, FunctionType)
+    made = FunctionType(kernel.__code__, kernel.__globals__, kernel.__name__)
+    short = {"first": Array[i32], "second": Array[i32]}
+    made.__annotations__ = {**kernel.__annotations__, **short}
+    made.__module__ = kernel.__module__
+    return made
 
 
 def _unjitted(layout: str) -> Callable[[Mapping[str, Any], int], None]:
@@ -95,12 +184,21 @@ def _unjitted(layout: str) -> Callable[[Mapping[str, Any], int], None]:
     return run
 
 
+def _words(dtype: str) -> tuple[int, ...]:
+    return {"f32": (), "f64": ()}[dtype]
+
+
+def _providers(layout: str, kernel: Kernel) -> dict[str, Provider]:
+    """The providers of a layout, by the bits of its positions."""
+    kernels = {"i32": _with_short_indices(kernel), "i64": kernel}
+    return {
+        f"sparse_{layout}_{index}": Provider(made, _words, _unjitted(layout))
+        for index, made in kernels.items()
+    }
+
+
 PROVIDERS: Final = {
-    "sparse_csr": Provider(rows_run, _words(sparse_loops.BY_ROWS), _unjitted("csr")),
-    "sparse_csc": Provider(
-        whole_run, _words(sparse_loops.BY_COLUMNS), _unjitted("csc")
-    ),
-    "sparse_coo": Provider(
-        whole_run, _words(sparse_loops.BY_ENTRIES), _unjitted("coo")
-    ),
+    **_providers("csr", csr),
+    **_providers("csc", csc),
+    **_providers("coo", coo),
 }
