@@ -66,8 +66,7 @@ def kernel_assembly(kernel: Kernel) -> str:
 
 def library_unit(library_kernel: LibraryKernel) -> Unit:
     """The code of a library's kernel for a dtype."""
-    provider = provider_of(library_kernel.provider)
-    kernel = provider.kernel
+    kernel = provider_of(library_kernel.provider).kernel
     assert kernel is not None
     name = f"{kernel.__module__}.{kernel.__name__}"
     parameters = parameters_of(kernel, library_kernel.provider.rpartition("_")[2])
@@ -80,8 +79,6 @@ def library_unit(library_kernel: LibraryKernel) -> Unit:
         with no_garbage_collection():
             compiler = importlib.import_module(_PRINTED)
             text = compiler.function_ir(kernel, parameters, symbol, constants)
-        if provider.is_call:
-            return partial(target.compile_quickly, text)
         return partial(target.compile_vectorized, text, interleave=False)
 
     return Unit(key, (symbol,), prepare, is_kernel=True)

@@ -156,6 +156,7 @@ class Blas(Struct):
 
     users: int  # how many such plans run
     saved: int  # the number before
+    given: int  # ours
     get_threads: Callable[[], i32]  # both None where it has no such function
     set_threads: Callable[[i32], None] | None
 

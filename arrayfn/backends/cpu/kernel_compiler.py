@@ -51,7 +51,9 @@ def function_ir(
     module = _front_end().module(made, (*arguments, i64, i64))
     function = module.get_global("kernel")
     function.linkage = "internal"
-    function.attributes.add("noinline")
+    if constants is None:
+        # So ``noalias`` holds in loops. LLVM inlines a library kernel: calls are short.
+        function.attributes.add("noinline")
     function.attributes.add("nounwind")
     add_entry(module, function, symbol, constants or {}, has_rest=has_rest)
     return str(module)

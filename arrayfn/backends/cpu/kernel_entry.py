@@ -23,8 +23,7 @@ def add_entry(
 
     It loads the arguments of ``function`` and calls it, after ``leading`` pointers to
     memory that is not used. Parameters that are ``constants`` are no arguments. Where
-    it ``has_rest``, the last parameter points to the arguments from its own on. The
-    function stays a call of its own, so that ``noalias`` holds on its parameters.
+    it ``has_rest``, the last parameter points to the arguments from its own on.
     """
     kinds = [ir.PointerType(), _I64, _I64]
     entry = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), symbol)

@@ -175,6 +175,4 @@ def unjitted(given: Mapping[str, Any], items: int) -> None:
         matrix("c", batch, m, n)[...] = product
 
 
-PROVIDERS: Final = {
-    "gemm": Provider(gemm_tiles, words, unjitted, uses_blas=True, is_call=True)
-}
+PROVIDERS: Final = {"gemm": Provider(gemm_tiles, words, unjitted, uses_blas=True)}

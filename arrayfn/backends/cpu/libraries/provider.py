@@ -19,9 +19,8 @@ class Provider:
     the address ``entry``.
 
     ``unjitted`` does all work items on ``Pointer``s and integers, by the parameters'
-    names. A kernel that ``is_call`` is compiled quickly: its time is a library's. While
-    a plan with a provider that ``uses_blas`` runs, BLAS has one thread; the threaded
-    one has as many as arrayfn, if it ``uses_threaded_blas``.
+    names. While a plan with a provider that ``uses_blas`` runs, BLAS has one thread;
+    the threaded one has as many as arrayfn, if it ``uses_threaded_blas``.
     """
 
     kernel: Callable[..., None] | None
@@ -30,4 +29,3 @@ class Provider:
     uses_blas: bool = False
     uses_threaded_blas: bool = False
     entry: int = 0
-    is_call: bool = False
