@@ -177,7 +177,7 @@ class KernelText(Body):
         return name
 
     def argument(self, argument: Argument) -> str:
-        """The parameter of ``argument``; with ``_`` where its name may be taken."""
+        """The parameter of ``argument``, with ``_`` if its name may be taken."""
         name, value = argument.name, argument.value
         if _clashes(name, self._names, self.own_names):
             name += "_"
