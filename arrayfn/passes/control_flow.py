@@ -26,9 +26,8 @@ from arrayfn.ir import (
 from arrayfn.ir.builder import ProgramBuilder, current_builder, rename, rewritten
 from arrayfn.passes.known_counts import known_trip_count
 from arrayfn.primitives import views
-from arrayfn.primitives.base import Control, has_effect, row_of
+from arrayfn.primitives.base import Control, has_effect, needed, row_of
 from arrayfn.primitives.control_flow_scan import scan
-from arrayfn.transforms.dce import needed
 
 Simplify = Callable[[Program], Program]
 

@@ -21,9 +21,9 @@ from arrayfn.primitives.base import (
     Scalar,
     Template,
     has_effect,
+    needed,
     row_of,
 )
-from arrayfn.transforms.dce import needed
 
 MIN_ELEMENTS: Final = 64
 """With fewer elements, recomputing is as fast as another kernel."""

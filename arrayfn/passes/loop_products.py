@@ -20,9 +20,8 @@ from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, current_builder, rewritten
 from arrayfn.primitives import contraction, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.base import Control, has_effect, row_of
+from arrayfn.primitives.base import Control, has_effect, needed, row_of
 from arrayfn.transforms.batching import batch_varying
-from arrayfn.transforms.dce import needed
 
 MIN_WORK: Final = 1 << 16
 """Multiplications from which a product is large; small ones fuse into one kernel."""

@@ -276,6 +276,21 @@ def has_effect(equation: Equation) -> bool:
     )
 
 
+def needed(
+    equations: Sequence[Equation], outputs: Iterable[Atom], *, effects: bool = True
+) -> list[Equation]:
+    """The ``equations`` that ``outputs`` depend on; with ``effects`` those that act."""
+    live: set[Atom] = set(outputs)
+    kept: list[Equation] = []
+    for equation in reversed(equations):
+        if any(v in live for v in equation.outputs) or (
+            effects and has_effect(equation)
+        ):
+            kept.append(equation)
+            live.update(equation.inputs)
+    return kept[::-1]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Primitive:
     """One row of the table. The module's docstring describes the rules."""

@@ -10,7 +10,7 @@ bits of fraction) before multiplying. The reference and CPUs never do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -197,25 +197,29 @@ def _batch(
     **params: Any,
 ) -> Batched:
     x, y = in_front(inputs, dims)
-    moved = [dim is not None for dim in dims]
-    both = all(moved)
-    own = [
-        (shifted(c), (*(0,) * both, *shifted(b))) if m else (c, b)
-        for m, c, b in zip(moved, contract, batch, strict=True)
-    ]
+    mapped = [dim is not None for dim in dims]
+    lead = (0,) if all(mapped) else ()
     value = dot_general(
         x,
         y,
-        contract=(own[0][0], own[1][0]),
-        batch=(own[0][1], own[1][1]),
+        contract=_after_mapped(contract, mapped),
+        batch=_after_mapped(batch, mapped, lead),
         **params,
     )
-    if both:
+    if lead:
         return [value], [0]
     # The mapped axis is the first of its operand's free axes.
-    free_of_x = x.type.ndim - len(contract[0])
-    position = len(batch[0]) if moved[0] else free_of_x
+    position = len(batch[0]) if mapped[0] else x.type.ndim - len(contract[0])
     return [emitters.move_axis(value, position, 0)], [0]
+
+
+def _after_mapped(axes: AxesPair, mapped: Sequence[bool], lead: Axes = ()) -> AxesPair:
+    """``axes`` of both operands, after a new axis 0 of those that are ``mapped``."""
+    left, right = axes
+    return (
+        (*lead, *shifted(left)) if mapped[0] else left,
+        (*lead, *shifted(right)) if mapped[1] else right,
+    )
 
 
 def _samples() -> Iterable[Sample]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import compress
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
@@ -19,7 +20,7 @@ from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, current_builder
-from arrayfn.primitives.base import Array, Atoms, Primitive, has_effect
+from arrayfn.primitives.base import Array, Atoms, Primitive, needed
 from arrayfn.primitives.calls import evaluate
 
 T = TypeVar("T")
@@ -66,23 +67,21 @@ class Transpose(Protocol):
     ) -> tuple[Program, list[bool]]: ...
 
 
-class Parts(Protocol):
-    """A Program split: see ``transforms.linearization.Split``.
+@dataclass(frozen=True)
+class Parts:
+    """A Program split by whether equations depend on its unknown inputs.
 
-    A residual is one Var in both parts.
+    known:  known inputs -> known outputs, residuals
+    linear: residuals, unknown inputs -> unknown outputs
+
+    ``unknown`` marks the unknown outputs; ``residuals`` is the number of residuals,
+    each of which is one Var in both parts.
     """
 
-    @property
-    def known(self) -> Program: ...
-
-    @property
-    def linear(self) -> Program: ...
-
-    @property
-    def unknown(self) -> list[bool]: ...
-
-    @property
-    def residuals(self) -> int: ...
+    known: Program
+    linear: Program
+    unknown: list[bool]
+    residuals: int
 
 
 class Split(Protocol):
@@ -204,17 +203,9 @@ def pruned(
 
     Equations with side effects are kept if ``effects`` is true.
     """
-    live: set[Atom] = set(outputs)
-    kept: list[Equation] = []
-    for made in reversed(program.equations):
-        if any(v in live for v in made.outputs) or (effects and has_effect(made)):
-            kept.append(made)
-            live.update(made.inputs)
-    kept.reverse()
-    return (
-        Program(program.name, program.inputs, tuple(kept), tuple(outputs)),
-        live,
-    )
+    kept = needed(program.equations, outputs, effects=effects)
+    live = {*outputs, *(a for made in kept for a in made.inputs)}
+    return Program(program.name, program.inputs, tuple(kept), tuple(outputs)), live
 
 
 # cond

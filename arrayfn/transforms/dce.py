@@ -6,10 +6,8 @@ used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-from arrayfn.ir import Atom, Equation, Program
-from arrayfn.primitives.base import has_effect
+from arrayfn.ir import Program
+from arrayfn.primitives.base import needed
 
 
 def dce(program: Program) -> Program:
@@ -29,14 +27,3 @@ def dce(program: Program) -> Program:
         tuple(var for var, _ in constants),
         tuple(value for _, value in constants),
     )
-
-
-def needed(equations: Sequence[Equation], outputs: Iterable[Atom]) -> list[Equation]:
-    """The ``equations`` that have an effect, or that ``outputs`` depend on."""
-    live: set[Atom] = set(outputs)
-    kept: list[Equation] = []
-    for equation in reversed(equations):
-        if any(v in live for v in equation.outputs) or has_effect(equation):
-            kept.append(equation)
-            live.update(equation.inputs)
-    return kept[::-1]

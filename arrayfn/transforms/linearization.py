@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from arrayfn.ir import Atom, Equation, Program, Var
-from arrayfn.primitives.base import OverPrograms, Primitive, View, row_of
+from arrayfn.primitives.base import OverPrograms, View, needed, row_of
+from arrayfn.primitives.control_flow import Parts, unless, where
 from arrayfn.transforms.forward_mode import jvp
 
 
@@ -24,22 +25,6 @@ class Linearization:
 
     known: Program
     linear: Program
-    residuals: int
-
-
-@dataclass(frozen=True)
-class Split:
-    """A Program split by whether equations depend on its unknown inputs.
-
-    known:  known inputs -> known outputs, residuals
-    linear: residuals, unknown inputs -> unknown outputs
-
-    ``unknown`` marks the unknown outputs; ``residuals`` is the number of residuals.
-    """
-
-    known: Program
-    linear: Program
-    unknown: list[bool]
     residuals: int
 
 
@@ -62,7 +47,7 @@ def linearize(program: Program, wrt: Sequence[bool]) -> Linearization:
 
 def split(
     program: Program, unknown: Sequence[bool], linear_outputs: Sequence[bool]
-) -> Split:
+) -> Parts:
     """Split ``program`` by whether equations depend on its ``unknown`` inputs.
 
     Outputs marked in ``linear_outputs`` always count as unknown. ``program`` is linear
@@ -88,24 +73,20 @@ def split(
         is_linear or atom in varying
         for atom, is_linear in zip(program.outputs, linear_outputs, strict=True)
     ]
-    outputs = [a for a, u in zip(program.outputs, is_unknown, strict=True) if u]
+    outputs = where(program.outputs, is_unknown)
     after, residuals = _needed(linear, outputs, varying, _free(known))
-    pairs = list(zip(program.inputs, unknown, strict=True))
-    return Split(
+    return Parts(
         Program(
             program.name,
-            tuple(v for v, u in pairs if not u),
+            tuple(unless(program.inputs, unknown)),
             tuple(known),
-            (
-                *(a for a, u in zip(program.outputs, is_unknown, strict=True) if not u),
-                *residuals,
-            ),
+            (*unless(program.outputs, is_unknown), *residuals),
             program.constants,
             program.constant_values,
         ),
         Program(
             program.name,
-            (*residuals, *(v for v, u in pairs if u)),
+            (*residuals, *where(program.inputs, unknown)),
             after,
             tuple(outputs),
         ),
@@ -118,8 +99,7 @@ def _free(known: Sequence[Equation]) -> dict[Var, Equation]:
     """The equations of views of literals: recomputed, not kept as residuals."""
     free: dict[Var, Equation] = {}
     for equation in known:
-        row = equation.primitive
-        is_view = isinstance(row, Primitive) and isinstance(row.kernel, View)
+        is_view = isinstance(row_of(equation).kernel, View)
         if is_view and all(
             not isinstance(a, Var) or a in free for a in equation.inputs
         ):
@@ -134,13 +114,7 @@ def _needed(
     free: dict[Var, Equation],
 ) -> tuple[tuple[Equation, ...], list[Var]]:
     """The linear equations that ``outputs`` need, and the known values they read."""
-    live = {a for a in outputs if isinstance(a, Var)}
-    kept: list[Equation] = []
-    for equation in reversed(linear):
-        if any(v in live for v in equation.outputs):
-            kept.append(equation)
-            live.update(a for a in equation.inputs if isinstance(a, Var))
-    kept.reverse()
+    kept = needed(linear, outputs, effects=False)
     read: dict[Var, None] = {}
     for atom in (*(a for equation in kept for a in equation.inputs), *outputs):
         if isinstance(atom, Var) and atom not in varying:
