@@ -44,6 +44,7 @@ from arrayfn.ir import (
 from arrayfn.ir import layout as layouts
 from arrayfn.ir.format import format_program
 from arrayfn.ir.layout import Layout
+from arrayfn.ir.sharding import UNVARYING
 
 __all__ = ["format_program", "parse_program"]
 
@@ -224,7 +225,8 @@ class _Parser:
         self.expect("[")
         line = self.next.line
         shape = tuple(self.listed("]", self.extent))
-        type = ArrayType(shape, dtype, self.layout(len(shape)), weak)
+        layout = self.layout(len(shape))
+        type = ArrayType(shape, dtype, layout, weak, self.varying())
         if max(shape, default=0) > _MAX_BYTES or type.nbytes > _MAX_BYTES:
             self.fail(f"no memory holds an array of {type}", line)
         return type
@@ -240,6 +242,13 @@ class _Parser:
         if len(steps) != ndim:
             self.fail(f"{len(steps)} strides for {ndim} axes", line)
         return layouts.Strided(steps)
+
+    def varying(self) -> frozenset[str]:
+        """The axes of a mesh in ``varying(data,model)``, if that follows."""
+        if not self.accept("varying"):
+            return UNVARYING
+        self.expect("(")
+        return frozenset(self.listed(")", lambda: self.name("an axis")))
 
     def typed(self, scope: dict[str, Atom]) -> Var:
         """``name: type`` as a new Var in ``scope``."""

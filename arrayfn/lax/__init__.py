@@ -38,6 +38,7 @@ from arrayfn.lax.collectives import (
     all_to_all,
     axis_index,
     axis_size,
+    pcast,
     pmax,
     pmean,
     pmin,
@@ -46,6 +47,7 @@ from arrayfn.lax.collectives import (
     psum,
     psum_scatter,
     pswapaxes,
+    pvary,
 )
 from arrayfn.lax.control_flow_associative import (
     associative_scan,
@@ -351,6 +353,7 @@ __all__ = [
     "nextafter",
     "optimization_barrier",
     "pad",
+    "pcast",
     "pmax",
     "pmean",
     "pmin",
@@ -362,6 +365,7 @@ __all__ = [
     "psum",
     "psum_scatter",
     "pswapaxes",
+    "pvary",
     "ragged_dot",
     "ragged_dot_general",
     "random_gamma_grad",

@@ -7,7 +7,7 @@ from typing import Any
 
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, joined_variance
 from arrayfn.lax.control_flow_tracing import (
     Closed,
     check_arrays,
@@ -171,7 +171,8 @@ def _common_types(name: str, closed: Sequence[Closed]) -> list[ArrayType]:
                 f"{path}: {made}; {remedy}",
                 user_location(),
             )
-        types.append(ArrayType(given[0].shape, dtype, weak=weak))
+        varying = joined_variance(given)
+        types.append(ArrayType(given[0].shape, dtype, weak=weak, varying=varying))
     return types
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
-from arrayfn.ir import ArrayType
 from arrayfn.lax.control_flow_tracing import (
     Closed,
     check_arrays,
@@ -205,7 +204,7 @@ def _scan(
             user_location(),
         )
     types = [plain_type(x) for x in tree.leaves(xs)]
-    slices = [ArrayType(t.shape[1:], t.dtype) for t in types]
+    slices = [t.with_shape(t.shape[1:]).with_varying(t.varying) for t in types]
 
     def step(carry: Any, x: Any) -> Any:
         pair = f(carry, x)

@@ -35,7 +35,15 @@ from arrayfn.errors import (
     located,
     user_location,
 )
-from arrayfn.ir import ArrayType, Atom, Equation, Literal, Params, Var
+from arrayfn.ir import (
+    ArrayType,
+    Atom,
+    Equation,
+    Literal,
+    Params,
+    Var,
+    joined_variance,
+)
 from arrayfn.ir.builder import current_builder
 
 Array = np.ndarray[Any, Any]
@@ -54,6 +62,8 @@ ZERO_TANGENT = Marker("zero_tangent", "the output does not vary with the inputs"
 NOT_LINEAR = Marker("not_linear", "the primitive is linear in none of its inputs")
 THROUGH_BODY = Marker("through_body", "the transformation is applied to the body")
 WHOLE = Marker("whole", "known if all inputs are known, else linear in the others")
+JOINED = Marker("joined", "the outputs vary along the mesh axes of any input")
+OWN_VARIANCE = Marker("own", "the type rule says along which mesh axes outputs vary")
 
 
 def not_differentiable(reason: str) -> Marker:
@@ -285,6 +295,24 @@ class Primitive:
     doc: str = ""
     split: OverPrograms | Marker = WHOLE
     effect: bool = False  # a side effect: it runs exactly once, in order
+    variance: Marker = JOINED
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether the members of a named axis compute it together."""
+        return self.family == "collective"
+
+    def output_types(
+        self, types: Sequence[ArrayType], params: Params
+    ) -> tuple[ArrayType, ...]:
+        """The types of the outputs for operands of ``types``, as a tuple."""
+        result = self.types(*types, **params)
+        outputs = result if isinstance(result, tuple) else (result,)
+        for type in types:
+            if type.varying and self.variance is JOINED:
+                axes = joined_variance(types)
+                return tuple([output.with_varying(axes) for output in outputs])
+        return outputs
 
     def result_types(
         self,
@@ -294,10 +322,9 @@ class Primitive:
     ) -> tuple[ArrayType, ...]:
         """The types of the outputs, as a tuple; errors name the line ``source``."""
         try:
-            result = self.types(*[a.type for a in inputs], **params)
+            return self.output_types([a.type for a in inputs], params)
         except ArrayfnError as error:
             raise located(error, source or user_location()) from None
-        return result if isinstance(result, tuple) else (result,)
 
     def __call__(self, *operands: Atom | PythonScalar, **params: Any) -> Any:
         """Emit an equation into the current builder; return its output or outputs.

@@ -17,6 +17,7 @@ from arrayfn.ir import ArrayType, Atom, Program
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
+    OWN_VARIANCE,
     Body,
     Dim,
     Linear,
@@ -214,6 +215,7 @@ linear_solve = Primitive(
     name="linear_solve",
     family="call",
     types=_types,
+    variance=OWN_VARIANCE,
     reference=body_reference,
     kernel=Body(),
     jvp=OverPrograms(_jvp),

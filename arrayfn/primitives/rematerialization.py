@@ -20,6 +20,7 @@ from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families, special, views
 from arrayfn.primitives.base import (
+    OWN_VARIANCE,
     AxisMap,
     Body,
     Dim,
@@ -226,6 +227,7 @@ checkpoint = Primitive(
     name="checkpoint",
     family="call",
     types=body_types,
+    variance=OWN_VARIANCE,
     reference=body_reference,
     kernel=Body(),
     jvp=OverPrograms(_jvp),
@@ -240,7 +242,7 @@ checkpoint = Primitive(
 
 
 def _plain(x: ArrayType, **params: Any) -> ArrayType:
-    return ArrayType(x.shape, x.dtype, weak=x.weak)
+    return x.plain()
 
 
 def _mark_jvp(
