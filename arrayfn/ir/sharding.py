@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 
@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 UNVARYING: Final[frozenset[str]] = frozenset()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Mesh:
     """A grid of devices with a name for each of its axes.
 
@@ -88,11 +88,18 @@ class Mesh:
         first = member - self.coordinates[member][axis] * step
         return tuple(first + k * step for k in range(self.shape[axis]))
 
+    def __repr__(self) -> str:
+        given: list[tuple[Any, ...]] = [self.axis_sizes, self.axis_names]
+        if self.device_ids != tuple(range(self.size)):
+            given.append(self.device_ids)
+        return f"Mesh({', '.join(map(repr, given))})"
+
     def __str__(self) -> str:
         return ", ".join(f"{name}: {size}" for name, size in self.shape.items())
 
 
-class PartitionSpec(tuple[Any, ...]):
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class PartitionSpec:
     """For each axis of an array: None, a mesh axis that cuts it, or a tuple of several.
 
     Axes after the last entry are whole. ``P`` is short for it.
@@ -101,23 +108,33 @@ class PartitionSpec(tuple[Any, ...]):
     P('data', None, ('x', 'y'))
     """
 
-    __slots__ = ()
+    partitions: tuple[str | Entry | None, ...]
 
-    def __new__(cls, *entries: Any) -> Self:
+    def __init__(self, *entries: str | Sequence[str] | None) -> None:
         for entry in entries:
-            names = () if entry is None else entry
+            names: Sequence[Any] = () if entry is None else entry
             if any(type(name) is not str for name in names):
                 raise ArgumentError(
                     "PartitionSpec: an entry is None, the name of a mesh axis, or a "
                     f"tuple of names, not {entry!r}",
                     user_location(),
                 )
-        return super().__new__(
-            cls, [e if e is None or isinstance(e, str) else tuple(e) for e in entries]
+        partitions = tuple(
+            e if e is None or isinstance(e, str) else tuple(e) for e in entries
         )
+        object.__setattr__(self, "partitions", partitions)
 
-    def __getnewargs__(self) -> tuple[Any, ...]:
-        return tuple(self)
+    def __iter__(self) -> Iterator[str | Entry | None]:
+        return iter(self.partitions)
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def __getitem__(self, axis: int) -> str | Entry | None:
+        return self.partitions[axis]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PartitionSpec, self.partitions
 
     def __repr__(self) -> str:
         return f"P({', '.join(map(repr, self))})"

@@ -149,8 +149,8 @@ def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
             )
 
     def moved(leaf: Any) -> Any:
-        row = collectives.ppermute
-        return _over(row, leaf, axis_name, named, permutation=tuple(sorted(pairs)))
+        row, sent = collectives.ppermute, tuple(sorted(pairs))
+        return _over(row, leaf, axis_name, named, permutation=sent)
 
     return tree.map(moved, x)
 
@@ -244,15 +244,16 @@ def _over(row: Primitive, x: Any, name: str, axis: NamedAxis, **params: Any) -> 
     """The collective ``row`` of x, which then varies along the axis."""
     if dtypes.is_python_scalar(x):
         x = conversion.literal(x, dtypes.weak_dtype(x))
-    common = {"axis_name": name, "members": axis.size}
-    return apply(row, _varying(x, name, axis), **common, **params)
+    if row is not collectives.all_reduce:
+        params["members"] = axis.size
+    return apply(row, _varying(x, name, axis), axis_name=name, **params)
 
 
 def _varying(x: Any, name: str, axis: NamedAxis) -> Any:
     """x, marked as varying along a mesh's axis if it does not."""
     if not axis.typed or (isinstance(x, Tracer) and name in x.type.varying):
         return x
-    return apply(collectives.pvary, x, axis_name=name, members=axis.size)
+    return apply(collectives.pvary, x, axis_name=name)
 
 
 def _extremum(op: str, x: Any, axis_name: AxisName) -> Any:

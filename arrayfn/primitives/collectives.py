@@ -48,10 +48,10 @@ Permutation = tuple[tuple[int, int], ...]
 OPERATIONS: Final = ("sum", "max", "min")
 
 OverAxis = Callable[..., tuple[Atom, Dim]]
-"""``(x, dim, **params)`` to the result over the mapped axis, and its dim."""
+"""``(size, x, dim, **params)`` to the result over the mapped axis, and its dim."""
 
 
-def _alone(x: Array, axis_name: str, members: int, **params: Any) -> Array:
+def _alone(x: Array, axis_name: str, members: int = 1, **params: Any) -> Array:
     """The reference for an axis of one member, where a collective changes no value."""
     if members != 1:
         raise ProgramError(
@@ -89,7 +89,7 @@ def _batched(
     ) -> tuple[list[Atom], list[Dim]]:
         (x,), (dim,) = inputs, dims
         if axis.name == params["axis_name"]:
-            output, out_dim = over_axis(x, dim, **params)
+            output, out_dim = over_axis(axis.size, x, dim, **params)
             return [output], [out_dim]
         if dim is None or place is None:
             return [row()(x, **params)], [dim]
@@ -99,7 +99,7 @@ def _batched(
 
 
 def _samples(leading: int, **more: Any) -> Iterable[Sample]:
-    params = {"axis_name": "i", "members": 1, **more}
+    params = {"axis_name": "i", **more}
     for seed, dtype in enumerate((dtypes.float32, dtypes.int32, dtypes.complex64)):
         if dtype.kind == "c" and more.get("op", "sum") != "sum":
             continue
@@ -162,7 +162,7 @@ _REDUCTIONS: Final = {
 }
 
 
-def _reduce_types(x: ArrayType, *, axis_name: str, members: int, op: str) -> ArrayType:
+def _reduce_types(x: ArrayType, *, axis_name: str, op: str) -> ArrayType:
     if x.dtype == dtypes.bool_ or (op != "sum" and x.dtype.kind == "c"):
         raise DTypeError(f"all_reduce of {op} was given {x}")
     return x.with_shape(x.shape).with_varying(x.varying - {axis_name})
@@ -173,18 +173,16 @@ def _reduce_jvp(
     outputs: Sequence[Atom],
     tangents: Sequence[Atom | None],
     *,
+    axis_name: str,
     op: str,
-    **params: Any,
 ) -> list[Atom | None]:
     (x,), (best,), (tangent,) = primals, outputs, tangents
-    if tangent is None:
-        return [None]
-    if op == "sum":
-        return [all_reduce(tangent, op=op, **params)]
+    if tangent is None or op == "sum":
+        return [None if tangent is None else summed_over(tangent, axis_name)]
     # The members that have the extremum share its derivative equally.
     has_it = conversion.convert(discrete.eq(x, best), x.type.dtype)
-    count = all_reduce(has_it, op="sum", **params)
-    return [e.div(all_reduce(e.mul(has_it, tangent), op="sum", **params), count)]
+    total = summed_over(e.mul(has_it, tangent), axis_name)
+    return [e.div(total, summed_over(has_it, axis_name))]
 
 
 def _reduce_transpose(
@@ -192,25 +190,21 @@ def _reduce_transpose(
     inputs: Sequence[Operand],
     *,
     axis_name: str,
-    members: int,
     op: str,
 ) -> list[Atom | None]:
     (cotangent,), (x,) = cotangents, inputs
     if cotangent is None:
         return [None]
-    params = {"axis_name": axis_name, "members": members}
     if isinstance(x, Linear) and axis_name in x.type.varying:
-        if axis_name in cotangent.type.varying:
-            raise ProgramError(f"the cotangent of a sum varies along {axis_name!r}")
-        return [pvary(cotangent, **params)]
-    return [all_reduce(cotangent, op=op, **params)]
+        return [pvary(cotangent, axis_name=axis_name)]
+    return [summed_over(cotangent, axis_name)]
 
 
 def _reduce_over(
-    x: Atom, dim: Dim, *, axis_name: str, members: int, op: str
+    size: int, x: Atom, dim: Dim, *, axis_name: str, op: str
 ) -> tuple[Atom, Dim]:
     if dim is None:
-        return (e.mul(x, members) if op == "sum" else x), None
+        return (e.mul(x, size) if op == "sum" else x), None
     return _REDUCTIONS[op](x, axes=(dim,)), None
 
 
@@ -226,17 +220,22 @@ all_reduce = _collective(
 )
 
 
+def summed_over(x: Atom, axis_name: str) -> Atom:
+    """The sum of the values of all members along an axis."""
+    return all_reduce(x, axis_name=axis_name, op="sum")
+
+
 # pvary
 
 
-def _same_over(x: Atom, dim: Dim, **params: Any) -> tuple[Atom, Dim]:
+def _same_over(size: int, x: Atom, dim: Dim, **params: Any) -> tuple[Atom, Dim]:
     return x, dim
 
 
 pvary = _collective(
     "pvary",
     "The operand, counted as one value for each member.",
-    lambda x, axis_name, members: x.plain().with_varying(x.varying | {axis_name}),
+    lambda x, axis_name: x.plain().with_varying(x.varying | {axis_name}),
     lambda x, **params: np.array(x),
     _transposed(lambda: partial(all_reduce, op="sum")),
     _same_over,
@@ -248,7 +247,7 @@ pvary = _collective(
 
 
 def _gather_over(
-    x: Atom, dim: Dim, *, axis_name: str, members: int
+    size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
     return views.batched(members, x, dim), None
 
@@ -264,6 +263,7 @@ all_gather = _collective(
     _gather_over,
     place=0,
     result=1,
+    members=1,
 )
 
 
@@ -271,7 +271,7 @@ all_gather = _collective(
 
 
 def _scatter_over(
-    x: Atom, dim: Dim, *, axis_name: str, members: int
+    size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
     if dim is None:
         return e.mul(x, members), 0
@@ -289,6 +289,7 @@ reduce_scatter = _collective(
     _scatter_over,
     place=1,
     leading=1,
+    members=1,
 )
 
 
@@ -301,7 +302,7 @@ def _exchange_types(x: ArrayType, *, axis_name: str, members: int) -> ArrayType:
 
 
 def _exchange_over(
-    x: Atom, dim: Dim, *, axis_name: str, members: int
+    size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
     return views.move_axis(views.batched(members, x, dim), 1, 0), 0
 
@@ -316,6 +317,7 @@ all_to_all = _collective(
     place=1,
     result=1,
     leading=1,
+    members=1,
 )
 
 
@@ -348,11 +350,11 @@ def _permute_transpose(
 
 
 def _permute_over(
-    x: Atom, dim: Dim, *, axis_name: str, members: int, permutation: Permutation
+    size: int, x: Atom, dim: Dim, *, permutation: Permutation, **params: Any
 ) -> tuple[Atom, Dim]:
-    if dim is None and len(permutation) == members:
+    if dim is None and len(permutation) == size:
         return x, None
-    every = views.batched(members, x, dim)
+    every = views.batched(size, x, dim)
     shape = every.type.shape
     source = {target: start for start, target in permutation}
     zeros = views.broadcast_literal(0, every.type.with_shape((1, *shape[1:])))
@@ -362,7 +364,7 @@ def _permute_over(
         limit = (k + 1, *shape[1:])
         return slice_(every, start=(k, *rest), limit=limit, strides=(1,) * len(shape))
 
-    parts = [part(source[k]) if k in source else zeros for k in range(members)]
+    parts = [part(source[k]) if k in source else zeros for k in range(size)]
     return concatenate(*parts, axis=0), 0
 
 
@@ -373,6 +375,7 @@ ppermute = _collective(
     _permute_reference,
     _permute_transpose,
     _permute_over,
+    members=1,
     permutation=((0, 0),),
 )
 

@@ -36,6 +36,7 @@ from arrayfn.primitives import (
     random_bits,
     reductions,
     rematerialization,
+    shard_map,
     slicing,
     sorting,
     special,
@@ -84,6 +85,7 @@ ROWS: Final[tuple[Primitive, ...]] = (
     *callbacks.ROWS,
     *collectives.ROWS,
     *rematerialization.ROWS,
+    *shard_map.ROWS,
 )
 TABLE: Final[dict[str, Primitive]] = {row.name: row for row in ROWS}
 emitters.define(TABLE)

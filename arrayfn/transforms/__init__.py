@@ -20,6 +20,7 @@ from arrayfn.transforms.jacobians import hessian, jacfwd, jacobian, jacrev
 from arrayfn.transforms.mapping import vmap
 from arrayfn.transforms.shape_struct import ShapeDtypeStruct
 from arrayfn.transforms.shapes import eval_shape, make_program
+from arrayfn.transforms.shard_map import pmap, shard_map
 
 __all__ = [
     "FlatTrace",
@@ -40,6 +41,8 @@ __all__ = [
     "linearize",
     "make_program",
     "name_of",
+    "pmap",
+    "shard_map",
     "trace_function",
     "value_and_grad",
     "vjp",
