@@ -16,6 +16,7 @@ from arrayfn import (
     ad_checkpoint,
     checkpoint_policies,
     debug,
+    distributed,
     errors,
     fft,
     flatten_util,
@@ -48,6 +49,18 @@ from arrayfn.compilation.bundles import load, save
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.operators import operator
 from arrayfn.devices import block_until_ready, device_get, device_put
+from arrayfn.distributed import (
+    Device,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    ShardedArray,
+    devices,
+    local_devices,
+    make_array_from_callback,
+    make_mesh,
+    set_num_devices,
+)
 from arrayfn.tools.compare import compare
 from arrayfn.tools.hazards import lint
 from arrayfn.tracing import Namespace
@@ -63,6 +76,8 @@ from arrayfn.transforms import (
     linear_transpose,
     linearize,
     make_program,
+    pmap,
+    shard_map,
     value_and_grad,
     vjp,
     vmap,
@@ -95,8 +110,13 @@ except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "Device",
     "DeviceArray",
+    "Mesh",
+    "NamedSharding",
+    "PartitionSpec",
     "ShapeDtypeStruct",
+    "ShardedArray",
     "ad_checkpoint",
     "available_backends",
     "backend_info",
@@ -113,6 +133,8 @@ __all__ = [
     "debug",
     "device_get",
     "device_put",
+    "devices",
+    "distributed",
     "errors",
     "eval_shape",
     "fft",
@@ -133,6 +155,9 @@ __all__ = [
     "linearize",
     "lint",
     "load",
+    "local_devices",
+    "make_array_from_callback",
+    "make_mesh",
     "make_program",
     "memory_stats",
     "nn",
@@ -140,13 +165,16 @@ __all__ = [
     "operator",
     "ops",
     "optim",
+    "pmap",
     "pure_callback",
     "random",
     "register_backend",
     "remat",
     "save",
     "scipy",
+    "set_num_devices",
     "set_num_threads",
+    "shard_map",
     "stop_gradient",
     "tree",
     "value_and_grad",

@@ -161,6 +161,10 @@ class BackendError(ArrayfnError, RuntimeError):
     """A backend that is missing or cannot do what is asked."""
 
 
+class CollectiveError(BackendError):
+    """A collective that not all members of its group took part in, or not in time."""
+
+
 class VerificationError(ArrayfnError, RuntimeError):
     """A plan or kernel that arrayfn made is wrong: a bug of arrayfn."""
 

@@ -38,6 +38,7 @@ from arrayfn.ir import ArrayType
 from arrayfn.lowering.operator_kernels import KERNELS, operators_of
 from arrayfn.lowering.options import MODES, Options
 from arrayfn.passes.checks import kinds_of, with_checks
+from arrayfn.passes.partition import mesh_of
 from arrayfn.pickling import pickled
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, device_of, too_deep
@@ -241,6 +242,8 @@ class Jitted:
         program = with_own_constants(traced.program)
         if device_of(program.constant_values):
             backend = self._backend_of(program.constant_values)
+        if self._backend is None and mesh_of(program) is not None:
+            backend = BACKENDS["mesh"]
         donated = frozenset(self._donated_leaves(args))
         with _collector_paused():
             program, sites = with_checks(

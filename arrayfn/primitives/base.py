@@ -22,7 +22,7 @@ argument is the transformation, as a function of Programs (``jvp_varying``,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,7 @@ ZERO_TANGENT = Marker("zero_tangent", "the output does not vary with the inputs"
 NOT_LINEAR = Marker("not_linear", "the primitive is linear in none of its inputs")
 THROUGH_BODY = Marker("through_body", "the transformation is applied to the body")
 WHOLE = Marker("whole", "known if all inputs are known, else linear in the others")
+BY_FORM = Marker("by form", "elementwise primitives cut all axes; others need theirs")
 JOINED = Marker("joined", "the outputs vary along the mesh axes of any input")
 OWN_VARIANCE = Marker("own", "the type rule says along which mesh axes outputs vary")
 
@@ -266,6 +267,24 @@ class Tolerance:
     float64: float = 4e-15
 
 
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """What a mesh axis can cut: see ``primitives.factors``.
+
+    ``inputs`` and ``outputs`` have the factor of each axis, or None. ``reduced`` has
+    the operation that combines the devices' results where a factor is cut that is
+    reduced. ``localize(params, shapes of parts, shape of the result's part)`` gives the
+    params of the equation that each device computes. The result is added to input
+    ``added``: devices whose results are summed begin with zeros in its place.
+    """
+
+    inputs: tuple[tuple[int | None, ...], ...]
+    outputs: tuple[tuple[int | None, ...], ...]
+    reduced: Mapping[int, str] = field(default_factory=dict[int, str])
+    localize: Callable[..., Mapping[str, Any]] | None = None
+    added: int | None = None
+
+
 def has_effect(equation: Equation) -> bool:
     """Whether ``equation``, or one inside its Programs, has a side effect."""
     row = equation.primitive
@@ -296,6 +315,7 @@ class Primitive:
     split: OverPrograms | Marker = WHOLE
     effect: bool = False  # a side effect: it runs exactly once, in order
     variance: Marker = JOINED
+    factors: Callable[..., Factors] | Marker = BY_FORM
 
     @property
     def is_collective(self) -> bool:

@@ -16,12 +16,15 @@ from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DifferentiationError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.ir.layout import Shape
-from arrayfn.primitives import conversion, discrete, views
+from arrayfn.primitives import conversion, discrete, factors, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
+    BY_FORM,
     NOT_LINEAR,
     Dim,
+    Factors,
     Linear,
+    Marker,
     Operand,
     Primitive,
     Template,
@@ -118,6 +121,7 @@ def _gather_batch(
 
 gather = Primitive(
     name="gather",
+    factors=factors.gather,
     family="indexing",
     types=gather_types,
     reference=gather_reference,
@@ -193,6 +197,7 @@ def _scatter_row(
     doc: str,
     low: float = -3.0,
     unique_only: bool = False,
+    rule: Callable[..., Factors] | Marker = BY_FORM,
 ) -> Primitive:
     row = Primitive(
         name=name,
@@ -205,6 +210,7 @@ def _scatter_row(
         batch=_scatter_batch(lambda: row),
         samples=scatter_samples(allowed, low, unique_only),
         doc=doc,
+        factors=rule,
     )
     return row
 
@@ -348,6 +354,7 @@ scatter_add = _scatter_row(
     _add_jvp,
     _add_transpose,
     doc="As scatter, but adds the updates.",
+    rule=factors.scatter,
 )
 scatter_mul = _scatter_row(
     "scatter_mul",

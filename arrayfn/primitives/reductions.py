@@ -15,7 +15,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import conversion, discrete, emitters, families, views
+from arrayfn.primitives import conversion, discrete, emitters, factors, families, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -102,6 +102,7 @@ def _reduction(
         samples=samples,
         tolerance=tolerance,
         doc=doc,
+        factors=factors.reduction(name.removeprefix("reduce_")),
     )
     return row
 
@@ -341,6 +342,7 @@ def _arg_row(
         batch=batch,
         samples=samples,
         doc="The first position of the extremum, or of the first NaN.",
+        factors=factors.index_reduction,
     )
     return row
 

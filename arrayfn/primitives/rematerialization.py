@@ -18,7 +18,7 @@ from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import families, special, views
+from arrayfn.primitives import factors, families, special, views
 from arrayfn.primitives.base import (
     OWN_VARIANCE,
     AxisMap,
@@ -280,6 +280,7 @@ def _mark(name: str, params: dict[str, Any], doc: str) -> Primitive:
             for d in (dtypes.float32, dtypes.int32)
         ],
         doc=doc,
+        factors=factors.elementwise,
     )
     return row
 

@@ -29,7 +29,7 @@ from arrayfn.ir import (
     Var,
     type_of,
 )
-from arrayfn.ir.builder import ProgramBuilder, current_builder
+from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
 from arrayfn.ir.sharding import Entry, NamedSharding, Shape, spec_of
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families, views
@@ -202,6 +202,24 @@ def _expand(
     mapped = mapped_body(body, mesh, [names for _, names in given])
     results = current_builder().inline(mapped, [x for x, _ in given])
     return [_joined(x, mesh, s) for x, s in zip(results, out_specs, strict=True)]
+
+
+def on_one_device(program: Program) -> Program:
+    """``program`` with its shard_maps as the mapped bodies that define them."""
+    if not any(made.primitive is shard_map for made in program.equations):
+        return program
+    builder = ProgramBuilder(program.name)
+    with builder:
+        values = builder.bind_inputs(program, builder.inputs_of(program))
+        for made in program.equations:
+            builder.source = made.source
+            if made.primitive is shard_map:
+                operands = [rename(a, values) for a in made.inputs]
+                results = _expand(*operands, **made.params)
+                values.update(zip(made.outputs, results, strict=True))
+            else:
+                builder.replay(made, values)
+        return builder.build([rename(a, values) for a in program.outputs])
 
 
 def _reference(*operands: Array, **params: Any) -> tuple[Array, ...]:

@@ -13,7 +13,7 @@ from arrayfn import dtypes
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom, Literal
 from arrayfn.ir.layout import Shape
-from arrayfn.primitives import conversion, families, reductions, views
+from arrayfn.primitives import conversion, factors, families, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -80,6 +80,7 @@ def _slice_transpose(
 
 slice_ = Primitive(
     name="slice",
+    factors=factors.slice_,
     family="view",
     types=_slice_types,
     reference=_slice_reference,
@@ -202,6 +203,7 @@ def _pad_batch(
 
 pad = Primitive(
     name="pad",
+    factors=factors.pad,
     family="structure",
     types=_pad_types,
     reference=_pad_reference,
@@ -292,6 +294,7 @@ def _concatenate_batch(
 
 concatenate = Primitive(
     name="concatenate",
+    factors=factors.along_others,
     family="structure",
     types=_concatenate_types,
     reference=lambda *xs, axis: np.concatenate(xs, axis),

@@ -36,6 +36,7 @@ from arrayfn.primitives import (
     random_bits,
     reductions,
     rematerialization,
+    reshard,
     shard_map,
     slicing,
     sorting,
@@ -86,6 +87,7 @@ ROWS: Final[tuple[Primitive, ...]] = (
     *collectives.ROWS,
     *rematerialization.ROWS,
     *shard_map.ROWS,
+    *reshard.ROWS,
 )
 TABLE: Final[dict[str, Primitive]] = {row.name: row for row in ROWS}
 emitters.define(TABLE)

@@ -82,16 +82,18 @@ def bind(
     plan: ExecutionPlan,
     kernels: Iterable[Kernel | LibraryKernel],
     constants: Sequence[Array] = (),
+    process: Runtime | None = None,
 ) -> Executable:
     """Compile or load the kernels of ``plan`` and make it callable.
 
     ``constants`` are the plan's constant buffers, by index: C-ordered unless their
-    types say otherwise. They are kept, not copied. Raises BackendError for a plan that
-    this runtime cannot run.
+    types say otherwise. They are kept, not copied. ``process`` is another runtime than
+    the process's, with a pool of its own. Raises BackendError for a plan that this
+    runtime cannot run.
     """
     kernels = list(kernels)
     entries, codes = _entries(kernels)
-    process = runtime()
+    process = process or runtime()
     if any(entry.uses_blas for entry in entries.values()):
         _let_runner_set_threads(process)
     missing = {call.kernel for call in kernel_calls(plan.steps)} - entries.keys()

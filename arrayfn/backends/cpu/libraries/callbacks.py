@@ -20,6 +20,7 @@ import numpy as np
 
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.kernel_checks import check_first_call, wants_check
+from arrayfn.backends.members import combine
 from arrayfn.backends.native import native
 from arrayfn.backends.native.structures import Struct
 from arrayfn.ir import ArrayType
@@ -111,7 +112,21 @@ def _operator(number: int) -> PythonCall:
     return PythonCall(step.operands, step.results, run)
 
 
-_CALLS: Final = {"callback": _callback, "operator": _operator}
+def _collective(number: int) -> PythonCall:
+    """A collective of the members of a mesh, on the plan's own memory."""
+    step = HOST_STEPS.find(number)
+
+    def run(operands: list[Array], results: list[Array]) -> None:
+        combine(step, operands[0], results[0])
+
+    return PythonCall(step.operands, step.results, run)
+
+
+_CALLS: Final = {
+    "callback": _callback,
+    "collective": _collective,
+    "operator": _operator,
+}
 
 
 @cache

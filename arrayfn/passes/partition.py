@@ -1,0 +1,479 @@
+"""Partition: the Program of all devices of a mesh becomes the Program of each one.
+
+Every value lies over the mesh as a *spec* says: which mesh axes cut which of its axes.
+Specs follow the equations by the sharding rules of the primitives
+(``primitives.factors``). Where an operand lies otherwise than its equation needs, it is
+moved by collectives, which are equations at that line (``passes.moves``). Of two
+operands that ask for the same mesh axis the larger one stays where it is.
+
+After it: inputs and outputs are a device's parts; there is no shard_map or reshard, and
+types do not say what varies. The Program's last inputs are the device's indices along
+the axes of the mesh.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError, ArrayfnError, located
+from arrayfn.ir import (
+    ArrayType,
+    Atom,
+    Equation,
+    Literal,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Program,
+    Var,
+)
+from arrayfn.ir.builder import ProgramBuilder, current_builder
+from arrayfn.ir.sharding import spec_of
+from arrayfn.passes.moves import Spec, moved
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import factors, views
+from arrayfn.primitives.base import (
+    Body,
+    Composition,
+    Convert,
+    Factors,
+    Marker,
+    Primitive,
+    Scalar,
+)
+from arrayfn.primitives.collectives import all_reduce
+from arrayfn.primitives.reshard import reshard
+from arrayfn.primitives.shard_map import shard_map
+from arrayfn.primitives.variance import without_variance
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A value of the Program of all devices: a device's part, and the spec."""
+
+    part: Atom
+    spec: Spec
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every device has all of it."""
+        return not any(self.spec)
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """The Program of one device, and the specs of its inputs and outputs."""
+
+    program: Program
+    mesh: Mesh
+    in_specs: tuple[PartitionSpec, ...]
+    out_specs: tuple[PartitionSpec, ...]
+
+
+def mesh_of(program: Program) -> Mesh | None:
+    """The mesh that ``program`` is for. Raises ArgumentError if there are two."""
+    found: Mesh | None = None
+    for mesh, where in _meshes(program):
+        if found is None:
+            found = mesh
+        elif found != mesh:
+            raise ArgumentError(
+                f"{program.name} is for one mesh, but has arrays or shard_maps of two: "
+                f"({found}) on devices {list(found.device_ids)} and ({mesh}) on "
+                f"devices {list(mesh.device_ids)}; move the arrays of one with "
+                "device_put",
+                where,
+            )
+    return found
+
+
+def _meshes(program: Program) -> Iterator[tuple[Mesh, Any]]:
+    for var in (*program.inputs, *program.constants):
+        if var.type.sharding is not None:
+            yield var.type.sharding.mesh, None
+    for equation in program.equations:
+        if "mesh" in equation.params:
+            yield equation.params["mesh"], equation.source
+        for inner in equation.subprograms():
+            yield from _meshes(inner)
+
+
+def partition(program: Program, mesh: Mesh) -> Partitioned:
+    """The Program that each device of ``mesh`` runs.
+
+    Inputs lie as the shardings in their types say; others are whole on every device.
+    """
+    specs = [_spec_of_type(v.type) for v in program.inputs]
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs = [
+            Placed(builder.input(_part_type(v.type, spec, mesh), v.hint), spec)
+            for v, spec in zip(program.inputs, specs, strict=True)
+        ]
+        outputs = _with_indices(mesh, builder).run(program, inputs)
+        local = builder.build([x.part for x in outputs])
+    return Partitioned(
+        local,
+        mesh,
+        tuple(spec_of(spec) for spec in specs),
+        tuple(spec_of(x.spec) for x in outputs),
+    )
+
+
+def _with_indices(mesh: Mesh, builder: ProgramBuilder) -> _Partition:
+    index = ArrayType((), dtypes.int32)
+    names = mesh.axis_names
+    return _Partition(mesh, {name: builder.input(index, name) for name in names})
+
+
+def _spec_of_type(type: ArrayType) -> Spec:
+    if type.sharding is None:
+        return ((),) * type.ndim
+    return type.sharding.spec.entries(type.ndim)
+
+
+def _part_type(type: ArrayType, spec: Spec, mesh: Mesh) -> ArrayType:
+    shape = NamedSharding(mesh, spec_of(spec)).shard_shape(type.shape)
+    return ArrayType(shape, type.dtype, weak=type.weak)
+
+
+class _Partition:
+    """Emits a device's equations; ``indices`` are its own along the mesh's axes."""
+
+    def __init__(self, mesh: Mesh, indices: Mapping[str, Atom]) -> None:
+        self.mesh = mesh
+        self.sizes = mesh.shape
+        self.indices = indices
+        self.repeated: dict[Atom, tuple[Placed, tuple[int, ...]]] = {}
+
+    def run(self, program: Program, operands: Sequence[Placed]) -> list[Placed]:
+        """Emit ``program`` on ``operands``; return its outputs."""
+        builder = current_builder()
+        values: dict[Var, Placed] = dict(zip(program.inputs, operands, strict=True))
+        pairs = zip(program.constants, program.constant_values, strict=True)
+        for var, value in pairs:
+            values[var] = self.whole(builder.constant(value))
+
+        def placed(atom: Atom) -> Placed:
+            return self.whole(atom) if isinstance(atom, Literal) else values[atom]
+
+        for equation in program.equations:
+            builder.source = equation.source
+            given = [placed(a) for a in equation.inputs]
+            try:
+                results = self.equation(equation, given)
+            except ArrayfnError as error:
+                raise located(error, equation.source) from None
+            values.update(zip(equation.outputs, results, strict=True))
+        return [placed(a) for a in program.outputs]
+
+    def whole(self, atom: Atom) -> Placed:
+        """``atom``, of which every device has all."""
+        return Placed(atom, ((),) * atom.type.ndim)
+
+    def move(self, x: Placed, spec: Spec) -> Atom:
+        """The part of ``x`` by another spec."""
+        if x.spec == spec:
+            return x.part
+        if x.part in self.repeated:
+            return self.repeated_part(x, spec)
+        return moved(x.part, x.spec, spec, self.indices, self.sizes)
+
+    def repeated_part(self, x: Placed, spec: Spec) -> Atom:
+        """The part of a broadcast: a broadcast of the operand's part."""
+        operand, axes = self.repeated[x.part]
+        shape = x.part.type.shape
+        inner = [
+            spec[axis] if operand.part.type.shape[k] == shape[axis] else ()
+            for k, axis in enumerate(axes)
+        ]
+        part = self.move(operand, tuple(inner))
+        local = NamedSharding(self.mesh, spec_of(spec)).shard_shape(shape)
+        return views.broadcast_in_dim(part, shape=local, axes=axes)
+
+    def equation(self, equation: Equation, given: list[Placed]) -> list[Placed]:
+        """Emit a device's part of ``equation``."""
+        row, params = equation.primitive, equation.params
+        assert isinstance(row, Primitive)
+        if row is shard_map:
+            return self.shard_map(params, given)
+        if row is reshard:
+            spec = params["spec"].entries(given[0].part.type.ndim)
+            return [Placed(self.move(given[0], spec), spec)]
+        if all(x.is_whole for x in given) and not _has_mesh(equation):
+            return self.on_every(equation, given)
+        if row.name in _CONTROL:
+            return _CONTROL[row.name](self, equation, given)
+        if isinstance(row.kernel, Body) and "body" in params:
+            return self.run(params["body"], given)
+        facts = _factors(row, [_whole_type(x, self.mesh) for x in given], params)
+        if facts is not None:
+            return self.cut(equation, given, facts)
+        if isinstance(row.kernel, Composition):
+            return self.composition(equation, given)
+        return self.on_every(equation, given)
+
+    def on_every(self, equation: Equation, given: Sequence[Placed]) -> list[Placed]:
+        """The equation on whole operands, on every device."""
+        operands = [self.move(x, ((),) * len(x.spec)) for x in given]
+        results = self.emit(equation, operands, equation.params)
+        if equation.primitive is views.broadcast_in_dim:
+            self.repeated[results[0]] = given[0], equation.params["axes"]
+        return [self.whole(x) for x in results]
+
+    def emit(
+        self, equation: Equation, operands: Sequence[Atom], params: Mapping[str, Any]
+    ) -> Sequence[Atom]:
+        return current_builder().emit(equation.primitive, operands, params)
+
+    def shard_map(
+        self, params: Mapping[str, Any], given: Sequence[Placed]
+    ) -> list[Placed]:
+        """The body, on parts as its specs say."""
+        body: Program = without_variance(params["body"])
+        operands = [
+            self.move(x, spec.entries(len(x.spec)))
+            for x, spec in zip(given, params["in_specs"], strict=True)
+        ]
+        indices = [self.indices[name] for name in self.mesh.axis_names]
+        results = current_builder().inline(body, [*operands, *indices])
+        return [
+            Placed(x, spec.entries(x.type.ndim))
+            for x, spec in zip(results, params["out_specs"], strict=True)
+        ]
+
+    def composition(self, equation: Equation, given: Sequence[Placed]) -> list[Placed]:
+        """The equations that a primitive is composed of."""
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        assert isinstance(row.kernel, Composition)
+        builder = ProgramBuilder(row.name)
+        builder.source = equation.source
+        with builder:
+            inputs = [builder.input(_whole_type(x, self.mesh)) for x in given]
+            made = row.kernel.expand(*inputs, **equation.params)
+            program = builder.build(made if isinstance(made, list) else [made])
+        return self.run(program, given)
+
+    # Equations by factors.
+
+    def cut(
+        self, equation: Equation, given: Sequence[Placed], facts: Factors
+    ) -> list[Placed]:
+        """The equation on parts, its factors cut as its largest operands are."""
+        chosen = self.chosen(given, facts)
+
+        def spec(dims: Sequence[int | None]) -> Spec:
+            return tuple(() if f is None else chosen.get(f, ()) for f in dims)
+
+        operands = [
+            self.move(x, spec(dims))
+            for x, dims in zip(given, facts.inputs, strict=True)
+        ]
+        outputs = [spec(dims) for dims in facts.outputs]
+        params = equation.params
+        if facts.localize is not None:
+            whole = equation.outputs[0].type.shape
+            sharding = NamedSharding(self.mesh, spec_of(outputs[0]))
+            shapes = [x.type.shape for x in operands]
+            params = facts.localize(params, shapes, sharding.shard_shape(whole))
+        summed = [
+            (axis, op) for f, op in facts.reduced.items() for axis in chosen.get(f, ())
+        ]
+        start = None
+        if summed and facts.added is not None:
+            start = operands[facts.added]
+            operands[facts.added] = views.broadcast_literal(0, start.type)
+        results = list(self.emit(equation, operands, params))
+        for k, x in enumerate(results):
+            for axis, op in summed:
+                x = all_reduce(x, axis_name=axis, op=op)
+            results[k] = x if start is None else e.add(start, x)
+        return [Placed(x, s) for x, s in zip(results, outputs, strict=True)]
+
+    def chosen(
+        self, given: Sequence[Placed], facts: Factors
+    ) -> dict[int, tuple[str, ...]]:
+        """The mesh axes that cut each factor."""
+        extents = self.extents(given, facts)
+        chosen: dict[int, tuple[str, ...]] = {}
+        taken: set[str] = set()
+        by_size = sorted(
+            zip(given, facts.inputs, strict=True),
+            key=lambda pair: -pair[0].part.type.nbytes,
+        )
+        for x, dims in by_size:
+            for entry, factor in zip(x.spec, dims, strict=True):
+                if factor is None or factor in chosen or taken.intersection(entry):
+                    continue
+                op = facts.reduced.get(factor)
+                if op is not None and op not in ("sum", "max", "min"):
+                    continue
+                count = math.prod(self.sizes[axis] for axis in entry)
+                if entry and all(n % count == 0 for n in extents[factor]):
+                    chosen[factor] = entry
+                    taken.update(entry)
+        return chosen
+
+    def extents(self, given: Sequence[Placed], facts: Factors) -> dict[int, list[int]]:
+        """The extents of the axes that each factor is."""
+        found: dict[int, list[int]] = {}
+        for x, dims in zip(given, facts.inputs, strict=True):
+            shape = _whole_type(x, self.mesh).shape
+            for extent, factor in zip(shape, dims, strict=True):
+                if factor is not None:
+                    found.setdefault(factor, []).append(extent)
+        return found
+
+    # Programs inside equations.
+
+    def inner(
+        self,
+        program: Program,
+        specs: Sequence[Spec],
+        wanted: Sequence[Spec] | None = None,
+        front: int = 0,
+    ) -> tuple[Program, list[Spec]]:
+        """A device's part of ``program``, and the specs of its outputs.
+
+        The indices are its inputs number ``front`` and following. Outputs are moved to
+        the ``wanted`` specs.
+        """
+        builder = ProgramBuilder(program.name)
+        with builder:
+            inputs = [
+                Placed(builder.input(_part_type(v.type, spec, self.mesh), v.hint), spec)
+                for v, spec in zip(program.inputs, specs, strict=True)
+            ]
+            part = _with_indices(self.mesh, builder)
+            count = len(inputs)
+            made = builder.inputs
+            builder.inputs = [*made[:front], *made[count:], *made[front:count]]
+            outputs = part.run(program, inputs)
+            if wanted is not None:
+                pairs = zip(outputs, wanted, strict=True)
+                outputs = [Placed(part.move(x, spec), spec) for x, spec in pairs]
+            return builder.build([x.part for x in outputs]), [x.spec for x in outputs]
+
+    def unscanned(self, x: Placed) -> Placed:
+        """``x``, which a loop goes along, with its first axis whole."""
+        spec = ((), *x.spec[1:])
+        return Placed(self.move(x, spec), spec)
+
+    def index_operands(self) -> list[Atom]:
+        """The indices, in the order of the mesh's axes."""
+        return [self.indices[name] for name in self.mesh.axis_names]
+
+
+def _has_mesh(equation: Equation) -> bool:
+    return any(True for inner in equation.subprograms() for _ in _meshes(inner))
+
+
+def _whole_type(x: Placed, mesh: Mesh) -> ArrayType:
+    shape = tuple(
+        n * math.prod(mesh.shape[axis] for axis in entry)
+        for n, entry in zip(x.part.type.shape, x.spec, strict=True)
+    )
+    return ArrayType(shape, x.part.type.dtype, weak=x.part.type.weak)
+
+
+def _factors(
+    row: Primitive, types: Sequence[ArrayType], params: Mapping[str, Any]
+) -> Factors | None:
+    """The factors of an equation; None if it needs its operands whole."""
+    if not isinstance(row.factors, Marker):
+        return row.factors(*types, **params)
+    if isinstance(row.kernel, (Scalar, Convert)):
+        return factors.elementwise(*types)
+    return None
+
+
+# Loops and branches.
+
+
+def _settled(
+    start: Sequence[Spec], run: Callable[[Sequence[Spec]], Sequence[Spec]]
+) -> list[Spec]:
+    """The specs of a carry: those that the body gives, if it then keeps them."""
+    specs = list(start)
+    given = list(run(specs))
+    if given != specs and list(run(given)) == given:
+        return given
+    return specs
+
+
+def _scan(self: _Partition, whole: Equation, given: list[Placed]) -> list[Placed]:
+    params = whole.params
+    body, consts, carry = params["program"], params["consts"], params["carry"]
+    fixed, state = given[:consts], given[consts : consts + carry]
+    xs = [self.unscanned(x) for x in given[consts + carry :]]
+    around = [x.spec for x in fixed]
+    slices = [x.spec[1:] for x in xs]
+
+    def results(specs: Sequence[Spec]) -> list[Spec]:
+        return self.inner(body, [*around, *specs, *slices])[1]
+
+    kept = _settled([x.spec for x in state], lambda specs: results(specs)[:carry])
+    stacked = results(kept)[carry:]
+    part, _ = self.inner(body, [*around, *kept, *slices], [*kept, *stacked], consts)
+    begin = [self.move(x, spec) for x, spec in zip(state, kept, strict=True)]
+    indices = self.index_operands()
+    operands = [*(x.part for x in fixed), *indices, *begin, *(x.part for x in xs)]
+    made = self.emit(
+        whole, operands, {**params, "program": part, "consts": consts + len(indices)}
+    )
+    outs = [*kept, *(((), *spec) for spec in stacked)]
+    return [Placed(x, spec) for x, spec in zip(made, outs, strict=True)]
+
+
+def _while(self: _Partition, whole: Equation, given: list[Placed]) -> list[Placed]:
+    params = whole.params
+    first = params["cond_consts"]
+    second = first + params["body_consts"]
+    for_cond, for_body, state = given[:first], given[first:second], given[second:]
+    around = [x.spec for x in for_body]
+    body, condition = params["body_program"], params["cond_program"]
+    kept = _settled(
+        [x.spec for x in state], lambda specs: self.inner(body, [*around, *specs])[1]
+    )
+    part, _ = self.inner(body, [*around, *kept], kept, len(around))
+    going, _ = self.inner(condition, [*(x.spec for x in for_cond), *kept], [()], first)
+    begin = [self.move(x, spec) for x, spec in zip(state, kept, strict=True)]
+    indices = self.index_operands()
+    operands = [
+        *(x.part for x in for_cond),
+        *indices,
+        *(x.part for x in for_body),
+        *indices,
+        *begin,
+    ]
+    changed = {
+        "cond_program": going,
+        "body_program": part,
+        "cond_consts": first + len(indices),
+        "body_consts": params["body_consts"] + len(indices),
+    }
+    made = self.emit(whole, operands, {**params, **changed})
+    return [Placed(x, spec) for x, spec in zip(made, kept, strict=True)]
+
+
+def _cond(self: _Partition, whole: Equation, given: list[Placed]) -> list[Placed]:
+    branches: tuple[Program, ...] = whole.params["branches"]
+    index, *rest = given
+    specs = [x.spec for x in rest]
+    outs = self.inner(branches[0], specs)[1]
+    parts = [self.inner(b, specs, outs, len(specs))[0] for b in branches]
+    operands = [index.part, *(x.part for x in rest), *self.index_operands()]
+    made = self.emit(whole, operands, {**whole.params, "branches": tuple(parts)})
+    return [Placed(x, spec) for x, spec in zip(made, outs, strict=True)]
+
+
+_CONTROL: dict[str, Callable[[_Partition, Equation, list[Placed]], list[Placed]]] = {
+    "scan": _scan,
+    "while_loop": _while,
+    "cond": _cond,
+}
