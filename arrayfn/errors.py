@@ -80,6 +80,7 @@ class ArrayfnError(Exception):
 
     def __init__(self, message: str, location: SourceLocation | None = None) -> None:
         self.location = location
+        self.message = message
         where = ""
         if location:
             where = f"{printable(readable_file(location.file))}:{location.line}: "

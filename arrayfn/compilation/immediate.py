@@ -132,7 +132,7 @@ class _DeviceCache:
         if known is None:
             if len(self._executables) >= _MOST_OPERATIONS:
                 self._executables.clear()
-            backend = choose(device)
+            backend = BACKENDS[device]
             known = backend.load(backend.lower(program(), frozenset()))
             self._executables[key] = known
         return known

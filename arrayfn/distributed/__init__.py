@@ -18,6 +18,7 @@ from arrayfn.distributed.devices import (
     local_devices,
     set_num_devices,
 )
+from arrayfn.distributed.processes import initialize, process_count, process_index
 from arrayfn.ir import Mesh, NamedSharding, PartitionSpec
 
 make_mesh = Mesh
@@ -31,8 +32,11 @@ __all__ = [
     "Shard",
     "ShardedArray",
     "devices",
+    "initialize",
     "local_devices",
     "make_array_from_callback",
     "make_mesh",
+    "process_count",
+    "process_index",
     "set_num_devices",
 ]

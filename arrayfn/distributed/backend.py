@@ -20,7 +20,7 @@ from arrayfn.backends.members import RUNNING, Member
 from arrayfn.backends.registry import BACKENDS, register_backend
 from arrayfn.distributed.arrays import ShardedArray, put_sharded
 from arrayfn.distributed.devices import DEVICES, Device, devices_of, run_on
-from arrayfn.distributed.processes import process_member
+from arrayfn.distributed.processes import process_member, stop_others
 from arrayfn.distributed.threads import Run, ThreadMember
 from arrayfn.errors import BackendError, CollectiveError, user_location
 from arrayfn.ir import ArrayType, Mesh, NamedSharding, Program
@@ -50,8 +50,13 @@ class MeshBackend:
     name = "mesh"
 
     def info(self) -> BackendInfo:
-        """Always there: a CPU counts as many devices."""
-        return BackendInfo(self.name, "one plan on all devices of a mesh", ())
+        """Not to be named: what is over a mesh runs there."""
+        return BackendInfo(
+            self.name,
+            "one plan on all devices of a mesh",
+            (),
+            "it runs functions of arrays over a mesh, and shard_map, by itself",
+        )
 
     def array_types(self) -> tuple[type, ...]:
         """Arrays over a mesh."""
@@ -75,16 +80,17 @@ class MeshBackend:
             )
         partitioned = partition(program, mesh)
         local = BACKENDS["cpu"].lower(partitioned.program, frozenset(), options)
-        own = {f: getattr(local, f) for f in CompiledProgram.__dataclass_fields__}
         return MeshProgram(
-            **{
-                **own,
-                "target": self.name,
-                "input_types": program.input_types[: -len(sharded) or None],
-                "output_types": _output_types(program, partitioned),
-            },
-            partitioned=partitioned,
-            sharded=sharded,
+            local.name,
+            self.name,
+            local.text,
+            program.input_types[: len(program.inputs) - len(sharded)],
+            _output_types(program, partitioned),
+            local.kernels,
+            local.plan,
+            local.constants,
+            partitioned,
+            sharded,
         )
 
     def load(self, compiled: CompiledProgram) -> Executable:
@@ -182,7 +188,14 @@ class MeshExecutable:
     def _run(self, arguments: Sequence[tuple[int, list[Any]]]) -> list[Any]:
         if len(self.local) == 1 and self.mesh.size > 1:
             member, given = arguments[0]
-            return [self._as(process_member(self.mesh, member), member, given)]
+            try:
+                return [self._as(process_member(self.mesh, member), member, given)]
+            except CollectiveError:
+                raise
+            except BaseException as error:
+                name = f"rank {DEVICES.process}"
+                stop_others(f"{name} raised {type(error).__name__}: {error}")
+                raise
         run = Run(self.mesh, [_name(self.places[k], self.mesh, k) for k in self.local])
 
         def work(argument: tuple[int, list[Any]]) -> Any:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ShapeError
+from arrayfn.errors import ShapeError, SourceLocation
 from arrayfn.ir import (
     ArrayType,
     Atom,
@@ -29,7 +29,7 @@ from arrayfn.ir import (
     Var,
     type_of,
 )
-from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
+from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.ir.sharding import Entry, NamedSharding, Shape, spec_of
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families, views
@@ -204,29 +204,25 @@ def _expand(
     return [_joined(x, mesh, s) for x, s in zip(results, out_specs, strict=True)]
 
 
-def on_one_device(program: Program) -> Program:
-    """``program`` with its shard_maps as the mapped bodies that define them."""
-    if not any(made.primitive is shard_map for made in program.equations):
-        return program
-    builder = ProgramBuilder(program.name)
+def one_device(whole: Equation) -> Program:
+    """The Program that a shard_map is on one device."""
+    return _alone([a.type for a in whole.inputs], whole.params, whole.source)
+
+
+def _alone(
+    types: Sequence[ArrayType],
+    params: Mapping[str, Any],
+    source: SourceLocation | None = None,
+) -> Program:
+    builder = ProgramBuilder("shard_map")
+    builder.source = source
     with builder:
-        values = builder.bind_inputs(program, builder.inputs_of(program))
-        for made in program.equations:
-            builder.source = made.source
-            if made.primitive is shard_map:
-                operands = [rename(a, values) for a in made.inputs]
-                results = _expand(*operands, **made.params)
-                values.update(zip(made.outputs, results, strict=True))
-            else:
-                builder.replay(made, values)
-        return builder.build([rename(a, values) for a in program.outputs])
+        inputs = [builder.input(type) for type in types]
+        return builder.build(_expand(*inputs, **params))
 
 
 def _reference(*operands: Array, **params: Any) -> tuple[Array, ...]:
-    builder = ProgramBuilder("shard_map")
-    with builder:
-        inputs = [builder.input(type_of(np.asarray(x))) for x in operands]
-        program = builder.build(_expand(*inputs, **params))
+    program = _alone([type_of(np.asarray(x)) for x in operands], params)
     return tuple(evaluate(program, operands))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from arrayfn.errors import BackendError
+from arrayfn.tools import launch
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,6 +42,16 @@ def parser() -> argparse.ArgumentParser:
         description="Each primitive with its rules and kernels, and the public names "
         "beside the array API standard's and JAX's, with reasons for missing ones.",
     )
+    several = commands.add_parser(
+        "launch",
+        help="run a script in several processes, each of them a device",
+        description="Run a Python script in several processes through MPI. The script "
+        "calls arrayfn.distributed.initialize().",
+    )
+    several.add_argument("-n", type=int, required=True, help="how many processes")
+    several.add_argument(
+        "script", nargs=argparse.REMAINDER, help="the script and its arguments"
+    )
     return top
 
 
@@ -52,6 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from arrayfn.tools import coverage
 
         return coverage.run()
+    if chosen.command == "launch":
+        try:
+            return launch.run(chosen.n, chosen.script)
+        except BackendError as error:
+            print(f"arrayfn launch: {error}", file=sys.stderr)
+            return 2
     try:
         # Its libraries are an extra, without which other commands still work.
         from arrayfn.tools import demo

@@ -52,10 +52,10 @@ from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError
 from arrayfn.ir import Equation, Program
 from arrayfn.lowering.halves import EXACT, JUMPS
+from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.primitives.base import Primitive, Tolerance
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.indexing import scatter_add
-from arrayfn.primitives.shard_map import on_one_device
 
 Array = np.ndarray[Any, Any]
 
@@ -176,7 +176,7 @@ def oracle(
                 f"array of shape {np.shape(x)}"
             )
         given.append(wide_array(x, type.dtype))
-    program = on_one_device(program)
+    program = inline_calls(program)
     exact = _Exact()
     values = [np.asarray(x) for x in evaluate(widened(program, exact), given)]
     random = np.random.default_rng(seed)

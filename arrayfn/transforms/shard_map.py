@@ -54,9 +54,10 @@ def shard_map(
     not name an axis along which it varies, and ArgumentError for specs that fit
     neither the mesh nor the arguments.
 
-    >>> from arrayfn import lax
+    >>> from arrayfn import lax, set_num_devices
+    >>> from arrayfn import PartitionSpec as P
+    >>> set_num_devices(8)
     >>> mesh = Mesh((2,), ("x",))
-    >>> P = PartitionSpec
     >>> share = shard_map(
     ...     lambda x: x / lax.psum(x.sum(), "x"),
     ...     mesh=mesh, in_specs=P("x"), out_specs=P("x"),
@@ -246,7 +247,8 @@ def _part(
         return row.part_type(leaf_type(leaf), mesh, spec, typed)
     except ArrayfnError as error:
         raise type(error)(
-            f"shard_map of {name}, argument {position}: {error}", user_location()
+            f"shard_map of {name}, argument {position}: {error.message}",
+            user_location(),
         ) from None
 
 
