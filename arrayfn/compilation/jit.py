@@ -51,6 +51,7 @@ from arrayfn.transforms import (
     leaf_type,
     name_of,
     trace_function,
+    with_shardings,
 )
 from arrayfn.transforms.arguments import as_numbers, check_function
 
@@ -361,6 +362,8 @@ def jit(
     deterministic: bool = True,
     mode: str | None = None,
     checks: bool | str | Sequence[str] = False,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
 ) -> Any:
     """Compile ``function`` for the types of its arguments, at its first call with them.
 
@@ -384,6 +387,11 @@ def jit(
     them. The errors name the line. A checked function is slower and waits for its
     results.
 
+    ``in_shardings`` and ``out_shardings`` say how arguments and results lie over the
+    devices of a mesh: a NamedSharding for each positional argument, or a pytree prefix
+    of it, and None where nothing is asked. The function is then computed on the parts
+    by all devices of the mesh, as it is if an argument is an array over a mesh.
+
     Raises ArgumentError for an argument that is neither an array nor static, for static
     arguments that the function does not take, and for unknown modes and checks.
 
@@ -405,6 +413,8 @@ def jit(
             deterministic=deterministic,
             mode=mode,
             checks=checks,
+            in_shardings=in_shardings,
+            out_shardings=out_shardings,
         )
     if mode is not None and mode not in MODES:
         raise ArgumentError(
@@ -419,4 +429,6 @@ def jit(
     options = Options(deterministic, mode)
     backend = None if device is None else choose(device)
     kinds = kinds_of(checks)
+    if in_shardings is not None or out_shardings is not None:
+        function = with_shardings(function, in_shardings, out_shardings)
     return Jitted(function, backend, static, donated, options, kinds)

@@ -26,7 +26,7 @@ from arrayfn.errors import BackendError, CollectiveError, user_location
 from arrayfn.ir import ArrayType, Mesh, NamedSharding, Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
-from arrayfn.passes.partition import Partitioned, mesh_of, partition
+from arrayfn.passes.partition import Partitioned, cut_on_the_host, mesh_of, partition
 
 Array = np.ndarray[Any, Any]
 
@@ -78,7 +78,7 @@ class MeshBackend:
                 "no mesh to run it on",
                 user_location(),
             )
-        partitioned = partition(program, mesh)
+        partitioned = partition(cut_on_the_host(program, mesh), mesh)
         local = BACKENDS["cpu"].lower(partitioned.program, frozenset(), options)
         return MeshProgram(
             local.name,

@@ -39,6 +39,7 @@ _STOP: Final = 1  # tags of messages
 _HELLO: Final = 2
 _SENT: Final = 3
 _WHOLE: Final = 1 << 14  # elements that each member adds by itself
+_YIELDS: Final = 2000  # times to look for a message before sleeping
 _GRACE: Final = 2.0  # seconds in which others can say why they end
 
 
@@ -89,7 +90,7 @@ class Processes:
         """Wait for messages; raise CollectiveError if they do not come in time."""
         limit = timeout()
         end = time.monotonic() + limit
-        pause = 0.0
+        polls = 0
         while not self.mpi.Request.Testall(list(requests)):
             self.look(step)
             if time.monotonic() > end:
@@ -101,8 +102,8 @@ class Processes:
                 )
                 self.stop(reason)
                 raise CollectiveError(reason, step.source)
-            time.sleep(pause)
-            pause = min(pause + 1e-6, 2e-4)
+            polls += 1
+            time.sleep(0.0 if polls < _YIELDS else 1e-4)
 
     def look(self, step: HostStep) -> None:
         """Raise CollectiveError if another process says that it has failed."""

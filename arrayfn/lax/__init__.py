@@ -232,6 +232,7 @@ from arrayfn.numpy.bessel import (
     bessel_i0e,
     bessel_i1e,
 )
+from arrayfn.transforms import with_sharding_constraint
 
 __all__ = [
     "ConvDimensionNumbers",
@@ -421,5 +422,6 @@ __all__ = [
     "transpose",
     "unstack",
     "while_loop",
+    "with_sharding_constraint",
     "zeta",
 ]

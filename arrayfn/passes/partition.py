@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from arrayfn import dtypes
@@ -122,6 +122,34 @@ def partition(program: Program, mesh: Mesh) -> Partitioned:
         tuple(spec_of(spec) for spec in specs),
         tuple(spec_of(x.spec) for x in outputs),
     )
+
+
+def cut_on_the_host(program: Program, mesh: Mesh) -> Program:
+    """``program`` with the shardings of inputs that all their readers ask for.
+
+    These inputs need not be given to the devices as a whole.
+    """
+    asked: dict[Atom, set[PartitionSpec | None]] = {}
+    for equation in program.equations:
+        specs: Sequence[PartitionSpec | None] = (None,) * len(equation.inputs)
+        if equation.primitive is shard_map:
+            specs = equation.params["in_specs"]
+        elif equation.primitive is reshard:
+            specs = (equation.params["spec"],)
+        for atom, spec in zip(equation.inputs, specs, strict=True):
+            asked.setdefault(atom, set()).add(spec)
+    for atom in program.outputs:
+        asked.setdefault(atom, set()).add(None)
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs: list[Atom] = []
+        for var in program.inputs:
+            specs = list(asked.get(var, ()))
+            type = var.type
+            if type.sharding is None and len(specs) == 1 and specs[0] is not None:
+                type = replace(type, sharding=NamedSharding(mesh, specs[0]))
+            inputs.append(builder.input(type, var.hint))
+        return builder.build(builder.inline(program, inputs))
 
 
 def _with_indices(mesh: Mesh, builder: ProgramBuilder) -> _Partition:

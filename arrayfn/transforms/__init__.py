@@ -13,6 +13,10 @@ from arrayfn.transforms.arguments import (
     leaf_type,
     name_of,
 )
+from arrayfn.transforms.constraints import (
+    with_sharding_constraint,
+    with_shardings,
+)
 from arrayfn.transforms.directional import jvp, linear_transpose, linearize, vjp
 from arrayfn.transforms.flat_trace import FlatTrace, inside_trace, trace_function
 from arrayfn.transforms.gradients import grad, value_and_grad
@@ -47,4 +51,6 @@ __all__ = [
     "value_and_grad",
     "vjp",
     "vmap",
+    "with_sharding_constraint",
+    "with_shardings",
 ]
