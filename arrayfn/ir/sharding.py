@@ -112,7 +112,7 @@ class PartitionSpec:
 
     def __init__(self, *entries: str | Sequence[str] | None) -> None:
         for entry in entries:
-            names: Sequence[Any] = () if entry is None else entry
+            names: Any = (entry,) if isinstance(entry, int) else entry or ()
             if any(type(name) is not str for name in names):
                 raise ArgumentError(
                     "PartitionSpec: an entry is None, the name of a mesh axis, or a "

@@ -15,7 +15,7 @@ from arrayfn.ir import Atom
 from arrayfn.ir.sharding import Entry
 from arrayfn.primitives import conversion, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.collectives import all_gather, all_to_all
+from arrayfn.primitives.collectives import all_gather, all_to_all, reduce_scatter
 from arrayfn.primitives.dynamic_slices import dynamic_slice
 
 Spec = tuple[Entry, ...]
@@ -51,6 +51,11 @@ def moved(
             x = _exchanged(x, dim, to, axis, sizes[axis])
             now[to] = (*now[to], axis)
     return x
+
+
+def scattered(x: Atom, dim: int, axis: str, count: int) -> Atom:
+    """The device's part along ``dim`` of the sum over ``axis`` of all ``x``."""
+    return reduce_scatter(_split(x, dim, count), axis_name=axis, members=count)
 
 
 def _next_cut(
@@ -90,11 +95,16 @@ def _gathered(x: Atom, dim: int, axis: str, count: int) -> Atom:
 
 def _exchanged(x: Atom, dim: int, to: int, axis: str, count: int) -> Atom:
     """``x`` cut along ``to`` instead of ``dim``."""
-    shape = x.type.shape
-    split = (*shape[:to], count, shape[to] // count, *shape[to + 1 :])
-    parts = views.move_axis(views.reshape(x, shape=split), to, 0)
+    parts = _split(x, to, count)
     received = all_to_all(parts, axis_name=axis, members=count)
     return _merged(views.move_axis(received, 0, dim), dim)
+
+
+def _split(x: Atom, dim: int, count: int) -> Atom:
+    """``x`` in ``count`` parts along ``dim``, stacked along a new first axis."""
+    shape = x.type.shape
+    split = (*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :])
+    return views.move_axis(views.reshape(x, shape=split), dim, 0)
 
 
 def _merged(x: Atom, dim: int) -> Atom:

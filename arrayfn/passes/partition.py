@@ -3,8 +3,8 @@
 Every value lies over the mesh as a *spec* says: which mesh axes cut which of its axes.
 Specs follow the equations by the sharding rules of the primitives
 (``primitives.factors``). Where an operand lies otherwise than its equation needs, it is
-moved by collectives, which are equations at that line (``passes.moves``). Of two
-operands that ask for the same mesh axis the larger one stays where it is.
+moved by collectives, which are equations at that line (``passes.moves``). Where
+operands ask for one mesh axis in different places, fewer bytes decide.
 
 After it: inputs and outputs are a device's parts; there is no shard_map or reshard, and
 types do not say what varies. The Program's last inputs are the device's indices along
@@ -33,7 +33,7 @@ from arrayfn.ir import (
 )
 from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.ir.sharding import spec_of
-from arrayfn.passes.moves import Spec, moved
+from arrayfn.passes.moves import Spec, moved, scattered
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import factors, views
 from arrayfn.primitives.base import (
@@ -44,6 +44,7 @@ from arrayfn.primitives.base import (
     Marker,
     Primitive,
     Scalar,
+    View,
 )
 from arrayfn.primitives.collectives import all_reduce
 from arrayfn.primitives.reshard import reshard
@@ -53,10 +54,15 @@ from arrayfn.primitives.variance import without_variance
 
 @dataclass(frozen=True)
 class Placed:
-    """A value of the Program of all devices: a device's part, and the spec."""
+    """A value of the Program of all devices: a device's part, and the spec.
+
+    The value is still to be summed over the mesh axes ``pending``. Views of it are
+    taken before the sum; where it is cut, the sum becomes a ``reduce_scatter``.
+    """
 
     part: Atom
     spec: Spec
+    pending: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -176,6 +182,7 @@ class _Partition:
         self.mesh = mesh
         self.sizes = mesh.shape
         self.indices = indices
+        self.sums: dict[Atom, Placed] = {}
         self.repeated: dict[Atom, tuple[Placed, tuple[int, ...]]] = {}
 
     def run(self, program: Program, operands: Sequence[Placed]) -> list[Placed]:
@@ -193,11 +200,24 @@ class _Partition:
             builder.source = equation.source
             given = [placed(a) for a in equation.inputs]
             try:
-                results = self.equation(equation, given)
+                results = self.with_pending(equation, given)
             except ArrayfnError as error:
                 raise located(error, equation.source) from None
             values.update(zip(equation.outputs, results, strict=True))
-        return [placed(a) for a in program.outputs]
+        return [self.settled(placed(a)) for a in program.outputs]
+
+    def with_pending(self, equation: Equation, given: list[Placed]) -> list[Placed]:
+        """Emit a device's part of ``equation``, on values that may need a sum."""
+        row = equation.primitive
+        if row is reshard or not any(x.pending for x in given):
+            return self.equation(equation, given)
+        assert isinstance(row, Primitive)
+        if len(given) == 1 and isinstance(row.kernel, View):
+            (x,) = given
+            if equation.outputs[0].type.size <= _whole_type(x, self.mesh).size:
+                (result,) = self.equation(equation, [Placed(x.part, x.spec)])
+                return [Placed(result.part, result.spec, x.pending)]
+        return self.equation(equation, [self.settled(x) for x in given])
 
     def whole(self, atom: Atom) -> Placed:
         """``atom``, of which every device has all."""
@@ -205,11 +225,33 @@ class _Partition:
 
     def move(self, x: Placed, spec: Spec) -> Atom:
         """The part of ``x`` by another spec."""
+        if x.pending:
+            x = self.settled(x, spec)
         if x.spec == spec:
             return x.part
         if x.part in self.repeated:
             return self.repeated_part(x, spec)
         return moved(x.part, x.spec, spec, self.indices, self.sizes)
+
+    def settled(self, x: Placed, spec: Spec | None = None) -> Placed:
+        """``x`` summed over its pending axes, as far as possible into its ``spec``."""
+        part, now = x.part, list(x.spec)
+        if x.part in self.sums and spec in (None, x.spec):
+            return self.sums[x.part]
+        for axis in x.pending:
+            grown = [
+                d for d, entry in enumerate(spec or ()) if entry == (*now[d], axis)
+            ]
+            if grown:
+                dim = grown[0]
+                part = scattered(part, dim, axis, self.sizes[axis])
+                now[dim] = (*now[dim], axis)
+            else:
+                part = all_reduce(part, axis_name=axis, op="sum")
+        result = Placed(part, tuple(now))
+        if result.spec == x.spec and x.pending:
+            self.sums[x.part] = result
+        return result
 
     def repeated_part(self, x: Placed, spec: Spec) -> Atom:
         """The part of a broadcast: a broadcast of the operand's part."""
@@ -292,8 +334,8 @@ class _Partition:
     def cut(
         self, equation: Equation, given: Sequence[Placed], facts: Factors
     ) -> list[Placed]:
-        """The equation on parts, its factors cut as its largest operands are."""
-        chosen = self.chosen(given, facts)
+        """The equation on parts, its factors cut as its operands are."""
+        chosen = self.chosen(equation, given, facts)
 
         def spec(dims: Sequence[int | None]) -> Spec:
             return tuple(() if f is None else chosen.get(f, ()) for f in dims)
@@ -316,36 +358,66 @@ class _Partition:
         if summed and facts.added is not None:
             start = operands[facts.added]
             operands[facts.added] = views.broadcast_literal(0, start.type)
-        results = list(self.emit(equation, operands, params))
-        for k, x in enumerate(results):
-            for axis, op in summed:
-                x = all_reduce(x, axis_name=axis, op=op)
-            results[k] = x if start is None else e.add(start, x)
-        return [Placed(x, s) for x, s in zip(results, outputs, strict=True)]
+        results = self.emit(equation, operands, params)
+        pending = tuple(axis for axis, op in summed if op == "sum")
+        if start is not None:
+            (x,) = results
+            whole = self.settled(Placed(x, outputs[0], pending))
+            return [Placed(e.add(start, whole.part), outputs[0])]
+        for axis, op in summed:
+            if op != "sum":
+                results = [all_reduce(x, axis_name=axis, op=op) for x in results]
+        return [Placed(x, s, pending) for x, s in zip(results, outputs, strict=True)]
 
     def chosen(
-        self, given: Sequence[Placed], facts: Factors
+        self, equation: Equation, given: Sequence[Placed], facts: Factors
     ) -> dict[int, tuple[str, ...]]:
-        """The mesh axes that cut each factor."""
+        """The mesh axes that cut each factor.
+
+        Operands say which. If they ask for one mesh axis twice, the factor gets it for
+        which fewer bytes are moved.
+        """
         extents = self.extents(given, facts)
+        asked: dict[tuple[int, tuple[str, ...]], float] = {}
+        for x, dims in zip(given, facts.inputs, strict=True):
+            for entry, factor in zip(x.spec, dims, strict=True):
+                if factor is None or not entry:
+                    continue
+                op = facts.reduced.get(factor, "sum")
+                count = math.prod(self.sizes[axis] for axis in entry)
+                whole = all(n % count == 0 for n in extents[factor])
+                if whole and op in ("sum", "max", "min"):
+                    cost = self.bytes_moved(equation, given, facts, factor, entry)
+                    asked[factor, entry] = cost
         chosen: dict[int, tuple[str, ...]] = {}
         taken: set[str] = set()
-        by_size = sorted(
-            zip(given, facts.inputs, strict=True),
-            key=lambda pair: -pair[0].part.type.nbytes,
-        )
-        for x, dims in by_size:
-            for entry, factor in zip(x.spec, dims, strict=True):
-                if factor is None or factor in chosen or taken.intersection(entry):
-                    continue
-                op = facts.reduced.get(factor)
-                if op is not None and op not in ("sum", "max", "min"):
-                    continue
-                count = math.prod(self.sizes[axis] for axis in entry)
-                if entry and all(n % count == 0 for n in extents[factor]):
-                    chosen[factor] = entry
-                    taken.update(entry)
+        for factor, entry in sorted(asked, key=lambda pair: asked[pair]):
+            if factor not in chosen and not taken.intersection(entry):
+                chosen[factor] = entry
+                taken.update(entry)
         return chosen
+
+    def bytes_moved(
+        self,
+        equation: Equation,
+        given: Sequence[Placed],
+        facts: Factors,
+        factor: int,
+        entry: tuple[str, ...],
+    ) -> float:
+        """What a device sends if the mesh axes ``entry`` cut ``factor``."""
+        count = math.prod(self.sizes[axis] for axis in entry)
+        total = 0.0
+        for x, dims in zip(given, facts.inputs, strict=True):
+            held = x.part.type.nbytes
+            for have, other in zip(x.spec, dims, strict=True):
+                if other != factor and set(have) & set(entry):
+                    total += held if factor in dims else held * (count - 1)
+            if factor in dims and x.spec[dims.index(factor)] != entry:
+                total += 1  # a copy, of which nothing is sent
+        if factor in facts.reduced:
+            total += 2 * equation.outputs[0].type.nbytes
+        return total
 
     def extents(self, given: Sequence[Placed], facts: Factors) -> dict[int, list[int]]:
         """The extents of the axes that each factor is."""
