@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from arrayfn.lowering.host_steps import HostStep
+from arrayfn.lowering.libraries.collectives import Collective
 
 Array = np.ndarray[Any, Any]
 
@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 class Member(Protocol):
     """A member of a mesh that is running a plan."""
 
-    def meet(self, step: HostStep, operand: Array, result: Array) -> None:
+    def meet(self, step: Collective, operand: Array, result: Array) -> None:
         """Compute ``result`` of a collective, together with the other members."""
         ...
 
@@ -28,7 +28,7 @@ RUNNING: Final = _Running()
 """``RUNNING.member`` is the member that this thread runs a plan for, or None."""
 
 
-def combine(step: HostStep, operand: Array, result: Array) -> None:
+def combine(step: Collective, operand: Array, result: Array) -> None:
     """Compute ``result`` of a collective.
 
     Outside a mesh the thread is the only member of every axis.
@@ -37,5 +37,4 @@ def combine(step: HostStep, operand: Array, result: Array) -> None:
     if member is not None:
         member.meet(step, operand, result)
         return
-    assert step.function is not None
-    result[...] = step.function(operand)
+    result[...] = step.alone(operand)

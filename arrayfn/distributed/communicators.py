@@ -16,7 +16,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError
-from arrayfn.lowering.host_steps import HostStep
+from arrayfn.lowering.libraries.collectives import Collective
 
 Array = np.ndarray[Any, Any]
 Permutation = Sequence[tuple[int, int]]
@@ -38,41 +38,41 @@ class Communicator(Protocol):
     @property
     def size(self) -> int: ...
 
-    def all_reduce(self, step: HostStep, x: Array, out: Array, op: str) -> None:
+    def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
         """``out``: the sum, max or min of all members' ``x``."""
         ...
 
-    def all_gather(self, step: HostStep, x: Array, out: Array) -> None:
+    def all_gather(self, step: Collective, x: Array, out: Array) -> None:
         """``out[k]``: ``x`` of member k."""
         ...
 
-    def reduce_scatter(self, step: HostStep, x: Array, out: Array) -> None:
+    def reduce_scatter(self, step: Collective, x: Array, out: Array) -> None:
         """``out``: the sum of all members' ``x[rank]``."""
         ...
 
-    def all_to_all(self, step: HostStep, x: Array, out: Array) -> None:
+    def all_to_all(self, step: Collective, x: Array, out: Array) -> None:
         """``out[k]``: ``x[rank]`` of member k."""
         ...
 
     def ppermute(
-        self, step: HostStep, x: Array, out: Array, permutation: Permutation
+        self, step: Collective, x: Array, out: Array, permutation: Permutation
     ) -> None:
         """``out``: ``x`` of the member that sends to this one, or zeros."""
         ...
 
 
 def run_collective(
-    communicator: Communicator, step: HostStep, x: Array, out: Array
+    communicator: Communicator, step: Collective, x: Array, out: Array
 ) -> None:
     """Do the collective ``step``."""
-    params = dict(step.static)
-    if step.name == "all_reduce":
+    params, name = step.params, step.row.name
+    if name == "all_reduce":
         communicator.all_reduce(step, x, out, params["op"])
-    elif step.name == "all_gather":
+    elif name == "all_gather":
         communicator.all_gather(step, x, out)
-    elif step.name == "reduce_scatter":
+    elif name == "reduce_scatter":
         communicator.reduce_scatter(step, x, out)
-    elif step.name == "all_to_all":
+    elif name == "all_to_all":
         communicator.all_to_all(step, x, out)
     else:
         communicator.ppermute(step, x, out, params["permutation"])

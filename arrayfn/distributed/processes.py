@@ -31,7 +31,7 @@ from arrayfn.distributed.devices import DEVICES, Device
 from arrayfn.errors import BackendError, CollectiveError, user_location
 from arrayfn.ir import Mesh
 from arrayfn.lowering.cpu import machine
-from arrayfn.lowering.host_steps import HostStep
+from arrayfn.lowering.libraries.collectives import Collective
 
 Array = np.ndarray[Any, Any]
 
@@ -69,7 +69,7 @@ class Processes:
         kind = self.mpi.COMM_TYPE_SHARED
         return int(self.world.Split_type(kind, 0).Get_size())
 
-    def group(self, ranks: tuple[int, ...], step: HostStep) -> Any:
+    def group(self, ranks: tuple[int, ...], step: Collective) -> Any:
         """The communicator of some processes, made when all of them ask for it."""
         known = self._groups.get(ranks)
         if known is None:
@@ -85,7 +85,7 @@ class Processes:
         return known
 
     def wait(
-        self, requests: Sequence[Any], step: HostStep, ranks: Sequence[int]
+        self, requests: Sequence[Any], step: Collective, ranks: Sequence[int]
     ) -> None:
         """Wait for messages; raise CollectiveError if they do not come in time."""
         limit = timeout()
@@ -105,7 +105,7 @@ class Processes:
             polls += 1
             time.sleep(0.0 if polls < _YIELDS else 1e-4)
 
-    def look(self, step: HostStep) -> None:
+    def look(self, step: Collective) -> None:
         """Raise CollectiveError if another process says that it has failed."""
         if not self.stopped and self.control.Iprobe(tag=_STOP):
             self.stopped = self.control.recv(tag=_STOP)
@@ -145,10 +145,10 @@ class MpiCommunicator:
         self.rank = ranks.index(processes.rank)
         self.size = len(ranks)
 
-    def _wait(self, step: HostStep, *requests: Any) -> None:
+    def _wait(self, step: Collective, *requests: Any) -> None:
         self.processes.wait(requests, step, self.ranks)
 
-    def check(self, step: HostStep) -> None:
+    def check(self, step: Collective) -> None:
         """Raise CollectiveError unless all members are at the same collective."""
         own = np.array([_digest(step)], np.int64)
         every = np.empty(self.size, np.int64)
@@ -163,18 +163,18 @@ class MpiCommunicator:
             self.processes.stop(reason)
             raise CollectiveError(reason, step.source)
 
-    def _gathered(self, step: HostStep, x: Array) -> Array:
+    def _gathered(self, step: Collective, x: Array) -> Array:
         parts = np.empty((self.size, *x.shape), x.dtype)
         self._wait(step, self.comm.Iallgather(_bytes(x), _bytes(parts)))
         return parts
 
-    def _exchanged(self, step: HostStep, x: Array) -> Array:
+    def _exchanged(self, step: Collective, x: Array) -> Array:
         """Part k of ``x`` goes to member k."""
         received = np.empty(x.shape, x.dtype)
         self._wait(step, self.comm.Ialltoall(_bytes(x), _bytes(received)))
         return received
 
-    def all_reduce(self, step: HostStep, x: Array, out: Array, op: str) -> None:
+    def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
         """Small arrays as a whole; of large ones each member combines a part."""
         if x.size <= _WHOLE:
             combined(list(self._gathered(step, x)), out, op)
@@ -188,17 +188,17 @@ class MpiCommunicator:
         whole = self._gathered(step, own).reshape(-1)
         out[...] = whole[: x.size].reshape(out.shape)
 
-    def all_gather(self, step: HostStep, x: Array, out: Array) -> None:
+    def all_gather(self, step: Collective, x: Array, out: Array) -> None:
         out[...] = self._gathered(step, x)
 
-    def reduce_scatter(self, step: HostStep, x: Array, out: Array) -> None:
+    def reduce_scatter(self, step: Collective, x: Array, out: Array) -> None:
         combined(list(self._exchanged(step, x)), out)
 
-    def all_to_all(self, step: HostStep, x: Array, out: Array) -> None:
+    def all_to_all(self, step: Collective, x: Array, out: Array) -> None:
         out[...] = self._exchanged(step, x)
 
     def ppermute(
-        self, step: HostStep, x: Array, out: Array, permutation: Permutation
+        self, step: Collective, x: Array, out: Array, permutation: Permutation
     ) -> None:
         source = source_of(permutation, self.rank)
         targets = [target for start, target in permutation if start == self.rank]
@@ -215,9 +215,8 @@ def _bytes(x: Array) -> Array:
     return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
 
 
-def _digest(step: HostStep) -> int:
-    types = ", ".join(map(str, (*step.operands, *step.results)))
-    return zlib.crc32(f"{step} {step.static} {types}".encode())
+def _digest(step: Collective) -> int:
+    return zlib.crc32(f"{step} {step.params} {step.operand}".encode())
 
 
 class ProcessMember:
@@ -229,9 +228,9 @@ class ProcessMember:
         self.member = member
         self._communicators: dict[str, MpiCommunicator] = {}
 
-    def meet(self, step: HostStep, operand: Array, result: Array) -> None:
+    def meet(self, step: Collective, operand: Array, result: Array) -> None:
         """Do the collective ``step`` with the other members."""
-        axis = dict(step.static)["axis_name"]
+        axis = step.params["axis_name"]
         known = self._communicators.get(axis)
         if known is None:
             group = self.mesh.group(self.member, axis)

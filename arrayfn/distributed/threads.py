@@ -23,7 +23,7 @@ from arrayfn.distributed.communicators import (
 )
 from arrayfn.errors import CollectiveError
 from arrayfn.ir import Mesh
-from arrayfn.lowering.host_steps import HostStep
+from arrayfn.lowering.libraries.collectives import Collective
 
 Array = np.ndarray[Any, Any]
 _WHOLE: Final = 1 << 14  # elements that each member adds by itself
@@ -70,11 +70,11 @@ class Meeting:
     def __init__(self, run: Run, group: tuple[int, ...]) -> None:
         self.run = run
         self.group = group
-        self.posted: dict[int, tuple[HostStep, Any]] = {}
+        self.posted: dict[int, tuple[Collective, Any]] = {}
         self.exchanged: list[Any] = []
         self.round = 0
 
-    def exchange(self, rank: int, step: HostStep, value: Any) -> list[Any]:
+    def exchange(self, rank: int, step: Collective, value: Any) -> list[Any]:
         """The values that all members bring to ``step``, in their order."""
         run = self.run
         with run.condition:
@@ -122,7 +122,7 @@ class Meeting:
         self.run.condition.notify_all()
         return self.exchanged
 
-    def _check(self, rank: int, step: HostStep) -> None:
+    def _check(self, rank: int, step: Collective) -> None:
         if self.run.stopped:
             raise CollectiveError(
                 f"{self.run.names[self.group[rank]]} was at {step}, and ended because "
@@ -139,14 +139,14 @@ class ThreadCommunicator:
         self.rank = rank
         self.size = len(meeting.group)
 
-    def _read(self, step: HostStep, x: Array) -> list[Array]:
+    def _read(self, step: Collective, x: Array) -> list[Array]:
         return self.meeting.exchange(self.rank, step, x)
 
-    def _done(self, step: HostStep) -> None:
+    def _done(self, step: Collective) -> None:
         """Wait until all members have read what they need."""
         self.meeting.exchange(self.rank, step, None)
 
-    def all_reduce(self, step: HostStep, x: Array, out: Array, op: str) -> None:
+    def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
         """Small arrays as a whole; of large ones each member combines a part."""
         parts = self._read(step, x)
         if x.size <= _WHOLE:
@@ -163,22 +163,22 @@ class ThreadCommunicator:
                 into[cuts[k] : cuts[k + 1]] = other[cuts[k] : cuts[k + 1]]
         self._done(step)
 
-    def all_gather(self, step: HostStep, x: Array, out: Array) -> None:
+    def all_gather(self, step: Collective, x: Array, out: Array) -> None:
         for k, part in enumerate(self._read(step, x)):
             out[k] = part
         self._done(step)
 
-    def reduce_scatter(self, step: HostStep, x: Array, out: Array) -> None:
+    def reduce_scatter(self, step: Collective, x: Array, out: Array) -> None:
         combined([part[self.rank] for part in self._read(step, x)], out)
         self._done(step)
 
-    def all_to_all(self, step: HostStep, x: Array, out: Array) -> None:
+    def all_to_all(self, step: Collective, x: Array, out: Array) -> None:
         for k, part in enumerate(self._read(step, x)):
             out[k] = part[self.rank]
         self._done(step)
 
     def ppermute(
-        self, step: HostStep, x: Array, out: Array, permutation: Permutation
+        self, step: Collective, x: Array, out: Array, permutation: Permutation
     ) -> None:
         parts = self._read(step, x)
         source = source_of(permutation, self.rank)
@@ -194,9 +194,9 @@ class ThreadMember:
         self.member = member
         self._communicators: dict[str, Communicator] = {}
 
-    def meet(self, step: HostStep, operand: Array, result: Array) -> None:
+    def meet(self, step: Collective, operand: Array, result: Array) -> None:
         """Do the collective ``step`` with the other members."""
-        axis = dict(step.static)["axis_name"]
+        axis = step.params["axis_name"]
         communicator = self._communicators.get(axis)
         if communicator is None:
             group = self.run.mesh.group(self.member, axis)

@@ -91,6 +91,31 @@ def pmin(x: Any, axis_name: AxisName) -> Any:
     return _extremum("min", x, axis_name)
 
 
+def pbroadcast(x: Any, axis_name: str, source: int) -> Any:
+    """The value of member ``source``, for all members.
+
+    Raises ArgumentError if there is no such member.
+
+    >>> from arrayfn.transforms import vmap
+    >>> vmap(lambda x: pbroadcast(x, "i", 1), axis_name="i")(np.arange(3.0))
+    array([1., 1., 1.])
+    """
+    axis = _axis("pbroadcast", axis_name)
+    if not 0 <= source < axis.size:
+        raise ArgumentError(
+            f"pbroadcast: the members of axis {axis_name!r} are 0 to {axis.size - 1}, "
+            f"but source is {source}",
+            user_location(),
+        )
+
+    def sent(leaf: Any) -> Any:
+        own = anp.where(axis.index == source, leaf, anp.zeros_like(leaf))
+        total = psum(own, axis_name)
+        return total if total.dtype == own.dtype else total.astype(own.dtype)
+
+    return tree.map(sent, x)
+
+
 def all_gather(x: Any, axis_name: str, *, axis: int = 0, tiled: bool = False) -> Any:
     """The values of all members, stacked along ``axis``; with ``tiled`` concatenated.
 

@@ -13,16 +13,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Final
 
-from arrayfn.errors import BackendError, SourceLocation
+from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.layout import from_strides
 from arrayfn.lowering.libraries.calls import LibraryCall, Place, place_of
 from arrayfn.lowering.operator_kernels import OperatorKernel, static_of
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.base import Primitive
-
-COLLECTIVE: Final = "collective"
-"""The library of collectives, and the kind of their steps."""
 
 Places = Mapping[Var, tuple[Place, ArrayType]]
 """Results that are parts of other arrays: where they begin, and their layout there."""
@@ -34,8 +31,7 @@ class HostStep:
 
     ``body`` is what the kernel computes. ``mapped`` is the parameter of a mapped
     ``operator_call``: for each mapped axis, outermost first, its extent and which
-    operands have it; the axes lead in these operands and in all results. ``source`` is
-    the user's line.
+    operands have it; the axes lead in these operands and in all results.
     """
 
     name: str
@@ -46,12 +42,6 @@ class HostStep:
     static: tuple[tuple[str, Any], ...] = ()
     body: Program | None = None
     mapped: tuple[tuple[int, tuple[bool, ...]], ...] = ()
-    source: SourceLocation | None = None
-
-    def __str__(self) -> str:
-        """A collective in messages: "all_reduce over 'data' at train.py:12"."""
-        where = "" if self.source is None else f" at {self.source}"
-        return f"{self.name} over {dict(self.static).get('axis_name')!r}{where}"
 
     @property
     def types_of_call(self) -> tuple[ArrayType, ...]:
@@ -119,29 +109,18 @@ HOST_STEPS: Final = HostSteps()
 
 def reference_call(equation: Equation, reads: Reads) -> LibraryCall:
     """``equation`` by its primitive's reference, on the host."""
-    name = equation.primitive.name
-    text = f"NumPy's reference of {name}, on the host"
-    return _call("reference", _reference(equation, reads), equation, reads, text)
-
-
-def collective_call(equation: Equation, reads: Reads) -> LibraryCall:
-    """A collective, at which the members of a mesh meet."""
-    step = _reference(equation, reads)
-    return _call(COLLECTIVE, step, equation, reads, str(step))
-
-
-def _reference(equation: Equation, reads: Reads) -> HostStep:
     row = equation.primitive
     assert isinstance(row, Primitive)
     params = dict(equation.params)
-    return HostStep(
-        row.name,
+    name = row.name
+    step = HostStep(
+        name,
         tuple(_type_of(atom, reads) for atom in equation.inputs),
         tuple(var.type for var in equation.outputs),
         function=lambda *arrays: row.reference(*arrays, **params),
-        static=tuple(params.items()),
-        source=equation.source,
     )
+    text = f"NumPy's reference of {name}, on the host"
+    return _call("reference", step, equation, reads, text)
 
 
 def operator_call_of(

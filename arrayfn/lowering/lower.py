@@ -27,11 +27,7 @@ from arrayfn.lowering.cpu.serial import BLOCK, LoopPrinter, kernel_of
 from arrayfn.lowering.cpu.source import print_kernel
 from arrayfn.lowering.fusion import FusedGroup, Unit, each_alone, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles, gemm_tiles
-from arrayfn.lowering.host_steps import (
-    COLLECTIVE,
-    collective_call,
-    operator_call_of,
-)
+from arrayfn.lowering.host_steps import operator_call_of
 from arrayfn.lowering.in_place import Scope, Storage, place_results
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.kernel_printer import ScheduledKernel
@@ -299,9 +295,6 @@ class Lowering:
 
     def library_row(self, form: Library, equation: Equation) -> None:
         """Lower a primitive that a library computes; targets without it raise."""
-        if form.name == COLLECTIVE:
-            self.library(collective_call(equation, self.reads))
-            return
         if form.in_place:
             self.take_over(equation)
         for call in libraries.calls(form.name, equation, self.reads):

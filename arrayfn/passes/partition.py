@@ -204,7 +204,7 @@ class _Partition:
             except ArrayfnError as error:
                 raise located(error, equation.source) from None
             values.update(zip(equation.outputs, results, strict=True))
-        return [self.settled(placed(a)) for a in program.outputs]
+        return [self.summed(placed(a)) for a in program.outputs]
 
     def with_pending(self, equation: Equation, given: list[Placed]) -> list[Placed]:
         """Emit a device's part of ``equation``, on values that may need a sum."""
@@ -217,7 +217,7 @@ class _Partition:
             if equation.outputs[0].type.size <= _whole_type(x, self.mesh).size:
                 (result,) = self.equation(equation, [Placed(x.part, x.spec)])
                 return [Placed(result.part, result.spec, x.pending)]
-        return self.equation(equation, [self.settled(x) for x in given])
+        return self.equation(equation, [self.summed(x) for x in given])
 
     def whole(self, atom: Atom) -> Placed:
         """``atom``, of which every device has all."""
@@ -226,14 +226,14 @@ class _Partition:
     def move(self, x: Placed, spec: Spec) -> Atom:
         """The part of ``x`` by another spec."""
         if x.pending:
-            x = self.settled(x, spec)
+            x = self.summed(x, spec)
         if x.spec == spec:
             return x.part
         if x.part in self.repeated:
             return self.repeated_part(x, spec)
         return moved(x.part, x.spec, spec, self.indices, self.sizes)
 
-    def settled(self, x: Placed, spec: Spec | None = None) -> Placed:
+    def summed(self, x: Placed, spec: Spec | None = None) -> Placed:
         """``x`` summed over its pending axes, as far as possible into its ``spec``."""
         part, now = x.part, list(x.spec)
         if x.part in self.sums and spec in (None, x.spec):
@@ -362,7 +362,7 @@ class _Partition:
         pending = tuple(axis for axis, op in summed if op == "sum")
         if start is not None:
             (x,) = results
-            whole = self.settled(Placed(x, outputs[0], pending))
+            whole = self.summed(Placed(x, outputs[0], pending))
             return [Placed(e.add(start, whole.part), outputs[0])]
         for axis, op in summed:
             if op != "sum":
@@ -495,7 +495,7 @@ def _factors(
 # Loops and branches.
 
 
-def _settled(
+def _kept_specs(
     start: Sequence[Spec], run: Callable[[Sequence[Spec]], Sequence[Spec]]
 ) -> list[Spec]:
     """The specs of a carry: those that the body gives, if it then keeps them."""
@@ -517,7 +517,7 @@ def _scan(self: _Partition, whole: Equation, given: list[Placed]) -> list[Placed
     def results(specs: Sequence[Spec]) -> list[Spec]:
         return self.inner(body, [*around, *specs, *slices])[1]
 
-    kept = _settled([x.spec for x in state], lambda specs: results(specs)[:carry])
+    kept = _kept_specs([x.spec for x in state], lambda specs: results(specs)[:carry])
     stacked = results(kept)[carry:]
     part, _ = self.inner(body, [*around, *kept, *slices], [*kept, *stacked], consts)
     begin = [self.move(x, spec) for x, spec in zip(state, kept, strict=True)]
@@ -537,7 +537,7 @@ def _while(self: _Partition, whole: Equation, given: list[Placed]) -> list[Place
     for_cond, for_body, state = given[:first], given[first:second], given[second:]
     around = [x.spec for x in for_body]
     body, condition = params["body_program"], params["cond_program"]
-    kept = _settled(
+    kept = _kept_specs(
         [x.spec for x in state], lambda specs: self.inner(body, [*around, *specs])[1]
     )
     part, _ = self.inner(body, [*around, *kept], kept, len(around))

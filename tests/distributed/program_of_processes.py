@@ -1,4 +1,4 @@
-"""What test_processes runs in several processes: collectives, then one of the faults."""
+"""What test_processes runs in several processes: collectives, then a fault."""
 
 from __future__ import annotations
 

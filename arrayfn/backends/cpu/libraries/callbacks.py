@@ -25,6 +25,7 @@ from arrayfn.backends.native import native
 from arrayfn.backends.native.structures import Struct
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.host_steps import HOST_STEPS
+from arrayfn.lowering.libraries.collectives import COLLECTIVES
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.primitives.callbacks import SITES, Form
 
@@ -114,12 +115,12 @@ def _operator(number: int) -> PythonCall:
 
 def _collective(number: int) -> PythonCall:
     """A collective of the members of a mesh, on the plan's own memory."""
-    step = HOST_STEPS.find(number)
+    step = COLLECTIVES.find(number)
 
     def run(operands: list[Array], results: list[Array]) -> None:
         combine(step, operands[0], results[0])
 
-    return PythonCall(step.operands, step.results, run)
+    return PythonCall((step.operand,), (step.result,), run)
 
 
 _CALLS: Final = {
