@@ -102,10 +102,11 @@ def _not_a_limit(
     for step in STEPS:
         slopes += [(along(step) - centre) / step, (centre - along(-step)) / step]
     scale = max(map(abs, slopes), default=0.0)
-    noise = 1e-14 * abs(centre) / min(STEPS) + 1e-12 * terms
+    rounding = 1e-14 * abs(centre) / min(STEPS)
+    noise = rounding + 1e-12 * terms
     if not np.isfinite(slopes).all() or not np.isfinite(claimed):
         return None
-    if max(slopes) - min(slopes) > AGREE * scale + noise:
+    if max(slopes) - min(slopes) > AGREE * scale + rounding:
         return None  # it bends or jumps here
     if abs(slopes[-1] - claimed) <= DIFFER * max(scale, abs(claimed)) + noise + 1e-9:
         return None

@@ -62,3 +62,33 @@ def test_a_branch_that_changes_an_operand_twice_writes_the_result(other: Any) ->
         emulated = run_plan(lowered(function, x), [x])
         for result in (run_unjitted(compiled, [x]), emulated, af.jit(function)(x)):
             np.testing.assert_array_equal(np.asarray(result[0]), wanted)
+
+
+def a_gather(v: Any) -> Any:
+    return anp.take(v, anp.arange(17, -1, -2))  # by computed indices
+
+
+def twice_each(v: Any) -> Any:
+    return anp.flip(anp.reshape(v, (2, 3, 3))[0] * 2, 0)
+
+
+@pytest.mark.parametrize("read", [a_gather, twice_each])
+@pytest.mark.parametrize("before", [True, False])
+def test_views_of_an_updated_array_are_read_before_the_update(
+    read: Any, before: bool
+) -> None:
+    # A reshape lies in the memory of the array that the update changes.
+    def function(x: Any, y: Any) -> Any:
+        v = anp.triu(x, 1)
+        part = read(v) if before else None
+        updated = lax.dynamic_update_index_in_dim(v, y, 0, 0)
+        part = part if before else read(v)
+        return anp.flatnonzero(updated, size=12), part
+
+    x, y = np.arange(1.0, 19).reshape(3, 6), np.full((1, 6), 50.0)
+    compiled = af.jit(function).lower(x, y).compiled_program
+    emulated = run_plan(lowered(function, x, y), [x, y])
+    wanted = af.jit(function, device="reference")(x, y)
+    for have in (run_unjitted(compiled, [x, y]), emulated, af.jit(function)(x, y)):
+        for result, right in zip(have, wanted, strict=True):
+            np.testing.assert_array_equal(result, right)

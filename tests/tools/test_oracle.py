@@ -240,6 +240,15 @@ def test_halves_are_bounded_by_their_own_precision(dtype: Any) -> None:
     judged.check((x.astype(np.float64) / 3).astype(dtype))
 
 
+def test_a_half_may_be_rounded_for_one_reader_only() -> None:
+    def f(x: Any) -> Any:
+        y = x * x
+        return y - y * 1  # y of one kernel, or computed again
+
+    x = np.array([1.0078125], ml_dtypes.bfloat16)  # x * x is no bfloat16
+    assert judge(f, x).bound[0] > 2**-15
+
+
 def test_results_of_other_types_are_refused() -> None:
     judged = judge(anp.exp, np.ones(3, np.float32))
     with pytest.raises(AssertionError, match=r"float64\[3\], not float32\[3\]"):
@@ -329,6 +338,9 @@ def test_a_transform_of_infinities_may_be_nan_or_infinite() -> None:
     judged = judge(anp.fft.ifft, x)
     assert np.isinf(judged.bound[0]).all()
     assert judged.bound[1].max() < 1e-4
+    real = judge(anp.fft.irfft, np.array([[0.0, -np.inf, 0.0], [1, 2, 3]], np.float32))
+    assert np.isinf(real.bound[0]).all()  # infinity times 0 on the way, or not
+    assert real.bound[1].max() < 1e-4
 
 
 @pytest.mark.parametrize("name", ["segment_sum", "segment_prod"])

@@ -82,11 +82,13 @@ class Groups:
         self.makers = {v: eq for eq in program.equations for v in eq.outputs}
         self.outputs = {a for a in program.outputs if isinstance(a, Var)}
         self.clonable: dict[Var, list[Var] | None] = {}
+        self.views_of = self.same_memory()
         self.changed = {
-            self.reads[atom].base
+            view
             for eq in program.equations
             for number in overwritten(eq)
             if isinstance(atom := eq.inputs[number], Var)
+            for view in self.views_of[self.reads[atom].base]
         }
         # What is in memory in any case: a library reads it.
         self.kept = {
@@ -126,14 +128,40 @@ class Groups:
                 if number is not None and (base not in group.maps or base in arrays):
                     self.order(self.groups[number], group)
 
+    def same_memory(self) -> dict[Var, list[Var]]:
+        """For each base of a read, the bases that lie in the same memory.
+
+        A view that is not affine, as a reshape that splits or merges axes, is a base of
+        its own.
+        """
+        found: dict[Var, list[Var]] = {}
+        for read in self.reads.values():
+            found.setdefault(read.base, [read.base])
+        for equation in self.program.equations:
+            row = equation.primitive
+            assert isinstance(row, Primitive)
+            operand = equation.inputs[0] if equation.inputs else None
+            if (
+                isinstance(row.kernel, View)
+                and isinstance(operand, Var)
+                and affine_view(equation) is None
+                and not is_fusible(equation)
+            ):
+                (view,) = equation.outputs
+                together = found[self.reads[operand].base]
+                together.append(view)
+                found[view] = together
+        return found
+
     def note_overwritten(self, group: Group, equation: Equation) -> None:
         """Order the readers of an array before ``equation``, which writes over it."""
         for number in overwritten(equation):
             atom = equation.inputs[number]
             assert isinstance(atom, Var)
-            for reader in self.read_in.get(self.reads[atom].base, ()):
-                if reader != group.number:
-                    self.order(self.groups[reader], group)
+            for view in self.views_of[self.reads[atom].base]:
+                for reader in self.read_in.get(view, ()):
+                    if reader != group.number:
+                        self.order(self.groups[reader], group)
 
     def order(self, first: Group, second: Group) -> None:
         """Order ``second`` after ``first``."""
