@@ -34,11 +34,11 @@ from arrayfn.compilation.static_arguments import (
     check_positions,
 )
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, Program
 from arrayfn.lowering.operator_kernels import KERNELS, operators_of
 from arrayfn.lowering.options import MODES, Options
 from arrayfn.passes.checks import kinds_of, with_checks
-from arrayfn.passes.partition import mesh_of
+from arrayfn.passes.partition import has_shard_map, mesh_of
 from arrayfn.pickling import pickled
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, device_of, too_deep
@@ -233,6 +233,16 @@ class Jitted:
                 user_location(),
             )
 
+    def _check_on_mesh(self, program: Program) -> None:
+        """Raise ArgumentError for checks of what each device computes by itself."""
+        if self._checks and has_shard_map(program):
+            name = name_of(self._function)
+            raise ArgumentError(
+                f"{name} has a shard_map, which is checked on one device: write "
+                f"jit({name}, checks=..., device='cpu')",
+                user_location(),
+            )
+
     def _lower(
         self,
         traced: FlatTrace,
@@ -244,6 +254,7 @@ class Jitted:
         if device_of(program.constant_values):
             backend = self._backend_of(program.constant_values)
         if self._backend is None and mesh_of(program) is not None:
+            self._check_on_mesh(program)
             backend = BACKENDS["mesh"]
         donated = frozenset(self._donated_leaves(args))
         with _collector_paused():

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, ArrayfnError, located
+from arrayfn.errors import ArgumentError, ArrayfnError, SourceLocation, located
 from arrayfn.ir import (
     ArrayType,
     Atom,
@@ -71,13 +71,42 @@ class Placed:
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """A collective: its name and axis, the bytes a device gives, the user's line."""
+
+    name: str
+    axis_name: str
+    nbytes: int
+    source: SourceLocation | None
+
+
+def _transfers(program: Program) -> Iterator[Transfer]:
+    for equation in program.equations:
+        row = equation.primitive
+        if isinstance(row, Primitive) and row.is_collective:
+            axis, nbytes = equation.params["axis_name"], equation.inputs[0].type.nbytes
+            yield Transfer(row.name, axis, nbytes, equation.source)
+        for inner in equation.subprograms():
+            yield from _transfers(inner)
+
+
+@dataclass(frozen=True)
 class Partitioned:
-    """The Program of one device, and the specs of its inputs and outputs."""
+    """The Program of one device, and the specs of its inputs and outputs.
+
+    ``not_cut`` says of which equations each device computes the whole, and why, where
+    an operand was cut.
+    """
 
     program: Program
     mesh: Mesh
     in_specs: tuple[PartitionSpec, ...]
     out_specs: tuple[PartitionSpec, ...]
+    not_cut: tuple[str, ...] = ()
+
+    def transfers(self) -> list[Transfer]:
+        """The collectives of a device's Program, in order."""
+        return list(_transfers(self.program))
 
 
 def mesh_of(program: Program) -> Mesh | None:
@@ -95,6 +124,15 @@ def mesh_of(program: Program) -> Mesh | None:
                 where,
             )
     return found
+
+
+def has_shard_map(program: Program) -> bool:
+    """Whether an equation of ``program``, or inside one, is a shard_map."""
+    return any(
+        equation.primitive is shard_map
+        or any(map(has_shard_map, equation.subprograms()))
+        for equation in program.equations
+    )
 
 
 def _meshes(program: Program) -> Iterator[tuple[Mesh, Any]]:
@@ -120,13 +158,15 @@ def partition(program: Program, mesh: Mesh) -> Partitioned:
             Placed(builder.input(_part_type(v.type, spec, mesh), v.hint), spec)
             for v, spec in zip(program.inputs, specs, strict=True)
         ]
-        outputs = _with_indices(mesh, builder).run(program, inputs)
+        walk = _with_indices(mesh, builder)
+        outputs = walk.run(program, inputs)
         local = builder.build([x.part for x in outputs])
     return Partitioned(
         local,
         mesh,
         tuple(spec_of(spec) for spec in specs),
         tuple(spec_of(x.spec) for x in outputs),
+        tuple(dict.fromkeys(walk.not_cut)),
     )
 
 
@@ -182,6 +222,7 @@ class _Partition:
         self.mesh = mesh
         self.sizes = mesh.shape
         self.indices = indices
+        self.not_cut: list[str] = []
         self.sums: dict[Atom, Placed] = {}
         self.repeated: dict[Atom, tuple[Placed, tuple[int, ...]]] = {}
 
@@ -289,6 +330,12 @@ class _Partition:
 
     def on_every(self, equation: Equation, given: Sequence[Placed]) -> list[Placed]:
         """The equation on whole operands, on every device."""
+        if not all(x.is_whole for x in given):
+            where = "" if equation.source is None else f" at {equation.source}"
+            self.not_cut.append(
+                f"{equation.primitive.name}{where}: it has no sharding rule, so its "
+                "operands are whole on each device"
+            )
         operands = [self.move(x, ((),) * len(x.spec)) for x in given]
         results = self.emit(equation, operands, equation.params)
         if equation.primitive is views.broadcast_in_dim:
@@ -454,6 +501,7 @@ class _Partition:
             made = builder.inputs
             builder.inputs = [*made[:front], *made[count:], *made[front:count]]
             outputs = part.run(program, inputs)
+            self.not_cut += part.not_cut
             if wanted is not None:
                 pairs = zip(outputs, wanted, strict=True)
                 outputs = [Placed(part.move(x, spec), spec) for x, spec in pairs]

@@ -46,6 +46,7 @@ from arrayfn.primitives.convolution_forms import (
     SPATIAL,
     Axes,
     Roles,
+    convolution_factors,
     extents_of,
     product,
     sum_of_slices,
@@ -392,6 +393,7 @@ def _samples() -> Iterable[Sample]:
 
 conv_general = Primitive(
     name="conv_general",
+    factors=convolution_factors,
     family="contraction",
     types=_types,
     reference=_reference,

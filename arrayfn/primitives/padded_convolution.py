@@ -47,22 +47,18 @@ from arrayfn.primitives.convolution import (
     with_mapped,
 )
 from arrayfn.primitives.convolution_forms import (
+    ARRAYS,
     GROUP,
     INNER,
     OUTER,
     SPATIAL,
     Axes,
     Roles,
+    convolution_factors,
     extents_of,
 )
 
 Pads = tuple[tuple[int, int], ...]
-ARRAYS: Final[dict[str, tuple[str, str]]] = {
-    "output": ("operand", "kernel"),
-    "operand": ("output", "kernel"),
-    "kernel": ("operand", "output"),
-}
-"""The operands for each result, in this order."""
 ROLES: Final = {"operand": "lhs", "kernel": "rhs", "output": "out"}
 
 
@@ -325,6 +321,7 @@ def _samples() -> Iterable[Sample]:
 
 padded_convolution = Primitive(
     name="padded_convolution",
+    factors=convolution_factors,
     family="contraction",
     types=_types,
     reference=_reference,

@@ -112,6 +112,7 @@ CASES = {
         P("data"),
         {},
     ),
+    "transform": (anp.fft.rfft, [P("data")], P("data"), {}),
     "padded": (lambda x: np.pad(x, ((0, 0), (1, 2))), [P("data")], P("data"), {}),
 }
 
@@ -260,6 +261,56 @@ def test_two_meshes_are_refused():
         af.jit(lambda x, y: x + y)(x, y)
     with pytest.raises(ArgumentError, match="has arrays or shard_maps of two"):
         x + y
+
+
+@pytest.mark.parametrize(
+    ("of_x", "of_w", "result", "collectives"),
+    [
+        (P("data"), P(), P("data"), {}),
+        (P("data"), P("model"), P("data", "model"), {}),
+        (P(None, "model"), P(None, "model"), P(), {"all_reduce": 1}),
+    ],
+)
+def test_convolutions_by_batch_and_channels(of_x, of_w, result, collectives):
+    x, w = RANDOM.standard_normal((4, 4, 6, 6)), RANDOM.standard_normal((8, 4, 3, 3))
+
+    def f(x, w):
+        return lax.conv(x, w, (1, 1), "SAME")
+
+    given = put(x, *of_x), put(w, *of_w)
+    have = af.jit(f)(*given)
+    np.testing.assert_allclose(have, f(x, w), rtol=1e-11, atol=1e-12)
+    assert have.sharding.spec == result
+    assert moves(f, *given) == collectives
+    slopes = af.jit(af.grad(lambda x, w: (f(x, w) ** 2).sum(), (0, 1)))
+    for one, other in zip(slopes(*given), slopes(x, w), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_what_is_not_cut_and_what_moves_is_listed():
+    lowered = af.jit(lambda x: anp.linalg.qr(x)[1].sum()).lower(put(X, "data"))
+    parts = lowered.compiled_program.partitioned
+    (reason,) = parts.not_cut
+    assert re.match(r"qr at test_partition.py:\d+: it has no sharding rule", reason)
+    (transfer,) = parts.transfers()
+    assert (transfer.name, transfer.axis_name) == ("all_gather", "data")
+    assert transfer.nbytes == X.nbytes // 2
+    assert transfer.source.line
+
+
+def test_checks_of_a_shard_map_are_for_one_device():
+    f = af.shard_map(
+        lambda x, i: lax.psum(x[i], "data"),
+        mesh=MESH,
+        in_specs=(P("data"), P()),
+        out_specs=P(),
+    )
+    with pytest.raises(ArgumentError, match="checked on one device"):
+        af.jit(f, checks=True)(X, 1)
+    with pytest.raises(IndexError, match="index 5 is out of bounds"):
+        af.jit(f, checks=True, device="cpu")(X, 5)
+    with pytest.raises(IndexError, match="index 9 is out of bounds"):
+        af.jit(lambda x, i: x[i], checks=True)(put(X, "data"), 9)
 
 
 def test_one_device_and_several_have_one_result():
