@@ -38,7 +38,7 @@ from arrayfn.ir import ArrayType, Program
 from arrayfn.lowering.operator_kernels import KERNELS, operators_of
 from arrayfn.lowering.options import MODES, Options
 from arrayfn.passes.checks import kinds_of, with_checks
-from arrayfn.passes.partition import has_shard_map, mesh_of
+from arrayfn.passes.meshes import has_shard_map, mesh_of
 from arrayfn.pickling import pickled
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, device_of, too_deep

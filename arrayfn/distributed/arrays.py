@@ -212,8 +212,9 @@ def make_array_from_callback(
     >>> from arrayfn.ir import Mesh, PartitionSpec
     >>> sharding = NamedSharding(Mesh((1,), ("x",)), PartitionSpec("x"))
     >>> make = lambda index: np.arange(4)[index]
-    >>> make_array_from_callback((4,), sharding, make).picture()
-    'P(\\'x\\')\\n[0:4] cpu:0'
+    >>> print(make_array_from_callback((4,), sharding, make).picture())
+    P('x')
+    [0:4] cpu:0
     """
     shape = tuple(int(n) for n in shape)
     wanted = sharding.shard_shape(shape)

@@ -26,7 +26,9 @@ from arrayfn.errors import BackendError, CollectiveError, user_location
 from arrayfn.ir import ArrayType, Mesh, NamedSharding, Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
-from arrayfn.passes.partition import Partitioned, cut_on_the_host, mesh_of, partition
+from arrayfn.passes.meshes import cut_on_the_host, mesh_of
+from arrayfn.passes.partition import partition
+from arrayfn.passes.partition_values import Partitioned
 
 Array = np.ndarray[Any, Any]
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any, Final
+
+import numpy as np
 
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 
@@ -22,14 +24,14 @@ Shape = tuple[int, ...]
 UNVARYING: Final[frozenset[str]] = frozenset()
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Mesh:
     """A grid of devices with a name for each of its axes.
 
     ``Mesh((2, 4), ("data", "model"))`` takes the first eight devices, row by row;
-    ``device_ids`` names others, one for each place of the grid. A *member* is a place
-    of the grid, numbered row by row. Raises ArgumentError if sizes and names do not
-    fit.
+    ``device_ids`` names others, one for each place of the grid. A NumPy array of
+    devices does as well. A *member* is a place of the grid, numbered row by row. Raises
+    ArgumentError if sizes and names do not fit.
 
     >>> mesh = Mesh((2, 4), ("data", "model"))
     >>> mesh.shape, mesh.size
@@ -38,15 +40,19 @@ class Mesh:
 
     axis_sizes: tuple[int, ...]
     axis_names: tuple[str, ...]
-    device_ids: tuple[int, ...] = field(default=())
+    device_ids: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        names = self.axis_names
-        object.__setattr__(self, "axis_sizes", tuple(map(int, self.axis_sizes)))
-        object.__setattr__(
-            self, "axis_names", (names,) if isinstance(names, str) else tuple(names)
-        )
-        sizes, names = self.axis_sizes, self.axis_names
+    def __init__(
+        self,
+        shape: Sequence[int] | np.ndarray[Any, Any],
+        axis_names: Sequence[str] | str,
+        device_ids: Sequence[int] = (),
+    ) -> None:
+        if isinstance(shape, np.ndarray):
+            device_ids = [device.id for device in shape.flat]
+            shape = shape.shape
+        sizes = tuple(map(int, shape))
+        names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
         if len(sizes) != len(names) or len(set(names)) < len(names):
             raise ArgumentError(
                 f"Mesh: a mesh of shape {sizes} has {len(sizes)} different names for "
@@ -57,14 +63,16 @@ class Mesh:
             raise ArgumentError(
                 f"Mesh: sizes of axes are positive, not {sizes}", user_location()
             )
-        given = tuple(map(int, self.device_ids)) or tuple(range(math.prod(sizes)))
-        if len(given) != math.prod(sizes) or len(set(given)) < len(given):
+        ids = tuple(map(int, device_ids)) or tuple(range(math.prod(sizes)))
+        if len(ids) != math.prod(sizes) or len(set(ids)) < len(ids):
             raise ArgumentError(
                 f"Mesh: a mesh of shape {sizes} has {math.prod(sizes)} different "
-                f"devices, but device_ids is {given}",
+                f"devices, but device_ids is {ids}",
                 user_location(),
             )
-        object.__setattr__(self, "device_ids", given)
+        object.__setattr__(self, "axis_sizes", sizes)
+        object.__setattr__(self, "axis_names", names)
+        object.__setattr__(self, "device_ids", ids)
 
     @cached_property
     def shape(self) -> dict[str, int]:

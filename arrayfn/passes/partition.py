@@ -14,12 +14,11 @@ the axes of the mesh.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from arrayfn import dtypes
-from arrayfn.errors import ArgumentError, ArrayfnError, SourceLocation, located
+from arrayfn.errors import ArrayfnError, located
 from arrayfn.ir import (
     ArrayType,
     Atom,
@@ -27,13 +26,21 @@ from arrayfn.ir import (
     Literal,
     Mesh,
     NamedSharding,
-    PartitionSpec,
     Program,
     Var,
 )
 from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.ir.sharding import spec_of
+from arrayfn.passes.meshes import has_mesh
 from arrayfn.passes.moves import Spec, moved, scattered
+from arrayfn.passes.partition_loops import LOOPS
+from arrayfn.passes.partition_values import (
+    Partitioned,
+    Placed,
+    part_type,
+    spec_of_type,
+    whole_type,
+)
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import factors, views
 from arrayfn.primitives.base import (
@@ -52,110 +59,16 @@ from arrayfn.primitives.shard_map import shard_map
 from arrayfn.primitives.variance import without_variance
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A value of the Program of all devices: a device's part, and the spec.
-
-    The value is still to be summed over the mesh axes ``pending``. Views of it are
-    taken before the sum; where it is cut, the sum becomes a ``reduce_scatter``.
-    """
-
-    part: Atom
-    spec: Spec
-    pending: tuple[str, ...] = ()
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every device has all of it."""
-        return not any(self.spec)
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """A collective: its name and axis, the bytes a device gives, the user's line."""
-
-    name: str
-    axis_name: str
-    nbytes: int
-    source: SourceLocation | None
-
-
-def _transfers(program: Program) -> Iterator[Transfer]:
-    for equation in program.equations:
-        row = equation.primitive
-        if isinstance(row, Primitive) and row.is_collective:
-            axis, nbytes = equation.params["axis_name"], equation.inputs[0].type.nbytes
-            yield Transfer(row.name, axis, nbytes, equation.source)
-        for inner in equation.subprograms():
-            yield from _transfers(inner)
-
-
-@dataclass(frozen=True)
-class Partitioned:
-    """The Program of one device, and the specs of its inputs and outputs.
-
-    ``not_cut`` says of which equations each device computes the whole, and why, where
-    an operand was cut.
-    """
-
-    program: Program
-    mesh: Mesh
-    in_specs: tuple[PartitionSpec, ...]
-    out_specs: tuple[PartitionSpec, ...]
-    not_cut: tuple[str, ...] = ()
-
-    def transfers(self) -> list[Transfer]:
-        """The collectives of a device's Program, in order."""
-        return list(_transfers(self.program))
-
-
-def mesh_of(program: Program) -> Mesh | None:
-    """The mesh that ``program`` is for. Raises ArgumentError if there are two."""
-    found: Mesh | None = None
-    for mesh, where in _meshes(program):
-        if found is None:
-            found = mesh
-        elif found != mesh:
-            raise ArgumentError(
-                f"{program.name} is for one mesh, but has arrays or shard_maps of two: "
-                f"({found}) on devices {list(found.device_ids)} and ({mesh}) on "
-                f"devices {list(mesh.device_ids)}; move the arrays of one with "
-                "device_put",
-                where,
-            )
-    return found
-
-
-def has_shard_map(program: Program) -> bool:
-    """Whether an equation of ``program``, or inside one, is a shard_map."""
-    return any(
-        equation.primitive is shard_map
-        or any(map(has_shard_map, equation.subprograms()))
-        for equation in program.equations
-    )
-
-
-def _meshes(program: Program) -> Iterator[tuple[Mesh, Any]]:
-    for var in (*program.inputs, *program.constants):
-        if var.type.sharding is not None:
-            yield var.type.sharding.mesh, None
-    for equation in program.equations:
-        if "mesh" in equation.params:
-            yield equation.params["mesh"], equation.source
-        for inner in equation.subprograms():
-            yield from _meshes(inner)
-
-
 def partition(program: Program, mesh: Mesh) -> Partitioned:
     """The Program that each device of ``mesh`` runs.
 
     Inputs lie as the shardings in their types say; others are whole on every device.
     """
-    specs = [_spec_of_type(v.type) for v in program.inputs]
+    specs = [spec_of_type(v.type) for v in program.inputs]
     builder = ProgramBuilder(program.name)
     with builder:
         inputs = [
-            Placed(builder.input(_part_type(v.type, spec, mesh), v.hint), spec)
+            Placed(builder.input(part_type(v.type, spec, mesh), v.hint), spec)
             for v, spec in zip(program.inputs, specs, strict=True)
         ]
         walk = _with_indices(mesh, builder)
@@ -170,52 +83,13 @@ def partition(program: Program, mesh: Mesh) -> Partitioned:
     )
 
 
-def cut_on_the_host(program: Program, mesh: Mesh) -> Program:
-    """``program`` with the shardings of inputs that all their readers ask for.
-
-    These inputs need not be given to the devices as a whole.
-    """
-    asked: dict[Atom, set[PartitionSpec | None]] = {}
-    for equation in program.equations:
-        specs: Sequence[PartitionSpec | None] = (None,) * len(equation.inputs)
-        if equation.primitive is shard_map:
-            specs = equation.params["in_specs"]
-        elif equation.primitive is reshard:
-            specs = (equation.params["spec"],)
-        for atom, spec in zip(equation.inputs, specs, strict=True):
-            asked.setdefault(atom, set()).add(spec)
-    for atom in program.outputs:
-        asked.setdefault(atom, set()).add(None)
-    builder = ProgramBuilder(program.name)
-    with builder:
-        inputs: list[Atom] = []
-        for var in program.inputs:
-            specs = list(asked.get(var, ()))
-            type = var.type
-            if type.sharding is None and len(specs) == 1 and specs[0] is not None:
-                type = replace(type, sharding=NamedSharding(mesh, specs[0]))
-            inputs.append(builder.input(type, var.hint))
-        return builder.build(builder.inline(program, inputs))
-
-
-def _with_indices(mesh: Mesh, builder: ProgramBuilder) -> _Partition:
+def _with_indices(mesh: Mesh, builder: ProgramBuilder) -> Partition:
     index = ArrayType((), dtypes.int32)
     names = mesh.axis_names
-    return _Partition(mesh, {name: builder.input(index, name) for name in names})
+    return Partition(mesh, {name: builder.input(index, name) for name in names})
 
 
-def _spec_of_type(type: ArrayType) -> Spec:
-    if type.sharding is None:
-        return ((),) * type.ndim
-    return type.sharding.spec.entries(type.ndim)
-
-
-def _part_type(type: ArrayType, spec: Spec, mesh: Mesh) -> ArrayType:
-    shape = NamedSharding(mesh, spec_of(spec)).shard_shape(type.shape)
-    return ArrayType(shape, type.dtype, weak=type.weak)
-
-
-class _Partition:
+class Partition:
     """Emits a device's equations; ``indices`` are its own along the mesh's axes."""
 
     def __init__(self, mesh: Mesh, indices: Mapping[str, Atom]) -> None:
@@ -255,7 +129,7 @@ class _Partition:
         assert isinstance(row, Primitive)
         if len(given) == 1 and isinstance(row.kernel, View):
             (x,) = given
-            if equation.outputs[0].type.size <= _whole_type(x, self.mesh).size:
+            if equation.outputs[0].type.size <= whole_type(x, self.mesh).size:
                 (result,) = self.equation(equation, [Placed(x.part, x.spec)])
                 return [Placed(result.part, result.spec, x.pending)]
         return self.equation(equation, [self.summed(x) for x in given])
@@ -315,13 +189,13 @@ class _Partition:
         if row is reshard:
             spec = params["spec"].entries(given[0].part.type.ndim)
             return [Placed(self.move(given[0], spec), spec)]
-        if all(x.is_whole for x in given) and not _has_mesh(equation):
+        if all(x.is_whole for x in given) and not has_mesh(equation):
             return self.on_every(equation, given)
-        if row.name in _CONTROL:
-            return _CONTROL[row.name](self, equation, given)
+        if row.name in LOOPS:
+            return LOOPS[row.name](self, equation, given)
         if isinstance(row.kernel, Body) and "body" in params:
             return self.run(params["body"], given)
-        facts = _factors(row, [_whole_type(x, self.mesh) for x in given], params)
+        facts = _factors(row, [whole_type(x, self.mesh) for x in given], params)
         if facts is not None:
             return self.cut(equation, given, facts)
         if isinstance(row.kernel, Composition):
@@ -371,7 +245,7 @@ class _Partition:
         builder = ProgramBuilder(row.name)
         builder.source = equation.source
         with builder:
-            inputs = [builder.input(_whole_type(x, self.mesh)) for x in given]
+            inputs = [builder.input(whole_type(x, self.mesh)) for x in given]
             made = row.kernel.expand(*inputs, **equation.params)
             program = builder.build(made if isinstance(made, list) else [made])
         return self.run(program, given)
@@ -470,7 +344,7 @@ class _Partition:
         """The extents of the axes that each factor is."""
         found: dict[int, list[int]] = {}
         for x, dims in zip(given, facts.inputs, strict=True):
-            shape = _whole_type(x, self.mesh).shape
+            shape = whole_type(x, self.mesh).shape
             for extent, factor in zip(shape, dims, strict=True):
                 if factor is not None:
                     found.setdefault(factor, []).append(extent)
@@ -493,7 +367,7 @@ class _Partition:
         builder = ProgramBuilder(program.name)
         with builder:
             inputs = [
-                Placed(builder.input(_part_type(v.type, spec, self.mesh), v.hint), spec)
+                Placed(builder.input(part_type(v.type, spec, self.mesh), v.hint), spec)
                 for v, spec in zip(program.inputs, specs, strict=True)
             ]
             part = _with_indices(self.mesh, builder)
@@ -517,18 +391,6 @@ class _Partition:
         return [self.indices[name] for name in self.mesh.axis_names]
 
 
-def _has_mesh(equation: Equation) -> bool:
-    return any(True for inner in equation.subprograms() for _ in _meshes(inner))
-
-
-def _whole_type(x: Placed, mesh: Mesh) -> ArrayType:
-    shape = tuple(
-        n * math.prod(mesh.shape[axis] for axis in entry)
-        for n, entry in zip(x.part.type.shape, x.spec, strict=True)
-    )
-    return ArrayType(shape, x.part.type.dtype, weak=x.part.type.weak)
-
-
 def _factors(
     row: Primitive, types: Sequence[ArrayType], params: Mapping[str, Any]
 ) -> Factors | None:
@@ -538,90 +400,3 @@ def _factors(
     if isinstance(row.kernel, (Scalar, Convert)):
         return factors.elementwise(*types)
     return None
-
-
-# Loops and branches.
-
-
-def _kept_specs(
-    start: Sequence[Spec], run: Callable[[Sequence[Spec]], Sequence[Spec]]
-) -> list[Spec]:
-    """The specs of a carry: those that the body gives, if it then keeps them."""
-    specs = list(start)
-    given = list(run(specs))
-    if given != specs and list(run(given)) == given:
-        return given
-    return specs
-
-
-def _scan(self: _Partition, whole: Equation, given: list[Placed]) -> list[Placed]:
-    params = whole.params
-    body, consts, carry = params["program"], params["consts"], params["carry"]
-    fixed, state = given[:consts], given[consts : consts + carry]
-    xs = [self.unscanned(x) for x in given[consts + carry :]]
-    around = [x.spec for x in fixed]
-    slices = [x.spec[1:] for x in xs]
-
-    def results(specs: Sequence[Spec]) -> list[Spec]:
-        return self.inner(body, [*around, *specs, *slices])[1]
-
-    kept = _kept_specs([x.spec for x in state], lambda specs: results(specs)[:carry])
-    stacked = results(kept)[carry:]
-    part, _ = self.inner(body, [*around, *kept, *slices], [*kept, *stacked], consts)
-    begin = [self.move(x, spec) for x, spec in zip(state, kept, strict=True)]
-    indices = self.index_operands()
-    operands = [*(x.part for x in fixed), *indices, *begin, *(x.part for x in xs)]
-    made = self.emit(
-        whole, operands, {**params, "program": part, "consts": consts + len(indices)}
-    )
-    outs = [*kept, *(((), *spec) for spec in stacked)]
-    return [Placed(x, spec) for x, spec in zip(made, outs, strict=True)]
-
-
-def _while(self: _Partition, whole: Equation, given: list[Placed]) -> list[Placed]:
-    params = whole.params
-    first = params["cond_consts"]
-    second = first + params["body_consts"]
-    for_cond, for_body, state = given[:first], given[first:second], given[second:]
-    around = [x.spec for x in for_body]
-    body, condition = params["body_program"], params["cond_program"]
-    kept = _kept_specs(
-        [x.spec for x in state], lambda specs: self.inner(body, [*around, *specs])[1]
-    )
-    part, _ = self.inner(body, [*around, *kept], kept, len(around))
-    going, _ = self.inner(condition, [*(x.spec for x in for_cond), *kept], [()], first)
-    begin = [self.move(x, spec) for x, spec in zip(state, kept, strict=True)]
-    indices = self.index_operands()
-    operands = [
-        *(x.part for x in for_cond),
-        *indices,
-        *(x.part for x in for_body),
-        *indices,
-        *begin,
-    ]
-    changed = {
-        "cond_program": going,
-        "body_program": part,
-        "cond_consts": first + len(indices),
-        "body_consts": params["body_consts"] + len(indices),
-    }
-    made = self.emit(whole, operands, {**params, **changed})
-    return [Placed(x, spec) for x, spec in zip(made, kept, strict=True)]
-
-
-def _cond(self: _Partition, whole: Equation, given: list[Placed]) -> list[Placed]:
-    branches: tuple[Program, ...] = whole.params["branches"]
-    index, *rest = given
-    specs = [x.spec for x in rest]
-    outs = self.inner(branches[0], specs)[1]
-    parts = [self.inner(b, specs, outs, len(specs))[0] for b in branches]
-    operands = [index.part, *(x.part for x in rest), *self.index_operands()]
-    made = self.emit(whole, operands, {**whole.params, "branches": tuple(parts)})
-    return [Placed(x, spec) for x, spec in zip(made, outs, strict=True)]
-
-
-_CONTROL: dict[str, Callable[[_Partition, Equation, list[Placed]], list[Placed]]] = {
-    "scan": _scan,
-    "while_loop": _while,
-    "cond": _cond,
-}

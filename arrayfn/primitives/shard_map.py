@@ -12,8 +12,8 @@ defines it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +29,8 @@ from arrayfn.ir import (
     Var,
     type_of,
 )
-from arrayfn.ir.builder import ProgramBuilder, current_builder
-from arrayfn.ir.sharding import Entry, NamedSharding, Shape, spec_of
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.ir.sharding import NamedSharding, spec_of
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families, views
 from arrayfn.primitives.base import (
@@ -58,10 +58,7 @@ from arrayfn.primitives.control_flow import (
     unless,
     where,
 )
-from arrayfn.primitives.slicing import slice_
-from arrayfn.primitives.variance import without_variance
-
-Specs = tuple[PartitionSpec, ...]
+from arrayfn.primitives.shard_map_alone import Specs, expanded, whole_shape
 
 
 def index_types(mesh: Mesh, typed: bool) -> list[ArrayType]:
@@ -79,14 +76,6 @@ def part_type(
     shape = NamedSharding(mesh, spec).shard_shape(type.shape)
     varying = frozenset(spec.axes() if typed else ())
     return ArrayType(shape, type.dtype, weak=type.weak, varying=varying)
-
-
-def _whole_shape(shape: Shape, mesh: Mesh, spec: PartitionSpec) -> Shape:
-    entries = spec.entries(len(shape))
-    return tuple(
-        extent * math.prod(mesh.shape[name] for name in entry)
-        for extent, entry in zip(shape, entries, strict=True)
-    )
 
 
 def _types(
@@ -109,99 +98,9 @@ def _types(
     given = [*parts, *index_types(mesh, typed)]
     check_types(f"shard_map: parts for {body.name}", given, body.input_types)
     return tuple(
-        ArrayType(_whole_shape(t.shape, mesh, spec), t.dtype, weak=t.weak)
+        ArrayType(whole_shape(t.shape, mesh, spec), t.dtype, weak=t.weak)
         for t, spec in zip(body.output_types, out_specs, strict=True)
     )
-
-
-# One device: the body, mapped along the axes of the mesh.
-
-
-def _cut(x: Atom, mesh: Mesh, spec: PartitionSpec) -> tuple[Atom, tuple[str, ...]]:
-    """``x`` with an axis in front for each mesh axis of ``spec``, and their names."""
-    entries = spec.entries(x.type.ndim)
-    shape: list[int] = []
-    front: list[tuple[int, str]] = []
-    for extent, entry in zip(x.type.shape, entries, strict=True):
-        for name in entry:
-            front.append((len(shape), name))
-            shape.append(mesh.shape[name])
-        shape.append(extent // math.prod(mesh.shape[name] for name in entry))
-    names = [name for name in mesh.axis_names if name in spec.axes()]
-    if not names:
-        return x, ()
-    place = {name: axis for axis, name in front}
-    order = [place[name] for name in names]
-    order += [axis for axis in range(len(shape)) if axis not in place.values()]
-    split = views.reshape(x, shape=tuple(shape))
-    return views.transpose(split, permutation=tuple(order)), tuple(names)
-
-
-def _joined(x: Atom, mesh: Mesh, spec: PartitionSpec) -> Atom:
-    """The whole array from ``x``, which has all mesh axes in front."""
-    names = mesh.axis_names
-    used = spec.axes()
-    for axis in reversed(range(len(names))):
-        if names[axis] not in used:  # all members along it have the same
-            x = first_along(x, axis)
-    front = [name for name in names if name in used]
-    local = x.type.shape[len(front) :]
-    order: list[int] = []
-    for axis, entry in enumerate(spec.entries(len(local))):
-        order += [*(front.index(name) for name in entry), len(front) + axis]
-    turned = views.transpose(x, permutation=tuple(order)) if front else x
-    return views.reshape(turned, shape=_whole_shape(local, mesh, spec))
-
-
-def first_along(x: Atom, axis: int) -> Atom:
-    """``x`` at index 0 of ``axis``, which is removed."""
-    shape = x.type.shape
-    limit = (*shape[:axis], 1, *shape[axis + 1 :])
-    start, strides = (0,) * len(shape), (1,) * len(shape)
-    part = slice_(x, start=start, limit=limit, strides=strides)
-    return views.reshape(part, shape=(*shape[:axis], *shape[axis + 1 :]))
-
-
-class OneDevice:
-    """The transformation that maps a body along the axes of a mesh.
-
-    ``transforms`` fills in ``batch``.
-    """
-
-    batch: ClassVar[Callable[..., tuple[Program, list[bool]]]]
-
-
-def mapped_body(body: Program, mesh: Mesh, names: Sequence[Entry]) -> Program:
-    """``body`` mapped along all axes of ``mesh``, which stand in front.
-
-    ``names`` has, for each input, the axes along which it is cut.
-    """
-    mapped = without_variance(body)
-    every = [True] * len(body.outputs)
-    for axis, size in reversed(mesh.shape.items()):
-        along = [axis in entry for entry in names]
-        mapped, _ = OneDevice.batch(mapped, size, along, every, axis_name=axis)
-    return mapped
-
-
-def _expand(
-    *operands: Atom,
-    mesh: Mesh,
-    in_specs: Specs,
-    out_specs: Specs,
-    body: Program,
-    typed: bool,
-) -> list[Atom]:
-    """The body mapped along the axes of the mesh, on one device."""
-    cut = [_cut(x, mesh, s) for x, s in zip(operands, in_specs, strict=True)]
-    indices = [
-        (views.iota(shape=(size,), axis=0, dtype=dtypes.int32), (name,))
-        for name, size in mesh.shape.items()
-    ]
-    given = [*cut, *indices]
-    mapped = mapped_body(body, mesh, [names for _, names in given])
-    results = current_builder().inline(mapped, [x for x, _ in given])
-    return [_joined(x, mesh, s) for x, s in zip(results, out_specs, strict=True)]
 
 
 def one_device(whole: Equation) -> Program:
@@ -218,7 +117,7 @@ def _alone(
     builder.source = source
     with builder:
         inputs = [builder.input(type) for type in types]
-        return builder.build(_expand(*inputs, **params))
+        return builder.build(expanded(*inputs, **params))
 
 
 def _reference(*operands: Array, **params: Any) -> tuple[Array, ...]:
@@ -366,7 +265,7 @@ def _split(
             made[len(results) + k] = _stacked(made[len(results) + k], spec)
         known_body = ahead.build(made)
     kept = [
-        Var(ArrayType(_whole_shape(a.type.shape, mesh, spec), a.type.dtype))
+        Var(ArrayType(whole_shape(a.type.shape, mesh, spec), a.type.dtype))
         for a, spec in zip(known_body.outputs[len(results) :], specs, strict=True)
     ]
     known: list[Equation] = []
@@ -526,7 +425,7 @@ shard_map = Primitive(
     family="mesh",
     types=_types,
     reference=_reference,
-    kernel=Composition(_expand),
+    kernel=Composition(expanded),
     jvp=OverPrograms(_jvp),
     transpose=OverPrograms(_transpose),
     batch=OverPrograms(_batch),

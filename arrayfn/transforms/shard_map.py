@@ -14,6 +14,7 @@ from arrayfn.ir import ArrayType, Literal, Mesh, PartitionSpec, Program
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.ir.sharding import check_spec
 from arrayfn.primitives import shard_map as row
+from arrayfn.primitives.shard_map_alone import OneDevice
 from arrayfn.tracing import apply
 from arrayfn.tracing.frames import current_frame
 from arrayfn.transforms.arguments import (
@@ -26,7 +27,7 @@ from arrayfn.transforms.arguments import (
 from arrayfn.transforms.batching import batch_varying
 from arrayfn.transforms.flat_trace import trace_function
 
-row.OneDevice.batch = batch_varying
+OneDevice.batch = batch_varying
 
 
 def shard_map(

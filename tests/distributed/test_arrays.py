@@ -46,6 +46,10 @@ def test_meshes():
     assert MESH.group(6, "model") == (4, 5, 6, 7)
     assert MESH.group(6, "data") == (2, 6)
     assert repr(Mesh((2,), ("i",), (3, 1))) == "Mesh((2,), ('i',), (3, 1))"
+    grid = np.array(af.devices()[:4]).reshape(2, 2)
+    assert Mesh(grid, ("i", "j")) == Mesh((2, 2), ("i", "j"))
+    assert Mesh(grid.T, ("i", "j")).device_ids == (0, 2, 1, 3)
+    assert pickle.loads(pickle.dumps(MESH)) == MESH
     for wrong in [((2, 2), ("i",)), ((2, 2), ("i", "i")), ((0,), ("i",))]:
         with pytest.raises(ArgumentError, match="Mesh: "):
             Mesh(*wrong)
