@@ -137,15 +137,15 @@ class MeshExecutable:
         self.in_shardings = [
             NamedSharding(self.mesh, spec) for spec in compiled.partitioned.in_specs
         ]
-        self.places = devices_of(self.mesh)
+        places = devices_of(self.mesh)
         self.local = [
-            k for k, d in enumerate(self.places) if d.process_index == DEVICES.process
+            k for k, d in enumerate(places) if d.process_index == DEVICES.process
         ]
-        self.runs = {member: self._bind(member) for member in self.local}
+        self.runs = {member: self._bind(places[member]) for member in self.local}
 
-    def _bind(self, member: int) -> Callable[..., Any]:
+    def _bind(self, place: Device) -> Callable[..., Any]:
         compiled = self.compiled
-        runtime = self.places[member].runtime
+        runtime = place.runtime
         return bind(compiled.plan, compiled.kernels, compiled.constants, runtime)
 
     def __call__(self, inputs: tuple[Any, ...]) -> list[ShardedArray]:
@@ -198,7 +198,9 @@ class MeshExecutable:
                 name = f"rank {DEVICES.process}"
                 stop_others(f"{name} raised {type(error).__name__}: {error}")
                 raise
-        run = Run(self.mesh, [_name(self.places[k], self.mesh, k) for k in self.local])
+        places = devices_of(self.mesh)
+        names = [_name(place, self.mesh, k) for k, place in enumerate(places)]
+        run = Run(self.mesh, names)
 
         def work(argument: tuple[int, list[Any]]) -> Any:
             member, given = argument
@@ -213,8 +215,7 @@ class MeshExecutable:
             finally:
                 run.finish(member)
 
-        places = [self.places[k] for k in self.local]
-        futures = run_on(places, work, arguments)
+        futures = run_on([places[k] for k in self.local], work, arguments)
         try:
             wait(futures)
         except BaseException:

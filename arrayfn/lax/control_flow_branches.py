@@ -14,7 +14,10 @@ from arrayfn.lax.control_flow_tracing import (
     check_function,
     close,
     described,
+    plain_type,
     sharing,
+    varying_along,
+    widened,
     with_types,
 )
 from arrayfn.numpy import _operands as ops
@@ -122,11 +125,15 @@ def _choose(
     _check_structures(name, closed)
     types = _common_types(name, closed)
     values, programs = sharing(closed)
+    given = [*values, *tree.leaves(tuple(operands))]
+    axes = plain_type(index).varying
+    if axes:  # members of a mesh take different branches
+        given = [varying_along(x, axes) for x in given]
+        programs = [widened(p, axes) for p in programs]
     results = apply(
         cond_primitive,
         index,
-        *values,
-        *tree.leaves(tuple(operands)),
+        *given,
         branches=tuple(with_types(p, types) for p in programs),
     )
     return tree.unflatten(closed[0].out_tree, all_of(results))

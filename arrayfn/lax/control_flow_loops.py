@@ -19,6 +19,8 @@ from arrayfn.lax.control_flow_tracing import (
     keep_types,
     plain_type,
     renamed,
+    varying_along,
+    widened,
 )
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import concatenate
@@ -56,13 +58,16 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
     types = body.program.input_types[len(body.captured) :]
     condition = close(cond_fun, (init_val,), types)
     _check_condition(condition)
+    going, step = condition.program, body.program
+    axes = going.output_types[0].varying
+    if axes:  # members of a mesh take different numbers of steps
+        going, step = widened(going, axes), widened(step, axes)
+    operands = [*condition.captured, *body.captured, *carried.leaves]
     results = apply(
         while_primitive,
-        *condition.captured,
-        *body.captured,
-        *carried.leaves,
-        cond_program=condition.program,
-        body_program=body.program,
+        *[varying_along(x, axes) if axes else x for x in operands],
+        cond_program=going,
+        body_program=step,
         cond_consts=len(condition.captured),
         body_consts=len(body.captured),
     )

@@ -161,6 +161,31 @@ def with_types(program: Program, wanted: Sequence[ArrayType]) -> Program:
         return builder.build(results)
 
 
+# Members of a mesh that take different ways.
+
+
+def widened(program: Program, axes: frozenset[str]) -> Program:
+    """``program`` of inputs that vary along ``axes`` of a mesh, too.
+
+    Members that take different ways compute derivatives by themselves. What they share
+    is summed outside, where they all come.
+    """
+    if all(axes <= t.varying for t in program.input_types):
+        return program
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs = [
+            builder.input(v.type.with_varying(v.type.varying | axes), v.hint)
+            for v in program.inputs
+        ]
+        return builder.build(builder.inline(program, inputs))
+
+
+def varying_along(leaf: Any, axes: frozenset[str]) -> Any:
+    """``leaf``, marked as varying along ``axes`` of a mesh."""
+    return pvary(leaf, sorted(axes - plain_type(leaf).varying))
+
+
 # Carries.
 
 

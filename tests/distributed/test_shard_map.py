@@ -137,6 +137,39 @@ def test_a_sum_of_what_does_not_vary_counts_the_members():
     assert np.asarray(af.grad(f)(3.0)) == 2.0
 
 
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda w, x: lax.cond(
+            lax.axis_index("i") > 1, lambda v: v @ w, lambda v: np.sin(v @ w @ w), x
+        ),
+        lambda w, x: lax.while_loop(
+            lambda c: c[1] < lax.axis_index("i"),
+            lambda c: (np.tanh(c[0] @ w), c[1] + 1),
+            (x, 0),
+        )[0],
+        lambda w, x: lax.switch(
+            lax.axis_index("i"), [np.sin, lambda v: v @ w, lambda v: v * w[0]], x
+        ),
+    ],
+    ids=["cond", "while", "switch"],
+)
+def test_devices_that_take_different_ways(body, typed):
+    f = shard_map(
+        body,
+        mesh=Mesh((4,), ("i",)),
+        in_specs=(P(), P("i")),
+        out_specs=P("i"),
+        check_vma=typed,
+    )
+    slopes = af.grad(lambda w, x: np.sin(f(w, x)).sum(), (0, 1))
+    w = RANDOM.standard_normal((4, 4)) * 0.4
+    have, want = af.jit(slopes)(w, X[:, :4]), af.jit(slopes, device="cpu")(w, X[:, :4])
+    for one, other in zip(have, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+
+
 def test_second_derivatives():
     f = mapped("psum", 4)
     want = af.hessian(lambda x: af.jit(f, device="cpu")(x).sum())(X[:4, :2])
