@@ -27,6 +27,7 @@ from arrayfn import (
     ops,
     optim,
     random,
+    sharding,
     tree,
 )
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
@@ -175,6 +176,7 @@ __all__ = [
     "set_num_devices",
     "set_num_threads",
     "shard_map",
+    "sharding",
     "stop_gradient",
     "tree",
     "value_and_grad",
