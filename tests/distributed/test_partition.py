@@ -254,6 +254,16 @@ def test_captured_arrays_over_a_mesh():
     np.testing.assert_allclose(result, X @ Y, rtol=1e-13)
 
 
+def test_a_bundle_is_for_one_device(tmp_path):
+    total = af.shard_map(
+        lambda x: lax.psum(x, "data"), mesh=MESH, in_specs=P("data"), out_specs=P()
+    )
+    with pytest.raises(ArgumentError, match="runs on a mesh of devices"):
+        af.save(af.jit(total).lower(X), tmp_path / "mesh")
+    af.save(af.jit(total, device="cpu").lower(X), tmp_path / "one")
+    np.testing.assert_allclose(af.load(tmp_path / "one")(X), X[:4] + X[4:], rtol=1e-15)
+
+
 def test_two_meshes_are_refused():
     other = NamedSharding(Mesh((8,), ("data",)), P("data"))
     x, y = put(X, "data"), af.device_put(X, other)
