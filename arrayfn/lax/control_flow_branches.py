@@ -8,13 +8,13 @@ from typing import Any
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.ir import ArrayType, joined_variance
+from arrayfn.ir.sharding import UNVARYING
 from arrayfn.lax.control_flow_tracing import (
     Closed,
     check_arrays,
     check_function,
     close,
     described,
-    plain_type,
     sharing,
     varying_along,
     widened,
@@ -26,7 +26,7 @@ from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.control_flow import all_of
 from arrayfn.primitives.control_flow_cond import cond as cond_primitive
-from arrayfn.tracing import apply
+from arrayfn.tracing import Tracer, apply
 
 Function = Callable[..., Any]
 
@@ -126,7 +126,7 @@ def _choose(
     types = _common_types(name, closed)
     values, programs = sharing(closed)
     given = [*values, *tree.leaves(tuple(operands))]
-    axes = plain_type(index).varying
+    axes = index.type.varying if isinstance(index, Tracer) else UNVARYING
     if axes:  # members of a mesh take different branches
         given = [varying_along(x, axes) for x in given]
         programs = [widened(p, axes) for p in programs]
