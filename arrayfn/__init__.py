@@ -16,6 +16,7 @@ from arrayfn import (
     ad_checkpoint,
     checkpoint_policies,
     debug,
+    distributed,
     errors,
     fft,
     flatten_util,
@@ -28,6 +29,7 @@ from arrayfn import (
     ops,
     optim,
     random,
+    sharding,
     tracebacks,
     tree,
     tree_util,
@@ -55,6 +57,18 @@ from arrayfn.compilation.operators import operator
 from arrayfn.compilation.without_compiling import disable_jit
 from arrayfn.debug import named_scope
 from arrayfn.devices import block_until_ready, device_get, device_put
+from arrayfn.distributed import (
+    Device,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    ShardedArray,
+    devices,
+    local_devices,
+    make_array_from_callback,
+    make_mesh,
+    set_num_devices,
+)
 from arrayfn.tools.compare import compare
 from arrayfn.tools.hazards import lint
 from arrayfn.tracing import Namespace
@@ -71,6 +85,8 @@ from arrayfn.transforms import (
     linear_transpose,
     linearize,
     make_program,
+    pmap,
+    shard_map,
     value_and_grad,
     vjp,
     vmap,
@@ -115,8 +131,13 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 
 __all__ = [
     "Array",
+    "Device",
     "DeviceArray",
+    "Mesh",
+    "NamedSharding",
+    "PartitionSpec",
     "ShapeDtypeStruct",
+    "ShardedArray",
     "ad_checkpoint",
     "available_backends",
     "backend_info",
@@ -134,7 +155,9 @@ __all__ = [
     "debug",
     "device_get",
     "device_put",
+    "devices",
     "disable_jit",
+    "distributed",
     "errors",
     "eval_shape",
     "explain",
@@ -159,7 +182,10 @@ __all__ = [
     "linearize",
     "lint",
     "load",
+    "local_devices",
+    "make_array_from_callback",
     "make_jaxpr",
+    "make_mesh",
     "make_program",
     "memory_stats",
     "named_scope",
@@ -169,6 +195,7 @@ __all__ = [
     "operator",
     "ops",
     "optim",
+    "pmap",
     "profile",
     "pure_callback",
     "random",
@@ -176,7 +203,10 @@ __all__ = [
     "remat",
     "save",
     "scipy",
+    "set_num_devices",
     "set_num_threads",
+    "shard_map",
+    "sharding",
     "sparse",
     "stop_gradient",
     "tree",

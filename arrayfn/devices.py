@@ -9,20 +9,37 @@ import numpy as np
 from arrayfn import tree
 from arrayfn.backends.cuda import DeviceArray
 from arrayfn.backends.registry import choose
+from arrayfn.distributed.arrays import ShardedArray, put_sharded
+from arrayfn.ir import NamedSharding
+from arrayfn.primitives.reshard import reshard
+from arrayfn.tracing import apply
 
 
-def device_put(x: Any, device: str = "cuda") -> Any:
+def device_put(x: Any, device: str | NamedSharding = "cuda") -> Any:
     """``x`` in the memory of ``device``: an array or number, or a pytree of them.
 
     On "cuda" arrays keep their layout. Arrays of other libraries that are on the GPU
-    already are not copied. On "cpu" the results are NumPy arrays.
+    already are not copied. On "cpu" the results are NumPy arrays. With a NamedSharding
+    they are cut over the devices of its mesh; an array that lies over this mesh already
+    is moved by collectives.
 
-    Raises BackendError if there is no such device here.
+    Raises BackendError if there is no such device here, and ShapeError if an axis is no
+    multiple of its parts.
 
     >>> device_put([1.0, np.arange(2)], "cpu")
     [array(1.), array([0, 1])]
     """
+    if isinstance(device, NamedSharding):
+        return tree.map(lambda leaf: _resharded(leaf, device), x)
     return tree.map(choose(device).put, x)
+
+
+def _resharded(x: Any, sharding: NamedSharding) -> Any:
+    if not isinstance(x, ShardedArray) or x.sharding.mesh != sharding.mesh:
+        return put_sharded(x, sharding)
+    if x.sharding.spec == sharding.spec:
+        return x
+    return apply(reshard, x, mesh=sharding.mesh, spec=sharding.spec)
 
 
 def device_get(x: Any) -> Any:

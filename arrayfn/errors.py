@@ -81,6 +81,7 @@ class ArrayfnError(Exception):
 
     def __init__(self, message: str, location: SourceLocation | None = None) -> None:
         self.location = location
+        self.message = message
         where = ""
         if location:
             where = f"{printable(readable_file(location.file))}:{location.line}: "
@@ -160,6 +161,10 @@ class ProgramError(ArrayfnError, ValueError):
 
 class BackendError(ArrayfnError, RuntimeError):
     """A backend that is missing or cannot do what is asked."""
+
+
+class CollectiveError(BackendError):
+    """A collective that not all members of its group took part in, or not in time."""
 
 
 class VerificationError(ArrayfnError, RuntimeError):

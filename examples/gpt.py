@@ -3,11 +3,13 @@
     python examples/gpt.py
     python examples/gpt.py --steps 2000 --layers 4 --width 256 --kv-heads 2
     python examples/gpt.py --device cuda --dtype bfloat16 --layers 12 --width 768
+    ARRAYFN_CPU_DEVICES=4 python examples/gpt.py --devices 4
 
 Characters are tokens. The model is a decoder with pre-normalisation, rotary or learned
 positions, and grouped-query attention. Training is one jitted function of parameters
 and optimizer state; sampling another, a ``lax.scan`` over positions with a cache of
 keys and values. Parameters are float32; ``--dtype`` is what the blocks compute in.
+With ``--devices`` each device takes a part of the batch: one line says so.
 """
 
 from __future__ import annotations
@@ -199,9 +201,14 @@ def train_step(
     config: Config,
     batch: int,
     rule: optim.Optimizer,
+    rows: af.NamedSharding | None = None,
 ) -> tuple[Params, Any, Array]:
-    """The parameters and the optimizer's state after a step, and the loss before it."""
+    """The parameters and the optimizer's state after a step, and the loss before it.
+
+    ``rows`` cuts the batch over devices.
+    """
     tokens = windows(key, text, batch, config.context + 1)
+    tokens = lax.with_sharding_constraint(tokens, rows)
     loss = partial(loss_of, tokens=tokens, config=config)
     value, gradients = af.value_and_grad(loss)(params)
     updates, state = rule.update(gradients, state, params)
@@ -214,20 +221,26 @@ def train(
     steps: int,
     batch: int,
     seed: int = 0,
-    device: str = "cpu",
+    device: str | None = "cpu",
+    devices: int = 1,
 ) -> Iterator[tuple[int, Array, Params]]:
     """Yield the step, the loss before it, and the parameters after it.
 
     On a GPU steps are enqueued; who reads a loss waits for it.
     """
+    rows = None
+    if devices > 1:
+        mesh = af.Mesh((devices,), ("data",))
+        rows, device = af.NamedSharding(mesh, af.PartitionSpec("data")), None
     params_key, data_key = random.split(random.key(seed))
     rule = optimizer(steps)
     step = af.jit(
-        partial(train_step, config=config, batch=batch, rule=rule), device=device
+        partial(train_step, config=config, batch=batch, rule=rule, rows=rows),
+        device=device,
     )
     params = init_params(params_key, config)
     state = rule.init(params)
-    if device != "cpu":
+    if device == "cuda":
         params, state, text = af.device_put((params, state, text))
     for number in range(steps):
         key = random.fold_in(data_key, number)
@@ -328,6 +341,7 @@ def main() -> None:
         ("context", Config.context),
         ("seed", 0),
         ("length", 400),
+        ("devices", 1),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -350,7 +364,13 @@ def main() -> None:
     recent: list[Array] = []
     params: Params = {}
     steps = train(
-        config, text, options.steps, options.batch, options.seed, options.device
+        config,
+        text,
+        options.steps,
+        options.batch,
+        options.seed,
+        options.device,
+        options.devices,
     )
     for number, loss, trained in steps:
         params = trained

@@ -33,6 +33,8 @@ settings.load_profile("repeatable")
 
 # Every plan that a test makes is proved, or run with checked memory.
 os.environ.setdefault("ARRAYFN_VERIFY", "1")
+# The CPU counts as so many devices.
+os.environ.setdefault("ARRAYFN_CPU_DEVICES", "8")
 
 SIMULATED = SimulatedBackend()
 

@@ -67,8 +67,8 @@ def save(lowered: Lowered, folder: str | os.PathLike[str]) -> None:
     Kernels that were edited (``with_kernel``, ``register``) are saved as they are.
 
     Raises ArgumentError for other structures, for functions that call Python functions
-    (``pure_callback``, ``debug.print``) or have checks, and if the folder is there and
-    not empty.
+    (``pure_callback``, ``debug.print``), have checks or run on a mesh, and if the
+    folder is there and not empty.
 
     >>> import tempfile
     >>> import arrayfn as af
@@ -83,6 +83,12 @@ def save(lowered: Lowered, folder: str | os.PathLike[str]) -> None:
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise ArgumentError(
             f"save: {place} is there already; give a folder that is new, or empty",
+            user_location(),
+        )
+    if lowered.backend.name == "mesh":
+        raise ArgumentError(
+            f"save: {lowered.program.name} runs on a mesh of devices, which a bundle "
+            "does not hold; lower it for one device, jit(f, device='cpu')",
             user_location(),
         )
     program = _self_contained(lowered)

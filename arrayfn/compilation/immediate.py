@@ -65,10 +65,12 @@ def install() -> None:
 def compute(
     primitive: Primitive, arrays: Sequence[Array], params: Params
 ) -> Sequence[Array] | None:
-    """The results of a primitive that holds a loop; None leaves them to NumPy.
+    """The results of a shard_map, or of a primitive that holds a loop.
 
-    ``arrays`` are its operands.
+    ``arrays`` are its operands. None leaves them to NumPy.
     """
+    if primitive.name == "shard_map":
+        return run_on_device(_alone(primitive, map(type_of, arrays), params), arrays)
     if not _has_loop(primitive, params):
         return None
     operands = [np.asarray(x, order="C") for x in arrays]
@@ -112,7 +114,7 @@ def run_on_device(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
         x if isinstance(x, ArrayOnDevice) else np.asarray(x, v.type.dtype)
         for x, v in zip(given, inputs, strict=True)
     ]
-    device = device_of(arrays)
+    device = device_of(arrays) or "mesh"
     types = tuple([type_of(x) for x in arrays])
     key = (device, format_program(program, comments=False), types)
     run = _device_cache.find(key, device, lambda: _of_types(program, types))
@@ -135,7 +137,7 @@ class _DeviceCache:
         if known is None:
             if len(self._executables) >= _MAX_OPERATIONS:
                 self._executables.clear()
-            backend = choose(device)
+            backend = BACKENDS[device]
             known = backend.load(backend.lower(program(), frozenset()))
             self._executables[key] = known
         return known

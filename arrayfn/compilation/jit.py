@@ -36,12 +36,13 @@ from arrayfn.compilation.static_arguments import (
 )
 from arrayfn.compilation.watching import WATCHERS, before_watching
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.operator_kernels import KERNELS, operators_of
 from arrayfn.lowering.options import MODES, Options
 from arrayfn.passes.checks import kinds_of, with_checks
 from arrayfn.passes.faults import Site
+from arrayfn.passes.meshes import has_shard_map, mesh_of
 from arrayfn.pickling import pickled
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, device_of, too_deep
@@ -54,6 +55,7 @@ from arrayfn.transforms import (
     leaf_type,
     name_of,
     trace_function,
+    with_shardings,
 )
 from arrayfn.transforms.arguments import check_function, hints
 
@@ -280,6 +282,16 @@ class Jitted:
                 user_location(),
             )
 
+    def _check_on_mesh(self, program: Program) -> None:
+        """Raise ArgumentError for checks of what each device computes by itself."""
+        if self._checks and has_shard_map(program):
+            name = name_of(self._function)
+            raise ArgumentError(
+                f"{name} has a shard_map, which is checked on one device: write "
+                f"jit({name}, checks=..., device='cpu')",
+                user_location(),
+            )
+
     def _lower(
         self,
         traced: FlatTrace,
@@ -290,6 +302,9 @@ class Jitted:
         program = with_own_constants(traced.program)
         if device_of(program.constant_values):
             backend = self._backend_of(program.constant_values)
+        if self._backend is None and mesh_of(program) is not None:
+            self._check_on_mesh(program)
+            backend = BACKENDS["mesh"]
         donated = frozenset(self._donated_leaves(args, kwargs))
         with _collector_paused():
             program, sites = with_checks(
@@ -458,6 +473,8 @@ def jit(
     deterministic: bool = True,
     mode: str | None = None,
     checks: bool | str | Sequence[str] = False,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
 ) -> Any:
     """Compile ``fun`` for the types of its arguments, at its first call with them.
 
@@ -484,6 +501,11 @@ def jit(
     them. The errors name the line. A checked function is slower and waits for its
     results.
 
+    ``in_shardings`` and ``out_shardings`` say how arguments and results lie over the
+    devices of a mesh: a NamedSharding for each positional argument, or a pytree prefix
+    of it, and None where nothing is asked. The function is then computed on the parts
+    by all devices of the mesh, as it is if an argument is an array over a mesh.
+
     Raises ArgumentError for an argument that is neither an array nor static, for static
     arguments that the function does not take, and for unknown modes and checks.
 
@@ -508,6 +530,8 @@ def jit(
             deterministic=deterministic,
             mode=mode,
             checks=checks,
+            in_shardings=in_shardings,
+            out_shardings=out_shardings,
         )
     if mode is not None and mode not in MODES:
         raise ArgumentError(
@@ -521,4 +545,6 @@ def jit(
     options = Options(deterministic, mode)
     backend = None if device is None else choose(device, to_lower=True)
     kinds = kinds_of(checks)
+    if in_shardings is not None or out_shardings is not None:
+        fun = with_shardings(fun, in_shardings, out_shardings)
     return Jitted(fun, backend, static, donated, options, kinds)

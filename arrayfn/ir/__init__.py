@@ -16,7 +16,14 @@ from arrayfn.ir.program import (
     Program,
     Var,
 )
-from arrayfn.ir.types import ArrayType, in_place, type_of, unlike_arrays
+from arrayfn.ir.sharding import Mesh, NamedSharding, PartitionSpec
+from arrayfn.ir.types import (
+    ArrayType,
+    in_place,
+    joined_variance,
+    type_of,
+    unlike_arrays,
+)
 
 __all__ = [
     "NO_PARAMS",
@@ -24,11 +31,15 @@ __all__ = [
     "Atom",
     "Equation",
     "Literal",
+    "Mesh",
+    "NamedSharding",
     "Params",
+    "PartitionSpec",
     "PrimitiveRow",
     "Program",
     "Var",
     "in_place",
+    "joined_variance",
     "type_of",
     "unlike_arrays",
 ]

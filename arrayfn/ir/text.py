@@ -30,7 +30,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import BY_SHORT_NAME, DType, short_name
-from arrayfn.errors import ProgramError, SourceLocation
+from arrayfn.errors import ArrayfnError, ProgramError, SourceLocation
 from arrayfn.ir import (
     ArrayType,
     Atom,
@@ -44,6 +44,7 @@ from arrayfn.ir import (
 from arrayfn.ir import layout as layouts
 from arrayfn.ir.format import format_program
 from arrayfn.ir.layout import Layout
+from arrayfn.ir.sharding import UNVARYING, Mesh, NamedSharding, PartitionSpec
 
 __all__ = ["format_program", "parse_program"]
 
@@ -63,6 +64,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE,
 )
+_CALLS: Final = {"Mesh": Mesh, "P": PartitionSpec, "NamedSharding": NamedSharding}
 _WORDS: Final[dict[str, bool | None]] = {"True": True, "False": False, "None": None}
 _MAX_DEPTH = 64
 # What a type rule raises when its params do not have the form it expects.
@@ -224,7 +226,8 @@ class _Parser:
         self.expect("[")
         line = self.next.line
         shape = tuple(self.listed("]", self.extent))
-        type = ArrayType(shape, dtype, self.layout(len(shape)), weak)
+        layout = self.layout(len(shape))
+        type = ArrayType(shape, dtype, layout, weak, self.varying())
         if max(shape, default=0) > _MAX_BYTES or type.nbytes > _MAX_BYTES:
             self.fail(f"no memory holds an array of {type}", line)
         return type
@@ -240,6 +243,13 @@ class _Parser:
         if len(steps) != ndim:
             self.fail(f"{len(steps)} strides for {ndim} axes", line)
         return layouts.Strided(steps)
+
+    def varying(self) -> frozenset[str]:
+        """The axes of a mesh in ``varying(data,model)``, if that follows."""
+        if not self.accept("varying"):
+            return UNVARYING
+        self.expect("(")
+        return frozenset(self.listed(")", lambda: self.name("an axis")))
 
     def typed(self, scope: dict[str, Atom]) -> Var:
         """``name: type`` as a new Var in ``scope``."""
@@ -290,6 +300,12 @@ class _Parser:
             return _WORDS[token.text]
         if token.kind == "name" and token.text in BY_SHORT_NAME:
             return BY_SHORT_NAME[token.text]
+        if token.kind == "name" and token.text in _CALLS and self.accept("("):
+            values = self.listed(")", self.param_value)
+            try:
+                return _CALLS[token.text](*values)
+            except (ArrayfnError, TypeError) as error:
+                self.fail(str(error), token.line)
         if token.text != "(":
             self.fail(f"expected a parameter's value, found {token.text!r}", token.line)
         self.enter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,19 +20,24 @@ from arrayfn.dtypes import (
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import layout as layouts
 from arrayfn.ir.layout import Layout, Shape
+from arrayfn.ir.sharding import UNVARYING, NamedSharding
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayType:
     """Shape, data type and layout of an array.
 
-    ``weak`` marks values of Python scalars, whose dtype yields in promotion.
+    ``weak`` marks values of Python scalars, whose dtype yields in promotion. A value
+    inside ``shard_map`` is the same along all axes of the mesh but those in
+    ``varying``. An array that lies over several devices has a ``sharding``.
     """
 
     shape: Shape
     dtype: DType
     layout: Layout = layouts.C
     weak: bool = False
+    varying: frozenset[str] = UNVARYING
+    sharding: NamedSharding | None = None
 
     @property
     def ndim(self) -> int:
@@ -58,6 +63,18 @@ class ArrayType:
         low = sum(min(0, end) for end in ends)
         return low, sum(max(0, end) for end in ends) - low + 1
 
+    def plain(self) -> ArrayType:
+        """Row-major and on one device, as type rules give it."""
+        if self.layout is layouts.C and self.sharding is None:
+            return self
+        return ArrayType(self.shape, self.dtype, layouts.C, self.weak, self.varying)
+
+    def with_varying(self, axes: frozenset[str]) -> ArrayType:
+        """The same type, varying along these axes of the mesh."""
+        if axes == self.varying:
+            return self
+        return replace(self, varying=axes)
+
     def with_shape(self, shape: Iterable[int]) -> ArrayType:
         """Row-major, strong, of another shape."""
         return ArrayType(tuple(shape), self.dtype)
@@ -69,7 +86,20 @@ class ArrayType:
     def __str__(self) -> str:
         weak = "~" if self.weak else ""
         text = f"{weak}{short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
-        return text if self.layout == layouts.C else f"{text} {self.layout}"
+        if self.layout != layouts.C:
+            text = f"{text} {self.layout}"
+        if self.varying:
+            text = f"{text} varying({','.join(sorted(self.varying))})"
+        return text if self.sharding is None else f"{text} {self.sharding.spec!r}"
+
+
+def joined_variance(types: Iterable[ArrayType]) -> frozenset[str]:
+    """The mesh axes along which a value computed from values of ``types`` varies."""
+    axes = UNVARYING
+    for type in types:
+        if type.varying:
+            axes |= type.varying
+    return axes
 
 
 def unlike_arrays(value: object) -> str:

@@ -38,6 +38,8 @@ from arrayfn.lax.collectives import (
     all_to_all,
     axis_index,
     axis_size,
+    pbroadcast,
+    pcast,
     pmax,
     pmean,
     pmin,
@@ -46,6 +48,7 @@ from arrayfn.lax.collectives import (
     psum,
     psum_scatter,
     pswapaxes,
+    pvary,
 )
 from arrayfn.lax.control_flow_associative import (
     associative_scan,
@@ -231,6 +234,7 @@ from arrayfn.numpy.bessel import (
     bessel_i0e,
     bessel_i1e,
 )
+from arrayfn.transforms import with_sharding_constraint
 
 __all__ = [
     "ConvDimensionNumbers",
@@ -353,6 +357,8 @@ __all__ = [
     "nextafter",
     "optimization_barrier",
     "pad",
+    "pbroadcast",
+    "pcast",
     "pmax",
     "pmean",
     "pmin",
@@ -364,6 +370,7 @@ __all__ = [
     "psum",
     "psum_scatter",
     "pswapaxes",
+    "pvary",
     "ragged_dot",
     "ragged_dot_general",
     "random_gamma_grad",
@@ -419,5 +426,6 @@ __all__ = [
     "transpose",
     "unstack",
     "while_loop",
+    "with_sharding_constraint",
     "zeta",
 ]

@@ -18,7 +18,6 @@ from arrayfn import dtypes, tree
 from arrayfn import numpy as anp
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.primitives import collectives, conversion
-from arrayfn.primitives import reductions as r
 from arrayfn.primitives.base import Primitive
 from arrayfn.tracing import Tracer, apply
 from arrayfn.tracing.frames import NamedAxis, current_frame
@@ -61,16 +60,10 @@ def psum(x: Any, axis_name: AxisName) -> Any:
             axis = _axis("psum", name)
             if dtypes.is_python_scalar(leaf):
                 leaf = leaf * axis.size
-            elif leaf.dtype == dtypes.bool_:
-                leaf = anp.sum(_gathered(leaf, name, axis), axis=0)
-            else:
-                leaf = apply(
-                    collectives.all_reduce,
-                    leaf,
-                    axis.index,
-                    axis_name=name,
-                    members=axis.size,
-                )
+                continue
+            if leaf.dtype == dtypes.bool_:
+                leaf = leaf.astype(np.int64)
+            leaf = _over(collectives.all_reduce, leaf, name, axis, op="sum")
         return leaf
 
     return tree.map(total, x)
@@ -87,7 +80,7 @@ def pmax(x: Any, axis_name: AxisName) -> Any:
 
     The members that equal it share its derivative equally.
     """
-    return _extremum("pmax", r.reduce_max, x, axis_name)
+    return _extremum("max", x, axis_name)
 
 
 def pmin(x: Any, axis_name: AxisName) -> Any:
@@ -95,7 +88,32 @@ def pmin(x: Any, axis_name: AxisName) -> Any:
 
     The members that equal it share its derivative equally.
     """
-    return _extremum("pmin", r.reduce_min, x, axis_name)
+    return _extremum("min", x, axis_name)
+
+
+def pbroadcast(x: Any, axis_name: str, source: int) -> Any:
+    """The value of member ``source``, for all members.
+
+    Raises ArgumentError if there is no such member.
+
+    >>> from arrayfn.transforms import vmap
+    >>> vmap(lambda x: pbroadcast(x, "i", 1), axis_name="i")(np.arange(3.0))
+    array([1., 1., 1.])
+    """
+    axis = _axis("pbroadcast", axis_name)
+    if not 0 <= source < axis.size:
+        raise ArgumentError(
+            f"pbroadcast: the members of axis {axis_name!r} are 0 to {axis.size - 1}, "
+            f"but source is {source}",
+            user_location(),
+        )
+
+    def sent(leaf: Any) -> Any:
+        own = anp.where(axis.index == source, leaf, anp.zeros_like(leaf))
+        total = psum(own, axis_name)
+        return total if total.dtype == own.dtype else total.astype(own.dtype)
+
+    return tree.map(sent, x)
 
 
 def all_gather(x: Any, axis_name: str, *, axis: int = 0, tiled: bool = False) -> Any:
@@ -109,7 +127,8 @@ def all_gather(x: Any, axis_name: str, *, axis: int = 0, tiled: bool = False) ->
 
     def gathered(leaf: Any) -> Any:
         named = _axis("all_gather", axis_name)
-        every = anp.moveaxis(_gathered(leaf, axis_name, named), 0, axis)
+        every = _over(collectives.all_gather, leaf, axis_name, named)
+        every = anp.moveaxis(every, 0, axis)
         return _merged(every, axis) if tiled else every
 
     return tree.map(gathered, x)
@@ -127,13 +146,7 @@ def psum_scatter(
     def part(leaf: Any) -> Any:
         named = _axis("psum_scatter", axis_name)
         parts = _by_member("psum_scatter", leaf, scatter_dimension, named, tiled)
-        return apply(
-            collectives.reduce_scatter,
-            parts,
-            named.index,
-            axis_name=axis_name,
-            members=named.size,
-        )
+        return _over(collectives.reduce_scatter, parts, axis_name, named)
 
     return tree.map(part, x)
 
@@ -159,17 +172,10 @@ def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
                 f"but is {pairs}",
                 user_location(),
             )
-    source = np.zeros(named.size, np.int32)
-    is_target = np.zeros(named.size, np.bool_)
-    for start, end in pairs:
-        source[end], is_target[end] = start, True
 
     def moved(leaf: Any) -> Any:
-        every = _gathered(leaf, axis_name, named)
-        taken = anp.take(every, anp.take(source, named.index), axis=0)
-        if is_target.all():
-            return taken
-        return anp.where(anp.take(is_target, named.index), taken, anp.zeros_like(taken))
+        row, sent = collectives.ppermute, tuple(sorted(pairs))
+        return _over(row, leaf, axis_name, named, permutation=sent)
 
     return tree.map(moved, x)
 
@@ -202,12 +208,42 @@ def all_to_all(
     def exchanged(leaf: Any) -> Any:
         named = _axis("all_to_all", axis_name)
         parts = _by_member("all_to_all", leaf, split_axis, named, tiled)
-        every = _gathered(parts, axis_name, named)  # source, target, ...
-        own = anp.take(every, named.index, axis=1)
-        stacked = anp.moveaxis(own, 0, concat_axis)
+        received = _over(collectives.all_to_all, parts, axis_name, named)
+        stacked = anp.moveaxis(received, 0, concat_axis)
         return _merged(stacked, concat_axis) if tiled else stacked
 
     return tree.map(exchanged, x)
+
+
+def pvary(x: Any, axis_name: AxisName) -> Any:
+    """x, or each leaf of a pytree, counted as one value for each member of a mesh.
+
+    Its derivative is the sum of theirs. Inside ``shard_map`` an operation on a value
+    that is the same for all members and one that varies does this by itself. Values
+    that vary already, and axes of ``vmap``, are left as they are.
+    """
+
+    def marked(leaf: Any) -> Any:
+        for name in _names(axis_name):
+            leaf = _varying(leaf, name, _axis("pvary", name))
+        return leaf
+
+    return tree.map(marked, x)
+
+
+def pcast(x: Any, axis_name: AxisName, *, to: str) -> Any:
+    """``pvary``, under JAX's newer name; ``to`` is "varying".
+
+    Raises ArgumentError for another ``to``: a value becomes the same for all members
+    by a collective alone, such as ``psum``.
+    """
+    if to != "varying":
+        raise ArgumentError(
+            f"pcast: to is 'varying', not {to!r}; psum, pmax and other collectives "
+            "give a value that is the same for all members",
+            user_location(),
+        )
+    return pvary(x, axis_name)
 
 
 def _names(axis_name: AxisName) -> tuple[str, ...]:
@@ -223,27 +259,34 @@ def _axis(function: str, name: str) -> NamedAxis:
         raise ArgumentError(
             f"{function}: no function that this is part of is mapped along an axis "
             f"called {name!r} (named axes here: {there}); map it with "
-            f"vmap(f, axis_name={name!r})",
+            f"vmap(f, axis_name={name!r}), or over a mesh with shard_map",
             user_location(),
         )
     return axis
 
 
-def _gathered(x: Any, name: str, axis: NamedAxis) -> Any:
-    """x of all members, stacked along a new axis 0."""
+def _over(row: Primitive, x: Any, name: str, axis: NamedAxis, **params: Any) -> Any:
+    """The collective ``row`` of x, which then varies along the axis."""
     if dtypes.is_python_scalar(x):
         x = conversion.literal(x, dtypes.weak_dtype(x))
-    return apply(
-        collectives.all_gather, x, axis.index, axis_name=name, members=axis.size
-    )
+    if row is not collectives.all_reduce:
+        params["members"] = axis.size
+    return apply(row, _varying(x, name, axis), axis_name=name, **params)
 
 
-def _extremum(function: str, row: Primitive, x: Any, axis_name: AxisName) -> Any:
+def _varying(x: Any, name: str, axis: NamedAxis) -> Any:
+    """x, marked as varying along a mesh's axis if it does not."""
+    if not axis.typed or (isinstance(x, Tracer) and name in x.type.varying):
+        return x
+    return apply(collectives.pvary, x, axis_name=name)
+
+
+def _extremum(op: str, x: Any, axis_name: AxisName) -> Any:
     def combined(leaf: Any) -> Any:
         for name in _names(axis_name):
-            axis = _axis(function, name)
+            axis = _axis(f"p{op}", name)
             if isinstance(leaf, Tracer):
-                leaf = apply(row, _gathered(leaf, name, axis), axes=(0,))
+                leaf = _over(collectives.all_reduce, leaf, name, axis, op=op)
         return leaf
 
     return tree.map(combined, x)

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, joined_variance
+from arrayfn.ir.sharding import UNVARYING
 from arrayfn.lax.control_flow_tracing import (
     Closed,
     check_arrays,
@@ -15,6 +16,8 @@ from arrayfn.lax.control_flow_tracing import (
     close,
     described,
     sharing,
+    varying_along,
+    widened,
     with_types,
 )
 from arrayfn.numpy import _operands as ops
@@ -23,7 +26,7 @@ from arrayfn.primitives import discrete
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.control_flow_cond import cond as cond_primitive
 from arrayfn.primitives.rules import all_of
-from arrayfn.tracing import apply
+from arrayfn.tracing import Tracer, apply
 
 Function = Callable[..., Any]
 _NOTHING: Final = object()
@@ -147,11 +150,15 @@ def _choose(
     _check_structures(name, closed)
     types = _common_types(name, closed)
     values, programs = sharing(closed)
+    given = [*values, *tree.leaves(tuple(operands))]
+    axes = index.type.varying if isinstance(index, Tracer) else UNVARYING
+    if axes:  # members of a mesh take different branches
+        given = [varying_along(x, axes) for x in given]
+        programs = [widened(p, axes) for p in programs]
     results = apply(
         cond_primitive,
         index,
-        *values,
-        *tree.leaves(tuple(operands)),
+        *given,
         branches=tuple(with_types(p, types) for p in programs),
     )
     return tree.unflatten(closed[0].out_tree, all_of(results))
@@ -196,7 +203,8 @@ def _common_types(name: str, closed: Sequence[Closed]) -> list[ArrayType]:
                 f"{path}: {made}; {remedy}",
                 user_location(),
             )
-        types.append(ArrayType(given[0].shape, dtype, weak=weak))
+        varying = joined_variance(given)
+        types.append(ArrayType(given[0].shape, dtype, weak=weak, varying=varying))
     return types
 
 

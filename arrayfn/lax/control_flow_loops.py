@@ -10,7 +10,6 @@ import numpy as np
 
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
-from arrayfn.ir import ArrayType
 from arrayfn.lax.control_flow_tracing import (
     Closed,
     check_arrays,
@@ -20,6 +19,8 @@ from arrayfn.lax.control_flow_tracing import (
     keep_types,
     plain_type,
     renamed,
+    varying_along,
+    widened,
 )
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import concatenate
@@ -57,13 +58,16 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
     types = body.program.input_types[len(body.captured) :]
     condition = close(cond_fun, (init_val,), types)
     _check_condition(condition)
+    going, step = condition.program, body.program
+    axes = going.output_types[0].varying
+    if axes:  # members of a mesh take different numbers of steps
+        going, step = widened(going, axes), widened(step, axes)
+    operands = [*condition.captured, *body.captured, *carried.leaves]
     results = apply(
         while_primitive,
-        *condition.captured,
-        *body.captured,
-        *carried.leaves,
-        cond_program=condition.program,
-        body_program=body.program,
+        *[varying_along(x, axes) if axes else x for x in operands],
+        cond_program=going,
+        body_program=step,
         cond_consts=len(condition.captured),
         body_consts=len(body.captured),
     )
@@ -207,7 +211,7 @@ def _scan(
             user_location(),
         )
     types = [plain_type(x) for x in tree.leaves(xs)]
-    slices = [ArrayType(t.shape[1:], t.dtype) for t in types]
+    slices = [t.with_shape(t.shape[1:]).with_varying(t.varying) for t in types]
 
     def step(carry: Any, x: Any) -> Any:
         pair = f(carry, x)

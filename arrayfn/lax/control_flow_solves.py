@@ -192,7 +192,7 @@ def custom_root(
 
 def _strong(leaf: Any) -> ArrayType:
     type = plain_type(leaf)
-    return ArrayType(type.shape, type.dtype)
+    return type.with_shape(type.shape).with_varying(type.varying)
 
 
 def _applied(closed: Closed) -> Function:

@@ -25,6 +25,7 @@ from arrayfn.errors import (
 )
 from arrayfn.ir import ArrayType, Program, Var
 from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.lax.collectives import pvary
 from arrayfn.primitives import conversion
 from arrayfn.tracing import Tracer, apply
 from arrayfn.transforms import ShapeDtypeStruct, leaf_type, name_of, trace_function
@@ -113,8 +114,7 @@ def _key(value: Any) -> int:
 
 def plain_type(leaf: Any) -> ArrayType:
     """The type of a leaf, as a row-major array."""
-    type = leaf_type(leaf)
-    return ArrayType(type.shape, type.dtype, weak=type.weak)
+    return leaf_type(leaf).plain()
 
 
 def check_function(name: str, what: str, function: Any) -> None:
@@ -159,6 +159,31 @@ def with_types(program: Program, wanted: Sequence[ArrayType]) -> Program:
             elif not type.weak:
                 results[k] = conversion.convert(results[k], type.dtype)
         return builder.build(results)
+
+
+# Members of a mesh that take different ways.
+
+
+def widened(program: Program, axes: frozenset[str]) -> Program:
+    """``program`` of inputs that vary along ``axes`` of a mesh, too.
+
+    Members that take different ways compute derivatives by themselves. What they share
+    is summed outside, where they all come.
+    """
+    if all(axes <= t.varying for t in program.input_types):
+        return program
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs = [
+            builder.input(v.type.with_varying(v.type.varying | axes), v.hint)
+            for v in program.inputs
+        ]
+        return builder.build(builder.inline(program, inputs))
+
+
+def varying_along(leaf: Any, axes: frozenset[str]) -> Any:
+    """``leaf``, marked as varying along ``axes`` of a mesh."""
+    return pvary(leaf, sorted(axes - plain_type(leaf).varying))
 
 
 # Carries.
@@ -215,10 +240,13 @@ def keep_types(
 
 def _carry_type(given: ArrayType, result: ArrayType) -> ArrayType:
     """The type of a carry that starts as ``given`` and is returned as ``result``."""
-    if not given.weak or given.shape != result.shape:
+    if given.shape != result.shape:
         return given
+    varying = given.varying | result.varying
+    if not given.weak:
+        return given.with_varying(varying)
     dtype, weak = dtypes.promote([(given.dtype, True), (result.dtype, result.weak)])
-    return ArrayType(given.shape, dtype, weak=weak)
+    return ArrayType(given.shape, dtype, weak=weak, varying=varying)
 
 
 def _check_kept(
@@ -258,6 +286,8 @@ def _check_kept(
 def as_type(leaf: Any, wanted: ArrayType) -> Any:
     """``leaf``, a Python number or weak value, converted to ``wanted``."""
     have = plain_type(leaf)
+    for axis in sorted(wanted.varying - have.varying):
+        leaf = pvary(leaf, axis)
     if (have.dtype, have.weak) == (wanted.dtype, wanted.weak):
         return leaf
     if dtypes.is_python_scalar(leaf):

@@ -1,6 +1,7 @@
 """Replaces calls of Programs by their bodies, unless a registered kernel is used.
 
-After it: no operator_call that ``keep`` does not accept, no custom_jvp or custom_vjp.
+After it: no operator_call that ``keep`` does not accept, no custom_jvp or custom_vjp,
+and no shard_map, which one device computes by its body mapped along the mesh.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from arrayfn.ir import Equation, Program
 from arrayfn.ir.builder import ProgramBuilder, rename
 from arrayfn.primitives.base import Body, Primitive
 from arrayfn.primitives.custom_rules import custom_vjp_linear, forward_mode_error
+from arrayfn.primitives.shard_map import one_device, shard_map
 
 
 def keep_none(equation: Equation) -> bool:
@@ -37,6 +39,13 @@ def inline_calls(
                 environment.update(builder.bind_inputs(body, operands))
                 walk(body)
                 results = [rename(a, environment) for a in body.outputs]
+                environment.update(zip(equation.outputs, results, strict=True))
+            elif row is shard_map:
+                alone = one_device(equation)
+                operands = [rename(a, environment) for a in equation.inputs]
+                environment.update(builder.bind_inputs(alone, operands))
+                walk(alone)
+                results = [rename(a, environment) for a in alone.outputs]
                 environment.update(zip(equation.outputs, results, strict=True))
             elif row is custom_vjp_linear:
                 error = forward_mode_error(equation.params["name"])

@@ -22,7 +22,7 @@ argument is the transformation, as a function of Programs (``jvp_varying``,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,15 @@ from arrayfn.errors import (
     located,
     user_location,
 )
-from arrayfn.ir import ArrayType, Atom, Equation, Literal, Params, Var
+from arrayfn.ir import (
+    ArrayType,
+    Atom,
+    Equation,
+    Literal,
+    Params,
+    Var,
+    joined_variance,
+)
 from arrayfn.ir.builder import current_builder
 
 Array = np.ndarray[Any, Any]
@@ -54,6 +62,9 @@ ZERO_TANGENT = Marker("zero_tangent", "the output does not vary with the inputs"
 NOT_LINEAR = Marker("not_linear", "the primitive is linear in none of its inputs")
 THROUGH_BODY = Marker("through_body", "the transformation is applied to the body")
 WHOLE = Marker("whole", "known if all inputs are known, else linear in the others")
+BY_FORM = Marker("by form", "elementwise primitives cut all axes; others need theirs")
+JOINED = Marker("joined", "the outputs vary along the mesh axes of any input")
+OWN_VARIANCE = Marker("own", "the type rule says along which mesh axes outputs vary")
 
 
 def not_differentiable(reason: str) -> Marker:
@@ -264,6 +275,24 @@ class Tolerance:
     float64: float = 4e-15
 
 
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """What a mesh axis can cut: see ``primitives.factors``.
+
+    ``inputs`` and ``outputs`` have the factor of each axis, or None. ``reduced`` has
+    the operation that combines the devices' results where a factor is cut that is
+    reduced. ``localize(params, shapes of parts, shape of the result's part)`` gives the
+    params of the equation that each device computes. The result is added to input
+    ``added``: devices whose results are summed begin with zeros in its place.
+    """
+
+    inputs: tuple[tuple[int | None, ...], ...]
+    outputs: tuple[tuple[int | None, ...], ...]
+    reduced: Mapping[int, str] = field(default_factory=dict[int, str])
+    localize: Callable[..., Mapping[str, Any]] | None = None
+    added: int | None = None
+
+
 def has_effect(equation: Equation) -> bool:
     """Whether ``equation``, or one inside its Programs, has a side effect."""
     row = equation.primitive
@@ -308,6 +337,25 @@ class Primitive:
     doc: str = ""
     split: OverPrograms | Marker = WHOLE
     effect: bool = False  # a side effect: it runs exactly once, in order
+    variance: Marker = JOINED
+    factors: Callable[..., Factors] | Marker = BY_FORM
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether the members of a named axis compute it together."""
+        return self.family == "collective"
+
+    def output_types(
+        self, types: Sequence[ArrayType], params: Params
+    ) -> tuple[ArrayType, ...]:
+        """The types of the outputs for operands of ``types``, as a tuple."""
+        result = self.types(*types, **params)
+        outputs = result if isinstance(result, tuple) else (result,)
+        for type in types:
+            if type.varying and self.variance is JOINED:
+                axes = joined_variance(types)
+                return tuple([output.with_varying(axes) for output in outputs])
+        return outputs
 
     def result_types(
         self,
@@ -317,10 +365,9 @@ class Primitive:
     ) -> tuple[ArrayType, ...]:
         """The types of the outputs, as a tuple; errors name the line ``source``."""
         try:
-            result = self.types(*[a.type for a in inputs], **params)
+            return self.output_types([a.type for a in inputs], params)
         except ArrayfnError as error:
             raise located(error, source or user_location()) from None
-        return result if isinstance(result, tuple) else (result,)
 
     def __call__(self, *operands: Atom | PythonScalar, **params: Any) -> Any:
         """Emit an equation into the current builder; return its output or outputs.

@@ -15,6 +15,7 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families, views
 from arrayfn.primitives.base import (
     NOT_LINEAR,
+    OWN_VARIANCE,
     THROUGH_BODY,
     Array,
     Body,
@@ -61,7 +62,7 @@ def body_types(
             f"{body.name} takes {', '.join(map(str, wanted))}, but was given "
             + ", ".join(map(str, operands))
         )
-    return tuple(ArrayType(t.shape, t.dtype, weak=t.weak) for t in body.output_types)
+    return tuple(t.plain() for t in body.output_types)
 
 
 def body_reference(*operands: Array, body: Program, **params: Any) -> tuple[Any, ...]:
@@ -89,6 +90,7 @@ operator_call = Primitive(
     name="operator_call",
     family="call",
     types=body_types,
+    variance=OWN_VARIANCE,
     reference=body_reference,
     kernel=Body(),
     jvp=THROUGH_BODY,
@@ -104,7 +106,7 @@ operator_call = Primitive(
 closed_over = Primitive(
     name="closed_over",
     family="call",
-    types=lambda x: ArrayType(x.shape, x.dtype, weak=x.weak),
+    types=lambda x: x.plain(),
     reference=lambda x: x,
     kernel=View(views.unchanged),
     jvp=not_differentiable(

@@ -1,201 +1,391 @@
-"""Collectives over a mapped axis: all values, sums, parts of sums.
+"""Collectives over a named axis: sums, exchanges and permutations of members' values.
 
-The first operand is a member's own value. The second is its index, an input of the
-function that is mapped along the axis ``axis_name`` of ``members`` members. Batching
-along that axis turns them into views and sums of the mapped array, so none is left in a
-Program that runs. Unmapped, which is also their NumPy reference, all members have the
-same value.
+A *member* is one of the ``members`` instances of a function that is mapped along the
+axis ``axis_name``, by ``vmap`` or over the devices of a mesh by ``shard_map``. Batching
+along that axis turns a collective into views and sums of the mapped array. On a mesh it
+is a step of each device's plan, at which they meet.
+
+Inside ``shard_map`` types say along which axes a value varies. A sum over an axis does
+not vary along it: the transpose of ``all_reduce`` is ``pvary``, and that of ``pvary``
+is ``all_reduce``. Where nothing is said, every member's result counts by itself, and
+``all_reduce`` is its own transpose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import DTypeError, ShapeError
+from arrayfn.errors import DTypeError, ProgramError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import discrete, families, reductions, slicing, views
+from arrayfn.primitives import conversion, discrete, families, reductions, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
+    LINEAR,
+    OWN_VARIANCE,
     Array,
-    Atoms,
-    Batched,
+    AxisMap,
     ByAxis,
-    Composition,
     Dim,
-    Dims,
+    KernelForm,
+    Library,
+    Linear,
     MappedAxis,
+    Operand,
     Primitive,
     Sample,
-    TransposeRule,
+    View,
 )
-from arrayfn.primitives.emitters import Emitter, move_axis
-from arrayfn.primitives.rules import jvp_of_first, repeated, transposed_first
+from arrayfn.primitives.emitters import move_axis
+from arrayfn.primitives.rules import repeated
+from arrayfn.primitives.slicing import concatenate, slice_
+
+Permutation = tuple[tuple[int, int], ...]
+"""Pairs of a source and a target; who is no target gets zeros."""
+
+OPERATIONS: Final = ("sum", "max", "min")
+
+OverAxis = Callable[..., tuple[Atom, Dim]]
+"""``(size, x, dim, **params)`` to the result over the mapped axis, and its dim."""
 
 
-def _transposed_to(name: str) -> TransposeRule:
-    """The transpose rule that emits the primitive ``name``."""
-    row = Emitter(name)
-    return transposed_first(lambda ct, type, index, **params: row(ct, index, **params))
+def _alone(x: Array, axis_name: str, members: int = 1, **params: Any) -> Array:
+    """The reference for an axis of one member, where a collective changes no value."""
+    if members != 1:
+        raise ProgramError(
+            f"a collective over the {members} members of axis {axis_name!r} is "
+            "computed by all of them together, not by the reference of one"
+        )
+    return x
 
 
-def _own_index(index: Atom, dim: Dim) -> Atom:
-    """A member's index when another axis is mapped, along which it does not vary."""
-    if dim is None:
-        return index
-    return views.reshape(slicing.slice_along(index, 0, 0, 1), shape=())
+def _transposed(
+    row: Callable[[], Callable[..., Atom]],
+) -> Callable[..., list[Atom | None]]:
+    """The transpose rule that emits ``row`` with the same params."""
+
+    def rule(
+        cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
+    ) -> list[Atom | None]:
+        (cotangent,) = cotangents
+        return [None if cotangent is None else row()(cotangent, **params)]
+
+    return rule
 
 
-def _samples(leading: int) -> Iterable[Sample]:
-    params = {"axis_name": "i", "members": 1}
+def _batched(
+    row: Callable[[], Primitive], over_axis: OverAxis, place: int | None, result: int
+) -> ByAxis:
+    """The batching rule: ``over_axis`` along the axis itself, ``row`` along others.
+
+    For those the mapped axis stands at ``place`` of the operand (None: anywhere), and
+    then at ``result``.
+    """
+
+    def rule(
+        axis: MappedAxis, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
+    ) -> tuple[list[Atom], list[Dim]]:
+        (x,), (dim,) = inputs, dims
+        if axis.name == params["axis_name"]:
+            output, out_dim = over_axis(axis.size, x, dim, **params)
+            return [output], [out_dim]
+        if dim is None or place is None:
+            return [row()(x, **params)], [dim]
+        return [row()(move_axis(x, dim, place), **params)], [result]
+
+    return ByAxis(rule)
+
+
+def _samples(leading: int, **more: Any) -> Iterable[Sample]:
+    params = {"axis_name": "i", **more}
     for seed, dtype in enumerate((dtypes.float32, dtypes.int32, dtypes.complex64)):
-        shape = (1,) * leading + (3, 4)
-        x = families.random_array(dtype, shape, 80 + seed, -3.0, 3.0)
-        yield Sample((x, np.asarray(0, np.int32)), params)
+        if dtype.kind == "c" and more.get("op", "sum") != "sum":
+            continue
+        x = families.random_array(dtype, (1,) * leading + (3, 4), 80 + seed, -3.0, 3.0)
+        yield Sample((x,), params)
+
+
+def _collective(
+    name: str,
+    doc: str,
+    types: Callable[..., ArrayType],
+    reference: Callable[..., Any],
+    transpose: Callable[..., list[Atom | None]],
+    over_axis: OverAxis,
+    *,
+    place: int | None = None,
+    result: int = 0,
+    leading: int = 0,
+    kernel: KernelForm = Library("collective"),  # noqa: B008 - frozen
+    jvp: Any = LINEAR,
+    **sample: Any,
+) -> Primitive:
+    """A row: a function of one operand, whose params name the axis."""
+
+    def itself() -> Primitive:
+        return row
+
+    row = Primitive(
+        name=name,
+        family="collective",
+        types=types,
+        reference=reference,
+        kernel=kernel,
+        jvp=jvp,
+        transpose=transpose,
+        batch=_batched(itself, over_axis, place, result),
+        samples=partial(_samples, leading, **sample),
+        doc=doc,
+        variance=OWN_VARIANCE,
+    )
+    return row
+
+
+def _parts(name: str, x: ArrayType, members: int) -> tuple[int, ...]:
+    """The shape of a part of x, which has one for each member along axis 0."""
+    if x.shape[:1] != (members,):
+        raise ShapeError(
+            f"{name} takes an array with a part for each of {members} members along "
+            f"its first axis, but was given {x}"
+        )
+    return x.shape[1:]
+
+
+# all_reduce
+
+_REDUCTIONS: Final = {
+    "sum": reductions.reduce_sum,
+    "max": reductions.reduce_max,
+    "min": reductions.reduce_min,
+}
+
+
+def _reduce_types(x: ArrayType, *, axis_name: str, op: str) -> ArrayType:
+    if x.dtype == dtypes.bool_ or (op != "sum" and x.dtype.kind == "c"):
+        raise DTypeError(f"all_reduce of {op} was given {x}")
+    return x.with_shape(x.shape).with_varying(x.varying - {axis_name})
+
+
+def _reduce_jvp(
+    primals: Sequence[Atom],
+    outputs: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    *,
+    axis_name: str,
+    op: str,
+) -> list[Atom | None]:
+    (x,), (best,), (tangent,) = primals, outputs, tangents
+    if tangent is None or op == "sum":
+        return [None if tangent is None else summed_over(tangent, axis_name)]
+    # The members that have the extremum share its derivative equally.
+    has_it = conversion.convert(discrete.eq(x, best), x.type.dtype)
+    total = summed_over(e.mul(has_it, tangent), axis_name)
+    return [e.div(total, summed_over(has_it, axis_name))]
+
+
+def _reduce_transpose(
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    axis_name: str,
+    op: str,
+) -> list[Atom | None]:
+    (cotangent,), (x,) = cotangents, inputs
+    if cotangent is None:
+        return [None]
+    if isinstance(x, Linear) and axis_name in x.type.varying:
+        return [pvary(cotangent, axis_name=axis_name)]
+    return [summed_over(cotangent, axis_name)]
+
+
+def _reduce_over(
+    size: int, x: Atom, dim: Dim, *, axis_name: str, op: str
+) -> tuple[Atom, Dim]:
+    if dim is None:
+        return (e.mul(x, size) if op == "sum" else x), None
+    return _REDUCTIONS[op](x, axes=(dim,)), None
+
+
+all_reduce = _collective(
+    "all_reduce",
+    "The sum, maximum or minimum of the values of all members.",
+    _reduce_types,
+    lambda x, **params: np.asarray(_alone(x, **params)).copy(),
+    _reduce_transpose,
+    _reduce_over,
+    jvp=_reduce_jvp,
+    op="sum",
+)
+
+
+def summed_over(x: Atom, axis_name: str) -> Atom:
+    """The sum of the values of all members along an axis."""
+    return all_reduce(x, axis_name=axis_name, op="sum")
+
+
+# pvary
+
+
+def _same_over(size: int, x: Atom, dim: Dim, **params: Any) -> tuple[Atom, Dim]:
+    return x, dim
+
+
+pvary = _collective(
+    "pvary",
+    "The operand, counted as one value for each member.",
+    lambda x, axis_name: x.plain().with_varying(x.varying | {axis_name}),
+    lambda x, **params: np.array(x),
+    _transposed(lambda: partial(all_reduce, op="sum")),
+    _same_over,
+    kernel=View(lambda x, **_: tuple(AxisMap(axis) for axis in range(x.ndim))),
+)
 
 
 # all_gather
 
 
-def _gather_types(
-    x: ArrayType, index: ArrayType, *, axis_name: str, members: int
-) -> ArrayType:
-    return x.with_shape((members, *x.shape))
+def _gather_over(
+    size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
+) -> tuple[Atom, Dim]:
+    return repeated(members, x, dim), None
 
 
-def _gather_reference(x: Array, index: Array, *, axis_name: str, members: int) -> Array:
-    return np.broadcast_to(x, (members, *np.shape(x))).copy()
-
-
-def _repeated(x: Atom, index: Atom, *, axis_name: str, members: int) -> Atom:
-    return repeated(members, x, None)
-
-
-def _gather_batch(
-    axis: MappedAxis, inputs: Atoms, dims: Dims, *, axis_name: str, members: int
-) -> Batched:
-    x, index = inputs
-    if axis.name == axis_name:
-        return [repeated(members, x, dims[0])], [None]
-    index = _own_index(index, dims[1])
-    if dims[0] is not None:
-        x = move_axis(x, dims[0], 0)
-    result = all_gather(x, index, axis_name=axis_name, members=members)
-    return [result], [None if dims[0] is None else 1]
-
-
-all_gather = Primitive(
-    name="all_gather",
-    family="collective",
-    types=_gather_types,
-    reference=_gather_reference,
-    kernel=Composition(_repeated),
-    jvp=jvp_of_first(Emitter("all_gather")),
-    transpose=_transposed_to("reduce_scatter"),
-    batch=ByAxis(_gather_batch),
-    samples=lambda: _samples(0),
-    doc="The values of all members of a mapped axis, stacked.",
-)
-
-
-# all_reduce
-
-
-def _reduce_types(
-    x: ArrayType, index: ArrayType, *, axis_name: str, members: int
-) -> ArrayType:
-    if x.dtype == dtypes.bool_:
-        raise DTypeError(f"all_reduce adds numbers, but was given {x}")
-    return x.with_shape(x.shape)
-
-
-def _multiplied(x: Atom, index: Atom, *, axis_name: str, members: int) -> Atom:
-    return e.mul(x, members)
-
-
-def _reduce_batch(
-    axis: MappedAxis, inputs: Atoms, dims: Dims, *, axis_name: str, members: int
-) -> Batched:
-    x, index = inputs
-    if axis.name == axis_name:
-        if dims[0] is None:
-            return [e.mul(x, members)], [None]
-        return [reductions.reduce_sum(x, axes=(dims[0],))], [None]
-    index = _own_index(index, dims[1])
-    return [all_reduce(x, index, axis_name=axis_name, members=members)], [dims[0]]
-
-
-all_reduce = Primitive(
-    name="all_reduce",
-    family="collective",
-    types=_reduce_types,
-    reference=lambda x, index, axis_name, members: np.asarray(
-        x * np.asarray(members, x.dtype)
+all_gather = _collective(
+    "all_gather",
+    "The values of all members, stacked along a new first axis.",
+    lambda x, axis_name, members: x.with_shape((members, *x.shape)).with_varying(
+        x.varying
     ),
-    kernel=Composition(_multiplied),
-    jvp=jvp_of_first(Emitter("all_reduce")),
-    transpose=_transposed_to("all_reduce"),
-    batch=ByAxis(_reduce_batch),
-    samples=lambda: _samples(0),
-    doc="The sum of the values of all members of a mapped axis.",
+    lambda x, **params: _alone(x, **params)[None].copy(),
+    _transposed(lambda: reduce_scatter),
+    _gather_over,
+    place=0,
+    result=1,
+    members=1,
 )
 
 
 # reduce_scatter
 
 
-def _scatter_types(
-    x: ArrayType, index: ArrayType, *, axis_name: str, members: int
+def _scatter_over(
+    size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
+) -> tuple[Atom, Dim]:
+    if dim is None:
+        return e.mul(x, members), 0
+    return reductions.reduce_sum(move_axis(x, dim, 0), axes=(0,)), 0
+
+
+reduce_scatter = _collective(
+    "reduce_scatter",
+    "Each member's own part of the sum of all members' values.",
+    lambda x, axis_name, members: x.with_shape(
+        _parts("reduce_scatter", x, members)
+    ).with_varying(x.varying),
+    lambda x, **params: _alone(x, **params)[0].copy(),
+    _transposed(lambda: all_gather),
+    _scatter_over,
+    place=1,
+    leading=1,
+    members=1,
+)
+
+
+# all_to_all
+
+
+def _exchange_types(x: ArrayType, *, axis_name: str, members: int) -> ArrayType:
+    _parts("all_to_all", x, members)
+    return x.with_shape(x.shape).with_varying(x.varying)
+
+
+def _exchange_over(
+    size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
+) -> tuple[Atom, Dim]:
+    return move_axis(repeated(members, x, dim), 1, 0), 0
+
+
+all_to_all = _collective(
+    "all_to_all",
+    "Part k of each member's value, sent to member k: the parts it received, in order.",
+    _exchange_types,
+    lambda x, **params: np.array(_alone(x, **params)),
+    _transposed(lambda: all_to_all),
+    _exchange_over,
+    place=1,
+    result=1,
+    leading=1,
+    members=1,
+)
+
+
+# ppermute
+
+
+def _permute_types(
+    x: ArrayType, *, axis_name: str, members: int, permutation: Permutation
 ) -> ArrayType:
-    if x.shape[:1] != (members,):
-        raise ShapeError(
-            f"reduce_scatter takes an array with a part for each of {members} members "
-            f"along its first axis, but was given {x}"
-        )
-    return x.with_shape(x.shape[1:])
+    return x.with_shape(x.shape).with_varying(x.varying)
 
 
-def _scatter_reference(
-    x: Array, index: Array, *, axis_name: str, members: int
-) -> Array:
-    return np.asarray(x[int(index)] * np.asarray(members, x.dtype))
+def _permute_reference(x: Array, *, permutation: Permutation, **params: Any) -> Array:
+    moved = _alone(x, **params)
+    return np.array(moved) if permutation else np.zeros_like(moved)
 
 
-def _own_part(x: Atom, index: Atom, *, axis_name: str, members: int) -> Atom:
-    numbers = views.iota(shape=x.type.shape, axis=0, dtype=dtypes.int32)
-    zero = views.zeros(x.type)
-    own = reductions.reduce_sum(
-        e.select(discrete.eq(numbers, index), x, zero), axes=(0,)
-    )
-    return e.mul(own, members)
+def _permute_transpose(
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    *,
+    permutation: Permutation,
+    **params: Any,
+) -> list[Atom | None]:
+    (cotangent,) = cotangents
+    if cotangent is None:
+        return [None]
+    back = tuple((target, source) for source, target in permutation)
+    return [ppermute(cotangent, permutation=back, **params)]
 
 
-def _scatter_batch(
-    axis: MappedAxis, inputs: Atoms, dims: Dims, *, axis_name: str, members: int
-) -> Batched:
-    x, index = inputs
-    if axis.name == axis_name:
-        if dims[0] is None:
-            return [e.mul(x, members)], [0]
-        return [reductions.reduce_sum(move_axis(x, dims[0], 0), axes=(0,))], [0]
-    index = _own_index(index, dims[1])
-    if dims[0] is not None:
-        x = move_axis(x, dims[0], 1)
-    result = reduce_scatter(x, index, axis_name=axis_name, members=members)
-    return [result], [None if dims[0] is None else 0]
+def _permute_over(
+    size: int, x: Atom, dim: Dim, *, permutation: Permutation, **params: Any
+) -> tuple[Atom, Dim]:
+    if dim is None and len(permutation) == size:
+        return x, None
+    every = repeated(size, x, dim)
+    shape = every.type.shape
+    source = {target: start for start, target in permutation}
+    zeros = views.broadcast_literal(0, every.type.with_shape((1, *shape[1:])))
+    rest = (0,) * (len(shape) - 1)
+
+    def part(k: int) -> Atom:
+        limit = (k + 1, *shape[1:])
+        return slice_(every, start=(k, *rest), limit=limit, strides=(1,) * len(shape))
+
+    parts = [part(source[k]) if k in source else zeros for k in range(size)]
+    return concatenate(*parts, axis=0), 0
 
 
-reduce_scatter = Primitive(
-    name="reduce_scatter",
-    family="collective",
-    types=_scatter_types,
-    reference=_scatter_reference,
-    kernel=Composition(_own_part),
-    jvp=jvp_of_first(Emitter("reduce_scatter")),
-    transpose=_transposed_to("all_gather"),
-    batch=ByAxis(_scatter_batch),
-    samples=lambda: _samples(1),
-    doc="Each member's own part of the sum of all members' values.",
+ppermute = _collective(
+    "ppermute",
+    "The value of the member that sends to this one; zeros if none does.",
+    _permute_types,
+    _permute_reference,
+    _permute_transpose,
+    _permute_over,
+    members=1,
+    permutation=((0, 0),),
+)
+
+ROWS = (
+    all_gather,
+    all_reduce,
+    reduce_scatter,
+    all_to_all,
+    ppermute,
+    pvary,
 )

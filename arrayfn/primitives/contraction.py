@@ -19,7 +19,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import conversion, emitters, families, views
+from arrayfn.primitives import conversion, emitters, factors, families, views
 from arrayfn.primitives.base import (
     Array,
     Atoms,
@@ -254,6 +254,7 @@ def _samples() -> Iterable[Sample]:
 
 dot_general = Primitive(
     name="dot_general",
+    factors=factors.contraction,
     family="contraction",
     types=_types,
     reference=_reference,

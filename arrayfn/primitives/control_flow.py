@@ -18,7 +18,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
-from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var, joined_variance
 from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives.base import Array, Atoms, Primitive, needed
 from arrayfn.primitives.calls import evaluate
@@ -150,7 +150,7 @@ def building(like: Equation) -> ProgramBuilder:
 
 def plain(type: ArrayType) -> ArrayType:
     """``type`` in row-major layout, as rules return it."""
-    return ArrayType(type.shape, type.dtype, weak=type.weak)
+    return type.plain()
 
 
 def check_types(
@@ -225,7 +225,12 @@ def cond_types(
         check_types(f"cond: operands of {branch.name}", operands, branch.input_types)
         check_types(f"cond: results of {branch.name}", branch.output_types, results)
     return tuple(
-        ArrayType(t.shape, t.dtype, weak=all(b.output_types[k].weak for b in branches))
+        ArrayType(
+            t.shape,
+            t.dtype,
+            weak=all(b.output_types[k].weak for b in branches),
+            varying=joined_variance([index, *(b.output_types[k] for b in branches)]),
+        )
         for k, t in enumerate(results)
     )
 
@@ -262,7 +267,11 @@ def while_types(
     check_types("while_loop: results of body", body_program.output_types, carry)
     predicate = (ArrayType((), dtypes.bool_),)
     check_types("while_loop: result of cond", cond_program.output_types, predicate)
-    return tuple(plain(t) for t in body_program.output_types)
+    (goes_on,) = cond_program.output_types
+    return tuple(
+        t.plain().with_varying(t.varying | goes_on.varying)
+        for t in body_program.output_types
+    )
 
 
 def while_reference(*operands: Array, **params: Any) -> tuple[Array, ...]:
@@ -323,7 +332,10 @@ def scan_types(
     check_types("scan: the carry", program.output_types[:carry], state)
     return (
         *(plain(t) for t in program.output_types[:carry]),
-        *(ArrayType((length, *t.shape), t.dtype) for t in program.output_types[carry:]),
+        *(
+            t.with_shape((length, *t.shape)).with_varying(t.varying)
+            for t in program.output_types[carry:]
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import discrete, special, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
+    OWN_VARIANCE,
     Atoms,
     Batched,
     Control,
@@ -214,14 +215,15 @@ class _Slots:
         for p in parts:
             free = list(range(len(self.types)))
             for var in _kept(p):
-                wanted = (var.type.shape, var.type.dtype)
+                wanted = (var.type.shape, var.type.dtype, var.type.varying)
                 for slot in free:
                     have = self.types[slot]
-                    if (have.shape, have.dtype) == wanted:
+                    if (have.shape, have.dtype, have.varying) == wanted:
                         free.remove(slot)
                         break
                 else:
-                    self.types.append(ArrayType(var.type.shape, var.type.dtype))
+                    strong = var.type.with_shape(var.type.shape)
+                    self.types.append(strong.with_varying(var.type.varying))
         self.vars = [Var(t) for t in self.types]
 
     def _placed(self, p: Parts) -> dict[int, int]:
@@ -331,6 +333,7 @@ cond = Primitive(
     name="cond",
     family="control",
     types=cond_types,
+    variance=OWN_VARIANCE,
     reference=cond_reference,
     kernel=Control(),
     jvp=OverPrograms(_jvp),

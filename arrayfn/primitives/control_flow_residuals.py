@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Convert, Scalar, View, row_of
 from arrayfn.primitives.control_flow import Parts, building, unless
@@ -67,7 +67,8 @@ class Residuals:
         if recipe is None:
             type = var.type
             length = self.whole.params["length"]
-            stack = Var(ArrayType((length, *type.shape), type.dtype))
+            stacked = type.with_shape((length, *type.shape))
+            stack = Var(stacked.with_varying(type.varying))
             self.stacks[var] = self.stacked[var] = stack
             self.read(var)
             return

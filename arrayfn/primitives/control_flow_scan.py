@@ -18,6 +18,7 @@ from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import special, views
 from arrayfn.primitives.base import (
+    OWN_VARIANCE,
     Atoms,
     Batched,
     Control,
@@ -339,6 +340,7 @@ scan = Primitive(
     name="scan",
     family="control",
     types=scan_types,
+    variance=OWN_VARIANCE,
     reference=scan_reference,
     kernel=Control(),
     jvp=OverPrograms(_jvp),

@@ -18,6 +18,7 @@ from arrayfn.primitives import control_flow_tape, discrete, reductions, special,
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     NOT_LINEAR,
+    OWN_VARIANCE,
     Atoms,
     Batched,
     Control,
@@ -265,6 +266,7 @@ while_loop = Primitive(
     name="while_loop",
     family="control",
     types=while_types,
+    variance=OWN_VARIANCE,
     reference=while_reference,
     kernel=Control(),
     jvp=OverPrograms(_jvp),

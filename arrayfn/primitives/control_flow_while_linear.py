@@ -22,6 +22,7 @@ from arrayfn.primitives import (
 )
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
+    OWN_VARIANCE,
     Array,
     Batched,
     Composition,
@@ -330,6 +331,7 @@ while_linear = Primitive(
     name="while_linear",
     family="control",
     types=_types,
+    variance=OWN_VARIANCE,
     reference=_reference,
     kernel=Composition(_expand),
     jvp=OverPrograms(_jvp),

@@ -50,6 +50,7 @@ from arrayfn.primitives.convolution_forms import (
     Axes,
     Form,
     Roles,
+    convolution_factors,
     extents_of,
     product,
     sum_of_slices,
@@ -327,6 +328,7 @@ def _samples() -> Iterable[Sample]:
 
 conv_general = Primitive(
     name="conv_general",
+    factors=convolution_factors,
     family="contraction",
     types=_types,
     reference=_reference,

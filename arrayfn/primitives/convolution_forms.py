@@ -17,6 +17,7 @@ from arrayfn.ir import ArrayType, Atom
 from arrayfn.ir.layout import Shape
 from arrayfn.primitives import contraction, conversion, slicing, views
 from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import Factors
 from arrayfn.primitives.windowed import SlidingWindows, sliding_windows
 
 Axes = tuple[int, ...]
@@ -29,6 +30,50 @@ SPATIAL: Final = 3
 
 SHORT_SUMS: Final = 32
 """The largest window whose sum of slices is one kernel."""
+
+
+ARRAYS: Final[dict[str, tuple[str, str]]] = {
+    "output": ("operand", "kernel"),
+    "operand": ("output", "kernel"),
+    "kernel": ("operand", "output"),
+}
+"""The operands for each array of a convolution, in this order."""
+
+
+def convolution_factors(
+    first: ArrayType,
+    second: ArrayType,
+    *,
+    lhs: Any,
+    rhs: Any,
+    out: Any,
+    gives: str = "output",
+    **params: Any,
+) -> Factors:
+    """Groups, the batch, channels in and channels out; spatial axes are whole.
+
+    What the result does not have is summed.
+    """
+    roles = {"operand": lhs, "kernel": rhs, "output": out}
+    shared = (
+        (("operand", GROUP), ("kernel", GROUP), ("output", GROUP)),
+        (("operand", OUTER), ("output", OUTER)),
+        (("operand", INNER), ("kernel", INNER)),
+        (("kernel", OUTER), ("output", INNER)),
+    )
+    dims: dict[str, list[int | None]] = {
+        name: [None] * sum(map(len, axes)) for name, axes in roles.items()
+    }
+    count = 0
+    for places in shared:
+        for name, role in places:
+            for k, axis in enumerate(roles[name][role]):
+                dims[name][axis] = count + k
+        count += len(roles[places[0][0]][places[0][1]])
+    inputs = tuple(tuple(dims[name]) for name in ARRAYS[gives])
+    result = tuple(dims[gives])
+    used = {f for each in inputs for f in each if f is not None}
+    return Factors(inputs, (result,), dict.fromkeys(used - {*result}, "sum"))
 
 
 def extents_of(type: ArrayType, axes: Axes) -> Shape:

@@ -11,7 +11,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import conversion, discrete, families, slicing, views
+from arrayfn.primitives import conversion, discrete, factors, families, slicing, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -73,6 +73,7 @@ def _row(
         samples=samples,
         tolerance=Tolerance(float32=4e-6, float64=1e-14),
         doc=doc,
+        factors=factors.along_others,
     )
 
 

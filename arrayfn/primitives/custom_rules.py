@@ -26,6 +26,7 @@ from arrayfn.ir.layout import Shape
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import families, reductions, views
 from arrayfn.primitives.base import (
+    OWN_VARIANCE,
     THROUGH_BODY,
     Array,
     Atoms,
@@ -124,6 +125,7 @@ custom_jvp = Primitive(
     name="custom_jvp",
     family="call",
     types=body_types,
+    variance=OWN_VARIANCE,
     reference=body_reference,
     kernel=Body(),
     jvp=JvpWithOutputs(_jvp_rule),
@@ -261,6 +263,7 @@ custom_vjp = Primitive(
     name="custom_vjp",
     family="call",
     types=body_types,
+    variance=OWN_VARIANCE,
     reference=body_reference,
     kernel=Body(),
     jvp=JvpWithOutputs(_vjp_rule),

@@ -14,7 +14,7 @@ from arrayfn import dtypes
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom, Literal
 from arrayfn.ir.layout import Shape
-from arrayfn.primitives import families, indexing, slicing, views
+from arrayfn.primitives import factors, families, indexing, slicing, views
 from arrayfn.primitives.base import (
     Array,
     Atoms,
@@ -126,6 +126,7 @@ def _samples(update: bool) -> Iterable[Sample]:
 
 dynamic_slice = Primitive(
     name="dynamic_slice",
+    factors=factors.dynamic_slice,
     family="indexing",
     types=_slice_types,
     reference=lambda x, *starts, sizes: np.array(x[_bounds(x, sizes, starts)]),
@@ -192,6 +193,7 @@ def _update_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batche
 
 dynamic_update_slice = Primitive(
     name="dynamic_update_slice",
+    factors=factors.dynamic_update_slice,
     family="indexing",
     types=_update_types,
     reference=_update_reference,

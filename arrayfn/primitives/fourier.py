@@ -23,6 +23,7 @@ from arrayfn.primitives import (
     complex_numbers,
     conversion,
     discrete,
+    factors,
     families,
     slicing,
     views,
@@ -130,6 +131,7 @@ def _samples() -> Iterable[Sample]:
 
 fft = Primitive(
     name="fft",
+    factors=factors.last_axis_whole,
     family="fourier",
     types=_types,
     reference=_reference,

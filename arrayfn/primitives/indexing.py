@@ -16,14 +16,17 @@ from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DifferentiationError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.ir.layout import Shape
-from arrayfn.primitives import conversion, discrete, emitters, views
+from arrayfn.primitives import conversion, discrete, emitters, factors, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
+    BY_FORM,
     NOT_LINEAR,
     Atoms,
     Batched,
     Dims,
+    Factors,
     Linear,
+    Marker,
     Operands,
     Primitive,
     Tangents,
@@ -100,6 +103,7 @@ def _gather_batch(
 
 gather = Primitive(
     name="gather",
+    factors=factors.gather,
     family="indexing",
     types=gather_types,
     reference=gather_reference,
@@ -175,6 +179,7 @@ def _scatter_row(
     doc: str,
     low: float = -3.0,
     unique_only: bool = False,
+    rule: Callable[..., Factors] | Marker = BY_FORM,
 ) -> Primitive:
     row = Primitive(
         name=name,
@@ -187,6 +192,7 @@ def _scatter_row(
         batch=_scatter_batch(lambda: row),
         samples=scatter_samples(allowed, low, unique_only),
         doc=doc,
+        factors=rule,
     )
     return row
 
@@ -308,6 +314,7 @@ scatter_add = _scatter_row(
     _add_jvp,
     _add_transpose,
     doc="As scatter, but adds the updates.",
+    rule=factors.scatter,
 )
 scatter_mul = _scatter_row(
     "scatter_mul",

@@ -18,6 +18,7 @@ from arrayfn.ir import ArrayType, Atom, Program
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
 from arrayfn.primitives.base import (
+    OWN_VARIANCE,
     Atoms,
     Batched,
     Body,
@@ -197,6 +198,7 @@ linear_solve = Primitive(
     name="linear_solve",
     family="call",
     types=_types,
+    variance=OWN_VARIANCE,
     reference=body_reference,
     kernel=Body(),
     jvp=OverPrograms(_jvp),

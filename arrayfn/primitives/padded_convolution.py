@@ -51,6 +51,7 @@ from arrayfn.primitives.convolution import (
     with_mapped,
 )
 from arrayfn.primitives.convolution_forms import (
+    ARRAYS,
     GROUP,
     INNER,
     OUTER,
@@ -58,18 +59,13 @@ from arrayfn.primitives.convolution_forms import (
     Axes,
     Form,
     Roles,
+    convolution_factors,
     extents_of,
 )
 from arrayfn.primitives.emitters import Emitter
 from arrayfn.primitives.rules import in_front, jvp_of_product
 
 Pads = tuple[tuple[int, int], ...]
-ARRAYS: Final[dict[str, tuple[str, str]]] = {
-    "output": ("operand", "kernel"),
-    "operand": ("output", "kernel"),
-    "kernel": ("operand", "output"),
-}
-"""The operands for each result, in this order."""
 ROLES: Final = {"operand": "lhs", "kernel": "rhs", "output": "out"}
 
 
@@ -314,6 +310,7 @@ def _samples() -> Iterable[Sample]:
 
 padded_convolution = Primitive(
     name="padded_convolution",
+    factors=convolution_factors,
     family="contraction",
     types=_types,
     reference=_reference,

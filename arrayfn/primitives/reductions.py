@@ -15,7 +15,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import conversion, discrete, families, views
+from arrayfn.primitives import conversion, discrete, factors, families, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -96,6 +96,7 @@ def _reduction(
         samples=samples,
         tolerance=tolerance,
         doc=doc,
+        factors=factors.reduction(name.removeprefix("reduce_")),
     )
 
 
@@ -292,6 +293,7 @@ def _arg_row(
         batch=batched_along(lambda x, axis, dtype: row(x, axis=axis + 1, dtype=dtype)),
         samples=samples,
         doc="The first position of the extremum, or of the first NaN.",
+        factors=factors.index_reduction,
     )
 
 

@@ -18,8 +18,9 @@ from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import families, special, views
+from arrayfn.primitives import factors, families, special, views
 from arrayfn.primitives.base import (
+    OWN_VARIANCE,
     Atoms,
     Batched,
     Body,
@@ -235,6 +236,7 @@ checkpoint = Primitive(
     name="checkpoint",
     family="call",
     types=body_types,
+    variance=OWN_VARIANCE,
     reference=body_reference,
     kernel=Body(),
     jvp=OverPrograms(_jvp),
@@ -263,6 +265,7 @@ def _mark(name: str, params: dict[str, Any], doc: str) -> Primitive:
             for d in (dtypes.float32, dtypes.int32)
         ],
         doc=doc,
+        factors=factors.elementwise,
     )
 
 

@@ -14,7 +14,7 @@ from arrayfn import dtypes
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom, Literal
 from arrayfn.ir.layout import Shape
-from arrayfn.primitives import conversion, emitters, families, views
+from arrayfn.primitives import conversion, emitters, factors, families, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.base import (
     LINEAR,
@@ -85,6 +85,7 @@ def _slice_transpose(
 
 slice_ = Primitive(
     name="slice",
+    factors=factors.slice_,
     family="view",
     types=_slice_types,
     reference=_slice_reference,
@@ -211,6 +212,7 @@ def _pad_batch(size: int, inputs: Atoms, dims: Dims, *, config: PadConfig) -> Ba
 
 pad = Primitive(
     name="pad",
+    factors=factors.pad,
     family="structure",
     types=_pad_types,
     reference=_pad_reference,
@@ -278,6 +280,7 @@ def _concatenate_transpose(
 
 concatenate = Primitive(
     name="concatenate",
+    factors=factors.along_others,
     family="structure",
     types=_concatenate_types,
     reference=lambda *xs, axis: np.concatenate(xs, axis),

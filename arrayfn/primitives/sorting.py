@@ -13,7 +13,7 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.errors import DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.primitives import families, indexing, views
+from arrayfn.primitives import factors, families, indexing, views
 from arrayfn.primitives.base import (
     NOT_LINEAR,
     ZERO_TANGENT,
@@ -86,6 +86,7 @@ def _samples() -> Iterable[Sample]:
 
 sort = Primitive(
     name="sort",
+    factors=factors.last_axis_whole,
     family="sorting",
     types=_sort_types,
     reference=lambda x: np.sort(_ordered(x), axis=-1).astype(x.dtype),
@@ -98,6 +99,7 @@ sort = Primitive(
 )
 argsort = Primitive(
     name="argsort",
+    factors=factors.last_axis_whole,
     family="sorting",
     types=_argsort_types,
     reference=lambda x: np.argsort(_ordered(x), axis=-1, kind="stable").astype(

@@ -38,6 +38,8 @@ from arrayfn.primitives import (
     random_bits,
     reductions,
     rematerialization,
+    reshard,
+    shard_map,
     slicing,
     sorting,
     special,
@@ -87,6 +89,8 @@ _FAMILIES: Final[tuple[ModuleType, ...]] = (
     callbacks,
     collectives,
     rematerialization,
+    shard_map,
+    reshard,
 )
 
 

@@ -18,7 +18,7 @@ from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.ir.layout import Shape
-from arrayfn.primitives import conversion, emitters, families
+from arrayfn.primitives import conversion, emitters, factors, families
 from arrayfn.primitives.base import (
     LINEAR,
     NOT_LINEAR,
@@ -86,6 +86,7 @@ def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
 
 transpose = Primitive(
     name="transpose",
+    factors=factors.transpose,
     family="view",
     types=_transpose_types,
     reference=lambda x, permutation: x.transpose(permutation),
@@ -159,6 +160,7 @@ def _broadcast_transpose(
 
 broadcast_in_dim = Primitive(
     name="broadcast_in_dim",
+    factors=factors.broadcast,
     family="view",
     types=_broadcast_types,
     reference=_broadcast_reference,
@@ -202,6 +204,7 @@ def _reshape_axes(x: ArrayType, *, shape: Shape) -> tuple[AxisMap, ...] | None:
 
 reshape = Primitive(
     name="reshape",
+    factors=factors.reshape,
     family="view",
     types=_reshape_types,
     reference=lambda x, shape: x.reshape(shape),
@@ -228,6 +231,7 @@ def _rev_types(x: ArrayType, *, axes: tuple[int, ...]) -> ArrayType:
 
 rev = Primitive(
     name="rev",
+    factors=factors.reverse,
     family="view",
     types=_rev_types,
     reference=lambda x, axes: np.flip(x, axis=axes),
@@ -308,8 +312,9 @@ relayout = Primitive(
 
 stop_gradient = Primitive(
     name="stop_gradient",
+    factors=factors.elementwise,
     family="view",
-    types=lambda x: ArrayType(x.shape, x.dtype, weak=x.weak),
+    types=lambda x: x.plain(),
     reference=np.array,
     kernel=View(unchanged),
     jvp=ZERO_TANGENT,

@@ -95,6 +95,16 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="where to write the loss curve (loss.png)",
     )
+    several = names.add_parser(
+        "launch",
+        help="run a script in several processes, each of them a device",
+        description="Run a Python script in several processes through MPI. The script "
+        "calls arrayfn.distributed.initialize().",
+    )
+    several.add_argument("-n", type=int, required=True, help="how many processes")
+    several.add_argument(
+        "script", nargs=argparse.REMAINDER, help="the script and its arguments"
+    )
     return top
 
 

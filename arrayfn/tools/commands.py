@@ -137,6 +137,13 @@ def profile(chosen: Namespace) -> int:
     return 0
 
 
+def launch(chosen: Namespace) -> int:
+    """Run a script in several processes."""
+    from arrayfn.tools import launch as processes
+
+    return processes.run(chosen.n, chosen.script)
+
+
 def coverage(chosen: Namespace) -> int:
     """Print which primitives and public names there are."""
     from arrayfn.tools import coverage as report
@@ -168,6 +175,7 @@ COMMANDS: Final[dict[str, Callable[[Namespace], int]]] = {
     "bisect": bisect,
     "profile": profile,
     "coverage": coverage,
+    "launch": launch,
     "demo": demo,
 }
 

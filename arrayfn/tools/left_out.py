@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 _PRIMITIVES = "they are JAX's primitives themselves; ours are in primitives.table"
-_DEVICES = "values are pure: placement over devices and XLA's tokens are not of them"
+_DEVICES = "values are pure: XLA's tokens and sends between devices are not of them"
 _DTYPES = "arrayfn has the array API's data types, float16 and bfloat16"
 _XLA = "they speak of XLA's compiler and its choices"
 
@@ -60,8 +60,8 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     },
     "jax.lax": {
         _PRIMITIVES: "*_p",
-        _DEVICES: "after_all create_token shape_as_value dce_sink pbroadcast pcast "
-        "precv psend with_sharding_constraint stage ragged_all_to_all",
+        _DEVICES: "after_all create_token shape_as_value dce_sink precv psend stage "
+        "ragged_all_to_all",
         _XLA: "AccuracyMode Tolerance DotAlgorithm DotAlgorithmPreset composite "
         "platform_dependent approx_max_k approx_min_k RandomAlgorithm "
         "rng_bit_generator",

@@ -55,6 +55,7 @@ from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError
 from arrayfn.ir import Equation, Program
 from arrayfn.lowering.half_rounding import EXACT, JUMPS
+from arrayfn.passes.inline_calls import inline_calls
 from arrayfn.primitives.base import Primitive, Tolerance
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.indexing import scatter_add
@@ -178,6 +179,7 @@ def oracle(
                 f"array of shape {np.shape(x)}"
             )
         given.append(wide_array(x, type.dtype))
+    program = inline_calls(program)
     exact = _Exact()
     values = [np.asarray(x) for x in evaluate(widened(program, exact), given)]
     random = np.random.default_rng(seed)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.ir import ArrayType, Atom, Literal, Var, in_place, type_of
+from arrayfn.ir import ArrayType, Atom, Literal, Mesh, Var, in_place, type_of
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.value import Refused, Tracer
@@ -126,11 +126,14 @@ class Frame:
 class NamedAxis:
     """An axis that a function is mapped along: its extent, and a member's ``index``.
 
-    The index is a Tracer without a value: an input of the function's Program.
+    The index is a Tracer without a value: an input of the function's Program. An axis
+    of a ``mesh`` is ``typed`` if types say what varies along it.
     """
 
     size: int
     index: Tracer
+    mesh: Mesh | None = None
+    typed: bool = False
 
 
 class _Local(threading.local):

@@ -32,12 +32,14 @@ from arrayfn.ir import (
     Atom,
     Equation,
     Literal,
+    Mesh,
     Params,
     Program,
     Var,
     type_of,
 )
 from arrayfn.ir.builder import rename
+from arrayfn.ir.sharding import UNVARYING
 from arrayfn.primitives.base import Primitive, row_of
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.frames import Captured, Frame, NamedAxis, current_frame
@@ -89,6 +91,8 @@ def trace(
     constants: bool = True,
     checks: frozenset[str] = frozenset(),
     whole: bool = False,
+    mesh: Mesh | None = None,
+    varying: bool = True,
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
@@ -96,7 +100,8 @@ def trace(
     is abstract. With ``constants`` captured arrays become the Program's constants at
     top level; inside another trace they do if the Program is to be ``whole`` and does
     not depend on that trace. For each of ``axes``, names and extents, there is one more
-    input, the index of a member. ``checks`` are those of ``jit``.
+    input, the index of a member; so there is for each axis of ``mesh``, along which
+    types say what is ``varying``. ``checks`` are those of ``jit``.
     """
     parent = current_frame()
     frame = Frame(name, abstract, parent, checks)
@@ -110,9 +115,12 @@ def trace(
         )
         for position, type in enumerate(types)
     ]
-    for axis, size in (axes or {}).items():
-        index = frame.builder.input(ArrayType((), dtypes.int32), axis)
-        frame.axes[axis] = NamedAxis(size, Tracer(frame, index, None, location))
+    for axis, size in (axes or mesh_axes(mesh)).items():
+        typed = mesh is not None and varying
+        one = frozenset((axis,)) if typed else UNVARYING
+        index = frame.builder.input(ArrayType((), dtypes.int32, varying=one), axis)
+        tracer = Tracer(frame, index, None, location)
+        frame.axes[axis] = NamedAxis(size, tracer, mesh, typed)
     with frame.entered():
         try:
             results = function(*tracers)
@@ -135,6 +143,11 @@ def trace(
         captured = []
     builder.inputs += [var for _, var in captured]
     return Trace(builder.build(outputs), tuple(v for v, _ in captured), depends)
+
+
+def mesh_axes(mesh: Mesh | None) -> Mapping[str, int]:
+    """The axes of ``mesh``, with their sizes; none without a mesh."""
+    return {} if mesh is None else mesh.shape
 
 
 def too_deep(name: str) -> NestingError:
@@ -224,7 +237,9 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
             params[name] = _plain(value)
     frame = current_frame()
     # Effects keep their order.
-    if frame is None or not (primitive.effect or is_staged(operands)):
+    if frame is None or not (
+        primitive.effect or primitive.is_collective or is_staged(operands)
+    ):
         return _compute(primitive, operands, params)
     tracers = _stage(frame, primitive, operands, params, user_location())
     return tracers[0] if len(tracers) == 1 else tracers
@@ -314,7 +329,8 @@ def _stage(
     outputs = tuple([Var(type) for type in types])
     kept = MappingProxyType(dict(params)) if params else NO_PARAMS
     frame.builder.equations.append(Equation(primitive, atoms, kept, outputs, location))
-    known = None if frame.abstract or primitive.effect else _values(operands)
+    unknown = frame.abstract or primitive.effect or primitive.is_collective
+    known = None if unknown else _values(operands)
     if known is None:
         return tuple([Tracer(frame, var, None, location) for var in outputs])
     result = _results(primitive, known, params)

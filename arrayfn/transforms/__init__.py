@@ -13,6 +13,10 @@ from arrayfn.transforms.arguments import (
     leaf_type,
     name_of,
 )
+from arrayfn.transforms.constraints import (
+    with_sharding_constraint,
+    with_shardings,
+)
 from arrayfn.transforms.directional import jvp, linear_transpose, linearize, vjp
 from arrayfn.transforms.flat_trace import FlatTrace, inside_trace, trace_function
 from arrayfn.transforms.gradients import grad, value_and_grad
@@ -20,6 +24,7 @@ from arrayfn.transforms.jacobians import hessian, jacfwd, jacobian, jacrev
 from arrayfn.transforms.mapping import vmap
 from arrayfn.transforms.shape_struct import ShapeDtypeStruct
 from arrayfn.transforms.shapes import eval_shape, make_program
+from arrayfn.transforms.shard_map import pmap, shard_map
 from arrayfn.transforms.taylor import jet
 
 __all__ = [
@@ -42,8 +47,12 @@ __all__ = [
     "linearize",
     "make_program",
     "name_of",
+    "pmap",
+    "shard_map",
     "trace_function",
     "value_and_grad",
     "vjp",
     "vmap",
+    "with_sharding_constraint",
+    "with_shardings",
 ]

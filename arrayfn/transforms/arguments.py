@@ -159,6 +159,13 @@ def like(word: str, position: int, wanted: ArrayType, given: Any) -> Any:
             f"{word} {position} is {have}, but what it belongs to is {wanted}",
             user_location(),
         )
+    extra = sorted(have.varying - wanted.varying)
+    if extra:
+        raise ArgumentError(
+            f"{word} {position} varies along the mesh axis {extra[0]!r}, but what it "
+            f"belongs to does not; mark that with lax.pvary(x, {extra[0]!r})",
+            user_location(),
+        )
     return given
 
 

@@ -87,7 +87,7 @@ def mapped_type(type: ArrayType, size: int, dim: Dim) -> ArrayType:
     if dim is None:
         return type
     shape = (*type.shape[:dim], size, *type.shape[dim:])
-    return ArrayType(shape, type.dtype, weak=type.weak)
+    return ArrayType(shape, type.dtype, weak=type.weak, varying=type.varying)
 
 
 def move_mapped_axis(size: int, x: Atom, dim: Dim, wanted: Dim) -> Atom:
@@ -110,7 +110,7 @@ def _emit_batched(
     for equation in program.equations:
         builder.source = equation.source
         given = [_dim(a, mapped) for a in equation.inputs]
-        if all(dim is None for dim in given):
+        if all(dim is None for dim in given) and not _is_over(equation, axis.name):
             builder.replay(equation, values)
             continue
         operands = [rename(a, values) for a in equation.inputs]
@@ -147,6 +147,19 @@ def _apply_rule(
         return row.batch.rule(axis, operands, dims, **equation.params)
     assert not isinstance(row.batch, Marker)
     return row.batch(axis.size, operands, dims, **equation.params)
+
+
+def _is_over(equation: Equation, name: str | None) -> bool:
+    """Whether ``equation``, or one in its Programs, combines values along ``name``."""
+    if name is None:
+        return False
+    if equation.params.get("axis_name") == name:
+        return True
+    return any(
+        _is_over(inner, name)
+        for program in equation.subprograms()
+        for inner in program.equations
+    )
 
 
 def _dim(atom: Atom, mapped: dict[Var, Dim]) -> Dim:

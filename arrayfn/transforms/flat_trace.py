@@ -8,7 +8,7 @@ from typing import Any
 
 from arrayfn import tree
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.ir import ArrayType, Program
+from arrayfn.ir import ArrayType, Mesh, Program
 from arrayfn.tracing import Trace, Tracer, trace
 from arrayfn.tracing.frames import current_frame
 from arrayfn.transforms.arguments import (
@@ -49,13 +49,16 @@ def trace_function(
     constants: bool = True,
     checks: frozenset[str] = frozenset(),
     whole: bool = False,
+    mesh: Mesh | None = None,
+    varying: bool = True,
 ) -> FlatTrace:
     """Trace ``function(*args, **kwargs)``, every leaf of which becomes an input.
 
     ``types`` replaces the leaves' types, for example without a mapped axis. ``axes``
     has the named axes that the function is mapped along, with their extents; for each,
     the Program has one more input, the member's index. Without ``constants`` captured
-    values are always inputs. ``checks`` are those of ``jit``. ``whole``: see ``trace``.
+    values are always inputs. ``checks`` are those of ``jit``. ``whole``, ``mesh`` and
+    ``varying``: see ``trace``.
     """
     check_function("tracing", function)
     leaves, structure = tree.flatten((args, kwargs))
@@ -82,6 +85,8 @@ def trace_function(
         constants=constants,
         checks=checks,
         whole=whole,
+        mesh=mesh,
+        varying=varying,
     )
     return FlatTrace(traced, out_tree[0])
 

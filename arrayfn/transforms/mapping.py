@@ -197,6 +197,6 @@ def _mapped_size(
 
 def _unmapped_type(type: ArrayType, dim: int | None) -> ArrayType:
     if dim is None:
-        return ArrayType(type.shape, type.dtype, weak=type.weak)
+        return type.plain()
     shape = type.shape[:dim] + type.shape[dim + 1 :]
-    return ArrayType(shape, type.dtype, weak=type.weak)
+    return ArrayType(shape, type.dtype, weak=type.weak, varying=type.varying)

@@ -17,6 +17,7 @@ from arrayfn.primitives.base import (
     OverPrograms,
     row_of,
 )
+from arrayfn.primitives.collectives import summed_over
 from arrayfn.primitives.dropped_kernels import DIFFERENTIATION, warn_dropped
 from arrayfn.primitives.rules import placed, present, values_of
 from arrayfn.transforms.linearization import Linearization, linearize, split
@@ -80,18 +81,29 @@ def pull_back(
             forward.append(equation)
         else:
             builder.replay(equation, known)
-    gathered: dict[Var, Atom] = {}
+    gathered: dict[Var, dict[frozenset[str], Atom]] = {}
 
     def gather(atom: Atom, cotangent: Atom | None) -> None:
         if cotangent is None or not isinstance(atom, Var) or atom not in linear:
             return
-        have = gathered.get(atom)
-        gathered[atom] = cotangent if have is None else e.add(have, cotangent)
+        sums = gathered.setdefault(atom, {})
+        shared = cotangent.type.varying - atom.type.varying
+        have = sums.get(shared)
+        sums[shared] = cotangent if have is None else e.add(have, cotangent)
+
+    def gathered_for(var: Var) -> Atom | None:
+        """The cotangent of ``var``, summed over members that share its value."""
+        total: Atom | None = None
+        for shared, part in gathered.pop(var, {}).items():
+            for axis in sorted(shared):
+                part = summed_over(part, axis)
+            total = part if total is None else e.add(total, part)
+        return total
 
     for atom, cotangent in zip(program.outputs, cotangents, strict=True):
         gather(atom, cotangent)
     for equation in reversed(forward):
-        given = [gathered.pop(v, None) for v in equation.outputs]
+        given = [gathered_for(v) for v in equation.outputs]
         if all(ct is None for ct in given):
             continue
         builder.source = equation.source
@@ -114,7 +126,7 @@ def pull_back(
             results = row.transpose(given, operands, **equation.params)
         for atom, cotangent in zip(equation.inputs, results, strict=True):
             gather(atom, cotangent)
-    return [gathered.get(v) for v in program.inputs[len(saved) :]]
+    return [gathered_for(v) for v in program.inputs[len(saved) :]]
 
 
 def _through_body(

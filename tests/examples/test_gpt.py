@@ -41,6 +41,17 @@ def test_it_learns(gpt):
     assert np.mean(losses[-5:]) < 3.05
 
 
+def test_losses_do_not_depend_on_the_number_of_devices(gpt):
+    config = gpt.Config(layers=1, width=32, heads=2, kv_heads=1, context=32)
+    text = gpt.encode(gpt.read_text())
+    one, two, four = (
+        [float(loss) for _, loss, _ in gpt.train(config, text, 6, 8, devices=n)]
+        for n in (1, 2, 4)
+    )
+    np.testing.assert_allclose(two, one, rtol=1e-6)
+    np.testing.assert_allclose(four, one, rtol=1e-6)
+
+
 @pytest.mark.parametrize("rope", [True, False])
 def test_the_cache_changes_no_token(gpt, rope):
     config = gpt.Config(layers=2, width=16, heads=4, kv_heads=2, context=12, rope=rope)

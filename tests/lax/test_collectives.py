@@ -63,6 +63,15 @@ def test_the_derivative_of_a_sum_is_the_same_for_all():
         mapped(grad(lambda x: lax.psum(x * x, "i")), out_axes=None)(X)
 
 
+def test_one_members_value_goes_to_all():
+    f = mapped(lambda x: lax.pbroadcast(x, "i", 2))
+    np.testing.assert_array_equal(f(M), M[[2, 2, 2]])
+    assert f(X > 0).tolist() == [True] * 3
+    np.testing.assert_array_equal(grad(lambda x: (f(x) * X).sum())(X), [0, 0, X.sum()])
+    with pytest.raises(ArgumentError, match="are 0 to 2, but source is 3"):
+        mapped(lambda x: lax.pbroadcast(x, "i", 3))(X)
+
+
 def test_indices_and_gathering():
     index = mapped(lambda x: lax.axis_index("i"))(X)
     assert (index.dtype, index.tolist()) == (np.int32, [0, 1, 2])

@@ -7,7 +7,7 @@ from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, filled
 from arrayfn.lowering.cuda.imports import imports
 from arrayfn.lowering.kernel_text import Body
-from arrayfn.lowering.libraries.calls import Place
+from arrayfn.lowering.libraries.calls import Pointer
 
 
 def test_parts_with_a_line_for_themselves_are_indented_as_that():
@@ -62,7 +62,12 @@ def test_a_call_gives_its_arguments_in_the_order_of_the_parameters():
     )
     text = Handwritten("copy", "out[n] = i32(x[n])", 32, "Copies.", "a copy", cluster=2)
     call = HandwrittenCall(
-        text, {"x": Place(x, 3)}, {"out": Place(out)}, {"n": 5}, 7, flag_buffer=flags
+        text,
+        {"x": Pointer(x, 3)},
+        {"out": Pointer(out)},
+        {"n": 5},
+        7,
+        flag_buffer=flags,
     )
     kernel, step = call.kernel("copy_0"), call.step("copy_0")
     parameters = [(p.name, p.kind) for p in kernel.parameters]

@@ -245,6 +245,7 @@ LISTED = {case[0] for case in REFUSED}
 FREE = {
     *("stop_gradient", "closed_over", "custom_jvp", "custom_vjp_linear"),
     *("optimization_barrier", "checkpoint_name", "saveable", "all_gather"),
+    *("ppermute", "pvary", "shard_map", "reshard"),
     *("io_callback", "pure_callback", "debug_callback"),
 }
 OTHERS = [

@@ -16,7 +16,7 @@ from arrayfn.backends.cpu.image import Entry, encode
 from arrayfn.backends.cpu.libraries import provider_of, provider_words
 from arrayfn.backends.cpu.libraries.blas import Blas, blas, threaded_blas
 from arrayfn.backends.cpu.libraries.callbacks import calls_python, raising
-from arrayfn.backends.cpu.runtime import runtime
+from arrayfn.backends.cpu.runtime import Runtime, runtime
 from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.native.code import native_address, native_units
 from arrayfn.backends.native.engine import KernelCode
@@ -82,16 +82,18 @@ def bind(
     plan: ExecutionPlan,
     kernels: Iterable[Kernel | LibraryKernel],
     constants: Sequence[Array] = (),
+    process: Runtime | None = None,
 ) -> Executable:
     """Compile or load the kernels of ``plan`` and make it callable.
 
     ``constants`` are the plan's constant buffers, by index: C-ordered unless their
-    types say otherwise. They are kept, not copied. Raises BackendError for a plan that
-    this runtime cannot run.
+    types say otherwise. They are kept, not copied. ``process`` is another runtime than
+    the process's, with a pool of its own. Raises BackendError for a plan that this
+    runtime cannot run.
     """
     kernels = list(kernels)
     entries, codes = _entries(kernels)
-    process = runtime()
+    process = process or runtime()
     if any(entry.uses_blas for entry in entries.values()):
         _let_runner_set_threads(process.blas, blas())
     is_threaded = any(entry.uses_threaded_blas for entry in entries.values())

@@ -11,7 +11,7 @@ import atexit
 import ctypes
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
@@ -106,7 +106,7 @@ def _make() -> Runtime:
         the_heap.huge_advice = MADV_HUGEPAGE
     handler = _memory_handler(the_heap)
     made = Runtime(
-        pool=_make_pool(),
+        pool=_make_pool(machine.cores()),
         heap=the_heap,
         blas=immortal(Blas),
         threaded_blas=immortal(Blas),
@@ -129,9 +129,18 @@ def _native_entries(capsule: Any, *_: object) -> dict[str, Callable[..., Any]]:
     }
 
 
-def _make_pool() -> Pool:
+def with_own_pool(threads: int) -> Runtime:
+    """The process's runtime, with another pool of so many threads."""
+    shared = runtime()
+    with LOCK:
+        made = replace(shared, pool=_make_pool(threads))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    return made
+
+
+def _make_pool(threads: int) -> Pool:
     made = immortal(Pool)
-    made.threads = machine.cores()
+    made.threads = threads
     made.spins = SPINS
     made.set(**{field: _c_function(name) for field, name in _CORE_FUNCTIONS.items()})
     address = ctypes.addressof(made)

@@ -13,6 +13,7 @@ from typing import Final
 from arrayfn.ir import Equation
 from arrayfn.lowering.libraries import (
     callbacks,
+    collectives,
     factorizations,
     fourier,
     sorting,
@@ -25,6 +26,7 @@ from arrayfn.passes.reads import Reads
 
 LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] = {
     "callback": callbacks.callback,
+    "collective": collectives.collective,
     "cholesky": factorizations.cholesky,
     "triangular_solve": triangular.triangular_solve,
     "sort": sorting.sort,

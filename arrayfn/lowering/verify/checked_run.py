@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 _MAX_ELEMENTS: Final = 2048
 _MAX_ITERATIONS: Final = 16
-_WITH_EFFECTS: Final = ("callback", "operator", "reference")
+_WITH_EFFECTS: Final = ("callback", "collective", "operator", "reference")
 """How the providers are named that call Python."""
 
 

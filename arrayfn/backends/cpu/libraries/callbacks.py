@@ -20,8 +20,10 @@ import numpy as np
 
 from arrayfn.backends.cpu.libraries.provider import Provider
 from arrayfn.backends.kernel_checks import check_first_call, wants_check
+from arrayfn.backends.members import combine
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.host_steps import HOST_STEPS
+from arrayfn.lowering.libraries.collectives import COLLECTIVES
 from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.primitives.callbacks import SITES, Form
 
@@ -95,7 +97,21 @@ def _operator(number: int) -> PythonCall:
     return PythonCall(step.operands, step.results, run)
 
 
-_CALLS: Final = {"callback": _callback, "operator": _operator}
+def _collective(number: int) -> PythonCall:
+    """A collective of the members of a mesh, on the plan's own memory."""
+    step = COLLECTIVES.find(number)
+
+    def run(operands: list[Array], results: list[Array]) -> None:
+        combine(step, operands[0], results[0])
+
+    return PythonCall((step.operand,), (step.result,), run)
+
+
+_CALLS: Final = {
+    "callback": _callback,
+    "collective": _collective,
+    "operator": _operator,
+}
 
 
 @cache

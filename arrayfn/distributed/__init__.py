@@ -1,0 +1,42 @@
+"""Several devices: a CPU's virtual devices, processes, and arrays over a mesh.
+
+``Mesh``, ``PartitionSpec`` and ``NamedSharding`` say how arrays lie over devices;
+``arrayfn.shard_map`` and ``arrayfn.jit`` compute on them.
+"""
+
+from __future__ import annotations
+
+from arrayfn.distributed.arrays import (
+    Shard,
+    ShardedArray,
+    make_array_from_callback,
+)
+from arrayfn.distributed.backend import MeshBackend
+from arrayfn.distributed.devices import (
+    Device,
+    devices,
+    local_devices,
+    set_num_devices,
+)
+from arrayfn.distributed.processes import initialize, process_count, process_index
+from arrayfn.ir import Mesh, NamedSharding, PartitionSpec
+
+make_mesh = Mesh
+
+__all__ = [
+    "Device",
+    "Mesh",
+    "MeshBackend",
+    "NamedSharding",
+    "PartitionSpec",
+    "Shard",
+    "ShardedArray",
+    "devices",
+    "initialize",
+    "local_devices",
+    "make_array_from_callback",
+    "make_mesh",
+    "process_count",
+    "process_index",
+    "set_num_devices",
+]

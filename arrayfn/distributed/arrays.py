@@ -1,0 +1,240 @@
+"""ShardedArray: an immutable array whose parts lie on the devices of a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from arrayfn.distributed.devices import DEVICES, Device, devices_of
+from arrayfn.distributed.pictures import html_picture, text_picture
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.ir import ArrayType, NamedSharding, in_place, type_of
+from arrayfn.tracing import ArrayOnDevice
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A device's part of an array: ``data``, which is ``array[index]``.
+
+    ``replica_id`` numbers the devices that have the same part.
+    """
+
+    device: Device
+    index: tuple[slice, ...]
+    data: Array
+    replica_id: int
+
+
+class ShardedArray(ArrayOnDevice):
+    """An array over a mesh. Made by ``device_put(x, sharding)`` and compiled calls.
+
+    It has NumPy's operators and methods, which compute on the devices of the mesh.
+    """
+
+    __slots__ = ("__arrayfn_type__", "__weakref__", "parts")
+
+    __arrayfn_type__: ArrayType
+    parts: Mapping[int, Array]  # of the members that are in this process
+
+    KIND = "over a mesh"
+    CHANGED = "by what is computed on a mesh"
+
+    def __init__(self, type: ArrayType, parts: Mapping[int, Array]) -> None:
+        assert type.sharding is not None
+        self.__arrayfn_type__ = type
+        self.parts = parts
+
+    @property
+    def type(self) -> ArrayType:
+        """Shape, dtype and sharding."""
+        return self.__arrayfn_type__
+
+    @property
+    def sharding(self) -> NamedSharding:
+        """How it lies over the devices."""
+        sharding = self.__arrayfn_type__.sharding
+        assert sharding is not None
+        return sharding
+
+    @property
+    def device(self) -> str:
+        """Where it is."""
+        return "mesh"
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether each device has all of it."""
+        return self.sharding.is_fully_replicated
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        """Whether all parts are in this process."""
+        return len(self.parts) == self.sharding.mesh.size
+
+    @property
+    def addressable_shards(self) -> list[Shard]:
+        """The parts that are in this process."""
+        sharding, shape = self.sharding, self.shape
+        places = devices_of(sharding.mesh)
+        seen: dict[tuple[tuple[int, int], ...], int] = {}
+        shards: list[Shard] = []
+        for member in range(sharding.mesh.size):
+            index = sharding.index(shape, member)
+            key = tuple((part.start, part.stop) for part in index)
+            replica = seen[key] = seen.get(key, -1) + 1
+            if member in self.parts:
+                data = self.parts[member]
+                shards.append(Shard(places[member], index, data, replica))
+        return shards
+
+    def addressable_data(self, index: int) -> Array:
+        """The part number ``index`` of those in this process."""
+        return self.addressable_shards[index].data
+
+    def block_until_ready(self) -> ShardedArray:
+        """Itself: a CPU's results are complete."""
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        sharding, shape = self.sharding, self.shape
+        if sharding.is_fully_replicated:
+            whole = np.array(next(iter(self.parts.values())))
+            return whole if dtype is None else whole.astype(dtype)
+        whole = np.empty(shape, self.dtype)
+        for member in sharding.owners():
+            if member not in self.parts:
+                member = self._copy_here(member)
+            whole[sharding.index(shape, member)] = self.parts[member]
+        return whole if dtype is None else whole.astype(dtype)
+
+    def _copy_here(self, member: int) -> int:
+        """A member of this process that has the same part."""
+        index = self.sharding.index(self.shape, member)
+        for other in self.parts:
+            if self.sharding.index(self.shape, other) == index:
+                return other
+        raise ArgumentError(
+            f"this array ({self.type}) has parts in other processes, so it is no NumPy "
+            "array here; move it with device_put(x, NamedSharding(mesh, P())), which "
+            "gives all of it to each, or read x.addressable_shards",
+            user_location(),
+        )
+
+    def __copy__(self) -> ShardedArray:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> ShardedArray:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return put_sharded, (np.asarray(self), self.sharding)
+
+    def item(self, *index: int) -> Any:
+        """The Python scalar at ``index``."""
+        return np.asarray(self).item(*index)
+
+    def tolist(self) -> Any:
+        """Nested lists."""
+        return np.asarray(self).tolist()
+
+    def __bool__(self) -> bool:
+        return bool(np.asarray(self))
+
+    def __float__(self) -> float:
+        return float(np.asarray(self))
+
+    def __int__(self) -> int:
+        return int(np.asarray(self))
+
+    def __index__(self) -> int:
+        return np.asarray(self).__index__()
+
+    def __complex__(self) -> complex:
+        return complex(np.asarray(self))
+
+    def __format__(self, spec: str) -> str:
+        return format(np.asarray(self)[()] if not self.shape else str(self), spec)
+
+    def __str__(self) -> str:
+        try:
+            return str(np.asarray(self))
+        except ArgumentError:
+            return repr(self)
+
+    def __repr__(self) -> str:
+        head = f"ShardedArray<{self.type} over ({self.sharding.mesh})"
+        try:
+            return f"{head}, {np.asarray(self)!r}>"
+        except ArgumentError:
+            return f"{head}, parts here: {sorted(self.parts)}>"
+
+    def picture(self) -> str:
+        """Which devices have which part, as text."""
+        return text_picture(self.sharding, self.shape)
+
+    def _repr_html_(self) -> str:
+        return html_picture(self.sharding, self.shape)
+
+
+def local_members(sharding: NamedSharding) -> list[int]:
+    """The members of the mesh that are in this process."""
+    places = devices_of(sharding.mesh)
+    return [k for k, d in enumerate(places) if d.process_index == DEVICES.process]
+
+
+def put_sharded(x: Any, sharding: NamedSharding) -> ShardedArray:
+    """``x``, an array or number, cut over the devices as ``sharding`` says.
+
+    Each process gives all of ``x``, and keeps its parts.
+    """
+    array = np.asarray(in_place(x))
+    return make_array_from_callback(
+        array.shape, sharding, array.__getitem__, type_of(x).dtype
+    )
+
+
+def make_array_from_callback(
+    shape: Sequence[int],
+    sharding: NamedSharding,
+    data_callback: Callable[[tuple[slice, ...]], Any],
+    dtype: Any = None,
+) -> ShardedArray:
+    r"""An array whose parts ``data_callback(index)`` gives, for each device here.
+
+    ``index`` is a tuple of slices of the whole array. Devices with the same part share
+    one call. Raises ShapeError if a part has another shape.
+
+    >>> from arrayfn.ir import Mesh, PartitionSpec
+    >>> sharding = NamedSharding(Mesh((1,), ("x",)), PartitionSpec("x"))
+    >>> make = lambda index: np.arange(4)[index]
+    >>> print(make_array_from_callback((4,), sharding, make).picture())
+    P('x')
+    [0:4] cpu:0
+    """
+    shape = tuple(int(n) for n in shape)
+    wanted = sharding.shard_shape(shape)
+    made: dict[tuple[tuple[int, int], ...], Array] = {}
+    parts: dict[int, Array] = {}
+    for member in local_members(sharding):
+        index = sharding.index(shape, member)
+        key = tuple((part.start, part.stop) for part in index)
+        if key not in made:
+            given = np.asarray(data_callback(index), dtype)
+            part = np.array(given, order="C")
+            if part.shape != wanted:
+                raise ShapeError(
+                    f"make_array_from_callback: the part {index} of an array of shape "
+                    f"{shape} has shape {wanted}, but data_callback gave {part.shape}",
+                    user_location(),
+                )
+            part.flags.writeable = False
+            made[key] = part
+        parts[member] = made[key]
+    first = next(iter(parts.values()))
+    type = ArrayType(shape, type_of(first).dtype, sharding=sharding)
+    return ShardedArray(type, parts)

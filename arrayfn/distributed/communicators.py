@@ -1,0 +1,115 @@
+"""Communicators: how the members of a group combine arrays, for each engine one class.
+
+A ``Communicator`` belongs to one member of one group: the members of a mesh that differ
+along one axis only. Its methods write the result into ``out``. Sums are added in the
+order of members, so their bits do not depend on the engine. An engine must not wait
+forever: where a member is missing it raises CollectiveError within the time limit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ArgumentError
+from arrayfn.lowering.libraries.collectives import Collective
+
+Array = np.ndarray[Any, Any]
+Permutation = Sequence[tuple[int, int]]
+
+TIMEOUT_VARIABLE: Final = "ARRAYFN_COLLECTIVE_TIMEOUT"
+_COMBINE: Final = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+class Communicator(Protocol):
+    """A member's place in a group, ``rank`` of ``size``, and what the group can do.
+
+    ``step`` says which collective it is, for errors and to see that all members are at
+    the same one.
+    """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
+        """``out``: the sum, max or min of all members' ``x``."""
+        ...
+
+    def all_gather(self, step: Collective, x: Array, out: Array) -> None:
+        """``out[k]``: ``x`` of member k."""
+        ...
+
+    def reduce_scatter(self, step: Collective, x: Array, out: Array) -> None:
+        """``out``: the sum of all members' ``x[rank]``."""
+        ...
+
+    def all_to_all(self, step: Collective, x: Array, out: Array) -> None:
+        """``out[k]``: ``x[rank]`` of member k."""
+        ...
+
+    def ppermute(
+        self, step: Collective, x: Array, out: Array, permutation: Permutation
+    ) -> None:
+        """``out``: ``x`` of the member that sends to this one, or zeros."""
+        ...
+
+
+def run_collective(
+    communicator: Communicator, step: Collective, x: Array, out: Array
+) -> None:
+    """Do the collective ``step``."""
+    params, name = step.params, step.row.name
+    if name == "all_reduce":
+        communicator.all_reduce(step, x, out, params["op"])
+    elif name == "all_gather":
+        communicator.all_gather(step, x, out)
+    elif name == "reduce_scatter":
+        communicator.reduce_scatter(step, x, out)
+    elif name == "all_to_all":
+        communicator.all_to_all(step, x, out)
+    else:
+        communicator.ppermute(step, x, out, params["permutation"])
+
+
+def combined(parts: Sequence[Array], out: Array, op: str = "sum") -> None:
+    """Write the combination of ``parts``, in their order, into ``out``.
+
+    float16 and bfloat16 are added in float32 and rounded once.
+    """
+    combine = _COMBINE[op]
+    if out.dtype in dtypes.HALF_PRECISION:
+        total = parts[0].astype(np.float32)
+        for part in parts[1:]:
+            combine(total, part.astype(np.float32), out=total)
+        out[...] = total.astype(out.dtype)
+        return
+    out[...] = parts[0]
+    for part in parts[1:]:
+        combine(out, part, out=out)
+
+
+def source_of(permutation: Permutation, rank: int) -> int | None:
+    """The member that sends to ``rank``."""
+    for source, target in permutation:
+        if target == rank:
+            return source
+    return None
+
+
+def timeout() -> float:
+    """The seconds that a member waits for others: ``ARRAYFN_COLLECTIVE_TIMEOUT``."""
+    text = os.environ.get(TIMEOUT_VARIABLE, "300")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise ArgumentError(f"{TIMEOUT_VARIABLE}={text!r}: it is a number of seconds")
+    return seconds

@@ -1,0 +1,68 @@
+"""Pictures of shardings: which devices have which part of an array."""
+
+from __future__ import annotations
+
+import colorsys
+import html
+from collections.abc import Sequence
+
+from arrayfn.distributed.devices import DEVICES
+from arrayfn.ir import NamedSharding
+
+
+def _parts(sharding: NamedSharding, shape: Sequence[int]) -> dict[str, list[str]]:
+    """The devices of each different part, by its place in the array."""
+    known = DEVICES.all()
+    parts: dict[str, list[str]] = {}
+    for member, number in enumerate(sharding.mesh.device_ids):
+        index = sharding.index(tuple(shape), member)
+        place = ", ".join(f"{part.start}:{part.stop}" for part in index)
+        platform = known[number].platform if number < len(known) else "cpu"
+        parts.setdefault(f"[{place}]", []).append(f"{platform}:{number}")
+    return parts
+
+
+def text_picture(sharding: NamedSharding, shape: Sequence[int]) -> str:
+    """Which devices have which part, as text; a table for arrays of rank 1 and 2.
+
+    >>> from arrayfn.ir import Mesh, PartitionSpec
+    >>> sharding = NamedSharding(Mesh((2, 2), ("x", "y")), PartitionSpec("x"))
+    >>> print(text_picture(sharding, (4, 6)))
+    P('x')
+    [0:2, 0:6] cpu:0 cpu:1
+    [2:4, 0:6] cpu:2 cpu:3
+    """
+    parts = _parts(sharding, shape)
+    width = max(map(len, parts))
+    lines = [f"{place:<{width}} {' '.join(who)}" for place, who in parts.items()]
+    return "\n".join([repr(sharding.spec), *lines])
+
+
+def html_picture(sharding: NamedSharding, shape: Sequence[int]) -> str:
+    """The same as an HTML table: a cell for each part of the last two axes."""
+    parts = _parts(sharding, shape)
+    rows: dict[str, list[tuple[str, list[str]]]] = {}
+    for place, who in parts.items():
+        *front, _ = place.strip("[]").split(", ")
+        rows.setdefault(", ".join(front), []).append((place, who))
+    lines: list[str] = []
+    number = 0
+    for cells in rows.values():
+        line = ""
+        for place, who in cells:
+            red, green, blue = (
+                round(255 * c)
+                for c in colorsys.hls_to_rgb(number / len(parts), 0.86, 0.6)
+            )
+            text = "<br>".join([f"<small>{html.escape(place)}</small>", *who])
+            line += (
+                f'<td style="background:rgb({red},{green},{blue});color:#222;'
+                f'padding:6px 12px;text-align:center">{text}</td>'
+            )
+            number += 1
+        lines.append(f"<tr>{line}</tr>")
+    caption = (
+        f"{html.escape(repr(sharding.spec))} on ({html.escape(str(sharding.mesh))})"
+    )
+    table = "".join(lines)
+    return f"<table><caption>{caption}</caption>{table}</table>"

@@ -1,0 +1,312 @@
+"""The engine of several processes: each is one device, and they meet through MPI.
+
+``initialize()`` finds the processes that ``python -m arrayfn launch`` or ``mpiexec``
+started. A collective goes over a communicator of its group; sums are added in the order
+of members, by the members themselves. Nothing waits without a limit: whoever waits
+looks for messages of processes that have failed, and gives up when time is over.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import zlib
+from collections.abc import Sequence
+from functools import cached_property
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.distributed.communicators import (
+    Communicator,
+    Permutation,
+    combined,
+    run_collective,
+    source_of,
+    timeout,
+)
+from arrayfn.distributed.devices import DEVICES, Device
+from arrayfn.errors import BackendError, CollectiveError, user_location
+from arrayfn.ir import Mesh
+from arrayfn.lowering.cpu import machine
+from arrayfn.lowering.libraries.collectives import Collective
+
+Array = np.ndarray[Any, Any]
+
+_STOP: Final = 1  # tags of messages
+_HELLO: Final = 2
+_SENT: Final = 3
+_WHOLE: Final = 1 << 14  # elements that each member adds by itself
+_YIELDS: Final = 2000  # times to look for a message before sleeping
+_GRACE: Final = 2.0  # seconds in which others can say why they end
+
+
+class Processes:
+    """The processes of a program. ``world`` is the communicator of all of them."""
+
+    def __init__(self) -> None:
+        try:
+            mpi: Any = import_module("mpi4py.MPI")
+        except ImportError as error:
+            raise BackendError(
+                f"several processes meet through MPI, but mpi4py cannot be imported "
+                f"({error}); install it with pip install 'arrayfn[mpi]'",
+                user_location(),
+            ) from error
+        self.mpi = mpi
+        self.world = mpi.COMM_WORLD
+        self.control: Any = self.world.Dup()  # messages about failures
+        self.rank = int(self.world.Get_rank())
+        self.size = int(self.world.Get_size())
+        self.stopped = ""
+        self._groups: dict[tuple[int, ...], Any] = {}
+
+    @cached_property
+    def of_host(self) -> int:
+        """How many processes run on this host."""
+        kind = self.mpi.COMM_TYPE_SHARED
+        return int(self.world.Split_type(kind, 0).Get_size())
+
+    def group(self, ranks: tuple[int, ...], step: Collective) -> Any:
+        """The communicator of some processes, made when all of them ask for it."""
+        known = self._groups.get(ranks)
+        if known is None:
+            others = [rank for rank in ranks if rank != self.rank]
+            word = np.zeros(1, np.uint8)
+            requests = [self.control.Isend(word, k, _HELLO) for k in others]
+            requests += [
+                self.control.Irecv(np.empty(1, np.uint8), k, _HELLO) for k in others
+            ]
+            self.wait(requests, step, ranks)
+            group = self.world.Get_group().Incl(list(ranks))
+            known = self._groups[ranks] = self.world.Create_group(group)
+        return known
+
+    def wait(
+        self, requests: Sequence[Any], step: Collective, ranks: Sequence[int]
+    ) -> None:
+        """Wait for messages; raise CollectiveError if they do not come in time."""
+        limit = timeout()
+        end = time.monotonic() + limit
+        polls = 0
+        while not self.mpi.Request.Testall(list(requests)):
+            self.look(step)
+            if time.monotonic() > end:
+                names = ", ".join(str(k) for k in ranks if k != self.rank)
+                reason = (
+                    f"not all of ranks {names} came to {step} within {limit:g} s, "
+                    f"where rank {self.rank} waits (ARRAYFN_COLLECTIVE_TIMEOUT sets "
+                    "the time)"
+                )
+                self.stop(reason)
+                raise CollectiveError(reason, step.source)
+            polls += 1
+            time.sleep(0.0 if polls < _YIELDS else 1e-4)
+
+    def look(self, step: Collective) -> None:
+        """Raise CollectiveError if another process says that it has failed."""
+        if not self.stopped and self.control.Iprobe(tag=_STOP):
+            self.stopped = self.control.recv(tag=_STOP)
+        if self.stopped:
+            raise CollectiveError(
+                f"rank {self.rank} was at {step}, and ended because {self.stopped}",
+                step.source,
+            )
+
+    def stop(self, reason: str) -> None:
+        """Tell all other processes to end, for ``reason``."""
+        if self.stopped:
+            return
+        self.stopped = reason
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        self._sent = [self.control.isend(reason, k, _STOP) for k in others]
+
+    def end(self, reason: str) -> None:
+        """End all processes, after they had time to say why."""
+        self.stop(reason)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        end = time.monotonic() + _GRACE
+        while time.monotonic() < end:
+            self.control.Iprobe(tag=_STOP)  # lets messages go
+            time.sleep(0.01)
+        self.world.Abort(1)
+
+
+class MpiCommunicator:
+    """A process's place in a group of processes."""
+
+    def __init__(self, processes: Processes, ranks: tuple[int, ...], comm: Any) -> None:
+        self.processes = processes
+        self.ranks = ranks
+        self.comm = comm
+        self.rank = ranks.index(processes.rank)
+        self.size = len(ranks)
+
+    def _wait(self, step: Collective, *requests: Any) -> None:
+        self.processes.wait(requests, step, self.ranks)
+
+    def check(self, step: Collective) -> None:
+        """Raise CollectiveError unless all members are at the same collective."""
+        own = np.array([_digest(step)], np.int64)
+        every = np.empty(self.size, np.int64)
+        self._wait(step, self.comm.Iallgather(own, every))
+        if (every != own).any():
+            other = self.ranks[int(np.argmax(every != own))]
+            reason = (
+                f"rank {self.processes.rank} is at {step}, but rank {other} is at "
+                "another collective: all processes must run the same program, and come "
+                "to the same collectives in the same order"
+            )
+            self.processes.stop(reason)
+            raise CollectiveError(reason, step.source)
+
+    def _gathered(self, step: Collective, x: Array) -> Array:
+        parts = np.empty((self.size, *x.shape), x.dtype)
+        self._wait(step, self.comm.Iallgather(_bytes(x), _bytes(parts)))
+        return parts
+
+    def _exchanged(self, step: Collective, x: Array) -> Array:
+        """Part k of ``x`` goes to member k."""
+        received = np.empty(x.shape, x.dtype)
+        self._wait(step, self.comm.Ialltoall(_bytes(x), _bytes(received)))
+        return received
+
+    def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
+        """Small arrays as a whole; of large ones each member combines a part."""
+        if x.size <= _WHOLE:
+            combined(list(self._gathered(step, x)), out, op)
+            return
+        share = -(-x.size // self.size)
+        padded = np.zeros(share * self.size, x.dtype)
+        padded[: x.size] = x.reshape(-1)
+        parts = self._exchanged(step, padded.reshape(self.size, share))
+        own = np.empty(share, x.dtype)
+        combined(list(parts), own, op)
+        whole = self._gathered(step, own).reshape(-1)
+        out[...] = whole[: x.size].reshape(out.shape)
+
+    def all_gather(self, step: Collective, x: Array, out: Array) -> None:
+        out[...] = self._gathered(step, x)
+
+    def reduce_scatter(self, step: Collective, x: Array, out: Array) -> None:
+        combined(list(self._exchanged(step, x)), out)
+
+    def all_to_all(self, step: Collective, x: Array, out: Array) -> None:
+        out[...] = self._exchanged(step, x)
+
+    def ppermute(
+        self, step: Collective, x: Array, out: Array, permutation: Permutation
+    ) -> None:
+        source = source_of(permutation, self.rank)
+        targets = [target for start, target in permutation if start == self.rank]
+        received = np.zeros(x.shape, x.dtype)
+        requests = [self.comm.Isend(_bytes(x), k, _SENT) for k in targets]
+        if source is not None:
+            requests.append(self.comm.Irecv(_bytes(received), source, _SENT))
+        self._wait(step, *requests)
+        out[...] = received
+
+
+def _bytes(x: Array) -> Array:
+    """The memory of ``x``, or of a row-major copy, as bytes."""
+    return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+
+
+def _digest(step: Collective) -> int:
+    return zlib.crc32(f"{step} {step.params} {step.operand}".encode())
+
+
+class ProcessMember:
+    """This process as a member of a mesh."""
+
+    def __init__(self, processes: Processes, mesh: Mesh, member: int) -> None:
+        self.processes = processes
+        self.mesh = mesh
+        self.member = member
+        self._communicators: dict[str, MpiCommunicator] = {}
+
+    def meet(self, step: Collective, operand: Array, result: Array) -> None:
+        """Do the collective ``step`` with the other members."""
+        axis = step.params["axis_name"]
+        known = self._communicators.get(axis)
+        if known is None:
+            group = self.mesh.group(self.member, axis)
+            ranks = tuple(self.mesh.device_ids[k] for k in group)
+            comm = self.processes.group(ranks, step)
+            known = MpiCommunicator(self.processes, ranks, comm)
+            self._communicators[axis] = known
+        known.check(step)
+        communicator: Communicator = known
+        run_collective(communicator, step, operand, result)
+
+
+class _Started:
+    processes: Processes | None = None
+
+
+def initialize() -> None:
+    """Make the processes that were started together the devices of one program.
+
+    Every process runs the same program, as started by ``python -m arrayfn launch -n 4
+    script.py`` or ``mpiexec -n 4 python script.py``, and is one device. Arrays that are
+    given as NumPy's are given as a whole by each. An exception that ends one process
+    ends all, each with an error that says which one failed.
+
+    Does nothing in a process that was started alone, and when it is called again.
+    Raises BackendError if mpi4py is missing.
+    """
+    if _Started.processes is not None:
+        return
+    processes = Processes()
+    if processes.size == 1:
+        return
+    _Started.processes = processes
+    threads = max(1, machine.cores() // processes.of_host)
+    DEVICES.reset(
+        tuple(Device(k, k, threads=threads) for k in range(processes.size)),
+        processes.rank,
+    )
+    shown = sys.excepthook
+
+    def end_all(
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+    ) -> None:
+        shown(kind, error, trace)
+        processes.end(f"rank {processes.rank} raised {kind.__name__}: {error}")
+
+    sys.excepthook = end_all
+
+
+def process_index() -> int:
+    """The number of this process.
+
+    >>> process_index()
+    0
+    """
+    return DEVICES.process
+
+
+def process_count() -> int:
+    """How many processes there are.
+
+    >>> process_count()
+    1
+    """
+    return 1 if _Started.processes is None else _Started.processes.size
+
+
+def process_member(mesh: Mesh, member: int) -> ProcessMember:
+    """This process as a member of ``mesh``."""
+    assert _Started.processes is not None
+    return ProcessMember(_Started.processes, mesh, member)
+
+
+def stop_others(reason: str) -> None:
+    """Tell other processes, which may be waiting, that this one has failed."""
+    if _Started.processes is not None:
+        _Started.processes.stop(reason)

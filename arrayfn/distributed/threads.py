@@ -1,0 +1,206 @@
+"""The engine of one process: members are threads, which meet in memory.
+
+The members of a run share one condition. Whoever raises, finishes early or waits too
+long stops the run: all others, waiting or coming, get a CollectiveError.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.distributed.communicators import (
+    Communicator,
+    Permutation,
+    combined,
+    run_collective,
+    source_of,
+    timeout,
+)
+from arrayfn.errors import CollectiveError
+from arrayfn.ir import Mesh
+from arrayfn.lowering.libraries.collectives import Collective
+
+Array = np.ndarray[Any, Any]
+_WHOLE: Final = 1 << 14  # elements that each member adds by itself
+
+
+class Run:
+    """One call of a program by all members of a mesh that are in this process."""
+
+    def __init__(self, mesh: Mesh, names: Sequence[str]) -> None:
+        self.mesh = mesh
+        self.names = names
+        self.condition = threading.Condition()
+        self.error: BaseException | None = None
+        self.stopped = ""
+        self.finished: set[int] = set()
+        self.limit = timeout()
+        self._meetings: dict[tuple[int, ...], Meeting] = {}
+
+    def meeting(self, group: tuple[int, ...]) -> Meeting:
+        """The meeting of a group's members."""
+        with self.condition:
+            known = self._meetings.get(group)
+            if known is None:
+                known = self._meetings[group] = Meeting(self, group)
+            return known
+
+    def stop(self, reason: str, error: BaseException | None = None) -> None:
+        """Have every other member end, for ``reason``."""
+        with self.condition:
+            if not self.stopped:
+                self.stopped, self.error = reason, error
+            self.condition.notify_all()
+
+    def finish(self, member: int) -> None:
+        """Member ``member`` has come to the end of its plan."""
+        with self.condition:
+            self.finished.add(member)
+            self.condition.notify_all()
+
+
+class Meeting:
+    """Where the members of a group exchange values, round after round."""
+
+    def __init__(self, run: Run, group: tuple[int, ...]) -> None:
+        self.run = run
+        self.group = group
+        self.posted: dict[int, tuple[Collective, Any]] = {}
+        self.exchanged: list[Any] = []
+        self.round = 0
+
+    def exchange(self, rank: int, step: Collective, value: Any) -> list[Any]:
+        """The values that all members bring to ``step``, in their order."""
+        run = self.run
+        with run.condition:
+            self._check(rank, step)
+            self.posted[rank] = (step, value)
+            if len(self.posted) == len(self.group):
+                return self._complete()
+            here = self.round
+            end = time.monotonic() + run.limit
+            while self.round == here:
+                missing = self._missing()
+                gone = [k for k in missing if k in run.finished]
+                if gone:
+                    run.stop(
+                        f"{run.names[gone[0]]} has ended without {step}, where "
+                        f"{run.names[self.group[rank]]} waits for it: the devices took "
+                        "different branches, or a different number of iterations"
+                    )
+                elif not run.condition.wait(end - time.monotonic()):
+                    waited = ", ".join(run.names[k] for k in missing)
+                    run.stop(
+                        f"{waited} did not come to {step} within {run.limit:g} s, "
+                        f"where {run.names[self.group[rank]]} waits "
+                        "(ARRAYFN_COLLECTIVE_TIMEOUT sets the time)"
+                    )
+                self._check(rank, step)
+            return self.exchanged
+
+    def _missing(self) -> list[int]:
+        return [k for rank, k in enumerate(self.group) if rank not in self.posted]
+
+    def _complete(self) -> list[Any]:
+        steps = [self.posted[rank][0] for rank in range(len(self.group))]
+        other = next((k for k, s in enumerate(steps) if s is not steps[0]), None)
+        if other is not None:
+            first, second = (self.run.names[self.group[k]] for k in (0, other))
+            self.run.stop(
+                f"{first} is at {steps[0]}, but {second} is at {steps[other]}: all "
+                "devices must come to the same collectives in the same order"
+            )
+            self._check(0, steps[0])
+        self.exchanged = [self.posted[rank][1] for rank in range(len(self.group))]
+        self.posted = {}
+        self.round += 1
+        self.run.condition.notify_all()
+        return self.exchanged
+
+    def _check(self, rank: int, step: Collective) -> None:
+        if self.run.stopped:
+            raise CollectiveError(
+                f"{self.run.names[self.group[rank]]} was at {step}, and ended because "
+                f"{self.run.stopped}",
+                step.source,
+            )
+
+
+class ThreadCommunicator:
+    """A member's place in a group of threads. Arrays are read where they are."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.meeting = meeting
+        self.rank = rank
+        self.size = len(meeting.group)
+
+    def _read(self, step: Collective, x: Array) -> list[Array]:
+        return self.meeting.exchange(self.rank, step, x)
+
+    def _done(self, step: Collective) -> None:
+        """Wait until all members have read what they need."""
+        self.meeting.exchange(self.rank, step, None)
+
+    def all_reduce(self, step: Collective, x: Array, out: Array, op: str) -> None:
+        """Small arrays as a whole; of large ones each member combines a part."""
+        parts = self._read(step, x)
+        if x.size <= _WHOLE:
+            combined(parts, out, op)
+            self._done(step)
+            return
+        flat, into = [p.reshape(-1) for p in parts], out.reshape(-1)
+        cuts = [x.size * k // self.size for k in range(self.size + 1)]
+        own = slice(cuts[self.rank], cuts[self.rank + 1])
+        combined([p[own] for p in flat], into[own], op)
+        results = self._read(step, into)
+        for k, other in enumerate(results):
+            if k != self.rank:
+                into[cuts[k] : cuts[k + 1]] = other[cuts[k] : cuts[k + 1]]
+        self._done(step)
+
+    def all_gather(self, step: Collective, x: Array, out: Array) -> None:
+        for k, part in enumerate(self._read(step, x)):
+            out[k] = part
+        self._done(step)
+
+    def reduce_scatter(self, step: Collective, x: Array, out: Array) -> None:
+        combined([part[self.rank] for part in self._read(step, x)], out)
+        self._done(step)
+
+    def all_to_all(self, step: Collective, x: Array, out: Array) -> None:
+        for k, part in enumerate(self._read(step, x)):
+            out[k] = part[self.rank]
+        self._done(step)
+
+    def ppermute(
+        self, step: Collective, x: Array, out: Array, permutation: Permutation
+    ) -> None:
+        parts = self._read(step, x)
+        source = source_of(permutation, self.rank)
+        out[...] = 0 if source is None else parts[source]
+        self._done(step)
+
+
+class ThreadMember:
+    """A member of a mesh in a run, with its communicators."""
+
+    def __init__(self, run: Run, member: int) -> None:
+        self.run = run
+        self.member = member
+        self._communicators: dict[str, Communicator] = {}
+
+    def meet(self, step: Collective, operand: Array, result: Array) -> None:
+        """Do the collective ``step`` with the other members."""
+        axis = step.params["axis_name"]
+        communicator = self._communicators.get(axis)
+        if communicator is None:
+            group = self.run.mesh.group(self.member, axis)
+            meeting = self.run.meeting(group)
+            communicator = ThreadCommunicator(meeting, group.index(self.member))
+            self._communicators[axis] = communicator
+        run_collective(communicator, step, operand, result)

@@ -1,0 +1,257 @@
+"""Shardings: which device of a mesh holds which part of an array.
+
+A ``Mesh`` is a grid of devices with named axes. A ``PartitionSpec`` names, for each
+axis of an array, the mesh axes that cut it; a ``NamedSharding`` is both. All are plain
+data, a part of an array's type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+
+Entry = tuple[str, ...]
+"""The mesh axes that cut one axis of an array, the outermost first; empty for none."""
+Shape = tuple[int, ...]
+UNVARYING: Final[frozenset[str]] = frozenset()
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Mesh:
+    """A grid of devices with a name for each of its axes.
+
+    ``Mesh((2, 4), ("data", "model"))`` takes the first eight devices, row by row;
+    ``device_ids`` names others, one for each place of the grid. A NumPy array of
+    devices does as well. A *member* is a place of the grid, numbered row by row. Raises
+    ArgumentError if sizes and names do not fit.
+
+    >>> mesh = Mesh((2, 4), ("data", "model"))
+    >>> mesh.shape, mesh.size
+    ({'data': 2, 'model': 4}, 8)
+    """
+
+    axis_sizes: tuple[int, ...]
+    axis_names: tuple[str, ...]
+    device_ids: tuple[int, ...]
+
+    def __init__(
+        self,
+        shape: Sequence[int] | np.ndarray[Any, Any],
+        axis_names: Sequence[str] | str,
+        device_ids: Sequence[int] = (),
+    ) -> None:
+        if isinstance(shape, np.ndarray):
+            device_ids = [device.id for device in shape.flat]
+            shape = shape.shape
+        sizes = tuple(map(int, shape))
+        names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+        if len(sizes) != len(names) or len(set(names)) < len(names):
+            raise ArgumentError(
+                f"Mesh: a mesh of shape {sizes} has {len(sizes)} different names for "
+                f"its axes, not {names}",
+                user_location(),
+            )
+        if min(sizes, default=1) < 1:
+            raise ArgumentError(
+                f"Mesh: sizes of axes are positive, not {sizes}", user_location()
+            )
+        ids = tuple(map(int, device_ids)) or tuple(range(math.prod(sizes)))
+        if len(ids) != math.prod(sizes) or len(set(ids)) < len(ids):
+            raise ArgumentError(
+                f"Mesh: a mesh of shape {sizes} has {math.prod(sizes)} different "
+                f"devices, but device_ids is {ids}",
+                user_location(),
+            )
+        object.__setattr__(self, "axis_sizes", sizes)
+        object.__setattr__(self, "axis_names", names)
+        object.__setattr__(self, "device_ids", ids)
+
+    @cached_property
+    def shape(self) -> dict[str, int]:
+        """The size of each axis, by name."""
+        return dict(zip(self.axis_names, self.axis_sizes, strict=True))
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return len(self.device_ids)
+
+    @cached_property
+    def coordinates(self) -> tuple[dict[str, int], ...]:
+        """The place of each member along each axis."""
+        places = product(*(range(n) for n in self.axis_sizes))
+        return tuple(dict(zip(self.axis_names, p, strict=True)) for p in places)
+
+    def group(self, member: int, axis: str) -> tuple[int, ...]:
+        """The members that differ from ``member`` at most along ``axis``, in order."""
+        step = math.prod(self.axis_sizes[self.axis_names.index(axis) + 1 :])
+        first = member - self.coordinates[member][axis] * step
+        return tuple(first + k * step for k in range(self.shape[axis]))
+
+    def __repr__(self) -> str:
+        given: list[tuple[Any, ...]] = [self.axis_sizes, self.axis_names]
+        if self.device_ids != tuple(range(self.size)):
+            given.append(self.device_ids)
+        return f"Mesh({', '.join(map(repr, given))})"
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}: {size}" for name, size in self.shape.items())
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class PartitionSpec:
+    """For each axis of an array: None, a mesh axis that cuts it, or a tuple of several.
+
+    Axes after the last entry are whole. ``P`` is short for it.
+
+    >>> PartitionSpec("data", None, ("x", "y"))
+    P('data', None, ('x', 'y'))
+    """
+
+    partitions: tuple[str | Entry | None, ...]
+
+    def __init__(self, *entries: str | Sequence[str] | None) -> None:
+        for entry in entries:
+            names: Any = (entry,) if isinstance(entry, int) else entry or ()
+            if any(type(name) is not str for name in names):
+                raise ArgumentError(
+                    "PartitionSpec: an entry is None, the name of a mesh axis, or a "
+                    f"tuple of names, not {entry!r}",
+                    user_location(),
+                )
+        partitions = tuple(
+            e if e is None or isinstance(e, str) else tuple(e) for e in entries
+        )
+        object.__setattr__(self, "partitions", partitions)
+
+    def __iter__(self) -> Iterator[str | Entry | None]:
+        return iter(self.partitions)
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def __getitem__(self, axis: int) -> str | Entry | None:
+        return self.partitions[axis]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PartitionSpec, self.partitions
+
+    def __repr__(self) -> str:
+        return f"P({', '.join(map(repr, self))})"
+
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes it names."""
+        return tuple(name for entry in self for name in _names(entry))
+
+    def entries(self, ndim: int) -> tuple[Entry, ...]:
+        """The mesh axes of each axis of an array of rank ``ndim``."""
+        if len(self) > ndim:
+            raise ShapeError(
+                f"{self!r} has {len(self)} entries, but the array has {ndim} axes",
+                user_location(),
+            )
+        cut = tuple(_names(entry) for entry in self)
+        return cut + ((),) * (ndim - len(self))
+
+
+P = PartitionSpec
+
+
+def spec_of(entries: Sequence[Entry]) -> PartitionSpec:
+    """The PartitionSpec with these mesh axes; single names stand alone.
+
+    >>> spec_of([("data",), (), ()])
+    P('data')
+    """
+    short = [e[0] if len(e) == 1 else (e or None) for e in entries]
+    while short and short[-1] is None:
+        short.pop()
+    return PartitionSpec(*short)
+
+
+def check_spec(spec: PartitionSpec, mesh: Mesh, what: str) -> None:
+    """Raise ArgumentError if ``spec`` names an axis twice, or one not in ``mesh``."""
+    axes = spec.axes()
+    unknown = [name for name in axes if name not in mesh.shape]
+    if unknown or len(set(axes)) < len(axes):
+        raise ArgumentError(
+            f"{what}: {spec!r} names each axis of the mesh ({mesh}) at most once",
+            user_location(),
+        )
+
+
+@dataclass(frozen=True)
+class NamedSharding:
+    """How an array lies over the devices of a mesh.
+
+    Axes of the mesh that ``spec`` does not name have copies.
+
+    >>> sharding = NamedSharding(Mesh((2, 2), ("x", "y")), PartitionSpec("x"))
+    >>> sharding.shard_shape((8, 3)), sharding.is_fully_replicated
+    ((4, 3), False)
+    """
+
+    mesh: Mesh
+    spec: PartitionSpec
+
+    def __post_init__(self) -> None:
+        check_spec(self.spec, self.mesh, "NamedSharding")
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether every device has the whole array."""
+        return all(self.mesh.shape[name] == 1 for name in self.spec.axes())
+
+    def shard_shape(self, shape: Shape) -> Shape:
+        """The shape of a shard of an array of ``shape``.
+
+        Raises ShapeError if an axis is not a multiple of the number of its parts.
+        """
+        parts: list[int] = []
+        for axis, entry in enumerate(self.spec.entries(len(shape))):
+            count = math.prod(self.mesh.shape[name] for name in entry)
+            if shape[axis] % count:
+                raise ShapeError(
+                    f"axis {axis} of shape {shape} is cut into {count} parts by "
+                    f"{self.spec!r} on the mesh ({self.mesh}), but {shape[axis]} is no "
+                    f"multiple of {count}",
+                    user_location(),
+                )
+            parts.append(shape[axis] // count)
+        return tuple(parts)
+
+    def index(self, shape: Shape, member: int) -> tuple[slice, ...]:
+        """Where in an array of ``shape`` the shard of ``member`` lies."""
+        place = self.mesh.coordinates[member]
+        slices: list[slice] = []
+        local = self.shard_shape(shape)
+        for extent, entry in zip(local, self.spec.entries(len(shape)), strict=True):
+            number = 0
+            for name in entry:
+                number = number * self.mesh.shape[name] + place[name]
+            slices.append(slice(number * extent, (number + 1) * extent))
+        return tuple(slices)
+
+    def owners(self) -> Iterator[int]:
+        """A member for each different shard: the first that holds it."""
+        used = set(self.spec.axes())
+        for member, place in enumerate(self.mesh.coordinates):
+            if all(k == 0 for name, k in place.items() if name not in used):
+                yield member
+
+    def __str__(self) -> str:
+        return f"{self.spec!r} on ({self.mesh})"
+
+
+def _names(entry: Any) -> Entry:
+    if entry is None:
+        return ()
+    return (entry,) if isinstance(entry, str) else tuple(entry)

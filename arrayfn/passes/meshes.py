@@ -1,0 +1,83 @@
+"""Which mesh a Program is for, and which of its inputs can be cut before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from arrayfn.errors import ArgumentError
+from arrayfn.ir import Atom, Equation, Mesh, NamedSharding, PartitionSpec, Program
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.primitives.reshard import reshard
+from arrayfn.primitives.shard_map import shard_map
+
+
+def mesh_of(program: Program) -> Mesh | None:
+    """The mesh that ``program`` is for. Raises ArgumentError if there are two."""
+    found: Mesh | None = None
+    for mesh, where in _meshes(program):
+        if found is None:
+            found = mesh
+        elif found != mesh:
+            raise ArgumentError(
+                f"{program.name} is for one mesh, but has arrays or shard_maps of two: "
+                f"({found}) on devices {list(found.device_ids)} and ({mesh}) on "
+                f"devices {list(mesh.device_ids)}; move the arrays of one with "
+                "device_put",
+                where,
+            )
+    return found
+
+
+def has_shard_map(program: Program) -> bool:
+    """Whether an equation of ``program``, or inside one, is a shard_map."""
+    return any(
+        equation.primitive is shard_map
+        or any(map(has_shard_map, equation.subprograms()))
+        for equation in program.equations
+    )
+
+
+def _meshes(program: Program) -> Iterator[tuple[Mesh, Any]]:
+    for var in (*program.inputs, *program.constants):
+        if var.type.sharding is not None:
+            yield var.type.sharding.mesh, None
+    for equation in program.equations:
+        if "mesh" in equation.params:
+            yield equation.params["mesh"], equation.source
+        for inner in equation.subprograms():
+            yield from _meshes(inner)
+
+
+def has_mesh(equation: Equation) -> bool:
+    """Whether a Program in ``equation`` is for a mesh."""
+    return any(True for inner in equation.subprograms() for _ in _meshes(inner))
+
+
+def cut_on_the_host(program: Program, mesh: Mesh) -> Program:
+    """``program`` with the shardings of inputs that all their readers ask for.
+
+    These inputs need not be given to the devices as a whole.
+    """
+    asked: dict[Atom, set[PartitionSpec | None]] = {}
+    for equation in program.equations:
+        specs: Sequence[PartitionSpec | None] = (None,) * len(equation.inputs)
+        if equation.primitive is shard_map:
+            specs = equation.params["in_specs"]
+        elif equation.primitive is reshard:
+            specs = (equation.params["spec"],)
+        for atom, spec in zip(equation.inputs, specs, strict=True):
+            asked.setdefault(atom, set()).add(spec)
+    for atom in program.outputs:
+        asked.setdefault(atom, set()).add(None)
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs: list[Atom] = []
+        for var in program.inputs:
+            specs = list(asked.get(var, ()))
+            type = var.type
+            if type.sharding is None and len(specs) == 1 and specs[0] is not None:
+                type = replace(type, sharding=NamedSharding(mesh, specs[0]))
+            inputs.append(builder.input(type, var.hint))
+        return builder.build(builder.inline(program, inputs))

@@ -1,0 +1,402 @@
+"""Partition: the Program of all devices of a mesh becomes the Program of each one.
+
+Every value lies over the mesh as a *spec* says: which mesh axes cut which of its axes.
+Specs follow the equations by the sharding rules of the primitives
+(``primitives.factors``). Where an operand lies otherwise than its equation needs, it is
+moved by collectives, which are equations at that line (``passes.moves``). Where
+operands ask for one mesh axis in different places, fewer bytes decide.
+
+After it: inputs and outputs are a device's parts; there is no shard_map or reshard, and
+types do not say what varies. The Program's last inputs are the device's indices along
+the axes of the mesh.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from arrayfn import dtypes
+from arrayfn.errors import ArrayfnError, located
+from arrayfn.ir import (
+    ArrayType,
+    Atom,
+    Equation,
+    Literal,
+    Mesh,
+    NamedSharding,
+    Program,
+    Var,
+)
+from arrayfn.ir.builder import ProgramBuilder, current_builder
+from arrayfn.ir.sharding import spec_of
+from arrayfn.passes.meshes import has_mesh
+from arrayfn.passes.moves import Spec, moved, scattered
+from arrayfn.passes.partition_loops import LOOPS
+from arrayfn.passes.partition_values import (
+    Partitioned,
+    Placed,
+    part_type,
+    spec_of_type,
+    whole_type,
+)
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import factors, views
+from arrayfn.primitives.base import (
+    Body,
+    Composition,
+    Convert,
+    Factors,
+    Marker,
+    Primitive,
+    Scalar,
+    View,
+)
+from arrayfn.primitives.collectives import all_reduce
+from arrayfn.primitives.reshard import reshard
+from arrayfn.primitives.shard_map import shard_map
+from arrayfn.primitives.variance import without_variance
+
+
+def partition(program: Program, mesh: Mesh) -> Partitioned:
+    """The Program that each device of ``mesh`` runs.
+
+    Inputs lie as the shardings in their types say; others are whole on every device.
+    """
+    specs = [spec_of_type(v.type) for v in program.inputs]
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs = [
+            Placed(builder.input(part_type(v.type, spec, mesh), v.hint), spec)
+            for v, spec in zip(program.inputs, specs, strict=True)
+        ]
+        walk = _with_indices(mesh, builder)
+        outputs = walk.run(program, inputs)
+        local = builder.build([x.part for x in outputs])
+    return Partitioned(
+        local,
+        mesh,
+        tuple(spec_of(spec) for spec in specs),
+        tuple(spec_of(x.spec) for x in outputs),
+        tuple(dict.fromkeys(walk.not_cut)),
+    )
+
+
+def _with_indices(mesh: Mesh, builder: ProgramBuilder) -> Partition:
+    index = ArrayType((), dtypes.int32)
+    names = mesh.axis_names
+    return Partition(mesh, {name: builder.input(index, name) for name in names})
+
+
+class Partition:
+    """Emits a device's equations; ``indices`` are its own along the mesh's axes."""
+
+    def __init__(self, mesh: Mesh, indices: Mapping[str, Atom]) -> None:
+        self.mesh = mesh
+        self.sizes = mesh.shape
+        self.indices = indices
+        self.not_cut: list[str] = []
+        self.sums: dict[Atom, Placed] = {}
+        self.repeated: dict[Atom, tuple[Placed, tuple[int, ...]]] = {}
+
+    def run(self, program: Program, operands: Sequence[Placed]) -> list[Placed]:
+        """Emit ``program`` on ``operands``; return its outputs."""
+        builder = current_builder()
+        values: dict[Var, Placed] = dict(zip(program.inputs, operands, strict=True))
+        pairs = zip(program.constants, program.constant_values, strict=True)
+        for var, value in pairs:
+            values[var] = self.whole(builder.constant(value))
+
+        def placed(atom: Atom) -> Placed:
+            return self.whole(atom) if isinstance(atom, Literal) else values[atom]
+
+        for equation in program.equations:
+            builder.source = equation.source
+            given = [placed(a) for a in equation.inputs]
+            try:
+                results = self.with_pending(equation, given)
+            except ArrayfnError as error:
+                raise located(error, equation.source) from None
+            values.update(zip(equation.outputs, results, strict=True))
+        return [self.summed(placed(a)) for a in program.outputs]
+
+    def with_pending(self, equation: Equation, given: list[Placed]) -> list[Placed]:
+        """Emit a device's part of ``equation``, on values that may need a sum."""
+        row = equation.primitive
+        if row is reshard or not any(x.pending for x in given):
+            return self.equation(equation, given)
+        assert isinstance(row, Primitive)
+        if len(given) == 1 and isinstance(row.kernel, View):
+            (x,) = given
+            if equation.outputs[0].type.size <= whole_type(x, self.mesh).size:
+                (result,) = self.equation(equation, [Placed(x.part, x.spec)])
+                return [Placed(result.part, result.spec, x.pending)]
+        return self.equation(equation, [self.summed(x) for x in given])
+
+    def whole(self, atom: Atom) -> Placed:
+        """``atom``, of which every device has all."""
+        return Placed(atom, ((),) * atom.type.ndim)
+
+    def move(self, x: Placed, spec: Spec) -> Atom:
+        """The part of ``x`` by another spec."""
+        if x.pending:
+            x = self.summed(x, spec)
+        if x.spec == spec:
+            return x.part
+        if x.part in self.repeated:
+            return self.repeated_part(x, spec)
+        return moved(x.part, x.spec, spec, self.indices, self.sizes)
+
+    def summed(self, x: Placed, spec: Spec | None = None) -> Placed:
+        """``x`` summed over its pending axes, as far as possible into its ``spec``."""
+        part, now = x.part, list(x.spec)
+        if x.part in self.sums and spec in (None, x.spec):
+            return self.sums[x.part]
+        for axis in x.pending:
+            grown = [
+                d for d, entry in enumerate(spec or ()) if entry == (*now[d], axis)
+            ]
+            if grown:
+                dim = grown[0]
+                part = scattered(part, dim, axis, self.sizes[axis])
+                now[dim] = (*now[dim], axis)
+            else:
+                part = all_reduce(part, axis_name=axis, op="sum")
+        result = Placed(part, tuple(now))
+        if result.spec == x.spec and x.pending:
+            self.sums[x.part] = result
+        return result
+
+    def repeated_part(self, x: Placed, spec: Spec) -> Atom:
+        """The part of a broadcast: a broadcast of the operand's part."""
+        operand, axes = self.repeated[x.part]
+        shape = x.part.type.shape
+        inner = [
+            spec[axis] if operand.part.type.shape[k] == shape[axis] else ()
+            for k, axis in enumerate(axes)
+        ]
+        part = self.move(operand, tuple(inner))
+        local = NamedSharding(self.mesh, spec_of(spec)).shard_shape(shape)
+        return views.broadcast_in_dim(part, shape=local, axes=axes)
+
+    def equation(self, equation: Equation, given: list[Placed]) -> list[Placed]:
+        """Emit a device's part of ``equation``."""
+        row, params = equation.primitive, equation.params
+        assert isinstance(row, Primitive)
+        if row is shard_map:
+            return self.shard_map(params, given)
+        if row is reshard:
+            spec = params["spec"].entries(given[0].part.type.ndim)
+            return [Placed(self.move(given[0], spec), spec)]
+        if all(x.is_whole for x in given) and not has_mesh(equation):
+            return self.on_every(equation, given)
+        if row.name in LOOPS:
+            return LOOPS[row.name](self, equation, given)
+        if isinstance(row.kernel, Body) and "body" in params:
+            return self.run(params["body"], given)
+        facts = _factors(row, [whole_type(x, self.mesh) for x in given], params)
+        if facts is not None:
+            return self.cut(equation, given, facts)
+        if isinstance(row.kernel, Composition):
+            return self.composition(equation, given)
+        return self.on_every(equation, given)
+
+    def on_every(self, equation: Equation, given: Sequence[Placed]) -> list[Placed]:
+        """The equation on whole operands, on every device."""
+        if not all(x.is_whole for x in given):
+            where = "" if equation.source is None else f" at {equation.source}"
+            self.not_cut.append(
+                f"{equation.primitive.name}{where}: it has no sharding rule, so its "
+                "operands are whole on each device"
+            )
+        operands = [self.move(x, ((),) * len(x.spec)) for x in given]
+        results = self.emit(equation, operands, equation.params)
+        if equation.primitive is views.broadcast_in_dim:
+            self.repeated[results[0]] = given[0], equation.params["axes"]
+        return [self.whole(x) for x in results]
+
+    def emit(
+        self, equation: Equation, operands: Sequence[Atom], params: Mapping[str, Any]
+    ) -> Sequence[Atom]:
+        return current_builder().emit(equation.primitive, operands, params)
+
+    def shard_map(
+        self, params: Mapping[str, Any], given: Sequence[Placed]
+    ) -> list[Placed]:
+        """The body, on parts as its specs say."""
+        body: Program = without_variance(params["body"])
+        operands = [
+            self.move(x, spec.entries(len(x.spec)))
+            for x, spec in zip(given, params["in_specs"], strict=True)
+        ]
+        indices = [self.indices[name] for name in self.mesh.axis_names]
+        results = current_builder().inline(body, [*operands, *indices])
+        return [
+            Placed(x, spec.entries(x.type.ndim))
+            for x, spec in zip(results, params["out_specs"], strict=True)
+        ]
+
+    def composition(self, equation: Equation, given: Sequence[Placed]) -> list[Placed]:
+        """The equations that a primitive is composed of."""
+        row = equation.primitive
+        assert isinstance(row, Primitive)
+        assert isinstance(row.kernel, Composition)
+        builder = ProgramBuilder(row.name)
+        builder.source = equation.source
+        with builder:
+            inputs = [builder.input(whole_type(x, self.mesh)) for x in given]
+            made = row.kernel.expand(*inputs, **equation.params)
+            program = builder.build(made if isinstance(made, list) else [made])
+        return self.run(program, given)
+
+    # Equations by factors.
+
+    def cut(
+        self, equation: Equation, given: Sequence[Placed], facts: Factors
+    ) -> list[Placed]:
+        """The equation on parts, its factors cut as its operands are."""
+        chosen = self.chosen(equation, given, facts)
+
+        def spec(dims: Sequence[int | None]) -> Spec:
+            return tuple(() if f is None else chosen.get(f, ()) for f in dims)
+
+        operands = [
+            self.move(x, spec(dims))
+            for x, dims in zip(given, facts.inputs, strict=True)
+        ]
+        outputs = [spec(dims) for dims in facts.outputs]
+        params = equation.params
+        if facts.localize is not None:
+            whole = equation.outputs[0].type.shape
+            sharding = NamedSharding(self.mesh, spec_of(outputs[0]))
+            shapes = [x.type.shape for x in operands]
+            params = facts.localize(params, shapes, sharding.shard_shape(whole))
+        summed = [
+            (axis, op) for f, op in facts.reduced.items() for axis in chosen.get(f, ())
+        ]
+        start = None
+        if summed and facts.added is not None:
+            start = operands[facts.added]
+            operands[facts.added] = views.broadcast_literal(0, start.type)
+        results = self.emit(equation, operands, params)
+        pending = tuple(axis for axis, op in summed if op == "sum")
+        if start is not None:
+            (x,) = results
+            whole = self.summed(Placed(x, outputs[0], pending))
+            return [Placed(e.add(start, whole.part), outputs[0])]
+        for axis, op in summed:
+            if op != "sum":
+                results = [all_reduce(x, axis_name=axis, op=op) for x in results]
+        return [Placed(x, s, pending) for x, s in zip(results, outputs, strict=True)]
+
+    def chosen(
+        self, equation: Equation, given: Sequence[Placed], facts: Factors
+    ) -> dict[int, tuple[str, ...]]:
+        """The mesh axes that cut each factor.
+
+        Operands say which. If they ask for one mesh axis twice, the factor gets it for
+        which fewer bytes are moved.
+        """
+        extents = self.extents(given, facts)
+        asked: dict[tuple[int, tuple[str, ...]], float] = {}
+        for x, dims in zip(given, facts.inputs, strict=True):
+            for entry, factor in zip(x.spec, dims, strict=True):
+                if factor is None or not entry:
+                    continue
+                op = facts.reduced.get(factor, "sum")
+                count = math.prod(self.sizes[axis] for axis in entry)
+                whole = all(n % count == 0 for n in extents[factor])
+                if whole and op in ("sum", "max", "min"):
+                    cost = self.bytes_moved(equation, given, facts, factor, entry)
+                    asked[factor, entry] = cost
+        chosen: dict[int, tuple[str, ...]] = {}
+        taken: set[str] = set()
+        for factor, entry in sorted(asked, key=lambda pair: asked[pair]):
+            if factor not in chosen and not taken.intersection(entry):
+                chosen[factor] = entry
+                taken.update(entry)
+        return chosen
+
+    def bytes_moved(
+        self,
+        equation: Equation,
+        given: Sequence[Placed],
+        facts: Factors,
+        factor: int,
+        entry: tuple[str, ...],
+    ) -> float:
+        """What a device sends if the mesh axes ``entry`` cut ``factor``."""
+        count = math.prod(self.sizes[axis] for axis in entry)
+        total = 0.0
+        for x, dims in zip(given, facts.inputs, strict=True):
+            held = x.part.type.nbytes
+            for have, other in zip(x.spec, dims, strict=True):
+                if other != factor and set(have) & set(entry):
+                    total += held if factor in dims else held * (count - 1)
+            if factor in dims and x.spec[dims.index(factor)] != entry:
+                total += 1  # a copy, of which nothing is sent
+        if factor in facts.reduced:
+            total += 2 * equation.outputs[0].type.nbytes
+        return total
+
+    def extents(self, given: Sequence[Placed], facts: Factors) -> dict[int, list[int]]:
+        """The extents of the axes that each factor is."""
+        found: dict[int, list[int]] = {}
+        for x, dims in zip(given, facts.inputs, strict=True):
+            shape = whole_type(x, self.mesh).shape
+            for extent, factor in zip(shape, dims, strict=True):
+                if factor is not None:
+                    found.setdefault(factor, []).append(extent)
+        return found
+
+    # Programs inside equations.
+
+    def inner(
+        self,
+        program: Program,
+        specs: Sequence[Spec],
+        wanted: Sequence[Spec] | None = None,
+        front: int = 0,
+    ) -> tuple[Program, list[Spec]]:
+        """A device's part of ``program``, and the specs of its outputs.
+
+        The indices are its inputs number ``front`` and following. Outputs are moved to
+        the ``wanted`` specs.
+        """
+        builder = ProgramBuilder(program.name)
+        with builder:
+            inputs = [
+                Placed(builder.input(part_type(v.type, spec, self.mesh), v.hint), spec)
+                for v, spec in zip(program.inputs, specs, strict=True)
+            ]
+            part = _with_indices(self.mesh, builder)
+            count = len(inputs)
+            made = builder.inputs
+            builder.inputs = [*made[:front], *made[count:], *made[front:count]]
+            outputs = part.run(program, inputs)
+            self.not_cut += part.not_cut
+            if wanted is not None:
+                pairs = zip(outputs, wanted, strict=True)
+                outputs = [Placed(part.move(x, spec), spec) for x, spec in pairs]
+            return builder.build([x.part for x in outputs]), [x.spec for x in outputs]
+
+    def unscanned(self, x: Placed) -> Placed:
+        """``x``, which a loop goes along, with its first axis whole."""
+        spec = ((), *x.spec[1:])
+        return Placed(self.move(x, spec), spec)
+
+    def index_operands(self) -> list[Atom]:
+        """The indices, in the order of the mesh's axes."""
+        return [self.indices[name] for name in self.mesh.axis_names]
+
+
+def _factors(
+    row: Primitive, types: Sequence[ArrayType], params: Mapping[str, Any]
+) -> Factors | None:
+    """The factors of an equation; None if it needs its operands whole."""
+    if not isinstance(row.factors, Marker):
+        return row.factors(*types, **params)
+    if isinstance(row.kernel, (Scalar, Convert)):
+        return factors.elementwise(*types)
+    return None

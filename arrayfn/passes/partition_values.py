@@ -1,0 +1,92 @@
+"""What the partition pass knows of a value, and what it gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from arrayfn.errors import SourceLocation
+from arrayfn.ir import ArrayType, Atom, Mesh, NamedSharding, PartitionSpec, Program
+from arrayfn.ir.sharding import spec_of
+from arrayfn.passes.moves import Spec
+from arrayfn.primitives.base import Primitive
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A value of the Program of all devices: a device's part, and the spec.
+
+    The value is still to be summed over the mesh axes ``pending``. Views of it are
+    taken before the sum; where it is cut, the sum becomes a ``reduce_scatter``.
+    """
+
+    part: Atom
+    spec: Spec
+    pending: tuple[str, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every device has all of it."""
+        return not any(self.spec)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A collective: its name and axis, the bytes a device gives, the user's line."""
+
+    name: str
+    axis_name: str
+    nbytes: int
+    source: SourceLocation | None
+
+
+def _transfers(program: Program) -> Iterator[Transfer]:
+    for equation in program.equations:
+        row = equation.primitive
+        if isinstance(row, Primitive) and row.is_collective:
+            axis, nbytes = equation.params["axis_name"], equation.inputs[0].type.nbytes
+            yield Transfer(row.name, axis, nbytes, equation.source)
+        for inner in equation.subprograms():
+            yield from _transfers(inner)
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """The Program of one device, and the specs of its inputs and outputs.
+
+    ``not_cut`` says of which equations each device computes the whole, and why, where
+    an operand was cut.
+    """
+
+    program: Program
+    mesh: Mesh
+    in_specs: tuple[PartitionSpec, ...]
+    out_specs: tuple[PartitionSpec, ...]
+    not_cut: tuple[str, ...] = ()
+
+    def transfers(self) -> list[Transfer]:
+        """The collectives of a device's Program, in order."""
+        return list(_transfers(self.program))
+
+
+def spec_of_type(type: ArrayType) -> Spec:
+    """How an array of this type lies; whole without a sharding."""
+    if type.sharding is None:
+        return ((),) * type.ndim
+    return type.sharding.spec.entries(type.ndim)
+
+
+def part_type(type: ArrayType, spec: Spec, mesh: Mesh) -> ArrayType:
+    """The type of a device's part of an array."""
+    shape = NamedSharding(mesh, spec_of(spec)).shard_shape(type.shape)
+    return ArrayType(shape, type.dtype, weak=type.weak)
+
+
+def whole_type(x: Placed, mesh: Mesh) -> ArrayType:
+    """The type of the array that ``x`` is a part of."""
+    shape = tuple(
+        n * math.prod(mesh.shape[axis] for axis in entry)
+        for n, entry in zip(x.part.type.shape, x.spec, strict=True)
+    )
+    return ArrayType(shape, x.part.type.dtype, weak=x.part.type.weak)

@@ -1,0 +1,254 @@
+"""Sharding rules: which axes of operands and results a mesh axis can cut together.
+
+A *factor* is an index of the computation that a primitive does: a matrix product has
+three, of rows, of columns, and the one that is summed. ``Factors`` says for each axis
+of operands and results which factor it is, or None for an axis that each device needs
+whole. A mesh axis that cuts a factor cuts all axes that are this factor. If the factor
+is ``reduced``, the devices' results are combined by an ``all_reduce``.
+
+The rules take the types of the operands and the params, as type rules do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from arrayfn.ir import ArrayType
+from arrayfn.ir.layout import Shape
+from arrayfn.primitives.base import Factors
+from arrayfn.primitives.windows import Windows
+
+Dims = tuple[int | None, ...]
+Params = Mapping[str, Any]
+
+
+def elementwise(*operands: ArrayType, **params: Any) -> Factors:
+    """Every axis is a factor; rank-0 operands are whole."""
+    ndim = max((x.ndim for x in operands), default=0)
+    dims = tuple(range(ndim))
+    return Factors(tuple(dims[: x.ndim] for x in operands), (dims,))
+
+
+def transpose(x: ArrayType, *, permutation: Sequence[int]) -> Factors:
+    """Axes keep their factors."""
+    return Factors((tuple(range(x.ndim)),), (tuple(permutation),))
+
+
+def broadcast(x: ArrayType, *, shape: Shape, axes: Sequence[int]) -> Factors:
+    """Axes of the operand that are not repeated keep their factors."""
+    place = {axis: k for k, axis in enumerate(axes)}
+    dims = tuple(
+        k if x.shape[k] == shape[axis] else None
+        for axis, k in sorted(place.items(), key=lambda pair: pair[1])
+    )
+    every = range(len(shape))
+    out = tuple(dims[place[k]] if k in place else None for k in every)
+    return Factors((dims,), (out,), localize=_local_shape)
+
+
+def reshape(x: ArrayType, *, shape: Shape) -> Factors:
+    """Axes that are kept, and the outermost of axes that are merged or split."""
+    have: list[int | None] = [None] * x.ndim
+    made: list[int | None] = [None] * len(shape)
+    i = j = factor = 0
+    while i < x.ndim and j < len(shape):
+        first, second = i, j
+        left, right = x.shape[i], shape[j]
+        while left != right:
+            if left < right and i + 1 < x.ndim:
+                i += 1
+                left *= x.shape[i]
+            elif right < left and j + 1 < len(shape):
+                j += 1
+                right *= shape[j]
+            else:
+                return Factors((tuple(have),), (tuple(made),), localize=_local_shape)
+        while first < i and x.shape[first] == 1:
+            first += 1
+        while second < j and shape[second] == 1:
+            second += 1
+        if left > 1:
+            have[first] = made[second] = factor
+            factor += 1
+        i, j = i + 1, j + 1
+    return Factors((tuple(have),), (tuple(made),), localize=_local_shape)
+
+
+def reduction(op: str) -> Any:
+    """The rule of a reduction, whose parts of devices are combined by ``op``."""
+
+    def rule(x: ArrayType, *, axes: Sequence[int]) -> Factors:
+        dims = tuple(range(x.ndim))
+        kept = tuple(axis for axis in dims if axis not in axes)
+        return Factors((dims,), (kept,), dict.fromkeys(axes, op))
+
+    return rule
+
+
+def along_others(*operands: ArrayType, axis: int, **params: Any) -> Factors:
+    """All axes but ``axis``, which each device needs whole."""
+    dims = tuple(k if k != axis else None for k in range(operands[0].ndim))
+    return Factors((dims,) * len(operands), (dims,))
+
+
+def index_reduction(x: ArrayType, *, axis: int, dtype: Any) -> Factors:
+    """All axes but the one along which a position is searched."""
+    dims = tuple(k if k != axis else None for k in range(x.ndim))
+    return Factors((dims,), (dims[:axis] + dims[axis + 1 :],))
+
+
+def reverse(x: ArrayType, *, axes: Sequence[int]) -> Factors:
+    """The axes that are not reversed."""
+    dims = tuple(None if k in axes else k for k in range(x.ndim))
+    return Factors((dims,), (dims,))
+
+
+def slice_(
+    x: ArrayType, *, start: Sequence[int], limit: Sequence[int], strides: Sequence[int]
+) -> Factors:
+    """The axes that are not cut."""
+    bounds = zip(start, limit, strides, x.shape, strict=True)
+    dims = tuple(
+        k if (low, high, step) == (0, extent, 1) else None
+        for k, (low, high, step, extent) in enumerate(bounds)
+    )
+    return Factors((dims,), (dims,), localize=_local_limit)
+
+
+def pad(x: ArrayType, value: ArrayType, *, config: Any) -> Factors:
+    """The axes that are not padded."""
+    dims = tuple(
+        k if tuple(amounts) == (0, 0, 0) else None for k, amounts in enumerate(config)
+    )
+    return Factors((dims, ()), (dims,))
+
+
+def last_axis_whole(*operands: ArrayType, **params: Any) -> Factors:
+    """All axes but the last."""
+    dims = (*range(operands[0].ndim - 1), None)
+    return Factors((dims,) * len(operands), (dims,))
+
+
+def _whole(sizes: Shape, shape: Shape) -> Dims:
+    """The axes of ``shape`` that ``sizes`` have whole."""
+    pairs = zip(sizes, shape, strict=True)
+    return tuple(k if n == extent else None for k, (n, extent) in enumerate(pairs))
+
+
+def dynamic_slice(x: ArrayType, *starts: ArrayType, sizes: Shape) -> Factors:
+    """The axes that are taken whole."""
+    dims = _whole(sizes, x.shape)
+    return Factors((dims, *[()] * len(starts)), (dims,), localize=_local_sizes)
+
+
+def dynamic_update_slice(
+    x: ArrayType, update: ArrayType, *starts: ArrayType
+) -> Factors:
+    """The axes that are written whole."""
+    dims = _whole(update.shape, x.shape)
+    return Factors((dims, dims, *[()] * len(starts)), (dims,))
+
+
+def contraction(
+    x: ArrayType, y: ArrayType, *, contract: Any, batch: Any, **_: Any
+) -> Factors:
+    """Batch axes, free axes, and the contracted ones, which are summed."""
+    left: list[int | None] = [None] * x.ndim
+    right: list[int | None] = [None] * y.ndim
+    count = 0
+    for pairs in (batch, contract):
+        for i, j in zip(*pairs, strict=True):
+            left[i] = right[j] = count
+            count += 1
+    summed = {left[i]: "sum" for i in contract[0]}
+    for dims in (left, right):
+        for axis, factor in enumerate(dims):
+            if factor is None:
+                dims[axis] = count
+                count += 1
+    used = [
+        tuple(left[i] for i in batch[0]),
+        tuple(f for i, f in enumerate(left) if i not in (*batch[0], *contract[0])),
+        tuple(f for j, f in enumerate(right) if j not in (*batch[1], *contract[1])),
+    ]
+    reduced = {f: op for f, op in summed.items() if f is not None}
+    return Factors((tuple(left), tuple(right)), (sum(used, ()),), reduced)
+
+
+def gather(x: ArrayType, indices: ArrayType, *, sizes: Shape, **params: Any) -> Factors:
+    """Axes of the operand that windows have whole, and all axes of indices."""
+    operand, index, windows = _windows(x, indices, sizes, params)
+    return Factors((operand, index), (windows,), localize=_local_gather)
+
+
+def scatter(
+    x: ArrayType, indices: ArrayType, updates: ArrayType, **params: Any
+) -> Factors:
+    """The same axes; updates along axes of indices that are cut add up."""
+    sizes = _geometry(params).sizes(x.ndim, updates.shape)
+    operand, index, windows = _windows(x, indices, sizes, params)
+    summed = {f: "sum" for f in index if f is not None and f not in operand}
+    return Factors((operand, index, windows), (operand,), summed, added=0)
+
+
+def _geometry(params: Params) -> Windows:
+    names = ("window_axes", "collapsed_axes", "indexed_axes", "batch")
+    return Windows(**{name: params[name] for name in names if name in params})
+
+
+def _windows(
+    x: ArrayType, indices: ArrayType, sizes: Shape, params: Params
+) -> tuple[Dims, Dims, Dims]:
+    """The factors of operand, indices and windows."""
+    geometry = _geometry(params)
+    whole = geometry.kept(x.ndim)
+    operand: list[int | None] = [
+        axis
+        if axis in whole
+        and sizes[axis] == x.shape[axis]
+        and axis not in geometry.indexed_axes
+        else None
+        for axis in range(x.ndim)
+    ]
+    index: list[int | None] = [x.ndim + k for k in range(indices.ndim - 1)] + [None]
+    for ours, theirs in zip(*geometry.batch, strict=True):
+        operand[ours] = index[theirs]
+    outer = iter(index[:-1])
+    within = dict(zip(geometry.window_axes, whole, strict=True))
+    ndim = indices.ndim - 1 + len(whole)
+    windows = [
+        operand[within[axis]] if axis in within else next(outer) for axis in range(ndim)
+    ]
+    return tuple(operand), tuple(index), tuple(windows)
+
+
+# Params of the equation that a device computes, from the shapes of its parts.
+
+
+def _local_shape(params: Params, given: Sequence[Shape], made: Shape) -> Params:
+    return {**params, "shape": made}
+
+
+def _local_limit(params: Params, given: Sequence[Shape], made: Shape) -> Params:
+    whole = zip(params["start"], params["limit"], params["strides"], strict=True)
+    limit = tuple(
+        extent if (low, step) == (0, 1) and extent == out else high
+        for (low, high, step), extent, out in zip(whole, given[0], made, strict=True)
+    )
+    return {**params, "limit": limit}
+
+
+def _local_sizes(params: Params, given: Sequence[Shape], made: Shape) -> Params:
+    return {**params, "sizes": made}
+
+
+def _local_gather(params: Params, given: Sequence[Shape], made: Shape) -> Params:
+    ndim = len(given[0])
+    geometry = _geometry(params)
+    within = dict(zip(geometry.kept(ndim), geometry.window_axes, strict=True))
+    sizes = tuple(
+        made[within[axis]] if axis in within else params["sizes"][axis]
+        for axis in range(ndim)
+    )
+    return {**params, "sizes": sizes}

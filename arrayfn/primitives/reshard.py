@@ -1,0 +1,73 @@
+"""``reshard``: an array as it is, cut over the devices of a mesh as a spec says.
+
+``with_sharding_constraint`` and ``out_shardings`` are made of it. On one device it
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.ir import ArrayType, Atom, Mesh, NamedSharding, PartitionSpec
+from arrayfn.primitives import families
+from arrayfn.primitives.base import (
+    LINEAR,
+    AxisMap,
+    Dim,
+    Operand,
+    Primitive,
+    Sample,
+    View,
+)
+from arrayfn.primitives.emitters import move_axis
+
+
+def _types(x: ArrayType, *, mesh: Mesh, spec: PartitionSpec) -> ArrayType:
+    NamedSharding(mesh, spec).shard_shape(x.shape)
+    return x.plain()
+
+
+def _transpose(
+    cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
+) -> list[Atom | None]:
+    (cotangent,) = cotangents
+    return [None if cotangent is None else reshard(cotangent, **params)]
+
+
+def _batch(
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    *,
+    mesh: Mesh,
+    spec: PartitionSpec,
+) -> tuple[list[Atom], list[Dim]]:
+    x = move_axis(inputs[0], dims[0] or 0, 0)
+    return [reshard(x, mesh=mesh, spec=PartitionSpec(None, *spec))], [0]
+
+
+def _samples() -> Iterable[Sample]:
+    mesh = Mesh((3, 2), ("i", "j"))
+    for seed, dtype in enumerate((dtypes.float32, dtypes.int32)):
+        x = families.random_array(dtype, (3, 4), 141 + seed, -3.0, 3.0)
+        yield Sample((x,), {"mesh": mesh, "spec": PartitionSpec("i", "j")})
+
+
+reshard = Primitive(
+    name="reshard",
+    family="mesh",
+    types=_types,
+    reference=lambda x, **_: np.array(x),
+    kernel=View(lambda x, **_: tuple(AxisMap(axis) for axis in range(x.ndim))),
+    jvp=LINEAR,
+    transpose=_transpose,
+    batch=_batch,
+    samples=_samples,
+    doc="The operand, cut over the devices of a mesh.",
+)
+
+ROWS = (reshard,)

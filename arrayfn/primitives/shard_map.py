@@ -1,0 +1,439 @@
+"""``shard_map``: a Program that each member of a mesh runs on its parts of arrays.
+
+``body`` takes a member's parts of the operands, cut as ``in_specs`` say, and then the
+member's index along each axis of ``mesh``. Its results are parts of the outputs, put
+together as ``out_specs`` say. With ``typed`` the types in the body say along which axes
+a value varies; an output must not vary along an axis that its spec does not name.
+
+On one device it is the body mapped along all axes of the mesh by batching, which
+defines it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import ShapeError, SourceLocation
+from arrayfn.ir import (
+    ArrayType,
+    Atom,
+    Equation,
+    Mesh,
+    PartitionSpec,
+    Program,
+    Var,
+    type_of,
+)
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.ir.sharding import NamedSharding, spec_of
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import families, views
+from arrayfn.primitives.base import (
+    OWN_VARIANCE,
+    Array,
+    Composition,
+    Dim,
+    Linear,
+    Operand,
+    OverPrograms,
+    Primitive,
+    Sample,
+)
+from arrayfn.primitives.calls import evaluate
+from arrayfn.primitives.collectives import pvary, summed_over
+from arrayfn.primitives.control_flow import (
+    Batch,
+    Jvp,
+    Split,
+    Transpose,
+    arranged,
+    check_types,
+    equation,
+    unless,
+    where,
+)
+from arrayfn.primitives.emitters import move_axis
+from arrayfn.primitives.rules import all_of
+from arrayfn.primitives.shard_map_alone import Specs, expanded, whole_shape
+
+
+def index_types(mesh: Mesh, typed: bool) -> list[ArrayType]:
+    """The types of a member's indices along the axes of ``mesh``."""
+    return [
+        ArrayType((), dtypes.int32, varying=frozenset((name,) if typed else ()))
+        for name in mesh.axis_names
+    ]
+
+
+def part_type(
+    type: ArrayType, mesh: Mesh, spec: PartitionSpec, typed: bool
+) -> ArrayType:
+    """The type of a member's part of an array of ``type``."""
+    shape = NamedSharding(mesh, spec).shard_shape(type.shape)
+    varying = frozenset(spec.axes() if typed else ())
+    return ArrayType(shape, type.dtype, weak=type.weak, varying=varying)
+
+
+def _types(
+    *operands: ArrayType,
+    mesh: Mesh,
+    in_specs: Specs,
+    out_specs: Specs,
+    body: Program,
+    typed: bool,
+) -> tuple[ArrayType, ...]:
+    if len(operands) != len(in_specs) or len(body.outputs) != len(out_specs):
+        raise ShapeError(
+            f"shard_map: {len(in_specs)} in_specs and {len(out_specs)} out_specs for "
+            f"{len(operands)} operands and {len(body.outputs)} results"
+        )
+    parts = [
+        part_type(x, mesh, spec, typed)
+        for x, spec in zip(operands, in_specs, strict=True)
+    ]
+    given = [*parts, *index_types(mesh, typed)]
+    check_types(f"shard_map: parts for {body.name}", given, body.input_types)
+    return tuple(
+        ArrayType(whole_shape(t.shape, mesh, spec), t.dtype, weak=t.weak)
+        for t, spec in zip(body.output_types, out_specs, strict=True)
+    )
+
+
+def one_device(whole: Equation) -> Program:
+    """The Program that a shard_map is on one device."""
+    return _alone([a.type for a in whole.inputs], whole.params, whole.source)
+
+
+def _alone(
+    types: Sequence[ArrayType],
+    params: Mapping[str, Any],
+    source: SourceLocation | None = None,
+) -> Program:
+    builder = ProgramBuilder("shard_map")
+    builder.source = source
+    with builder:
+        inputs = [builder.input(type) for type in types]
+        return builder.build(expanded(*inputs, **params))
+
+
+def _reference(*operands: Array, **params: Any) -> tuple[Array, ...]:
+    program = _alone([type_of(np.asarray(x)) for x in operands], params)
+    return tuple(evaluate(program, operands))
+
+
+# Rules.
+
+
+def with_specs(body: Program, out_specs: Specs, typed: bool) -> Program:
+    """``body`` with each result marked as varying along the axes of its spec."""
+    if not typed:
+        return body
+    missing = [
+        frozenset(spec.axes()) - t.varying
+        for t, spec in zip(body.output_types, out_specs, strict=True)
+    ]
+    if not any(missing):
+        return body
+    builder = ProgramBuilder(body.name)
+    with builder:
+        results = builder.inline(body, builder.inputs_of(body))
+        for k, axes in enumerate(missing):
+            results[k] = varying_along(results[k], axes)
+        return builder.build(results)
+
+
+def varying_along(x: Atom, axes: Iterable[str]) -> Atom:
+    """``x``, marked as varying along these axes of a mesh."""
+    for axis in sorted(axes):
+        x = pvary(x, axis_name=axis)
+    return x
+
+
+def _indices_last(program: Program, mesh: Mesh, first: int) -> Program:
+    """``program`` with the indices, its inputs from ``first`` on, at the end."""
+    last = first + len(mesh.axis_names)
+    inputs = (
+        *program.inputs[:first],
+        *program.inputs[last:],
+        *program.inputs[first:last],
+    )
+    return arranged(program, inputs, program.outputs)
+
+
+def _emit(
+    operands: Sequence[Atom],
+    in_specs: Sequence[PartitionSpec],
+    out_specs: Sequence[PartitionSpec],
+    body: Program,
+    params: Mapping[str, Any],
+) -> list[Atom]:
+    """The outputs of a shard_map with the other ``params``."""
+    if not body.outputs:
+        return []
+    specs = tuple(out_specs)
+    return all_of(
+        shard_map(
+            *operands,
+            mesh=params["mesh"],
+            in_specs=tuple(in_specs),
+            out_specs=specs,
+            body=with_specs(body, specs, params["typed"]),
+            typed=params["typed"],
+        )
+    )
+
+
+def _jvp(
+    jvp: Jvp,
+    primals: Sequence[Atom],
+    tangents: Sequence[Atom | None],
+    **params: Any,
+) -> tuple[list[Atom], list[Atom | None]]:
+    body, mesh = params["body"], params["mesh"]
+    in_specs, out_specs = params["in_specs"], params["out_specs"]
+    wrt = [t is not None for t in tangents]
+    count = len(body.outputs)
+    unindexed = [False] * len(mesh.axis_names)
+    program, varies = jvp(body, [*wrt, *unindexed], [False] * count)
+    program = _indices_last(program, mesh, len(primals))
+    given = [t for t in tangents if t is not None]
+    results = _emit(
+        [*primals, *given],
+        [*in_specs, *where(in_specs, wrt)],
+        [*out_specs, *where(out_specs, varies)],
+        program,
+        params,
+    )
+    moving = iter(results[count:])
+    return results[:count], [next(moving) if v else None for v in varies]
+
+
+def _batch(
+    batch: Batch,
+    size: int,
+    inputs: Sequence[Atom],
+    dims: Sequence[Dim],
+    **params: Any,
+) -> tuple[list[Atom], list[Dim]]:
+    body, mesh = params["body"], params["mesh"]
+    operands = [
+        x if dim is None else move_axis(x, dim, 0)
+        for x, dim in zip(inputs, dims, strict=True)
+    ]
+    mapped = [dim is not None for dim in dims]
+    unindexed = [False] * len(mesh.axis_names)
+    program, varies = batch(
+        body, size, [*mapped, *unindexed], [False] * len(body.outputs)
+    )
+    results = _emit(
+        operands,
+        _behind(params["in_specs"], mapped),
+        _behind(params["out_specs"], varies),
+        program,
+        params,
+    )
+    return results, [0 if v else None for v in varies]
+
+
+def _behind(specs: Specs, mapped: Sequence[bool]) -> list[PartitionSpec]:
+    """``specs`` with a whole axis in front, where there is a mapped one."""
+    pairs = zip(specs, mapped, strict=True)
+    return [PartitionSpec(None, *spec) if has else spec for spec, has in pairs]
+
+
+def _split(
+    split: Split, whole: Equation, unknown: Sequence[bool]
+) -> tuple[list[Equation], list[Equation]]:
+    params = dict(whole.params)
+    body, mesh, typed = params["body"], params["mesh"], params["typed"]
+    in_specs, out_specs = params["in_specs"], params["out_specs"]
+    unindexed = [False] * len(mesh.axis_names)
+    parts = split(body, [*unknown, *unindexed], [False] * len(body.outputs))
+    varies, count = parts.unknown, parts.residuals
+    residuals = [v.type for v in parts.linear.inputs[:count]]
+    specs = [_residual_spec(t, mesh, typed) for t in residuals]
+    results = unless(whole.outputs, varies)
+
+    ahead = ProgramBuilder(body.name)
+    with ahead:
+        made = ahead.inline(parts.known, ahead.inputs_of(parts.known))
+        for k, spec in enumerate(specs):
+            made[len(results) + k] = _stacked(made[len(results) + k], spec)
+        known_body = ahead.build(made)
+    kept = [
+        Var(ArrayType(whole_shape(a.type.shape, mesh, spec), a.type.dtype))
+        for a, spec in zip(known_body.outputs[len(results) :], specs, strict=True)
+    ]
+    known: list[Equation] = []
+    if known_body.outputs:
+        known_specs = (*unless(out_specs, varies), *specs)
+        known.append(
+            equation(
+                shard_map,
+                unless(whole.inputs, unknown),
+                {
+                    **params,
+                    "in_specs": tuple(unless(in_specs, unknown)),
+                    "out_specs": known_specs,
+                    "body": with_specs(known_body, known_specs, typed),
+                },
+                [*results, *kept],
+                whole,
+            )
+        )
+
+    after = ProgramBuilder(body.name)
+    with after:
+        stacked = [
+            after.input(part_type(v.type, mesh, spec, typed))
+            for v, spec in zip(kept, specs, strict=True)
+        ]
+        rest = [after.input(v.type) for v in parts.linear.inputs[count:]]
+        for type in index_types(mesh, typed):
+            after.input(type)
+        given = [
+            views.reshape(x, shape=t.shape) if spec else x
+            for x, t, spec in zip(stacked, residuals, specs, strict=True)
+        ]
+        linear_body = after.build(after.inline(parts.linear, [*given, *rest]))
+    linear_specs = tuple(where(out_specs, varies))
+    linear = equation(
+        shard_map,
+        [*kept, *where(whole.inputs, unknown)],
+        {
+            **params,
+            "in_specs": (*specs, *where(in_specs, unknown)),
+            "out_specs": linear_specs,
+            "body": with_specs(linear_body, linear_specs, typed),
+        },
+        where(whole.outputs, varies),
+        whole,
+    )
+    return known, [linear]
+
+
+def _residual_spec(type: ArrayType, mesh: Mesh, typed: bool) -> PartitionSpec:
+    """How a residual is kept: stacked along the axes along which it varies."""
+    varies = [name for name in mesh.axis_names if not typed or name in type.varying]
+    return spec_of([tuple(varies)])
+
+
+def _stacked(x: Atom, spec: PartitionSpec) -> Atom:
+    return views.reshape(x, shape=(1, *x.type.shape)) if spec else x
+
+
+def _transpose(
+    transpose: Transpose,
+    cotangents: Sequence[Atom | None],
+    inputs: Sequence[Operand],
+    **params: Any,
+) -> list[Atom | None]:
+    body, mesh, typed = params["body"], params["mesh"], params["typed"]
+    in_specs, out_specs = params["in_specs"], params["out_specs"]
+    linear = [isinstance(x, Linear) for x in inputs]
+    given = [ct is not None for ct in cotangents]
+    unindexed = [False] * len(mesh.axis_names)
+    program, wanted = transpose(
+        body, [*linear, *unindexed], given, [False] * sum(linear)
+    )
+    known = [x for x in inputs if not isinstance(x, Linear)]
+    program = _indices_last(program, mesh, len(known))
+    results_specs = where(where(in_specs, linear), wanted)
+    if not typed:
+        ct_specs = where(out_specs, given)
+        program = _counted_once(program, mesh, len(known), ct_specs, results_specs)
+    present = [ct for ct in cotangents if ct is not None]
+    results = iter(
+        _emit(
+            [*known, *present],
+            [*unless(in_specs, linear), *where(out_specs, given)],
+            results_specs,
+            program,
+            params,
+        )
+    )
+    flags = iter(wanted)
+    return [next(results) if at and next(flags) else None for at in linear]
+
+
+def _counted_once(
+    program: Program,
+    mesh: Mesh,
+    known: int,
+    cotangents: Sequence[PartitionSpec],
+    results: Sequence[PartitionSpec],
+) -> Program:
+    """A transposed body whose types do not say what varies.
+
+    The cotangent of a result that all members along an axis share is divided among
+    them, and the cotangent of an operand that they share is the sum of theirs.
+    """
+    builder = ProgramBuilder(program.name)
+    with builder:
+        inputs: list[Atom] = list(builder.inputs_of(program))
+        for k, spec in enumerate(cotangents, known):
+            shared = [n for name, n in mesh.shape.items() if name not in spec.axes()]
+            if math.prod(shared) > 1:
+                inputs[k] = e.div(inputs[k], math.prod(shared))
+        outputs = builder.inline(program, inputs)
+        for k, spec in enumerate(results):
+            for name in mesh.axis_names:
+                if name not in spec.axes():
+                    outputs[k] = summed_over(outputs[k], name)
+        return builder.build(outputs)
+
+
+def _samples() -> Iterable[Sample]:
+    mesh = Mesh((2, 3), ("i", "j"))
+    in_specs = (PartitionSpec("i", "j"), PartitionSpec("j"))
+    for typed in (True, False):
+        types = [ArrayType((4, 6), dtypes.float32), ArrayType((6,), dtypes.float32)]
+        builder = ProgramBuilder("scaled_rows")
+        with builder:
+            parts = [
+                builder.input(part_type(t, mesh, spec, typed))
+                for t, spec in zip(types, in_specs, strict=True)
+            ]
+            for type in index_types(mesh, typed):
+                builder.input(type)
+            x, y = parts
+            scaled = e.mul(x, views.broadcast_in_dim(y, shape=(2, 2), axes=(1,)))
+            total = summed_over(scaled, "j")
+            body = builder.build([scaled, total])
+        given = [
+            families.random_array(t.dtype, t.shape, 131 + k, -2.0, 2.0)
+            for k, t in enumerate(types)
+        ]
+        yield Sample(
+            tuple(given),
+            {
+                "mesh": mesh,
+                "in_specs": in_specs,
+                "out_specs": (PartitionSpec("i", "j"), PartitionSpec("i")),
+                "body": body,
+                "typed": typed,
+            },
+        )
+
+
+shard_map = Primitive(
+    name="shard_map",
+    family="mesh",
+    types=_types,
+    reference=_reference,
+    kernel=Composition(expanded),
+    jvp=OverPrograms(_jvp),
+    transpose=OverPrograms(_transpose),
+    batch=OverPrograms(_batch),
+    split=OverPrograms(_split),
+    samples=_samples,
+    doc="A Program that each member of a mesh runs on its parts of the operands.",
+    variance=OWN_VARIANCE,
+)
+
+ROWS = (shard_map,)

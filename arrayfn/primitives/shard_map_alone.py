@@ -1,0 +1,117 @@
+"""``shard_map`` on one device: the body, mapped along all axes of the mesh.
+
+Operands get an axis in front for each mesh axis that cuts them, and the body is batched
+along each. This defines the primitive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from arrayfn import dtypes
+from arrayfn.ir import Atom, Mesh, PartitionSpec, Program
+from arrayfn.ir.builder import current_builder
+from arrayfn.ir.sharding import Entry, Shape
+from arrayfn.primitives import views
+from arrayfn.primitives.slicing import slice_
+from arrayfn.primitives.variance import without_variance
+
+Specs = tuple[PartitionSpec, ...]
+
+
+def whole_shape(shape: Shape, mesh: Mesh, spec: PartitionSpec) -> Shape:
+    """The shape of an array whose parts have ``shape``."""
+    entries = spec.entries(len(shape))
+    return tuple(
+        extent * math.prod(mesh.shape[name] for name in entry)
+        for extent, entry in zip(shape, entries, strict=True)
+    )
+
+
+def _cut(x: Atom, mesh: Mesh, spec: PartitionSpec) -> tuple[Atom, tuple[str, ...]]:
+    """``x`` with an axis in front for each mesh axis of ``spec``, and their names."""
+    entries = spec.entries(x.type.ndim)
+    shape: list[int] = []
+    front: list[tuple[int, str]] = []
+    for extent, entry in zip(x.type.shape, entries, strict=True):
+        for name in entry:
+            front.append((len(shape), name))
+            shape.append(mesh.shape[name])
+        shape.append(extent // math.prod(mesh.shape[name] for name in entry))
+    names = [name for name in mesh.axis_names if name in spec.axes()]
+    if not names:
+        return x, ()
+    place = {name: axis for axis, name in front}
+    order = [place[name] for name in names]
+    order += [axis for axis in range(len(shape)) if axis not in place.values()]
+    split = views.reshape(x, shape=tuple(shape))
+    return views.transpose(split, permutation=tuple(order)), tuple(names)
+
+
+def _joined(x: Atom, mesh: Mesh, spec: PartitionSpec) -> Atom:
+    """The whole array from ``x``, which has all mesh axes in front."""
+    names = mesh.axis_names
+    used = spec.axes()
+    for axis in reversed(range(len(names))):
+        if names[axis] not in used:  # all members along it have the same
+            x = _first_along(x, axis)
+    front = [name for name in names if name in used]
+    local = x.type.shape[len(front) :]
+    order: list[int] = []
+    for axis, entry in enumerate(spec.entries(len(local))):
+        order += [*(front.index(name) for name in entry), len(front) + axis]
+    turned = views.transpose(x, permutation=tuple(order)) if front else x
+    return views.reshape(turned, shape=whole_shape(local, mesh, spec))
+
+
+def _first_along(x: Atom, axis: int) -> Atom:
+    """``x`` at index 0 of ``axis``, which is removed."""
+    shape = x.type.shape
+    limit = (*shape[:axis], 1, *shape[axis + 1 :])
+    start, strides = (0,) * len(shape), (1,) * len(shape)
+    part = slice_(x, start=start, limit=limit, strides=strides)
+    return views.reshape(part, shape=(*shape[:axis], *shape[axis + 1 :]))
+
+
+class OneDevice:
+    """The transformation that maps a body along the axes of a mesh.
+
+    ``transforms`` fills in ``batch``.
+    """
+
+    batch: ClassVar[Callable[..., tuple[Program, list[bool]]]]
+
+
+def _mapped_body(body: Program, mesh: Mesh, names: Sequence[Entry]) -> Program:
+    """``body`` mapped along all axes of ``mesh``, which stand in front.
+
+    ``names`` has, for each input, the axes along which it is cut.
+    """
+    mapped = without_variance(body)
+    every = [True] * len(body.outputs)
+    for axis, size in reversed(mesh.shape.items()):
+        along = [axis in entry for entry in names]
+        mapped, _ = OneDevice.batch(mapped, size, along, every, axis_name=axis)
+    return mapped
+
+
+def expanded(
+    *operands: Atom,
+    mesh: Mesh,
+    in_specs: Specs,
+    out_specs: Specs,
+    body: Program,
+    typed: bool,
+) -> list[Atom]:
+    """The body mapped along the axes of the mesh, on one device."""
+    cut = [_cut(x, mesh, s) for x, s in zip(operands, in_specs, strict=True)]
+    indices = [
+        (views.iota(shape=(size,), axis=0, dtype=dtypes.int32), (name,))
+        for name, size in mesh.shape.items()
+    ]
+    given = [*cut, *indices]
+    mapped = _mapped_body(body, mesh, [names for _, names in given])
+    results = current_builder().inline(mapped, [x for x, _ in given])
+    return [_joined(x, mesh, s) for x, s in zip(results, out_specs, strict=True)]

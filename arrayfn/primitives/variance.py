@@ -1,0 +1,50 @@
+"""Programs of one device, whose types do not say what varies over a mesh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir.builder import rename
+from arrayfn.ir.sharding import UNVARYING
+from arrayfn.primitives.collectives import pvary
+
+
+def without_variance(program: Program) -> Program:
+    """``program`` without ``varying`` in types, and without ``pvary``."""
+    environment: dict[Var, Atom] = {}
+
+    def plain(var: Var) -> Var:
+        made = Var(var.type.plain().with_varying(UNVARYING), var.hint)
+        environment[var] = made
+        return made
+
+    inputs = tuple([plain(v) for v in program.inputs])
+    constants = tuple([plain(v) for v in program.constants])
+    equations: list[Equation] = []
+    for equation in program.equations:
+        given = tuple([rename(a, environment) for a in equation.inputs])
+        if equation.primitive is pvary:
+            environment[equation.outputs[0]] = given[0]
+            continue
+        params = {name: _plain(value) for name, value in equation.params.items()}
+        outputs = tuple([plain(v) for v in equation.outputs])
+        equations.append(
+            Equation(equation.primitive, given, params, outputs, equation.source)
+        )
+    return Program(
+        program.name,
+        inputs,
+        tuple(equations),
+        tuple([rename(a, environment) for a in program.outputs]),
+        constants,
+        program.constant_values,
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Program):
+        return without_variance(value)
+    if isinstance(value, tuple):
+        return tuple([_plain(x) if isinstance(x, Program) else x for x in value])
+    return value

@@ -1,0 +1,88 @@
+"""Constraints on how values lie over a mesh, inside functions that are traced."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from arrayfn import tree
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import NamedSharding
+from arrayfn.primitives.reshard import reshard
+from arrayfn.tracing import apply
+from arrayfn.transforms.arguments import Function
+
+
+def with_sharding_constraint(x: Any, shardings: Any) -> Any:
+    """x, an array or a pytree of them, cut over the devices of a mesh.
+
+    ``shardings`` is a NamedSharding, or a pytree prefix of x with one for each leaf;
+    None leaves a leaf as it is. What follows in the function is computed on the parts,
+    as far as the primitives allow. Values do not change.
+
+    Raises ShapeError if an axis is no multiple of its parts.
+
+    >>> import numpy as np
+    >>> from arrayfn import Mesh, PartitionSpec as P, jit, set_num_devices
+    >>> set_num_devices(8)
+    >>> rows = NamedSharding(Mesh((2,), ("x",)), P("x"))
+    >>> f = jit(lambda x: with_sharding_constraint(x, rows) + 1.0)
+    >>> f(np.zeros(4)).sharding.spec
+    P('x')
+    """
+    return constrained("with_sharding_constraint", x, shardings)
+
+
+def constrained(what: str, x: Any, shardings: Any) -> Any:
+    """``x`` with a constraint on each leaf that has a sharding."""
+    if shardings is None:
+        return x
+    leaves, structure = tree.flatten(x)
+    try:
+        spread = tree.broadcast_prefix(shardings, x)
+    except ValueError as error:
+        raise ArgumentError(
+            f"{what}: {shardings} is no prefix of {structure}", user_location()
+        ) from error
+    results: list[Any] = []
+    for leaf, sharding in zip(leaves, spread, strict=True):
+        if sharding is None:
+            results.append(leaf)
+            continue
+        if not isinstance(sharding, NamedSharding):
+            raise ArgumentError(
+                f"{what} takes NamedShardings, not {sharding!r}; write "
+                f"NamedSharding(mesh, {sharding!r})",
+                user_location(),
+            )
+        results.append(apply(reshard, leaf, mesh=sharding.mesh, spec=sharding.spec))
+    return tree.unflatten(structure, results)
+
+
+def with_shardings(
+    function: Function, in_shardings: Any, out_shardings: Any
+) -> Function:
+    """``function`` with constraints on its positional arguments and its result.
+
+    ``in_shardings`` is one sharding for all arguments, or a tuple with an entry for
+    each.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        each = in_shardings
+        if not isinstance(each, (tuple, list)):
+            each = (each,) * len(args)
+        if len(each) != len(args):
+            raise ArgumentError(
+                f"in_shardings has {len(each)} entries, but there are {len(args)} "
+                "positional arguments",
+                user_location(),
+            )
+        given = [
+            constrained("in_shardings", argument, sharding)
+            for argument, sharding in zip(args, each, strict=True)
+        ]
+        return constrained("out_shardings", function(*given, **kwargs), out_shardings)
+
+    return wrapper

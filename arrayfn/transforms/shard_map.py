@@ -1,0 +1,293 @@
+"""``shard_map``: one function for all devices of a mesh, each with its parts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arrayfn import tree
+from arrayfn.errors import ArgumentError, ArrayfnError, ShapeError, user_location
+from arrayfn.ir import ArrayType, Literal, Mesh, PartitionSpec, Program
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.ir.sharding import check_spec
+from arrayfn.primitives import shard_map as row
+from arrayfn.primitives.shard_map_alone import OneDevice
+from arrayfn.tracing import apply
+from arrayfn.tracing.frames import current_frame
+from arrayfn.transforms.arguments import (
+    Function,
+    check_function,
+    check_leaf,
+    leaf_type,
+    name_of,
+)
+from arrayfn.transforms.batching import batch_varying
+from arrayfn.transforms.flat_trace import trace_function
+
+OneDevice.batch = batch_varying
+
+
+def shard_map(
+    function: Function | None = None,
+    *,
+    mesh: Mesh,
+    in_specs: Any,
+    out_specs: Any,
+    check_vma: bool = True,
+) -> Any:
+    """``function``, run by each device of ``mesh`` on its parts of the arguments.
+
+    ``in_specs`` has a PartitionSpec for each positional argument, or a pytree prefix
+    of them, and ``out_specs`` for the result: which axes of the mesh cut which axes of
+    an array. Along axes of the mesh that a spec does not name all devices have the same
+    part. Inside the function ``lax.psum(x, "data")`` and other collectives combine the
+    values of devices along an axis of the mesh.
+
+    The function's types say along which axes of the mesh a value varies. The sum over
+    an axis does not vary along it; the derivative by a value that does not vary is
+    summed over the devices. With ``check_vma=False`` nothing is known: each device's
+    derivatives are its own, and out_specs are taken as true.
+
+    Raises ShapeError if an axis is no multiple of its parts or an output's spec does
+    not name an axis along which it varies, and ArgumentError for specs that fit
+    neither the mesh nor the arguments.
+
+    >>> from arrayfn import lax, set_num_devices
+    >>> from arrayfn import PartitionSpec as P
+    >>> set_num_devices(8)
+    >>> mesh = Mesh((2,), ("x",))
+    >>> share = shard_map(
+    ...     lambda x: x / lax.psum(x.sum(), "x"),
+    ...     mesh=mesh, in_specs=P("x"), out_specs=P("x"),
+    ... )
+    >>> np.asarray(share(np.array([1.0, 2.0, 4.0, 1.0])))
+    array([0.125, 0.25 , 0.5  , 0.125])
+    """
+    if function is None:
+        return functools.partial(
+            shard_map,
+            mesh=mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            check_vma=check_vma,
+        )
+    check_function("shard_map", function)
+    if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ArgumentError(
+            f"shard_map: mesh is an arrayfn.Mesh, not {type(mesh).__name__}",
+            user_location(),
+        )
+
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        name = name_of(function)
+        _refuse_nesting(name, mesh)
+        leaves = tree.leaves(args)
+        specs = _spread("in_specs", in_specs, args, mesh, name)
+        types = [
+            _part(name, position, leaf, mesh, spec, check_vma)
+            for position, (leaf, spec) in enumerate(zip(leaves, specs, strict=True))
+        ]
+        traced = trace_function(
+            function,
+            args,
+            {},
+            types=types,
+            abstract=True,
+            with_values=False,
+            constants=False,
+            mesh=mesh,
+            varying=check_vma,
+        )
+        captured = traced.trace.captured
+        structure = traced.out_tree
+        placeholder = tree.unflatten(structure, [0] * structure.num_leaves)
+        outs = _spread("out_specs", out_specs, placeholder, mesh, name)
+        body = _captured_first(traced.program, len(leaves), len(mesh.axis_names))
+        _check_outputs(name, body, outs, check_vma)
+        results = apply(
+            row.shard_map,
+            *leaves,
+            *captured,
+            mesh=mesh,
+            in_specs=(*specs, *[PartitionSpec()] * len(captured)),
+            out_specs=tuple(outs),
+            body=row.with_specs(body, tuple(outs), check_vma),
+            typed=check_vma,
+        )
+        given = list(results) if isinstance(results, tuple) else [results]
+        return tree.unflatten(structure, given)
+
+    return wrapper
+
+
+def pmap(
+    function: Function,
+    axis_name: str = "devices",
+    *,
+    in_axes: Any = 0,
+    out_axes: int = 0,
+) -> Function:
+    """``function`` mapped along an axis of its arguments, one device for each member.
+
+    It is ``vmap`` over devices: the mapped extent is the number of devices, at most as
+    many as there are. ``in_axes`` has an integer, or None for the same value on all,
+    for each positional argument. Collectives work along ``axis_name``; derivatives are
+    each member's own.
+
+    >>> from arrayfn import lax
+    >>> np.asarray(pmap(lambda x: x - lax.pmean(x, "devices"))(np.array([1.0])))
+    array([0.])
+    """
+    check_function("pmap", function)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
+        if len(axes) != len(args):
+            raise ArgumentError(
+                f"pmap: in_axes has {len(axes)} entries, but {name_of(function)} was "
+                f"called with {len(args)} arguments",
+                user_location(),
+            )
+        sizes = {
+            leaf_type(leaf).shape[axis]
+            for argument, axis in zip(args, axes, strict=True)
+            for leaf in tree.leaves(argument)
+            if axis is not None
+        }
+        if len(sizes) != 1:
+            raise ShapeError(
+                f"pmap of {name_of(function)}: the mapped extents are "
+                f"{sorted(sizes) or 'missing'}, but all are the number of devices",
+                user_location(),
+            )
+
+        def spec(axis: int | None) -> PartitionSpec:
+            return PartitionSpec() if axis is None else _along(axis, axis_name)
+
+        def member(*parts: Any) -> Any:
+            own = [
+                part
+                if axis is None
+                else tree.map(lambda x, axis=axis: x.squeeze(axis), part)
+                for part, axis in zip(parts, axes, strict=True)
+            ]
+            return tree.map(lambda y: _expanded(y, out_axes), function(*own))
+
+        return shard_map(
+            functools.wraps(function)(member),
+            mesh=Mesh((sizes.pop(),), (axis_name,)),
+            in_specs=tuple(spec(axis) for axis in axes),
+            out_specs=_along(out_axes, axis_name),
+            check_vma=False,
+        )(*args)
+
+    return wrapper
+
+
+def _along(axis: int, name: str) -> PartitionSpec:
+    return PartitionSpec(*[None] * axis, name)
+
+
+def _expanded(y: Any, axis: int) -> Any:
+    """``y`` with a new axis of extent 1."""
+    shape = leaf_type(y).shape
+    wider = (*shape[:axis], 1, *shape[axis:])
+    return y.reshape(wider) if hasattr(y, "reshape") else np.full(wider, y)
+
+
+def _refuse_nesting(name: str, mesh: Mesh) -> None:
+    frame = current_frame()
+    around = [] if frame is None else frame.axis_names()
+    taken = [axis for axis in mesh.axis_names if axis in around]
+    if taken:
+        raise ArgumentError(
+            f"shard_map of {name}: {taken[0]!r} is the name of an axis already, of a "
+            "shard_map or vmap around this one; give the mesh other names",
+            user_location(),
+        )
+
+
+def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
+    """A checked PartitionSpec for each leaf of ``of``."""
+    if isinstance(specs, list):
+        specs = tuple(specs)
+    try:
+        spread = tree.broadcast_prefix(specs, of)
+    except ValueError as error:
+        raise ArgumentError(
+            f"shard_map: {what} = {specs} is no prefix of what {name} "
+            f"{'takes' if what == 'in_specs' else 'returns'}: {tree.structure(of)}",
+            user_location(),
+        ) from error
+    found = [PartitionSpec() if spec is None else spec for spec in spread]
+    for spec in found:
+        if not isinstance(spec, PartitionSpec):
+            raise ArgumentError(
+                f"shard_map: {what} has {spec!r}, which is no PartitionSpec",
+                user_location(),
+            )
+        check_spec(spec, mesh, f"shard_map: {what}")
+    return found
+
+
+def _part(
+    name: str,
+    position: int,
+    leaf: Any,
+    mesh: Mesh,
+    spec: PartitionSpec,
+    typed: bool,
+) -> ArrayType:
+    check_leaf(leaf, f"shard_map: an argument of {name}")
+    try:
+        return row.part_type(leaf_type(leaf), mesh, spec, typed)
+    except ArrayfnError as error:
+        raise type(error)(
+            f"shard_map of {name}, argument {position}: {error.message}",
+            user_location(),
+        ) from None
+
+
+def _captured_first(program: Program, arguments: int, axes: int) -> Program:
+    """``program`` with captured values, its last inputs, before the indices."""
+    inputs = program.inputs
+    ordered = (
+        *inputs[:arguments],
+        *inputs[arguments + axes :],
+        *inputs[arguments : arguments + axes],
+    )
+    builder = ProgramBuilder(program.name)
+    with builder:
+        made = {v: builder.input(v.type.plain(), v.hint) for v in ordered}
+        given = [made[v] for v in inputs]
+        return builder.build(builder.inline(program, given))
+
+
+def _check_outputs(
+    name: str, body: Program, specs: Sequence[PartitionSpec], typed: bool
+) -> None:
+    for position, (atom, spec) in enumerate(zip(body.outputs, specs, strict=True)):
+        spec.entries(atom.type.ndim)
+        extra = sorted(atom.type.varying - set(spec.axes()))
+        if not typed or not extra:
+            continue
+        made = "" if isinstance(atom, Literal) else _made_at(body, atom)
+        raise ShapeError(
+            f"shard_map of {name}: out_specs {spec!r} say that output {position} is "
+            f"the same for all members along {extra[0]!r}, but it varies{made}. "
+            f"Combine the members' values with lax.psum(y, {extra[0]!r}), for example, "
+            f"or name {extra[0]!r} in out_specs",
+            user_location(),
+        )
+
+
+def _made_at(body: Program, atom: Any) -> str:
+    for equation in body.equations:
+        if atom in equation.outputs and equation.source is not None:
+            return f" (computed at {equation.source})"
+    return ""
