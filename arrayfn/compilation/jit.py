@@ -346,7 +346,8 @@ class Jitted:
         built: Built,
     ) -> Entry:
         built.stage = "lowering"
-        choose(backend.name)
+        if self._backend is not None:
+            choose(backend.name)  # it may be missing here, and only be lowered for
         lowered = self._lower(traced, args, kwargs, backend)
         built.stage, built.kernels = "compiling", len(lowered.kernels)
         there = lowered.backend.array_types()

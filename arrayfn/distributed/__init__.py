@@ -16,12 +16,11 @@ from arrayfn.distributed.devices import (
     Device,
     devices,
     local_devices,
+    make_mesh,
     set_num_devices,
 )
 from arrayfn.distributed.processes import initialize, process_count, process_index
 from arrayfn.ir import Mesh, NamedSharding, PartitionSpec
-
-make_mesh = Mesh
 
 __all__ = [
     "Device",

@@ -101,6 +101,21 @@ def local_devices() -> list[Device]:
     return [d for d in DEVICES.all() if d.process_index == DEVICES.process]
 
 
+def make_mesh(
+    axis_shapes: Sequence[int],
+    axis_names: Sequence[str] | str,
+    *,
+    devices: Sequence[Device] | None = None,
+) -> Mesh:
+    """A mesh of ``devices``, row by row: of the first ones, if none are named.
+
+    >>> make_mesh((1, 1), ("data", "model")).shape
+    {'data': 1, 'model': 1}
+    """
+    ids = () if devices is None else [device.id for device in devices]
+    return Mesh(axis_shapes, axis_names, ids)
+
+
 def set_num_devices(count: int) -> None:
     """Let the CPU count as ``count`` virtual devices.
 

@@ -14,11 +14,11 @@ _XLA = "they speak of XLA's compiler and its choices"
 
 LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     "jax": {
-        _DEVICES: "Device Shard default_device devices local_devices device_count "
+        _DEVICES: "Device Shard default_device device_count "
         "local_device_count host_* process_* copy_to_host_async live_arrays "
         "default_backend effects_barrier memory transfer_guard*",
-        "programs over several devices have their own names": "NamedSharding P "
-        "make_mesh set_mesh shard_map smap pmap reshard make_array_from_* "
+        "programs over several devices have their own names": "P set_mesh "
+        "smap reshard make_array_from_* "
         "remove_size_one_mesh_axis_from_type auto_pcast",
         "arguments and results are values; a carry of a loop is what changes": (
             "Ref new_ref empty_ref free_ref freeze"
@@ -168,6 +168,12 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     "scipy.sparse.linalg": {
         "solvers run compiled, and call nothing between steps": "*.callback*",
         "it is 20, of which None is SciPy's name": "gmres.restart",
+        "only the norm of Frobenius is defined here; densify for others": "norm.*",
+        "SuperLU is the one library here": "spsolve.use_umfpack",
+    },
+    "scipy.integrate": {
+        "the steps are those of solve_ivp; its options are LSODA's": "odeint.*",
+        "options of all methods are parameters": "solve_ivp.options",
     },
     "scipy.optimize": {
         "BFGS with its own derivatives is the one method; options are by name": (
@@ -198,6 +204,19 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     },
     "jax": {
         "types have no meshes or references of their own": "ShapeDtypeStruct.*",
+        "devices are those of the process's one kind": "*devices.backend "
+        "local_devices.host_id local_devices.process_index pmap.backend",
+        "axes of a mesh are of one type: shard_map checks what varies": (
+            "make_mesh.axis_types"
+        ),
+        "pmap is shard_map over all devices: use that for what it lacks": (
+            "pmap.devices pmap.static_broadcasted_argnums pmap.axis_size "
+            "pmap.donate_argnums"
+        ),
+        "the mesh and the specs of operands are said where they are used": (
+            "shard_map.in_specs shard_map.mesh"
+        ),
+        "a function runs over all axes of its mesh": "shard_map.axis_names",
         "JAX has deprecated it": "*.concrete *.reduce_axes",
         "arrays are copied to a device; where they were does not matter": (
             "device_put.src device_put.donate device_put.may_alias"

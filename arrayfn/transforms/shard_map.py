@@ -125,31 +125,32 @@ def shard_map(
 
 
 def pmap(
-    function: Function,
-    axis_name: str = "devices",
+    fun: Function,
+    axis_name: str | None = None,
     *,
     in_axes: Any = 0,
     out_axes: int = 0,
 ) -> Function:
-    """``function`` mapped along an axis of its arguments, one device for each member.
+    """``fun`` mapped along an axis of its arguments, one device for each member.
 
     It is ``vmap`` over devices: the mapped extent is the number of devices, at most as
     many as there are. ``in_axes`` has an integer, or None for the same value on all,
-    for each positional argument. Collectives work along ``axis_name``; derivatives are
-    each member's own.
+    for each positional argument. Collectives work along ``axis_name`` (by default
+    ``"devices"``); derivatives are each member's own.
 
     >>> from arrayfn import lax
     >>> np.asarray(pmap(lambda x: x - lax.pmean(x, "devices"))(np.array([1.0])))
     array([0.])
     """
-    check_function("pmap", function)
+    check_function("pmap", fun)
+    name = "devices" if axis_name is None else axis_name
 
-    @functools.wraps(function)
+    @functools.wraps(fun)
     def wrapper(*args: Any) -> Any:
         axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
         if len(axes) != len(args):
             raise ArgumentError(
-                f"pmap: in_axes has {len(axes)} entries, but {name_of(function)} was "
+                f"pmap: in_axes has {len(axes)} entries, but {name_of(fun)} was "
                 f"called with {len(args)} arguments",
                 user_location(),
             )
@@ -161,13 +162,13 @@ def pmap(
         }
         if len(sizes) != 1:
             raise ShapeError(
-                f"pmap of {name_of(function)}: the mapped extents are "
+                f"pmap of {name_of(fun)}: the mapped extents are "
                 f"{sorted(sizes) or 'missing'}, but all are the number of devices",
                 user_location(),
             )
 
         def spec(axis: int | None) -> PartitionSpec:
-            return PartitionSpec() if axis is None else _along(axis, axis_name)
+            return PartitionSpec() if axis is None else _along(axis, name)
 
         def member(*parts: Any) -> Any:
             own = [
@@ -176,13 +177,13 @@ def pmap(
                 else tree.map(lambda x, axis=axis: x.squeeze(axis), part)
                 for part, axis in zip(parts, axes, strict=True)
             ]
-            return tree.map(lambda y: _expanded(y, out_axes), function(*own))
+            return tree.map(lambda y: _expanded(y, out_axes), fun(*own))
 
         return shard_map(
-            functools.wraps(function)(member),
-            mesh=Mesh((sizes.pop(),), (axis_name,)),
+            functools.wraps(fun)(member),
+            mesh=Mesh((sizes.pop(),), (name,)),
             in_specs=tuple(spec(axis) for axis in axes),
-            out_specs=_along(out_axes, axis_name),
+            out_specs=_along(out_axes, name),
             check_vma=False,
         )(*args)
 
