@@ -34,8 +34,8 @@ from arrayfn.lowering.steps import NestStep, PlanStep
 from arrayfn.passes.reads import Reads, affine_view
 
 SCRATCH: Final = 384 * 1024  # bytes of windows in one item: most of a core's own cache
-MIN_ROWS: Final = 256  # rows of an item for which the kernel is worth packing
-FEWEST: Final = 96  # rows of an item for which packing does not yet cost 5 %
+PACKED_ROWS: Final = 256  # rows of an item for which the kernel is worth packing
+MIN_ROWS: Final = 96  # rows of an item for which packing does not yet cost 5 %
 ITEMS: Final = 16  # their number is a multiple of this where they are long enough
 MULTIPLE: Final = 16  # rows of an item come in whole micro-kernels of BLAS
 SMALL: Final = 1 << 16  # elements of windows that are as well copied at once
@@ -112,7 +112,7 @@ def _product(
     """Windows are the rows of the result: an item is some of them."""
     given, size = call.integers, x.array.type.dtype.itemsize
     m, n, k = (given[name] for name in "mnk")
-    tile = _tile(m, max(MIN_ROWS, SCRATCH // (k * size)))
+    tile = _tile(m, max(PACKED_ROWS, SCRATCH // (k * size)))
     made = replace(
         call,
         provider=call.provider.replace("gemm_", "windows_"),
@@ -145,7 +145,7 @@ def _right_product(
     given, size = call.integers, x.array.type.dtype.itemsize
     m, n, k, batch = (given[name] for name in ("m", "n", "k", "batch"))
     cut, extent, inner = _cut(dimensions, n)
-    smallest = -(-MIN_ROWS // (2 * inner))
+    smallest = -(-PACKED_ROWS // (2 * inner))
     most = max(smallest, SCRATCH // (k * size * inner))
     tiles = -(-extent // min(most, extent))
     tiles = -(-tiles * batch // ITEMS) * ITEMS // batch or 1
@@ -186,13 +186,13 @@ def _summed(
     given, output = call.integers, call.writes["c"].array
     dtype = output.type.dtype
     m, n, k = (given[name] for name in "mnk")
-    parts = max(1, min(ITEMS, k // MIN_ROWS))
+    parts = max(1, min(ITEMS, k // PACKED_ROWS))
     part = -(-k // parts)
     cut, extent, inner = _cut(dimensions, m)
     piece = -(-extent // min(extent, -(-ITEMS // parts)))
     pieces = -(-extent // piece)
     width = piece * inner * dtype.itemsize
-    tile = min(part, max(MIN_ROWS, SCRATCH // width))
+    tile = min(part, max(PACKED_ROWS, SCRATCH // width))
     sums = output if parts == 1 else Var(ArrayType((parts, m, n), dtype))
     made: list[LibraryCall | Nest] = [
         replace(

@@ -2,54 +2,45 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from arrayfn.backends.cpu.libraries.foreign import Array, c_function, stack_words
 from arrayfn.backends.cpu.libraries.provider import Provider
-from arrayfn.backends.native import CFunction, local, native
-from arrayfn.backends.native.structures import Array, Struct, i32
 from arrayfn.lowering.clocks import FIRST, LAST, READING
 
-MONOTONIC: Final = 1  # CLOCK_MONOTONIC
 SECOND: Final = 1_000_000_000  # in nanoseconds
 
-clock_gettime = CFunction[[i32, Array[int]], i32]("clock_gettime")
 
-
-class Clock(Struct):
-    """The arguments of a reading."""
-
-    state: Array[int]
-    step: int
-
-
-@native
-def nanoseconds() -> int:
-    """The time now, from some moment on."""
-    moment = local(int, 2)  # a timespec: seconds and nanoseconds
-    clock_gettime(MONOTONIC, moment)
-    return moment[0] * SECOND + moment[1]
-
-
-@native
-def read_clock(a: Clock, begin: int, end: int) -> None:
+def read_clock(
+    clock_gettime: int,
+    monotonic: int,
+    state: Array[int],
+    step: int,
+    begin: int,
+    end: int,
+) -> None:
     """Add the time since the last reading to that of a step; -1 is none."""
-    now = nanoseconds()
-    state = a.state
-    if a.step >= 0:
-        place = FIRST + 2 * a.step
-        state[place] += now - state[LAST]
-        state[place + 1] += 1
-    state[LAST] = nanoseconds()
-    state[READING] += state[LAST] - now
+    moment = stack_words(2)  # a timespec: seconds and nanoseconds
+    c_function(clock_gettime, monotonic, moment)
+    now = moment[0] * SECOND + moment[1]
+    if step >= 0:
+        place = FIRST + 2 * step
+        state[place] = state[place] + now - state[LAST]
+        state[place + 1] = state[place + 1] + 1
+    c_function(clock_gettime, monotonic, moment)
+    state[LAST] = moment[0] * SECOND + moment[1]
+    state[READING] = state[READING] + state[LAST] - now
 
 
 def words(dtype: str) -> tuple[int, ...]:
-    """None; the clock is in nanoseconds, of 64 bits."""
+    """The clock's function, and its number; it is in nanoseconds, of 64 bits."""
     if dtype != "i64":
         raise KeyError(dtype)
-    return ()
+    function = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
+    return int(function or 0), time.CLOCK_MONOTONIC
 
 
 def unjitted(given: Mapping[str, Any], items: int) -> None:
