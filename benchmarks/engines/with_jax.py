@@ -11,6 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
+# Full float32 products, as arrayfn's: XLA takes bfloat16 where a CPU has tiles for it.
+jax.config.update("jax_default_matmul_precision", "highest")
+
 
 class JaxEngine:
     """JAX on the CPU."""
