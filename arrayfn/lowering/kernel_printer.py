@@ -296,6 +296,7 @@ class KernelPrinter(KernelText, ABC):
         self.line(f"{name} = {function}({name}, {self.scalar(s.argument)})", s.source)
 
     def reduces(self, stage: int) -> list[Reduce]:
+        """The reductions of a stage, but for those over the kept axes."""
         return [
             s
             for s in self.nest.statements

@@ -72,7 +72,7 @@ def lower(
 
     Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
     """
-    *passes, _ = _PASSES
+    *passes, _ = _PASSES  # the last one assigns layouts, without donated inputs
     layouts = partial(with_donated, donated=donated)
     passed = run_passes(program, check, (*passes, layouts))
     return verified(Lowering(passed, donated, options).run(), donated)

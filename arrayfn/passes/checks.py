@@ -343,6 +343,7 @@ def _keeping(known: Atom, fault: Atom) -> Atom:
 
 
 def _first(faults: Iterable[Atom]) -> Atom:
+    """The fault with the smallest number; NO_FAULT if there are none."""
     first: Atom = _NONE
     for fault in faults:
         if fault is not _NONE:

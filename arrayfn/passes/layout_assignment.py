@@ -105,6 +105,11 @@ def with_donated(program: Program, donated: Collection[int]) -> Program:
 
 
 class _Assignment:
+    """Gives each value of one Program a layout, and inserts the copies that this takes.
+
+    Inputs ``writable`` may be overwritten; the outputs ``returned`` go to the caller.
+    """
+
     def __init__(
         self,
         program: Program,

@@ -91,7 +91,8 @@ def small_loops(
 ) -> Program:
     """``program`` with the matrix products of small loops written as sums.
 
-    With ``limit``, products of up to so many multiplications are, in all loops.
+    With ``limit``, products of at most that many multiplications are written so in all
+    loops, large ones too.
     """
     if not any(equation.subprograms() for equation in program.equations):
         return program

@@ -8,7 +8,7 @@ arrays, and an axis of keys can be mapped.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,9 +62,8 @@ class Key:
 
     def reshape(self, *shape: Any) -> Key:
         """The same keys with another shape."""
-        wanted = (
-            shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        )
+        is_tuple = len(shape) == 1 and isinstance(shape[0], Sequence)
+        wanted = shape[0] if is_tuple else shape
         return Key(anp.reshape(self.data, (*wanted, _WORDS)))
 
     def __len__(self) -> int:

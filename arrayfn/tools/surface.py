@@ -172,10 +172,15 @@ def gaps_of(wanted: Arguments, own: Arguments) -> Iterator[tuple[str, str]]:
 
 
 def _same_default(theirs: Argument, ours: Argument) -> bool:
+    """Whether our default means what theirs means.
+
+    Stored defaults are texts: None for a parameter without one, "..." for a value that
+    no text stands for. Our "Ellipsis" marks a hint that is taken and ignored.
+    """
     if theirs.default is None or theirs.default == "...":
         return theirs.default is None or ours.default is not None
     if ours.default == "Ellipsis":
-        return True  # a hint, which has no meaning here
+        return True
     same = SAME_DEFAULTS.get(theirs.default, ())
     return ours.default == theirs.default or ours.default in same
 

@@ -167,3 +167,12 @@ def test_uniform_within_traced_bounds():
     low, high = anp.asarray([0.0, 5.0]), anp.asarray([1.0, 7.0])
     drawn = random.uniform(KEY, (1000, 2), minval=low, maxval=high)
     assert ((drawn >= low) & (drawn < high)).all()
+
+
+@pytest.mark.parametrize("shape", [(6,), (np.int64(6),), ((6,),), (2, 3), ([3, 2],)])
+def test_keys_are_reshaped_by_numbers_and_sequences(shape):
+    keys = random.split(random.key(0), 6)
+    reshaped = keys.reshape(*shape)
+    wanted = np.zeros(6).reshape(*shape).shape
+    assert reshaped.shape == wanted
+    np.testing.assert_array_equal(np.ravel(reshaped.data), np.ravel(keys.data))

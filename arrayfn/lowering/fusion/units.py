@@ -12,10 +12,10 @@ from arrayfn.lowering.fusion.groups import AxisIds
 class FusedGroup:
     """Equations computed together.
 
-    ``extents`` are the domain's axes, ``reduced`` those that its reductions run over;
-    ``maps`` gives each member value its domain axes, ``operands`` each reduction's
-    result those of what it reduces. ``outputs`` are the member values that something
-    outside needs.
+    ``extents`` are the extents of the domain's axes; ``reduced`` are the axes that its
+    reductions run over. ``maps`` gives the domain axes of each member value, and
+    ``operands``, by a reduction's result, those of the value that it reduces.
+    ``outputs`` are the member values that something outside needs.
     """
 
     equations: tuple[Equation, ...]
