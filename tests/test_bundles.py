@@ -360,3 +360,8 @@ def test_a_loaded_function_checks_its_arguments(tmp_path: Path) -> None:
     af.save(af.jit(lambda x: x + 1).lower(X), tmp_path)
     with pytest.raises(ArgumentError, match=r"argument 0 is to be f64\[5,3\]"):
         af.load(tmp_path)(X[0])
+
+
+def test_a_jitted_function_is_lowered_before_it_is_saved(tmp_path):
+    with pytest.raises(ArgumentError, match=r"give the arguments to lower\(\) first"):
+        af.save(af.jit(anp.sin), tmp_path / "saved")

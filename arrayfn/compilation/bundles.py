@@ -79,6 +79,13 @@ def save(lowered: Lowered, folder: str | os.PathLike[str]) -> None:
     >>> again(np.arange(3.0))
     {'twice': array([0., 2., 4.])}
     """
+    given: Any = lowered
+    if not isinstance(given, Lowered):
+        raise ArgumentError(
+            f"save: the first argument is what jit(f).lower(*args) gives, not "
+            f"{type(given).__name__}; give the arguments to lower() first",
+            user_location(),
+        )
     place = Path(folder)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise ArgumentError(

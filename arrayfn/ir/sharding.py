@@ -29,9 +29,9 @@ class Mesh:
     """A grid of devices with a name for each of its axes.
 
     ``Mesh((2, 4), ("data", "model"))`` takes the first eight devices, row by row;
-    ``device_ids`` names others, one for each place of the grid. A NumPy array of
-    devices does as well. A *member* is a place of the grid, numbered row by row. Raises
-    ArgumentError if sizes and names do not fit.
+    ``device_ids`` names others, one for each place of the grid. A NumPy array or list
+    of devices does as well. A *member* is a place of the grid, numbered row by row.
+    Raises ArgumentError if sizes and names do not fit.
 
     >>> mesh = Mesh((2, 4), ("data", "model"))
     >>> mesh.shape, mesh.size
@@ -44,10 +44,12 @@ class Mesh:
 
     def __init__(
         self,
-        shape: Sequence[int] | np.ndarray[Any, Any],
+        shape: Sequence[Any] | np.ndarray[Any, Any],
         axis_names: Sequence[str] | str,
         device_ids: Sequence[int] = (),
     ) -> None:
+        if not isinstance(shape, np.ndarray) and any(hasattr(x, "id") for x in shape):
+            shape = np.asarray(shape, object)
         if isinstance(shape, np.ndarray):
             device_ids = [device.id for device in shape.flat]
             shape = shape.shape

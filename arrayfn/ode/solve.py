@@ -12,6 +12,7 @@ import arrayfn.numpy as anp
 from arrayfn import dtypes, tree
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.flatten_util import ravel_pytree
+from arrayfn.lax.control_flow_tracing import plain_type, varying_along
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array
 from arrayfn.ode import methods, stepping
@@ -21,7 +22,9 @@ from arrayfn.ode.rosenbrock import RODAS5P
 from arrayfn.ode.stepping import Control, along
 from arrayfn.sparse import eye_array
 from arrayfn.sparse.jacobians import pattern_of
+from arrayfn.tracing.frames import current_frame
 from arrayfn.transforms import leaf_type, vmap
+from arrayfn.transforms.custom import closure_convert
 
 ADJOINTS: Final = ("direct", "backsolve")
 MOST_STEPS: Final = 1 << 17
@@ -115,6 +118,7 @@ def solve(
             f"solve: ts is a vector of at least one time, not {times}", user_location()
         )
     ts = ops.as_floating("solve: ts", anp.asarray(ts))
+    f, y0, ts, args = _varying_alike(f, y0, ts, args)
     y, unravel = ravel_pytree(y0)
     if y.dtype not in dtypes.INEXACT:
         y0 = tree.map(lambda x: ops.as_floating("solve: y0", anp.asarray(x)), y0)
@@ -122,7 +126,7 @@ def solve(
     control = Control(
         rtol=anp.asarray(rtol),
         atol=_tolerance(atol, y0),
-        largest=anp.asarray(max_step),
+        largest=anp.asarray(max_step, ts.dtype),
         steps=(MOST_DENSE if dense else MOST_STEPS) if max_steps is None else max_steps,
     )
 
@@ -179,6 +183,26 @@ def solve(
     ys = vmap(unravel)(values)
     reached = ~last.failed & (last.attempted < control.steps)
     return Solution(ts, ys, last.accepted, last.attempted, reached, sol)
+
+
+def _varying_alike(
+    f: Callable[..., Any], y0: Any, ts: Array, args: tuple[Any, ...]
+) -> tuple[Callable[..., Any], Any, Array, tuple[Any, ...]]:
+    """The problem with operands that all vary along the same axes of a mesh.
+
+    Devices take different numbers of steps. What they have in common, ``f`` captures
+    too, varies from here on, so that its cotangents are summed over the devices once,
+    here, and not in each step.
+    """
+    frame = current_frame()
+    if frame is None or not frame.axis_names():
+        return f, y0, ts, args
+    f, captured = closure_convert(f, ts[0], y0, *args)
+    operands = (y0, ts, (*args, *captured))
+    types = [plain_type(leaf) for leaf in tree.leaves(operands)]
+    axes = frozenset[str]().union(*(type.varying for type in types))
+    y0, ts, args = tree.map(lambda x: varying_along(x, axes), operands)
+    return f, y0, ts, args
 
 
 def _tolerance(atol: Any, y0: Any) -> Array:

@@ -256,7 +256,8 @@ def _interpolant(method: Method, f: Function, state: State) -> Array:
 
 
 def _direction(t: Array, end: Array) -> Array:
-    return lax.stop_gradient(anp.where(end < t, -1.0, 1.0))
+    sign = anp.astype(anp.where(end < t, -1.0, 1.0), end.dtype)
+    return lax.stop_gradient(sign)
 
 
 def _first_size(

@@ -154,3 +154,8 @@ def test_numbers_and_axes_that_do_not_divide():
     assert f"{one:.1f}" == "3.0"
     with pytest.raises(ShapeError, match="is no multiple of 4"):
         af.device_put(np.zeros((2, 6)), NamedSharding(MESH, P(None, "model")))
+
+
+def test_a_mesh_of_a_list_of_devices():
+    few = af.devices()[:2]
+    assert Mesh(few, ("a",)) == Mesh(np.array(few), ("a",)) == Mesh((2,), ("a",))

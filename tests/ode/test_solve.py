@@ -214,3 +214,14 @@ def test_what_does_not_fit_is_refused() -> None:
         jit(lambda y: integrate.solve_ivp(lotka_volterra, (0, 1), y).y)(np.ones(2))
     with pytest.raises(ArgumentError, match="no events"):
         integrate.solve_ivp(lotka_volterra, (0, 1), np.ones(2), events=max)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+@pytest.mark.parametrize("method", ["RK45", "Rodas5P"])
+def test_times_may_be_float32(method: Any, dense: bool) -> None:
+    ts = np.linspace(0, 1, 4, dtype=np.float32)
+    found = solve(
+        lambda t, y: -y, np.ones(2, np.float32), ts, method=method, dense=dense
+    )
+    assert found.ys.dtype == found.ts.dtype == np.float32
+    np.testing.assert_allclose(found.ys[-1], np.exp(-1), rtol=2e-4)

@@ -139,7 +139,7 @@ def block_free(memory: DeviceMemory, block: int) -> None:
 
 @native
 def block_object(free_list: FreeList, block: int) -> PyObject | None:
-    """An object whose destructor frees the block; None, with MemoryError, if it fails."""
+    """An object whose destructor frees the block; None, with an error, if it fails."""
     made = PyCapsule_New(block, None, block_die)
     if made is not None:
         PyCapsule_SetContext(made, cast(int, free_list))
