@@ -443,3 +443,16 @@ def test_mappings_that_do_not_fit(mapped, message):
         mapped()
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"{__file__}:")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x[0, 0], "too many indices for array"),
+        (lambda x: x[..., ...], "an index can only have a single ellipsis"),
+        (lambda x: x[np.array([0.5])], "arrays used as indices must be of integer"),
+    ],
+)
+def test_wrong_indices_name_the_line(function, message):
+    with pytest.raises(IndexError, match=rf"test_errors.py:\d+: {message}"):
+        jit(function)(np.ones(3))

@@ -19,6 +19,7 @@ from arrayfn.numpy.arithmetic import sign as sign_of
 from arrayfn.numpy.comparison import where
 from arrayfn.numpy.creation import arange, asarray, linspace, meshgrid
 from arrayfn.numpy.data_dependent import flatnonzero, nonzero
+from arrayfn.numpy.index_bounds import index_error
 from arrayfn.numpy.manipulation import (
     broadcast_to,
     concatenate,
@@ -247,7 +248,7 @@ def _within(part: Array, extent: int, mode: str) -> Array:
             "ravel_multi_index with mode='raise'", "Give it mode='wrap' or 'clip'"
         )
     if value.size and (value.min() < 0 or value.max() >= extent):
-        raise IndexError(
+        raise index_error(
             f"ravel_multi_index: an index is out of bounds for an axis of {extent}"
         )
     return part

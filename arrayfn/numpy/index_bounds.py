@@ -47,11 +47,15 @@ def in_bounds(index: Any, extent: int, axis: int, length: int = 0) -> Any:
 
 def out_of_bounds(position: int, extent: int, axis: int) -> IndexError:
     """The error for a known position."""
-    where_ = user_location()
-    prefix = f"{where_.file}:{where_.line}: " if where_ else ""
-    return IndexError(
-        f"{prefix}index {position} is out of bounds for axis {axis} with size {extent}"
+    return index_error(
+        f"index {position} is out of bounds for axis {axis} with size {extent}"
     )
+
+
+def index_error(message: str) -> IndexError:
+    """An IndexError whose message begins with the user's line."""
+    where_ = user_location()
+    return IndexError(f"{where_.file}:{where_.line}: {message}" if where_ else message)
 
 
 def from_the_front(index: Array, extent: int) -> Array:

@@ -21,6 +21,7 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.index_bounds import (
     from_the_front,
+    index_error,
     known_value,
     out_of_bounds,
     within,
@@ -82,9 +83,9 @@ def parse(index: Any, shape: Shape, bounded: bool = True) -> list[Entry]:
     consumed = sum(entry is not None and entry is not Ellipsis for entry in plain)
     dots = [k for k, entry in enumerate(plain) if entry is Ellipsis]
     if len(dots) > 1:
-        raise IndexError("an index can only have a single ellipsis ('...')")
+        raise index_error("an index can only have a single ellipsis ('...')")
     if consumed > len(shape):
-        raise IndexError(
+        raise index_error(
             f"too many indices for array: array is {len(shape)}-dimensional, but "
             f"{consumed} were indexed"
         )
@@ -139,7 +140,7 @@ def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
         return _cut(entry, extent)
     if isinstance(entry, (ImmutableArray, np.ndarray)):
         if entry.dtype not in dtypes.INTEGERS:
-            raise IndexError(
+            raise index_error(
                 "arrays used as indices must be of integer (or boolean) type, not "
                 f"{entry.dtype}"
             )

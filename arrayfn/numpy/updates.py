@@ -23,7 +23,7 @@ from arrayfn.numpy.arithmetic import (
     power,
 )
 from arrayfn.numpy.comparison import less, where
-from arrayfn.numpy.index_bounds import known_value
+from arrayfn.numpy.index_bounds import index_error, known_value
 from arrayfn.numpy.indexing import (
     Cut,
     Entry,
@@ -348,7 +348,7 @@ def _where_masked(x: ArrayLike, mask: Any, updates: ArrayLike, new: Any) -> Arra
     shape = ops.type_of_operand("at", x).shape
     inner = len(shape) - mask.ndim
     if shape[: mask.ndim] != mask.shape:
-        raise IndexError(
+        raise index_error(
             f"boolean index of shape {mask.shape} does not fit an array of {shape}"
         )
     if ops.type_of_operand("at", updates).ndim > inner:

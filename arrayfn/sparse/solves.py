@@ -123,8 +123,8 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
             f"spsolve: a matrix (n, n) and b (n,) or (n, k), not {A.shape} and {right}",
             user_location(),
         )
-    if device_of((A.data, b)):
-        raise BackendError(_ON_HOST)
+    if device_of((A.data, b)) == "cuda":
+        raise BackendError(_ON_HOST, user_location())
     (data, b), _, dtype = ops.promoted("spsolve", (A.data, b))
     if dtype not in dtypes.INEXACT or dtype.itemsize < 4:
         dtype = dtypes.float64

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import platform
 import re
@@ -185,6 +186,15 @@ def _target(chosen: Namespace) -> tuple[Callable[..., Any], list[Any]]:
     function = function_of(chosen.function)
     random = np.random.default_rng(0)
     arguments = [argument_of(text, random) for text in chosen.arguments]
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise ArgumentError(
+            f"{chosen.function}: {error}; name the types of all arguments, as "
+            "f32[128,64], after the function"
+        ) from None
+    except ValueError:
+        pass  # a function compiled from C, whose parameters are not known
     if chosen.zeros:
         arguments = [x * 0 for x in arguments]
     return (grad(function) if chosen.grad else function), arguments

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import arrayfn as af
-from arrayfn import Mesh, NamedSharding
+from arrayfn import Mesh, NamedSharding, sparse
 from arrayfn import PartitionSpec as P
 from arrayfn.errors import ArgumentError, BackendError, InPlaceError, ShapeError
+from arrayfn.scipy.sparse.linalg import spsolve
 
 MESH = Mesh((2, 4), ("data", "model"))
 X = np.arange(32.0).reshape(4, 8)
@@ -159,3 +160,9 @@ def test_numbers_and_axes_that_do_not_divide():
 def test_a_mesh_of_a_list_of_devices():
     few = af.devices()[:2]
     assert Mesh(few, ("a",)) == Mesh(np.array(few), ("a",)) == Mesh((2,), ("a",))
+
+
+def test_a_sparse_system_with_a_right_side_over_a_mesh():
+    matrix = sparse.CSR(np.diag([1.0, 2.0, 4.0, 8.0]))
+    right = af.device_put(np.ones(4), NamedSharding(Mesh((4,), ("d",)), P("d")))
+    np.testing.assert_array_equal(spsolve(matrix, right), [1.0, 0.5, 0.25, 0.125])

@@ -124,6 +124,7 @@ def test_profile(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("no_such_module:f", "no_such_module cannot be imported"),
         ("{script}:other", "has no other"),
         ("{script}:NUMBER", "is a int, not a function"),
+        ("{script}:loss", "missing a required argument: 'w'; name the types of all"),
     ],
 )
 def test_what_is_no_function_is_said(
