@@ -134,29 +134,6 @@ class ShardedArray(ArrayOnDevice):
     def __reduce__(self) -> tuple[Any, ...]:
         return put_sharded, (np.asarray(self), self.sharding)
 
-    def item(self, *index: int) -> Any:
-        """The Python scalar at ``index``."""
-        return np.asarray(self).item(*index)
-
-    def tolist(self) -> Any:
-        """Nested lists."""
-        return np.asarray(self).tolist()
-
-    def __bool__(self) -> bool:
-        return bool(np.asarray(self))
-
-    def __float__(self) -> float:
-        return float(np.asarray(self))
-
-    def __int__(self) -> int:
-        return int(np.asarray(self))
-
-    def __index__(self) -> int:
-        return np.asarray(self).__index__()
-
-    def __complex__(self) -> complex:
-        return complex(np.asarray(self))
-
     def __format__(self, spec: str) -> str:
         return format(np.asarray(self)[()] if not self.shape else str(self), spec)
 

@@ -14,7 +14,13 @@ from collections.abc import Callable
 from typing import Final
 
 from arrayfn.ir import Equation, Program
-from arrayfn.primitives.base import Contraction, Library, Primitive, Reduction, Scalar
+from arrayfn.primitives.base import (
+    Contraction,
+    Library,
+    Reduction,
+    Scalar,
+    row_of,
+)
 
 # Of one matrix, by its rows and columns.
 _FACTORIZATIONS: Final[dict[str, Callable[[int, int], float]]] = {
@@ -47,8 +53,7 @@ def operations_of(equation: Equation) -> int:
 
     Of a branch they are those of the longest Program.
     """
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     inner = [operations(p) for p in equation.subprograms()]
     if row.name == "cond":
         return max(inner)

@@ -52,6 +52,7 @@ from arrayfn.primitives.base import (
     Primitive,
     Scalar,
     View,
+    row_of,
 )
 from arrayfn.primitives.collectives import all_reduce
 from arrayfn.primitives.reshard import reshard
@@ -239,8 +240,7 @@ class Partition:
 
     def composition(self, equation: Equation, given: Sequence[Placed]) -> list[Placed]:
         """The equations that a primitive is composed of."""
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        row = row_of(equation)
         assert isinstance(row.kernel, Composition)
         builder = ProgramBuilder(row.name)
         builder.source = equation.source

@@ -309,6 +309,29 @@ class ArrayOnDevice(ImmutableArray):
             user_location(),
         )
 
+    def item(self, *index: int) -> Any:
+        """Its only element, or that at ``index``, as a Python number."""
+        return np.asarray(self).item(*index)
+
+    def tolist(self) -> Any:
+        """Its elements as nested lists of Python numbers."""
+        return np.asarray(self).tolist()
+
+    def __bool__(self) -> bool:
+        return bool(np.asarray(self))
+
+    def __int__(self) -> int:
+        return int(np.asarray(self))
+
+    def __float__(self) -> float:
+        return float(np.asarray(self))
+
+    def __complex__(self) -> complex:
+        return complex(np.asarray(self))
+
+    def __index__(self) -> int:
+        return np.asarray(self).__index__()
+
     def __array__(
         self, dtype: DType | None = None, copy: bool | None = None
     ) -> np.ndarray[Any, Any]:

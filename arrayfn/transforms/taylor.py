@@ -21,7 +21,7 @@ from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
-from arrayfn.primitives.base import THROUGH_BODY, Primitive
+from arrayfn.primitives.base import THROUGH_BODY, row_of
 from arrayfn.tracing import apply_program
 from arrayfn.transforms.arguments import Function, leaf_type, like, name_of
 from arrayfn.transforms.dce import dce
@@ -175,8 +175,7 @@ def _applied(
     builder: ProgramBuilder, equation: Equation, operands: Sequence[_Series]
 ) -> list[_Series]:
     """The series of an equation's outputs."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     varies = [x.varies for x in operands]
     if any(varies) and row.jvp == THROUGH_BODY:
         return _interpreted(builder, equation.params["body"], operands, {})

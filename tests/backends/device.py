@@ -48,24 +48,6 @@ class SimulatedArray(ArrayOnDevice):
     def copy(self) -> SimulatedArray:
         return SimulatedArray(self._host.copy())
 
-    def item(self, *index: int) -> Any:
-        return np.asarray(self).item(*index)
-
-    def tolist(self) -> Any:
-        return np.asarray(self).tolist()
-
-    def __bool__(self) -> bool:
-        return bool(np.asarray(self))
-
-    def __int__(self) -> int:
-        return int(np.asarray(self))
-
-    def __float__(self) -> float:
-        return float(np.asarray(self))
-
-    def __index__(self) -> int:
-        return np.asarray(self).__index__()
-
     def __repr__(self) -> str:
         return f"Simulated({self._host!r})"
 

@@ -165,29 +165,6 @@ class DeviceArray(ArrayOnDevice):
             )
         return host if dtype is None else host.astype(dtype)
 
-    def item(self, *index: int) -> Any:
-        """Its only element, or that at ``index``, as a Python number."""
-        return np.asarray(self).item(*index)
-
-    def tolist(self) -> Any:
-        """Its elements as nested lists of Python numbers."""
-        return np.asarray(self).tolist()
-
-    def __bool__(self) -> bool:
-        return bool(np.asarray(self))
-
-    def __int__(self) -> int:
-        return int(np.asarray(self))
-
-    def __float__(self) -> float:
-        return float(np.asarray(self))
-
-    def __complex__(self) -> complex:
-        return complex(np.asarray(self))
-
-    def __index__(self) -> int:
-        return np.asarray(self).__index__()
-
     def __repr__(self) -> str:
         if self.is_deleted:
             return f"<DeviceArray {self.__arrayfn_type__}, donated>"

@@ -11,7 +11,13 @@ from arrayfn.ir import Equation, Program, Var
 from arrayfn.lowering.fusion.fuser import CLONE_COST, Fuser
 from arrayfn.lowering.fusion.groups import Group, is_fusible
 from arrayfn.lowering.fusion.merging import MAX_ARRAYS, MAX_STATEMENTS
-from arrayfn.primitives.base import Contraction, Control, Library, Primitive, Reduction
+from arrayfn.primitives.base import (
+    Contraction,
+    Control,
+    Library,
+    Reduction,
+    row_of,
+)
 
 Refusals = dict[tuple[Equation, Equation], str]
 """Reasons, by the equation that makes a value and the one that uses it."""
@@ -53,8 +59,7 @@ class _Recording(Fuser):
                 f"one kernel has at most {MAX_STATEMENTS} equations and {MAX_ARRAYS} "
                 "arrays"
             )
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        row = row_of(equation)
         if isinstance(row.kernel, Reduction):
             return self.why_not_reduced(equation, group)
         ids = self.output_ids(equation, group)
@@ -89,8 +94,7 @@ class _Recording(Fuser):
 
 def of_its_own(equation: Equation) -> str:
     """Why ``equation`` shares a unit with no other; empty if it may."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     if isinstance(row.kernel, (Contraction, Library)):
         return f"a library computes {row.name}"
     if isinstance(row.kernel, Control):

@@ -17,7 +17,7 @@ from arrayfn.errors import BackendError, SourceLocation
 from arrayfn.ir import ArrayType, Equation
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
 from arrayfn.passes.reads import Reads
-from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.base import Primitive, row_of
 
 Array = np.ndarray[Any, Any]
 
@@ -67,8 +67,7 @@ COLLECTIVES: Final = CollectiveTable()
 
 def collective(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """The step of a collective."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
+    row = row_of(equation)
     (x,), (y,) = equation.inputs, equation.outputs
     made = Collective(
         row, dict(equation.params), x.type.plain(), y.type.plain(), equation.source
