@@ -33,7 +33,7 @@ from arrayfn.primitives.base import (
     Reduction,
     Template,
     View,
-    row_of,
+    primitive_of,
 )
 from arrayfn.primitives.base import Scalar as ScalarForm
 
@@ -159,23 +159,23 @@ class _Builder:
         )
 
     def equation(self, equation: Equation) -> None:
-        row = row_of(equation)
+        primitive = primitive_of(equation)
         output = equation.outputs[0]
         ids = self.group.maps[output]
-        if isinstance(row.kernel, Reduction):
-            self.reduction(equation, row.kernel)
+        if isinstance(primitive.kernel, Reduction):
+            self.reduction(equation, primitive.kernel)
             return
         operands = [self.scalar(a, ids, equation) for a in equation.inputs]
         at = self.level_and_stage(equation.inputs, ids)
-        if isinstance(row.kernel, Template):
+        if isinstance(primitive.kernel, Template):
             axis = ids[equation.params["axis"]]
             self.count(equation, axis, at)
             return
-        if isinstance(row.kernel, View):
+        if isinstance(primitive.kernel, View):
             # A copy, or a literal spread: the value itself.
             self.alias(output, operands[0], equation, at)
             return
-        if isinstance(row.kernel, Convert):
+        if isinstance(primitive.kernel, Convert):
             function = convert_function(
                 equation.inputs[0].type.dtype, output.type.dtype
             )
@@ -183,14 +183,14 @@ class _Builder:
                 self.alias(output, operands[0], equation, at)
                 return
             cost = 1
-        elif row.name == "bitcast":
+        elif primitive.name == "bitcast":
             self.bitcast(equation, operands[0], at)
             return
         else:
-            assert isinstance(row.kernel, ScalarForm)
-            typed = equation.inputs[row.kernel.typed_by].type.dtype
-            function = f"{row.kernel.function}_{short_name(compute_dtype(typed))}"
-            cost = row.kernel.cost
+            assert isinstance(primitive.kernel, ScalarForm)
+            typed = equation.inputs[primitive.kernel.typed_by].type.dtype
+            function = f"{primitive.kernel.function}_{short_name(compute_dtype(typed))}"
+            cost = primitive.kernel.cost
         self.compute(self.define(output, *at), function, operands, at, cost, equation)
 
     def bitcast(

@@ -19,7 +19,7 @@ from arrayfn.ir.layout import from_strides
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
 from arrayfn.lowering.operator_kernels import OperatorKernel, static_of
 from arrayfn.passes.reads import Reads
-from arrayfn.primitives.base import row_of
+from arrayfn.primitives.base import primitive_of
 
 Places = Mapping[Var, tuple[Pointer, ArrayType]]
 """Results that are parts of other arrays: where they begin, and their layout there."""
@@ -109,14 +109,14 @@ HOST_STEPS: Final = HostSteps()
 
 def reference_call(equation: Equation, reads: Reads) -> LibraryCall:
     """``equation`` by its primitive's reference, on the host."""
-    row = row_of(equation)
+    primitive = primitive_of(equation)
     params = dict(equation.params)
-    name = row.name
+    name = primitive.name
     step = HostStep(
         name,
         tuple(_type_of(atom, reads) for atom in equation.inputs),
         tuple(var.type for var in equation.outputs),
-        function=lambda *arrays: row.reference(*arrays, **params),
+        function=lambda *arrays: primitive.reference(*arrays, **params),
     )
     text = f"NumPy's reference of {name}, on the host"
     return _call("reference", step, equation, reads, text)

@@ -54,7 +54,7 @@ from arrayfn.primitives.base import (
     Library,
     Template,
     View,
-    row_of,
+    primitive_of,
 )
 
 _PASSES: Final = pipeline(
@@ -262,7 +262,7 @@ class Lowering:
     # Units of one equation.
 
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
-        row = row_of(equation)
+        primitive = primitive_of(equation)
         kernel = KERNELS.for_call(equation, self.target)
         if kernel is not None:
             if kernel.lowered:
@@ -270,7 +270,7 @@ class Lowering:
                     self.library(call)
             else:
                 self.library(operator_call_of(equation, kernel, self.reads, {}))
-        elif isinstance(row.kernel, View):
+        elif isinstance(primitive.kernel, View):
             operand = equation.inputs[0]
             assert isinstance(operand, Var)
             output, base = equation.outputs[0], self.reads[operand].base
@@ -279,22 +279,22 @@ class Lowering:
                 self.storage.put(base, into=output)
             else:
                 self.storage.put(output, into=base)
-        elif isinstance(row.kernel, Contraction):
+        elif isinstance(primitive.kernel, Contraction):
             call = product(equation, self.reads, self.tiles)
             for made in without_copy(call, self.steps, self.uses):
                 if isinstance(made, Nest):
                     self.nest(made)
                 else:
                     self.library(made)
-        elif isinstance(row.kernel, Template):
-            self.template(row.kernel, equation)
-        elif isinstance(row.kernel, Library):
-            self.library_row(row.kernel, equation)
-        elif isinstance(row.kernel, Control):
+        elif isinstance(primitive.kernel, Template):
+            self.template(primitive.kernel, equation)
+        elif isinstance(primitive.kernel, Library):
+            self.library_equation(primitive.kernel, equation)
+        elif isinstance(primitive.kernel, Control):
             self.control(equation)
         else:
             raise BackendError(
-                f"{row.name} has no kernel yet; use device='reference'",
+                f"{primitive.name} has no kernel yet; use device='reference'",
                 equation.source,
             )
 
@@ -310,7 +310,7 @@ class Lowering:
         assert isinstance(target, Var)
         self.storage.put(target, into=equation.outputs[0])
 
-    def library_row(self, form: Library, equation: Equation) -> None:
+    def library_equation(self, form: Library, equation: Equation) -> None:
         """Lower a primitive that a library computes; targets without it raise."""
         if form.in_place:
             self.take_over(equation)

@@ -7,7 +7,7 @@ from typing import Final
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives import views
-from arrayfn.primitives.base import Convert, Scalar, View, row_of
+from arrayfn.primitives.base import Convert, Scalar, View, primitive_of
 from arrayfn.primitives.control_flow import Parts, building, unless
 
 # Recomputed in the linear loop rather than stacked by the known one: elementwise
@@ -129,12 +129,12 @@ class Residuals:
 
 
 def _is_cheap(equation: Equation) -> bool:
-    row = row_of(equation)
-    kernel = row.kernel
+    primitive = primitive_of(equation)
+    kernel = primitive.kernel
     if isinstance(kernel, Scalar):
         return kernel.cost <= _CHEAP_COST
     return isinstance(kernel, Convert) or (
-        isinstance(kernel, View) and row is not views.relayout
+        isinstance(kernel, View) and primitive is not views.relayout
     )
 
 

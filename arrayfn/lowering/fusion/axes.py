@@ -6,7 +6,7 @@ from arrayfn.ir import Atom, Equation, Var
 from arrayfn.lowering.fusion.groups import AxisIds, Group
 from arrayfn.lowering.fusion.recomputation import Recomputation
 from arrayfn.passes.reads import Read
-from arrayfn.primitives.base import Reduction, row_of
+from arrayfn.primitives.base import Reduction, primitive_of
 
 
 class AxisMatching(Recomputation):
@@ -105,8 +105,8 @@ class AxisMatching(Recomputation):
             for a in equation.inputs
             if isinstance(a, Var)
         ]
-        row = row_of(equation)
-        return max(before, default=0) + isinstance(row.kernel, Reduction)
+        primitive = primitive_of(equation)
+        return max(before, default=0) + isinstance(primitive.kernel, Reduction)
 
     def level_fits(self, equation: Equation, ids: AxisIds, group: Group) -> bool:
         """Whether values over axes ``ids`` belong to ``group``: all of it, or the kept.

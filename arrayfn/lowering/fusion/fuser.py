@@ -18,7 +18,7 @@ from arrayfn.lowering.fusion.merging import MAX_ARRAYS, MAX_STATEMENTS, Merging
 from arrayfn.lowering.fusion.repetition import cuts
 from arrayfn.lowering.fusion.units import FusedGroup, SingleUnit, Unit
 from arrayfn.passes.reads import affine_view
-from arrayfn.primitives.base import Reduction, has_effect, row_of
+from arrayfn.primitives.base import Reduction, has_effect, primitive_of
 
 SIBLING_WINDOW = 24
 CLONE_COST = 8
@@ -184,8 +184,8 @@ class Fuser(Merging):
         if len(group.equations) >= MAX_STATEMENTS or len(group.arrays) >= MAX_ARRAYS:
             self.reached_limit = True
             return False
-        row = row_of(equation)
-        if isinstance(row.kernel, Reduction):
+        primitive = primitive_of(equation)
+        if isinstance(primitive.kernel, Reduction):
             return self.join_reduction(equation, group)
         ids = self.output_ids(equation, group)
         if ids is None or not self.level_fits(equation, ids, group):

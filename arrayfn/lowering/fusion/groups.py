@@ -17,7 +17,7 @@ from arrayfn.primitives.base import (
     Scalar,
     Template,
     View,
-    row_of,
+    primitive_of,
 )
 
 AxisIds = tuple[int | None, ...]
@@ -138,10 +138,10 @@ class Groups:
         for read in self.reads.values():
             found.setdefault(read.base, [read.base])
         for equation in self.program.equations:
-            row = row_of(equation)
+            primitive = primitive_of(equation)
             operand = equation.inputs[0] if equation.inputs else None
             if (
-                isinstance(row.kernel, View)
+                isinstance(primitive.kernel, View)
                 and isinstance(operand, Var)
                 and affine_view(equation) is None
                 and not is_fusible(equation)
@@ -232,13 +232,13 @@ class Groups:
 
 def is_fusible(equation: Equation) -> bool:
     """Whether ``equation`` is elementwise, a copy, a count, or a reduction."""
-    row = row_of(equation)
-    form = row.kernel
+    primitive = primitive_of(equation)
+    form = primitive.kernel
     if isinstance(form, Template):
         return form.name == "iota"
     if isinstance(form, View):
         # A broadcast literal, or a copy.
-        return row is views.relayout or not isinstance(equation.inputs[0], Var)
+        return primitive is views.relayout or not isinstance(equation.inputs[0], Var)
     return isinstance(form, (Scalar, Convert, Reduction))
 
 
@@ -266,22 +266,22 @@ def moved_ids(read: Read, ids: AxisIds) -> AxisIds:
 
 def domain_of(equation: Equation) -> tuple[int, ...]:
     """The extents of the domain of ``equation``: a reduction's are its operand's."""
-    row = row_of(equation)
-    if isinstance(row.kernel, Reduction):
+    primitive = primitive_of(equation)
+    if isinstance(primitive.kernel, Reduction):
         return equation.inputs[0].type.shape
     return equation.outputs[0].type.shape
 
 
 def is_reduction(equation: Equation) -> bool:
     """Whether ``equation`` reduces axes."""
-    return isinstance(row_of(equation).kernel, Reduction)
+    return isinstance(primitive_of(equation).kernel, Reduction)
 
 
 def price_of(equation: Equation) -> int | None:
     """The cost of recomputing an elementwise equation; None if it must not be."""
-    row = row_of(equation)
-    if isinstance(row.kernel, Convert):
+    primitive = primitive_of(equation)
+    if isinstance(primitive.kernel, Convert):
         return 1
-    if isinstance(row.kernel, Scalar) and row.kernel.cost <= 5:
-        return row.kernel.cost
+    if isinstance(primitive.kernel, Scalar) and primitive.kernel.cost <= 5:
+        return primitive.kernel.cost
     return None

@@ -16,7 +16,7 @@ from arrayfn.primitives.base import (
     Control,
     Library,
     Reduction,
-    row_of,
+    primitive_of,
 )
 
 Refusals = dict[tuple[Equation, Equation], str]
@@ -59,8 +59,8 @@ class _Recording(Fuser):
                 f"one kernel has at most {MAX_STATEMENTS} equations and {MAX_ARRAYS} "
                 "arrays"
             )
-        row = row_of(equation)
-        if isinstance(row.kernel, Reduction):
+        primitive = primitive_of(equation)
+        if isinstance(primitive.kernel, Reduction):
             return self.why_not_reduced(equation, group)
         ids = self.output_ids(equation, group)
         if ids is None:
@@ -94,9 +94,9 @@ class _Recording(Fuser):
 
 def of_its_own(equation: Equation) -> str:
     """Why ``equation`` shares a unit with no other; empty if it may."""
-    row = row_of(equation)
-    if isinstance(row.kernel, (Contraction, Library)):
-        return f"a library computes {row.name}"
-    if isinstance(row.kernel, Control):
-        return f"{row.name} is a loop or branch of the plan"
-    return "" if is_fusible(equation) else f"{row.name} has a kernel of its own"
+    primitive = primitive_of(equation)
+    if isinstance(primitive.kernel, (Contraction, Library)):
+        return f"a library computes {primitive.name}"
+    if isinstance(primitive.kernel, Control):
+        return f"{primitive.name} is a loop or branch of the plan"
+    return "" if is_fusible(equation) else f"{primitive.name} has a kernel of its own"

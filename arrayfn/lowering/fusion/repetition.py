@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.passes.reads import affine_view
-from arrayfn.primitives.base import Convert, Scalar, row_of
+from arrayfn.primitives.base import Convert, Scalar, primitive_of
 
 PIECE_COST: Final = 256
 """What a piece costs at most, in additions an element, if it is several iterations.
@@ -42,10 +42,10 @@ def cuts(program: Program, most: int) -> frozenset[Equation]:
 
 def _cost(equation: Equation) -> int:
     """The cost of ``equation`` per element; views cost nothing."""
-    row = row_of(equation)
-    if isinstance(row.kernel, Scalar):
-        return row.kernel.cost
-    return int(isinstance(row.kernel, Convert))
+    primitive = primitive_of(equation)
+    if isinstance(primitive.kernel, Scalar):
+        return primitive.kernel.cost
+    return int(isinstance(primitive.kernel, Convert))
 
 
 def _numbered(equations: Sequence[Equation], reach: int) -> list[int]:

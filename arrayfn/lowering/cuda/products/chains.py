@@ -14,7 +14,7 @@ from arrayfn import dtypes
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.lowering.fusion.groups import is_fusible, price_of
 from arrayfn.passes.reads import Read
-from arrayfn.primitives.base import Contraction, Primitive
+from arrayfn.primitives.base import Contraction, primitive_of
 
 Chain = tuple[Equation, ...]
 
@@ -43,9 +43,8 @@ class _Search:
 
     def run(self) -> list[Chain]:
         for equation in self.program.equations:
-            row = equation.primitive
-            assert isinstance(row, Primitive)
-            if isinstance(row.kernel, Contraction):
+            primitive = primitive_of(equation)
+            if isinstance(primitive.kernel, Contraction):
                 chain = self.chain(equation)
                 if chain:
                     self.found.update(dict.fromkeys(chain, chain))
