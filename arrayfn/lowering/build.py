@@ -161,7 +161,7 @@ class _Builder:
     def equation(self, equation: Equation) -> None:
         primitive = primitive_of(equation)
         output = equation.outputs[0]
-        ids = self.group.maps[output]
+        ids = self.group.domain_axes[output]
         if isinstance(primitive.kernel, Reduction):
             self.reduction(equation, primitive.kernel)
             return
@@ -235,7 +235,7 @@ class _Builder:
         if isinstance(atom, Literal):
             return constant_of(atom)
         read = self.reads[atom]
-        var, base_ids = read.base, self.group.maps.get(read.base)
+        var, base_ids = read.base, self.group.domain_axes.get(read.base)
         if (
             base_ids is None
             or var not in self.values
@@ -287,7 +287,7 @@ class _Builder:
         )
 
     def store(self, var: Var) -> None:
-        ids = self.group.maps[var]
+        ids = self.group.domain_axes[var]
         strides, offset = self.strides(identity_read(var), ids, var.type.ndim)
         self.operands.append(ArrayOperand(var, var.type.dtype, strides, offset, True))
         level = self.levels[var]

@@ -144,7 +144,7 @@ def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None
 def _copies_onto_itself(step: NestStep) -> bool:
     """Whether ``step`` stores what it loads where it lies."""
     nest = step.nest
-    if len(nest.operands) != 1 or nest.has_computed_places or step.partials:
+    if len(nest.operands) != 1 or nest.has_computed_indices or step.partials:
         return False
     loaded: set[Value] = set()
     for s in nest.statements:
@@ -320,7 +320,7 @@ def write_in_place(
     ``dying`` are the arrays (by storage) that may be overwritten here: temporaries and
     donated inputs that nothing reads later.
     """
-    if nest.has_computed_places or nest.is_in_order or nest.has_totals:
+    if nest.has_computed_indices or nest.is_in_order or nest.has_totals:
         return nest
     for written in [k for k, o in enumerate(nest.operands) if o.written]:
         found = _takes_over(nest, written, storage, dying, scope)

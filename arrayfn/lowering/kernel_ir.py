@@ -87,7 +87,7 @@ Scalar = Value | Constant | Argument
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class IndexTerm:
     """``index * stride`` elements: from the affine index to a computed one."""
 
     index: Value
@@ -106,7 +106,7 @@ class Load:
     level: Level
     stage: int
     source: SourceLocation | None = None
-    at: tuple[Step, ...] = ()
+    indices: tuple[IndexTerm, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Store:
     level: Level
     stage: int
     source: SourceLocation | None = None
-    at: tuple[Step, ...] = ()
+    indices: tuple[IndexTerm, ...] = ()
     where: Value | None = None
     adds: bool = False
 
@@ -187,7 +187,7 @@ def uses(statement: Statement) -> list[Value]:
     elif isinstance(statement, Store):
         scalars += [statement.value, statement.where]
     if isinstance(statement, (Load, Store)):
-        scalars += [step.index for step in statement.at]
+        scalars += [step.index for step in statement.indices]
     return [s for s in scalars if isinstance(s, Value)]
 
 
@@ -202,10 +202,10 @@ class Nest:
     reason: str
 
     @property
-    def has_computed_places(self) -> bool:
+    def has_computed_indices(self) -> bool:
         """Whether some load or store has computed indices (gather, scatter)."""
         accesses = (s for s in self.statements if isinstance(s, (Load, Store)))
-        return any(s.at for s in accesses)
+        return any(s.indices for s in accesses)
 
     @property
     def has_totals(self) -> bool:
@@ -220,7 +220,7 @@ class Nest:
         """
         accumulated = {s.result for s in self.statements if isinstance(s, Reduce)}
         return any(
-            s.level == "element" and (bool(s.at) or s.value in accumulated)
+            s.level == "element" and (bool(s.indices) or s.value in accumulated)
             for s in self.statements
             if isinstance(s, Store)
         )

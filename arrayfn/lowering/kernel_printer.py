@@ -18,10 +18,10 @@ from arrayfn.lowering.kernel_ir import (
     Compute,
     Constant,
     Count,
+    IndexTerm,
     Load,
     Reduce,
     Statement,
-    Step,
     Store,
 )
 from arrayfn.lowering.kernel_text import (
@@ -191,28 +191,30 @@ class KernelPrinter(KernelText, ABC):
             return self.staged[operand]
         return f"{self.pointer(operand)}[{self.index(operand, variables)}]"
 
-    def place(self, s: Load | Store, variables: dict[int, str]) -> str:
+    def element_of(self, s: Load | Store, variables: dict[int, str]) -> str:
         """The element that ``s`` loads or stores."""
-        if not s.at or s.operand in self.staged:
+        if not s.indices or s.operand in self.staged:
             return self.element_at(s.operand, variables)
-        return f"{self.pointer(s.operand)}[{self.index_of_place(s, variables)}]"
+        return f"{self.pointer(s.operand)}[{self.full_index(s, variables)}]"
 
-    def index_of_place(self, s: Load | Store, variables: dict[int, str]) -> str:
+    def full_index(self, s: Load | Store, variables: dict[int, str]) -> str:
         """The index of the element, computed steps included."""
-        steps = " + ".join(self.step(s.operand, k, step) for k, step in enumerate(s.at))
+        steps = " + ".join(
+            self.index_term(s.operand, k, step) for k, step in enumerate(s.indices)
+        )
         affine = self.index(s.operand, variables)
         return (
             " + ".join(text for text in (affine, steps) if text != "0" and text) or "0"
         )
 
-    def step(self, operand: int, number: int, step: Step) -> str:
+    def index_term(self, operand: int, number: int, step: IndexTerm) -> str:
         if step.stride == 1:
             return self.name_of(step.index)
         stride = self.integer(f"{self.pointer(operand)}_step{number}", step.stride)
         return f"{self.name_of(step.index)} * {stride}"
 
     def load(self, s: Load, variables: dict[int, str]) -> None:
-        text = self.place(s, variables)
+        text = self.element_of(s, variables)
         self.line(f"{self.name_of(s.result)} = {self.widen_loaded(s.operand, text)}")
 
     def widen_loaded(self, operand: int, text: str) -> str:
@@ -272,7 +274,7 @@ class KernelPrinter(KernelText, ABC):
         value = self.stored(s.operand, self.scalar(s.value))
         if s.where is not None:
             self.open(f"if {self.name_of(s.where)}:")
-        self.line(f"{self.place(s, variables)} = {value}")
+        self.line(f"{self.element_of(s, variables)} = {value}")
         if s.where is not None:
             self.close()
 

@@ -44,7 +44,7 @@ def with_totals(rows: Nest, totals: Nest) -> Nest | None:
         return None
     if totals.axes != tuple(Axis(a.extent, not a.reduced) for a in rows.axes):
         return None
-    if any(nest.has_computed_places or nest.is_in_order for nest in (rows, totals)):
+    if any(nest.has_computed_indices or nest.is_in_order for nest in (rows, totals)):
         return None
     if any(isinstance(s, Reduce) and s.across for s in rows.statements):
         return None

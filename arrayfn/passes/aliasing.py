@@ -87,12 +87,12 @@ def branched_in_place(equation: Equation) -> dict[int, int]:
 
 def origins(program: Program) -> list[Atom | None]:
     """The value whose memory each output has, if equations overwrite it."""
-    makers = {var: eq for eq in program.equations for var in eq.outputs}
+    definitions = program.definitions()
     found: list[Atom | None] = []
     for output in program.outputs:
         atom: Atom | None = output
-        while isinstance(atom, Var) and atom in makers:
-            atom = _written_over(makers[atom], atom)
+        while isinstance(atom, Var) and atom in definitions:
+            atom = _written_over(definitions[atom], atom)
         found.append(atom)
     return found
 

@@ -84,7 +84,7 @@ def lint(function: Callable[..., Any]) -> Callable[..., tuple[Hazard, ...]]:
 
 def hazards(program: Program) -> Iterator[Hazard]:
     """The hazards of a Program without calls, in its order."""
-    made = {v: equation for equation in program.equations for v in equation.outputs}
+    made = program.definitions()
     varies = _varying(program)
     for equation in program.equations:
         for inner in equation.subprograms():

@@ -76,7 +76,7 @@ def _of_nest(nest: Nest) -> set[int] | None:
     for statement in nest.statements:
         if isinstance(statement, Reduce):
             return None
-        if isinstance(statement, (Load, Store)) and statement.at:
+        if isinstance(statement, (Load, Store)) and statement.indices:
             return None
     extents = {axis.extent for axis in nest.axes}
     for operand in nest.operands:

@@ -8,7 +8,7 @@ from arrayfn.ir import Var
 from arrayfn.lowering.cpu.loop_frame import LoopFrame
 from arrayfn.lowering.cpu.stages import StagedPrinter
 from arrayfn.lowering.kernel_ir import Argument as IntegerArgument
-from arrayfn.lowering.kernel_ir import Load, Scalar, Step, Store, Value, uses
+from arrayfn.lowering.kernel_ir import IndexTerm, Load, Scalar, Store, Value, uses
 
 
 @dataclass
@@ -102,16 +102,18 @@ class InlinePrinter(StagedPrinter):
     def written_operands(self) -> set[int]:
         return {k for k, o in enumerate(self.nest.operands) if o.written}
 
-    def place(self, s: Load | Store, variables: dict[int, str]) -> str:
-        if not s.at:
+    def element_of(self, s: Load | Store, variables: dict[int, str]) -> str:
+        if not s.indices:
             return self.element_at(s.operand, variables)
-        steps = [self.step(s.operand, k, step) for k, step in enumerate(s.at)]
+        steps = [
+            self.index_term(s.operand, k, step) for k, step in enumerate(s.indices)
+        ]
         affine = self.index(s.operand, variables)
         index = " + ".join(steps if affine == "0" else [affine, *steps])
         write = self.frame.stored if isinstance(s, Store) else self.frame.element
         return write(self.root(s.operand), index)
 
-    def step(self, operand: int, number: int, step: Step) -> str:
+    def index_term(self, operand: int, number: int, step: IndexTerm) -> str:
         name = self.name_of(step.index)
         return name if step.stride == 1 else f"{name} * {step.stride}"
 

@@ -76,7 +76,7 @@ def crossing_axis(nest: Nest) -> int | None:
     while it is cached. Batches of small matrices need none, as a whole matrix stays in
     the cache. (So does a single small one, but it shares the kernel of larger ones.)
     """
-    if nest.has_computed_places:
+    if nest.has_computed_indices:
         return None
     inner = len(nest.axes) - 1
     min_extent = CPU.near // max(1, nest.axes[inner].extent) + 1 if inner > 1 else 0

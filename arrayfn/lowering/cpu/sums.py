@@ -66,7 +66,7 @@ def row_block(nest: Nest, reduced: Sequence[int]) -> int:
     for s in nest.statements:
         if isinstance(s, (Load, Store)):
             far = nest.operands[s.operand].strides[inner] not in (0, 1)
-            if s.level == "element" and (far or s.at):
+            if s.level == "element" and (far or s.indices):
                 return STRIDED_BLOCK
     return ROW_BLOCK
 

@@ -34,26 +34,27 @@ class _Recording(Fuser):
     """Records why an equation does not join the group of an operand."""
 
     def place(self, equation: Equation) -> None:
-        found: list[tuple[Equation, str]] = []
+        """Place ``equation``, and record why it joins no group of a producer."""
+        reasons: list[tuple[Equation, str]] = []
         for base in self.bases(equation):
-            number = self.made_in.get(base)
-            if number is not None and base in self.makers:
+            number = self.producer_group.get(base)
+            if number is not None and base in self.definitions:
                 why = self.why_apart(equation, self.groups[number])
-                found.append((self.makers[base], why))
+                reasons.append((self.definitions[base], why))
         super().place(equation)
-        for maker, why in found:
+        for maker, why in reasons:
             if why:
                 self.refused[maker, equation] = why
 
     @property
     def refused(self) -> Refusals:
-        """The reasons so far."""
+        """The reasons recorded so far."""
         return vars(self).setdefault("_refused", {})
 
     def why_apart(self, equation: Equation, group: Group) -> str:
         """Why ``equation`` cannot join ``group``; empty if it can."""
         if not group.open:
-            return of_its_own(group.equations[0]) or "its kernel was complete by then"
+            return why_single(group.equations[0]) or "its kernel was complete by then"
         if len(group.equations) >= MAX_STATEMENTS or len(group.arrays) >= MAX_ARRAYS:
             return (
                 f"one kernel has at most {MAX_STATEMENTS} equations and {MAX_ARRAYS} "
@@ -74,7 +75,7 @@ class _Recording(Fuser):
         return ""
 
     def why_not_reduced(self, equation: Equation, group: Group) -> str:
-        """The same of a reduction."""
+        """Why the reduction ``equation`` cannot join ``group``; empty if it can."""
         (operand,) = equation.inputs
         if not isinstance(operand, Var):
             return "it reduces a constant"
@@ -92,7 +93,7 @@ class _Recording(Fuser):
         return ""
 
 
-def of_its_own(equation: Equation) -> str:
+def why_single(equation: Equation) -> str:
     """Why ``equation`` shares a unit with no other; empty if it may."""
     primitive = primitive_of(equation)
     if isinstance(primitive.kernel, (Contraction, Library)):

@@ -123,7 +123,11 @@ class Chain:
     def links(self) -> list[tuple[Epilogue, Value]]:
         """What the product can be followed by, shortest first, and what it is then."""
         found: list[tuple[Epilogue, Value]] = []
-        if self.dtype not in dtypes.INEXACT or len(self.loads) != 1 or self.loads[0].at:
+        if (
+            self.dtype not in dtypes.INEXACT
+            or len(self.loads) != 1
+            or self.loads[0].indices
+        ):
             return found
         if self.loads[0].level != "element" or not self.is_whole():
             return found
@@ -197,7 +201,7 @@ class Chain:
             isinstance(s, Compute)
             or (
                 isinstance(s, Load)
-                and not s.at
+                and not s.indices
                 and not any(self.nest.operands[s.operand].strides)
             )
             for s in needs
@@ -215,7 +219,7 @@ class Chain:
             if scale is None or not isinstance(first, Value):
                 return None
             factor, made = factor * scale, self.made.get(first)
-        if not isinstance(made, Load) or made.at:
+        if not isinstance(made, Load) or made.indices:
             return None
         operand = self.nest.operands[made.operand]
         axes = zip(self.nest.axes, operand.strides, strict=True)

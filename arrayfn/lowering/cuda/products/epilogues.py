@@ -204,7 +204,7 @@ class _Folding:
                     lies.offset,
                     lies.dtype,
                 )
-                if same and not s.at and s.where is None:
+                if same and not s.indices and s.where is None:
                     return s
         return None
 

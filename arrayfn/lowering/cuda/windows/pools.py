@@ -151,7 +151,7 @@ def pooled(program: Program) -> Program:
     rows = (*_FORWARD, window_put)
     if all(equation.primitive not in rows for equation in program.equations):
         return program
-    made = {v: eq for eq in program.equations for v in eq.outputs}
+    made = program.definitions()
     constants = dict(zip(program.constants, program.constant_values, strict=True))
     builder = ProgramBuilder(program.name)
     with builder:
