@@ -40,6 +40,7 @@ _FACTORIZATIONS: Final[dict[str, Callable[[int, int], float]]] = {
 
 
 def _third(m: int, n: int) -> float:
+    """Two thirds of the cube of the smaller extent, the last term of LU's count."""
     return 2 * min(m, n) ** 3 / 3
 
 
@@ -51,7 +52,7 @@ def operations(program: Program) -> int:
 def operations_of(equation: Equation) -> int:
     """The operations of ``equation``, and of the Programs in it.
 
-    Of a branch they are those of the longest Program.
+    A branch counts its longest Program.
     """
     primitive = primitive_of(equation)
     inner = [operations(p) for p in equation.subprograms()]
@@ -73,6 +74,7 @@ def operations_of(equation: Equation) -> int:
 
 
 def _of_library(name: str, equation: Equation) -> int:
+    """The operations of a library primitive: the leading term of its algorithm."""
     if not equation.inputs or not equation.inputs[0].type.size:
         return 0
     type = equation.inputs[0].type

@@ -31,7 +31,7 @@ from arrayfn.lowering.kernel_ir import (
     uses,
 )
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
-from arrayfn.lowering.split import needed
+from arrayfn.lowering.split import with_dependencies
 
 _WITH_BIAS: Final = frozenset(
     (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
@@ -196,7 +196,9 @@ class Chain:
         """Whether ``x`` is the same everywhere, and real."""
         if not isinstance(x, Value) or self.dtype not in _WITH_BIAS:
             return False
-        needs = needed(self.nest.statements, [self.made[x]], through_reductions=True)
+        needs = with_dependencies(
+            self.nest.statements, [self.made[x]], through_reductions=True
+        )
         return all(
             isinstance(s, Compute)
             or (
