@@ -53,7 +53,8 @@ from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation import immediate
 from arrayfn.compilation.bundles import load, save
 from arrayfn.compilation.jit import jit
-from arrayfn.compilation.operators import operator
+from arrayfn.compilation.kernels import get_kernel, kernels
+from arrayfn.compilation.operators import Operator, operator
 from arrayfn.compilation.without_compiling import disable_jit
 from arrayfn.debug import named_scope
 from arrayfn.devices import block_until_ready, device_get, device_put
@@ -135,6 +136,7 @@ __all__ = [
     "DeviceArray",
     "Mesh",
     "NamedSharding",
+    "Operator",
     "PartitionSpec",
     "ShapeDtypeStruct",
     "ShardedArray",
@@ -164,6 +166,7 @@ __all__ = [
     "fft",
     "flatten_util",
     "from_dlpack",
+    "get_kernel",
     "get_num_threads",
     "grad",
     "hessian",
@@ -176,6 +179,7 @@ __all__ = [
     "jet",
     "jit",
     "jvp",
+    "kernels",
     "lax",
     "linalg",
     "linear_transpose",

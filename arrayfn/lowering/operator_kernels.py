@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
@@ -37,7 +40,8 @@ class OperatorKernel:
 
     ``when(*types, **static)`` sees the operands' types (ArrayType) and the static
     arguments; None accepts all. The function takes the operands' arrays, then those to
-    write the results into, then the static arguments by name. A function that is
+    write the results into, then the static arguments by name. Both get None in the
+    place of an operand that was not given. A function that is
     ``prepared`` is called once, when a plan is loaded, with the types in the places of
     the arrays; what it gives enqueues the work, as its backend says. One that is
     ``lowered`` is called with the equation, as its compiler says, and gives kernels of
@@ -67,9 +71,32 @@ class OperatorKernel:
         """The function's name."""
         return getattr(self.function, "__name__", "a kernel")
 
-    def accepts(self, types: Sequence[ArrayType], static: Mapping[str, Any]) -> bool:
+    @property
+    def where(self) -> str:
+        """Where it applies: what ``when`` says, or its source."""
+        return "everywhere" if self.when is None else described(self.when)
+
+    def accepts(
+        self, types: Sequence[ArrayType | None], static: Mapping[str, Any]
+    ) -> bool:
         """Whether it implements the operator for these operands."""
         return self.when is None or self.when(*types, **static)
+
+
+def described(condition: Condition) -> str:
+    """A condition in words: the first line of its docstring, or a lambda's source."""
+    if condition.__doc__:
+        return condition.__doc__.strip().splitlines()[0].rstrip(".")
+    name = getattr(condition, "__name__", repr(condition))
+    if name != "<lambda>":
+        return name
+    try:
+        text = textwrap.dedent(inspect.getsource(condition)).strip()
+        whole = ast.parse(text if not text.startswith("@") else f"{text}\ndef f(): ...")
+    except (OSError, SyntaxError):
+        return name
+    found = [node for node in ast.walk(whole) if isinstance(node, ast.Lambda)]
+    return ast.unparse(found[0].body) if len(found) == 1 else name
 
 
 def operators_of(program: Program) -> Iterator[str]:
@@ -88,6 +115,7 @@ class KernelTable:
         self._kernels: dict[tuple[str, str], list[OperatorKernel]] = {}
         self._listeners: list[Callable[[str], None]] = []
         self._defined: set[str] = set()
+        self._with_kernels: set[str] = set()
 
     def define(self, operator: str) -> None:
         """Record that a function now defines ``operator``.
@@ -105,16 +133,49 @@ class KernelTable:
         return function
 
     def _changed(self, operator: str) -> None:
+        self._with_kernels = {name for name, _ in self._kernels}
         for function in self._listeners:
             function(operator)
 
     def register(self, kernel: OperatorKernel) -> None:
         """Add ``kernel``, which is tried before earlier ones."""
+        self._put(kernel)
+        self._changed(kernel.operator)
+
+    def _put(self, kernel: OperatorKernel, place: int = 0) -> None:
         key = kernel.operator, kernel.backend
-        self._kernels.setdefault(key, []).insert(0, kernel)
+        self._kernels.setdefault(key, []).insert(place, kernel)
         if kernel.check is not False:
             note_kernel(kernel.operator, f"{kernel.title} for {kernel.backend}")
+
+    def prefer(self, kernel: OperatorKernel) -> None:
+        """Have ``kernel``, which is registered, be tried before the others."""
+        self._take(kernel)
+        self._put(kernel)
         self._changed(kernel.operator)
+
+    def replace(self, kernel: OperatorKernel, by: OperatorKernel) -> None:
+        """Put ``by`` in the place of ``kernel``, which is registered."""
+        self._put(by, self._take(kernel))
+        self._changed(kernel.operator)
+
+    def remove(self, kernel: OperatorKernel) -> None:
+        """Forget ``kernel``, which is registered."""
+        self._take(kernel)
+        self._changed(kernel.operator)
+
+    def _take(self, kernel: OperatorKernel) -> int:
+        """Take ``kernel`` out; its place among the kernels of its backend."""
+        key = kernel.operator, kernel.backend
+        place = self._kernels[key].index(kernel)
+        del self._kernels[key][place]
+        if not self._kernels[key]:
+            del self._kernels[key]
+        forget_kernels(kernel.operator)
+        for other in self.of(kernel.operator):
+            if other.check is not False:
+                note_kernel(other.operator, f"{other.title} for {other.backend}")
+        return place
 
     def forget(self, operator: str) -> None:
         """Remove the kernels of ``operator``."""
@@ -122,6 +183,10 @@ class KernelTable:
             del self._kernels[key]
         forget_kernels(operator)
         self._changed(operator)
+
+    def has(self, operator: str) -> bool:
+        """Whether ``operator`` has a kernel, for any backend."""
+        return operator in self._with_kernels
 
     def of(self, operator: str, backend: str | None = None) -> list[OperatorKernel]:
         """The kernels of ``operator``, of one backend or of all."""
@@ -136,7 +201,7 @@ class KernelTable:
         self,
         operator: str,
         backend: str,
-        types: Sequence[ArrayType],
+        types: Sequence[ArrayType | None],
         static: Mapping[str, Any],
         deterministic: bool = True,
     ) -> OperatorKernel | None:
@@ -160,13 +225,15 @@ class KernelTable:
         if name is None or equation.primitive.name != "operator_call":
             return None
         mapped = equation.params.get("mapped", ())
-        if equation.params["body"].name != "batched_" * len(mapped) + name:
+        if equation.params["body"].name != "batched_" * len(mapped) + body_name(name):
             return None
-        types = [atom.type for atom in equation.inputs]
+        given = [atom.type for atom in equation.inputs]
         static = static_of(equation)
+        if mapped:
+            given = [member_type(t, mapped, k) for k, t in enumerate(given)]
+        types = with_absent(given, equation.params.get("absent", ()))
         if not mapped:
             return self.find(name, backend, types, static, deterministic)
-        types = [member_type(t, mapped, k) for k, t in enumerate(types)]
         kernel = self.find(name, backend, types, static, deterministic)
         if kernel is None or kernel.lowered:
             return None
@@ -176,9 +243,29 @@ class KernelTable:
         return replace(kernel, views=row_major_only)
 
 
+def body_name(operator: str) -> str:
+    """The name of the body's Program, which is an identifier."""
+    return operator.replace(".", "_")
+
+
 def static_of(equation: Equation) -> dict[str, Any]:
     """The static arguments of an ``operator_call``, by name."""
     return dict(equation.params.get("static", ()))
+
+
+def with_absent(given: Sequence[Any], absent: Sequence[int]) -> list[Any]:
+    """The ``given`` operands, with None in the places of those that were not given.
+
+    ``absent`` has their places in the result, in ascending order. Results, which
+    follow the operands, may follow here.
+
+    >>> with_absent(["x", "bias"], (1,))
+    ['x', None, 'bias']
+    """
+    whole = list(given)
+    for place in absent:
+        whole.insert(place, None)
+    return whole
 
 
 def member_type(
