@@ -101,7 +101,7 @@ from arrayfn.transforms.custom import (
 )
 
 if TYPE_CHECKING:
-    from arrayfn import ode, scipy, sparse
+    from arrayfn import adapters, ode, scipy, sparse
     from arrayfn.tools.bisect import bisect
     from arrayfn.tools.explain import explain
     from arrayfn.tools.profile import profile
@@ -118,7 +118,7 @@ _TOOLS = {name: f"arrayfn.tools.{name}" for name in ("bisect", "explain", "profi
 
 def __getattr__(name: str) -> object:
     """Namespaces and tools that few processes use, imported when asked for."""
-    if name in ("ode", "scipy", "sparse"):
+    if name in ("adapters", "ode", "scipy", "sparse"):
         return import_module(f"arrayfn.{name}")
     if name in _TOOLS:
         return getattr(import_module(_TOOLS[name]), name)
@@ -141,6 +141,7 @@ __all__ = [
     "ShapeDtypeStruct",
     "ShardedArray",
     "ad_checkpoint",
+    "adapters",
     "available_backends",
     "backend_info",
     "bisect",
