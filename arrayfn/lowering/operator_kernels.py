@@ -224,6 +224,7 @@ class KernelTable:
         name = equation.params.get("name")
         if name is None or equation.primitive.name != "operator_call":
             return None
+        backend = backend.partition(":")[0]  # of "cuda:1", say
         mapped = equation.params.get("mapped", ())
         if equation.params["body"].name != "batched_" * len(mapped) + body_name(name):
             return None
