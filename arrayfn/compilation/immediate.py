@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.base import Executable
-from arrayfn.backends.registry import BACKENDS, choose
+from arrayfn.backends.registry import choose, get_backend
 from arrayfn.caches import forgets
 from arrayfn.ir import (
     ArrayType,
@@ -137,7 +137,7 @@ class _DeviceCache:
         if known is None:
             if len(self._executables) >= _MAX_OPERATIONS:
                 self._executables.clear()
-            backend = BACKENDS[device]
+            backend = get_backend(device)
             known = backend.load(backend.lower(program(), frozenset()))
             self._executables[key] = known
         return known
@@ -156,7 +156,7 @@ class _DeviceCache:
         if known is None:
             if len(self._numbers) >= _MAX_NUMBERS:
                 self._numbers.clear()
-            known = self._numbers[key] = BACKENDS[device].put(x)
+            known = self._numbers[key] = get_backend(device).put(x)
         return known
 
 

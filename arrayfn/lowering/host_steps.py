@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.layout import from_strides
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
-from arrayfn.lowering.operator_kernels import OperatorKernel, static_of
+from arrayfn.lowering.operator_kernels import OperatorKernel, static_of, with_absent
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.base import primitive_of
 
@@ -39,6 +40,7 @@ class HostStep:
         mapped: the parameter of a mapped ``operator_call``: for each mapped axis,
             outermost first, its extent and which operands have it. The axes lead in
             these operands and in all results.
+        absent: the positions of operands that were not given; the kernel gets None.
     """
 
     name: str
@@ -49,6 +51,20 @@ class HostStep:
     static: tuple[tuple[str, Any], ...] = ()
     body: Program | None = None
     mapped: tuple[tuple[int, tuple[bool, ...]], ...] = ()
+    absent: tuple[int, ...] = ()
+
+    def call_of_kernel(self) -> Callable[..., Any]:
+        """The kernel as a function of the arrays of operands and results alone.
+
+        A prepared kernel is asked for it, with the types of one call.
+        """
+        assert self.kernel is not None
+        function, static = self.kernel.function, dict(self.static)
+        if self.kernel.prepared:
+            return function(*with_absent(self.types_of_call, self.absent), **static)
+        if not self.absent:
+            return partial(function, **static)
+        return lambda *arrays: function(*with_absent(arrays, self.absent), **static)
 
     @property
     def types_of_call(self) -> tuple[ArrayType, ...]:
@@ -159,6 +175,7 @@ def operator_call_of(
         static=tuple(static_of(equation).items()),
         body=equation.params["body"],
         mapped=equation.params.get("mapped", ()),
+        absent=equation.params.get("absent", ()),
     )
     text = f"{kernel.operator} by {kernel.title}"
     call = _call("operator", step, equation, reads, text)

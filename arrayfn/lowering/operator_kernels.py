@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
@@ -37,7 +40,7 @@ class OperatorKernel:
 
     Attributes:
         function: takes the operands' arrays, then those to write the results into, then
-            the static arguments by name.
+            the static arguments by name. An operand that was not given is None.
         when: ``when(*types, **static)`` says whether the kernel takes operands of these
             types (ArrayType); None accepts all.
         prepared: whether the function is called once, when a plan is loaded, with types
@@ -71,9 +74,32 @@ class OperatorKernel:
         """The name of the function."""
         return getattr(self.function, "__name__", "a kernel")
 
-    def accepts(self, types: Sequence[ArrayType], static: Mapping[str, Any]) -> bool:
+    @property
+    def where(self) -> str:
+        """Where the kernel applies: the words or the source of ``when``."""
+        return "everywhere" if self.when is None else described(self.when)
+
+    def accepts(
+        self, types: Sequence[ArrayType | None], static: Mapping[str, Any]
+    ) -> bool:
         """Whether the kernel takes operands of these types and static arguments."""
         return self.when is None or self.when(*types, **static)
+
+
+def described(condition: Condition) -> str:
+    """A condition in words: the first line of its docstring, or a lambda's source."""
+    if condition.__doc__:
+        return condition.__doc__.strip().splitlines()[0].rstrip(".")
+    name = getattr(condition, "__name__", repr(condition))
+    if name != "<lambda>":
+        return name
+    try:
+        text = textwrap.dedent(inspect.getsource(condition)).strip()
+        whole = ast.parse(text if not text.startswith("@") else f"{text}\ndef f(): ...")
+    except (OSError, SyntaxError):
+        return name
+    found = [node for node in ast.walk(whole) if isinstance(node, ast.Lambda)]
+    return ast.unparse(found[0].body) if len(found) == 1 else name
 
 
 def operators_of(program: Program) -> Iterator[str]:
@@ -92,6 +118,7 @@ class KernelTable:
         self._kernels: dict[tuple[str, str], list[OperatorKernel]] = {}
         self._listeners: list[Callable[[str], None]] = []
         self._defined: set[str] = set()
+        self._with_kernels: set[str] = set()
 
     def define(self, operator: str) -> None:
         """Record that a function defines ``operator``.
@@ -110,16 +137,49 @@ class KernelTable:
 
     def _changed(self, operator: str) -> None:
         """Tell the listeners that the kernels of ``operator`` changed."""
+        self._with_kernels = {name for name, _ in self._kernels}
         for function in self._listeners:
             function(operator)
 
     def register(self, kernel: OperatorKernel) -> None:
         """Add ``kernel``, which is tried before earlier ones."""
+        self._put(kernel)
+        self._changed(kernel.operator)
+
+    def _put(self, kernel: OperatorKernel, place: int = 0) -> None:
         key = kernel.operator, kernel.backend
-        self._kernels.setdefault(key, []).insert(0, kernel)
+        self._kernels.setdefault(key, []).insert(place, kernel)
         if kernel.check is not False:
             note_kernel(kernel.operator, f"{kernel.title} for {kernel.backend}")
+
+    def prefer(self, kernel: OperatorKernel) -> None:
+        """Have ``kernel``, which is registered, be tried before the others."""
+        self._take(kernel)
+        self._put(kernel)
         self._changed(kernel.operator)
+
+    def replace(self, kernel: OperatorKernel, by: OperatorKernel) -> None:
+        """Put ``by`` in the place of ``kernel``, which is registered."""
+        self._put(by, self._take(kernel))
+        self._changed(kernel.operator)
+
+    def remove(self, kernel: OperatorKernel) -> None:
+        """Forget ``kernel``, which is registered."""
+        self._take(kernel)
+        self._changed(kernel.operator)
+
+    def _take(self, kernel: OperatorKernel) -> int:
+        """Take ``kernel`` out; its place among the kernels of its backend."""
+        key = kernel.operator, kernel.backend
+        place = self._kernels[key].index(kernel)
+        del self._kernels[key][place]
+        if not self._kernels[key]:
+            del self._kernels[key]
+        forget_kernels(kernel.operator)
+        for other in self.of(kernel.operator):
+            if other.check is not False:
+                note_kernel(other.operator, f"{other.title} for {other.backend}")
+        return place
 
     def forget(self, operator: str) -> None:
         """Remove the kernels of ``operator``."""
@@ -127,6 +187,10 @@ class KernelTable:
             del self._kernels[key]
         forget_kernels(operator)
         self._changed(operator)
+
+    def has(self, operator: str) -> bool:
+        """Whether ``operator`` has a kernel, for any backend."""
+        return operator in self._with_kernels
 
     def of(self, operator: str, backend: str | None = None) -> list[OperatorKernel]:
         """The kernels of ``operator`` for ``backend``, or for all backends."""
@@ -141,7 +205,7 @@ class KernelTable:
         self,
         operator: str,
         backend: str,
-        types: Sequence[ArrayType],
+        types: Sequence[ArrayType | None],
         static: Mapping[str, Any],
         deterministic: bool = True,
     ) -> OperatorKernel | None:
@@ -163,14 +227,17 @@ class KernelTable:
         name = equation.params.get("name")
         if name is None or equation.primitive.name != "operator_call":
             return None
+        backend = backend.partition(":")[0]  # of "cuda:1", say
         mapped = equation.params.get("mapped", ())
-        if equation.params["body"].name != "batched_" * len(mapped) + name:
+        if equation.params["body"].name != "batched_" * len(mapped) + body_name(name):
             return None
-        types = [atom.type for atom in equation.inputs]
+        given = [atom.type for atom in equation.inputs]
         static = static_of(equation)
+        if mapped:
+            given = [member_type(t, mapped, k) for k, t in enumerate(given)]
+        types = with_absent(given, equation.params.get("absent", ()))
         if not mapped:
             return self.find(name, backend, types, static, deterministic)
-        types = [member_type(t, mapped, k) for k, t in enumerate(types)]
         kernel = self.find(name, backend, types, static, deterministic)
         if kernel is None or kernel.lowered:
             return None
@@ -180,9 +247,29 @@ class KernelTable:
         return replace(kernel, views=row_major_only)
 
 
+def body_name(operator: str) -> str:
+    """The name of the body's Program, which is an identifier."""
+    return operator.replace(".", "_")
+
+
 def static_of(equation: Equation) -> dict[str, Any]:
     """The static arguments of an ``operator_call``, by name."""
     return dict(equation.params.get("static", ()))
+
+
+def with_absent(given: Sequence[Any], absent: Sequence[int]) -> list[Any]:
+    """The ``given`` operands, with None in the places of those that were not given.
+
+    ``absent`` has their places in the result, in ascending order. Results, which
+    follow the operands, may follow here.
+
+    >>> with_absent(["x", "bias"], (1,))
+    ['x', None, 'bias']
+    """
+    whole = list(given)
+    for place in absent:
+        whole.insert(place, None)
+    return whole
 
 
 def member_type(

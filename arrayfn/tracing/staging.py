@@ -71,12 +71,14 @@ class Trace:
 
     ``program`` takes the function's arguments and then the ``captured`` values.
     ``depends_on_frames`` says whether another call may give another Program, because
-    values or named axes of enclosing traces went into it.
+    values or named axes of enclosing traces went into it. ``inlined`` names operators
+    without kernels that the function calls: their bodies were traced.
     """
 
     program: Program
     captured: tuple[Captured, ...]
     depends_on_frames: bool = False
+    inlined: frozenset[str] = frozenset()
 
 
 def trace(
@@ -142,7 +144,9 @@ def trace(
             builder.adopt_constant(var, value)
         captured = []
     builder.inputs += [var for _, var in captured]
-    return Trace(builder.build(outputs), tuple(v for v, _ in captured), depends)
+    inlined = frozenset(frame.inlined)
+    program = builder.build(outputs)
+    return Trace(program, tuple(v for v, _ in captured), depends, inlined)
 
 
 def mesh_axes(mesh: Mesh | None) -> Mapping[str, int]:
