@@ -53,9 +53,6 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     "jax.numpy": {
         _DTYPES: "float4_* float6_* float8_* int1 int2 int4 uint1 uint2 uint4 "
         "character flexible object_",
-        "they call Python for each element; vectorize maps a function": (
-            "frompyfunc ufunc"
-        ),
         "NumPy has given these names up": "complex_ float_ ComplexWarning",
     },
     "jax.lax": {
@@ -132,7 +129,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "the default is float64 (int64) under another name": (
             "eye.dtype tri.dtype fromfunction.dtype indices.dtype"
         ),
-        _SIGNATURES: "pad.kwargs",
+        _SIGNATURES: "pad.kwargs frompyfunc.kwargs",
         "compiled code cannot raise; jit(checks=True) does for indices": (
             "put.mode take.mode"
         ),
