@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from arrayfn import (
     ad_checkpoint,
     checkpoint_policies,
+    custom_batching,
     debug,
     distributed,
     errors,
@@ -96,6 +97,7 @@ from arrayfn.transforms.custom import (
     custom_gradient,
     custom_jvp,
     custom_vjp,
+    custom_vmap,
     stop_gradient,
 )
 
@@ -149,9 +151,11 @@ __all__ = [
     "clear_caches",
     "closure_convert",
     "compare",
+    "custom_batching",
     "custom_gradient",
     "custom_jvp",
     "custom_vjp",
+    "custom_vmap",
     "debug",
     "device_get",
     "device_put",
