@@ -70,6 +70,7 @@ from arrayfn.distributed import (
     make_mesh,
     set_num_devices,
 )
+from arrayfn.lax import platform_dependent
 from arrayfn.tools.compare import compare
 from arrayfn.tools.hazards import lint
 from arrayfn.tracing import Namespace
@@ -199,6 +200,7 @@ __all__ = [
     "operator",
     "ops",
     "optim",
+    "platform_dependent",
     "pmap",
     "profile",
     "pure_callback",

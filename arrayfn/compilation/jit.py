@@ -181,7 +181,7 @@ class Jitted:
                 key, self._cache, lambda: hints(self._function, given, kwargs)
             )
             with building(name_of(self._function), backend.name, why) as built:
-                traced = self._trace(args, kwargs, static, types)
+                traced = self._trace(args, kwargs, static, types, backend.name)
                 if traced.trace.depends_on_frames:
                     return self._applied(traced, leaves)
                 try:
@@ -235,8 +235,9 @@ class Jitted:
         kwargs: dict[str, Any],
         static: StaticArguments,
         types: Sequence[ArrayType] | None = None,
+        platform: str = "",
     ) -> FlatTrace:
-        return trace_function(
+        traced = trace_function(
             static.bound(self._function),
             args,
             kwargs,
@@ -245,7 +246,14 @@ class Jitted:
             with_values=False,
             checks=self._checks,
             whole=types is not None,
+            platform=platform,
         )
+        if traced.trace.asks_platform and self._backend is None:
+            # Constants on a device decide where it runs.
+            there = device_of(traced.program.constant_values) or platform
+            if there != platform:
+                return self._trace(args, kwargs, static, types, there)
+        return traced
 
     def _inline(
         self,
@@ -375,7 +383,8 @@ class Jitted:
         leaves = tree.leaves((args, kwargs))
         check_leaves(self._function, args, kwargs, leaves)
         types = [leaf_type(x) for x in leaves]
-        traced = self._trace(args, kwargs, static, types)
+        backend = self._backend_of(leaves)
+        traced = self._trace(args, kwargs, static, types, backend.name)
         if traced.trace.depends_on_frames:
             raise ArgumentError(
                 f"{name_of(self._function)} uses values or named axes of a function "
@@ -383,7 +392,6 @@ class Jitted:
                 "pass the values as arguments",
                 user_location(),
             )
-        backend = self._backend_of(leaves)
         return Traced(
             traced.program,
             tree.structure((args, kwargs)),

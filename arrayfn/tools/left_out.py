@@ -59,9 +59,8 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         _PRIMITIVES: "*_p",
         _DEVICES: "after_all create_token shape_as_value dce_sink precv psend stage "
         "ragged_all_to_all",
-        _XLA: "AccuracyMode Tolerance DotAlgorithm DotAlgorithmPreset composite "
-        "platform_dependent approx_max_k approx_min_k RandomAlgorithm "
-        "rng_bit_generator",
+        _XLA: "AccuracyMode Tolerance DotAlgorithm DotAlgorithmPreset "
+        "approx_max_k approx_min_k",
         "keys make random numbers: arrayfn.random.uniform": "rng_uniform",
         "they are type aliases for annotations": "DotDimensionNumbers "
         "ConvGeneralDilatedDimensionNumbers PrecisionLike",

@@ -71,12 +71,14 @@ class Trace:
 
     ``program`` takes the function's arguments and then the ``captured`` values.
     ``depends_on_frames`` says whether another call may give another Program, because
-    values or named axes of enclosing traces went into it.
+    values or named axes of enclosing traces went into it. ``asks_platform`` says
+    whether it is for one platform.
     """
 
     program: Program
     captured: tuple[Captured, ...]
     depends_on_frames: bool = False
+    asks_platform: bool = False
 
 
 def trace(
@@ -93,6 +95,7 @@ def trace(
     whole: bool = False,
     mesh: Mesh | None = None,
     varying: bool = True,
+    platform: str = "",
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
@@ -101,10 +104,11 @@ def trace(
     top level; inside another trace they do if the Program is to be ``whole`` and does
     not depend on that trace. For each of ``axes``, names and extents, there is one more
     input, the index of a member; so there is for each axis of ``mesh``, along which
-    types say what is ``varying``. ``checks`` are those of ``jit``.
+    types say what is ``varying``. ``checks`` are those of ``jit``; ``platform`` is the
+    backend that it compiles for.
     """
     parent = current_frame()
-    frame = Frame(name, abstract, parent, checks)
+    frame = Frame(name, abstract, parent, checks, platform)
     location = user_location()
     tracers = [
         Tracer(
@@ -142,7 +146,8 @@ def trace(
             builder.adopt_constant(var, value)
         captured = []
     builder.inputs += [var for _, var in captured]
-    return Trace(builder.build(outputs), tuple(v for v, _ in captured), depends)
+    values = tuple(v for v, _ in captured)
+    return Trace(builder.build(outputs), values, depends, frame.asks_platform)
 
 
 def mesh_axes(mesh: Mesh | None) -> Mapping[str, int]:
