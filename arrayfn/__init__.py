@@ -37,6 +37,7 @@ from arrayfn import (
 )
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
 from arrayfn.arrays import Array, typeof
+from arrayfn.assertions import check
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.cuda import (
     DeviceArray,
@@ -146,6 +147,7 @@ __all__ = [
     "backend_info",
     "bisect",
     "block_until_ready",
+    "check",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",

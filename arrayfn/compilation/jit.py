@@ -44,6 +44,7 @@ from arrayfn.passes.checks import kinds_of, with_checks
 from arrayfn.passes.faults import Site
 from arrayfn.passes.meshes import has_shard_map, mesh_of
 from arrayfn.pickling import pickled
+from arrayfn.primitives.assertions import has_check
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, device_of, too_deep
 from arrayfn.tracing.frames import current_frame
@@ -292,11 +293,11 @@ class Jitted:
 
     def _check_on_mesh(self, program: Program) -> None:
         """Raise ArgumentError for checks of what each device computes by itself."""
-        if self._checks and has_shard_map(program):
+        if has_shard_map(program) and (self._checks or has_check(program)):
             name = name_of(self._function)
             raise ArgumentError(
                 f"{name} has a shard_map, which is checked on one device: write "
-                f"jit({name}, checks=..., device='cpu')",
+                f"jit({name}, device='cpu')",
                 user_location(),
             )
 

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Final
 
 from arrayfn.primitives import (
+    assertions,
     bounds,
     callbacks,
     calls,
@@ -89,6 +90,7 @@ _FAMILIES: Final[tuple[ModuleType, ...]] = (
     linear_call,
     linear_solve,
     callbacks,
+    assertions,
     collectives,
     rematerialization,
     shard_map,
