@@ -33,6 +33,7 @@ def platform_dependent(
     array([2., 2.])
     """
     current = platform() or device_of(tree.leaves(args)) or "cpu"
+    current = current.partition(":")[0]  # of any GPU
     for name in _NAMES.get(current, (current, "cpu")):
         if name in per_platform:
             return per_platform[name](*args)

@@ -29,7 +29,7 @@ from arrayfn.primitives.base import (
     Dims,
     Primitive,
     Sample,
-    row_of,
+    primitive_of,
 )
 from arrayfn.primitives.rules import in_front, repeated
 
@@ -186,9 +186,9 @@ def _emit_if(program: Program, environment: dict[Var, Atom], active: Atom) -> No
     builder = current_builder()
     for equation in program.equations:
         builder.source = equation.source
-        row, params = row_of(equation), dict(equation.params)
+        primitive, params = primitive_of(equation), dict(equation.params)
         operands = [rename(a, environment) for a in equation.inputs]
-        if row is check:
+        if primitive is check:
             idle = discrete.bitwise_not(active)
             shape = operands[0].type.shape
             if shape:
@@ -197,25 +197,25 @@ def _emit_if(program: Program, environment: dict[Var, Atom], active: Atom) -> No
         elif not any(map(has_check, equation.subprograms())):
             builder.replay(equation, environment)
             continue
-        elif row.name == "operator_call":
+        elif primitive.name == "operator_call":
             body: Program = params["body"]
             inner = builder.bind_inputs(body, operands)
             _emit_if(body, inner, active)
             results = [rename(a, inner) for a in body.outputs]
             environment.update(zip(equation.outputs, results, strict=True))
             continue
-        elif row.name == "cond":
+        elif primitive.name == "cond":
             params["branches"] = tuple(map(only_if, params["branches"]))
             operands = [operands[0], active, *operands[1:]]
-        elif row.name == "scan":
+        elif primitive.name == "scan":
             params["program"] = only_if(params["program"])
             params["consts"] += 1
             operands = [active, *operands]
-        elif row.name == "while_loop":
+        elif primitive.name == "while_loop":
             first: int = params["cond_consts"]
             operands = [active, *operands[:first], active, *operands[first:]]
             for part in ("cond", "body"):
                 params[f"{part}_program"] = only_if(params[f"{part}_program"])
                 params[f"{part}_consts"] += 1
-        outputs = builder.emit(row, operands, params)
+        outputs = builder.emit(primitive, operands, params)
         environment.update(zip(equation.outputs, outputs, strict=True))

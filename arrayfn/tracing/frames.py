@@ -33,9 +33,10 @@ class Frame:
     ``abstract`` frames, and those inside them, stage every operation. Other frames
     compute operations on arrays alone at once. ``checks`` are the checks of the
     compiled function, which hold for functions inside it, too. ``asks_around`` says
-    whether the function used a named axis of an enclosing frame. ``platform`` is the
-    backend that the function is compiled for, empty if another frame knows it;
-    ``asks_platform`` says whether it was asked for.
+    whether the function used a named axis of an enclosing frame. ``inlined`` names the
+    operators that are traced as their bodies; a frame shares it with those inside it.
+    ``platform`` is the backend that the function is compiled for, empty if another
+    frame knows it; ``asks_platform`` says whether it was asked for.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Frame:
         self.asks_platform = False
         self.checks = checks if parent is None else checks | parent.checks
         self.axes: dict[str, NamedAxis] = {}
+        self.inlined: set[str] = set() if parent is None else parent.inlined
         self.builder = ProgramBuilder(name)
         self.abstract = abstract or (parent is not None and parent.abstract)
         self.asks_around = False

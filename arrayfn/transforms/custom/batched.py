@@ -12,7 +12,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import Program
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.pickling import Wrapper, pickled
-from arrayfn.primitives.custom_batching import custom_vmap as row
+from arrayfn.primitives.custom_batching import custom_vmap as primitive
 from arrayfn.primitives.custom_batching import mapped_type
 from arrayfn.primitives.named_functions import FUNCTIONS
 from arrayfn.tracing import apply, is_staged
@@ -85,7 +85,7 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
         captured, (inputs,) = closed_over([(body, own)])
         call = _Call(name, self._rule, structure, body, own)
         results = apply(
-            row,
+            primitive,
             *leaves,
             *captured,
             name=name,
