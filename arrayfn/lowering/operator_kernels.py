@@ -1,4 +1,4 @@
-"""Kernels that are registered for operators, and which one of them is taken."""
+"""Kernels that are registered for operators, and the choice among them."""
 
 from __future__ import annotations
 
@@ -30,28 +30,31 @@ VMAP_METHODS: Final = get_args(VmapMethod)
 
 
 def row_major_only(type: ArrayType, offset: int) -> bool:
-    """Of no view: each operand is a row-major array, and so is each result."""
+    """Accepts no view: each operand and each result must be a row-major array."""
     return False
 
 
 @dataclass(frozen=True)
 class OperatorKernel:
-    """One implementation of an operator: for which backend, and for which operands.
+    """One implementation of an operator: for one backend, and for certain operands.
 
-    ``when(*types, **static)`` sees the operands' types (ArrayType) and the static
-    arguments; None accepts all. The function takes the operands' arrays, then those to
-    write the results into, then the static arguments by name. Both get None in the
-    place of an operand that was not given. A function that is
-    ``prepared`` is called once, when a plan is loaded, with the types in the places of
-    the arrays; what it gives enqueues the work, as its backend says. One that is
-    ``lowered`` is called with the equation, as its compiler says, and gives kernels of
-    generated text with their calls. One that is not ``deterministic`` may differ from
-    run to run in the order of its sums, and is taken where that is allowed.
-
-    ``check`` is the relative tolerance at which the first call of each signature is
-    compared with the operator's body: True for the default of the results' dtypes,
-    False for no comparison. ``agreed`` holds the signatures that passed. ``vmap`` says
-    how the kernel computes a mapped operator; with None the mapped body is used.
+    Attributes:
+        function: takes the operands' arrays, then those to write the results into, then
+            the static arguments by name. An operand that was not given is None.
+        when: ``when(*types, **static)`` says whether the kernel takes operands of these
+            types (ArrayType); None accepts all.
+        prepared: whether the function is called once, when a plan is loaded, with types
+            in place of arrays, and returns a function that enqueues the work.
+        views: which views the kernel takes without a copy.
+        lowered: whether the function is called by the compiler with the equation, and
+            returns kernels of generated text with their calls.
+        deterministic: whether results are the same in each run. A kernel that adds in
+            varying order is used only where that is allowed.
+        check: the relative tolerance at which the first call of each signature is
+            compared with the operator's body. True stands for the default of the
+            results' dtypes, False for no comparison.
+        vmap: how the kernel computes a mapped operator; None for the mapped body.
+        agreed: the signatures whose comparison passed.
     """
 
     operator: str
@@ -68,18 +71,18 @@ class OperatorKernel:
 
     @property
     def title(self) -> str:
-        """The function's name."""
+        """The name of the function."""
         return getattr(self.function, "__name__", "a kernel")
 
     @property
     def where(self) -> str:
-        """Where it applies: what ``when`` says, or its source."""
+        """Where the kernel applies: the words or the source of ``when``."""
         return "everywhere" if self.when is None else described(self.when)
 
     def accepts(
         self, types: Sequence[ArrayType | None], static: Mapping[str, Any]
     ) -> bool:
-        """Whether it implements the operator for these operands."""
+        """Whether the kernel takes operands of these types and static arguments."""
         return self.when is None or self.when(*types, **static)
 
 
@@ -109,7 +112,7 @@ def operators_of(program: Program) -> Iterator[str]:
 
 
 class KernelTable:
-    """The registered kernels, by operator and backend; later ones go first."""
+    """The registered kernels by operator and backend; the latest is tried first."""
 
     def __init__(self) -> None:
         self._kernels: dict[tuple[str, str], list[OperatorKernel]] = {}
@@ -118,21 +121,22 @@ class KernelTable:
         self._with_kernels: set[str] = set()
 
     def define(self, operator: str) -> None:
-        """Record that a function now defines ``operator``.
+        """Record that a function defines ``operator``.
 
-        Kernels that a backend registered before the first such function stay; those of
-        a function that had the name until now are forgotten.
+        The first definition keeps kernels that a backend has registered; a later one
+        forgets the kernels of the earlier function.
         """
         if operator in self._defined:
             self.forget(operator)
         self._defined.add(operator)
 
     def on_change(self, function: Callable[[str], None]) -> Callable[[str], None]:
-        """Have ``function`` be called with each operator whose kernels change."""
+        """Call ``function`` with the name of each operator whose kernels change."""
         self._listeners.append(function)
         return function
 
     def _changed(self, operator: str) -> None:
+        """Tell the listeners that the kernels of ``operator`` changed."""
         self._with_kernels = {name for name, _ in self._kernels}
         for function in self._listeners:
             function(operator)
@@ -189,11 +193,11 @@ class KernelTable:
         return operator in self._with_kernels
 
     def of(self, operator: str, backend: str | None = None) -> list[OperatorKernel]:
-        """The kernels of ``operator``, of one backend or of all."""
+        """The kernels of ``operator`` for ``backend``, or for all backends."""
         return [
             kernel
-            for (name, kind), kernels in self._kernels.items()
-            if name == operator and backend in (None, kind)
+            for (name, kernel_backend), kernels in self._kernels.items()
+            if name == operator and backend in (None, kernel_backend)
             for kernel in kernels
         ]
 
@@ -215,15 +219,15 @@ class KernelTable:
     def for_call(
         self, equation: Equation, backend: str, deterministic: bool = True
     ) -> OperatorKernel | None:
-        """The kernel for an ``operator_call``, if there is one.
+        """The kernel for an ``operator_call``; None if there is none.
 
-        None where a transformation has made another function of the operator's body:
-        the kernel computes the operator itself, or what ``vmap`` made of it if the
-        kernel has a method for that.
+        None too if a transformation changed the operator's body: a kernel computes the
+        operator itself, or its ``vmap`` if the kernel has a method for that.
         """
         name = equation.params.get("name")
         if name is None or equation.primitive.name != "operator_call":
             return None
+        backend = backend.partition(":")[0]  # of "cuda:1", say
         mapped = equation.params.get("mapped", ())
         if equation.params["body"].name != "batched_" * len(mapped) + body_name(name):
             return None
@@ -271,9 +275,9 @@ def with_absent(given: Sequence[Any], absent: Sequence[int]) -> list[Any]:
 def member_type(
     type: ArrayType, mapped: Sequence[tuple[int, Sequence[bool]]], operand: int
 ) -> ArrayType:
-    """The type of one member of a mapped operand number ``operand``.
+    """The type of one member of operand number ``operand`` of a mapped operator.
 
-    ``mapped`` is the parameter of a mapped ``operator_call``.
+    ``mapped`` is the parameter of the mapped ``operator_call``.
     """
     axes = sum(is_mapped[operand] for _, is_mapped in mapped)
     return ArrayType(type.shape[axes:], type.dtype, weak=type.weak)
