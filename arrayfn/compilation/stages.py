@@ -181,6 +181,10 @@ class Lowered:
             *[k.source for k in self.kernels if isinstance(k, Kernel)],
             str(self.plan),
         ]
+        once = self.compiled_program.once
+        if once is not None:
+            parts += ["# computed once, from captured arrays", once.program.text]
+            parts.append(str(once.program.plan))
         return "\n".join(parts)
 
     def cost(self) -> Cost:

@@ -24,7 +24,7 @@ from arrayfn.distributed.processes import process_member, stop_others
 from arrayfn.distributed.threads import Run, ThreadMember
 from arrayfn.errors import BackendError, CollectiveError, user_location
 from arrayfn.ir import ArrayType, Mesh, NamedSharding, Program
-from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.compiled import CompiledProgram, completed
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.passes.meshes import cut_on_the_host, mesh_of
 from arrayfn.passes.partition import partition
@@ -33,7 +33,7 @@ from arrayfn.passes.partition_values import Partitioned
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MeshProgram(CompiledProgram):
     """A Program lowered for the devices of a mesh.
 
@@ -91,8 +91,9 @@ class MeshBackend:
             local.kernels,
             local.plan,
             local.constants,
-            partitioned,
-            sharded,
+            local.once,
+            partitioned=partitioned,
+            sharded=sharded,
         )
 
     def load(self, compiled: CompiledProgram) -> Executable:
@@ -132,12 +133,12 @@ class MeshExecutable:
     """A plan bound for each device of this process."""
 
     def __init__(self, compiled: MeshProgram) -> None:
-        self.compiled = compiled
         self.mesh = compiled.partitioned.mesh
         self.in_shardings = [
             NamedSharding(self.mesh, spec) for spec in compiled.partitioned.in_specs
         ]
         places = devices_of(self.mesh)
+        self.compiled = completed(compiled, lambda once: BACKENDS["cpu"].load(once)(()))
         self.local = [
             k for k, d in enumerate(places) if d.process_index == DEVICES.process
         ]
