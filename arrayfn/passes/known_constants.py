@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.passes.loop_invariants import is_costly
-from arrayfn.primitives.base import has_effect, needed, row_of
+from arrayfn.primitives.base import has_effect, needed, primitive_of
 from arrayfn.transforms.shape_struct import ShapeDtypeStruct
 
 MAX_GROWTH: Final = 64 << 20
@@ -32,8 +32,8 @@ def split_known(program: Program) -> tuple[Program | None, Program]:
     hoisted: set[Equation] = set()
     for equation in program.equations if captured else ():
         given = [a for a in equation.inputs if isinstance(a, Var)]
-        row = row_of(equation)
-        if has_effect(equation) or row.is_collective:
+        primitive = primitive_of(equation)
+        if has_effect(equation) or primitive.is_collective:
             continue
         if not all(v in known or v in captured for v in given):
             continue
