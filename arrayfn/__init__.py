@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from arrayfn import (
     ad_checkpoint,
     checkpoint_policies,
+    custom_batching,
     debug,
     distributed,
     errors,
@@ -36,6 +37,7 @@ from arrayfn import (
 )
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
 from arrayfn.arrays import Array, typeof
+from arrayfn.assertions import check
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.cuda import (
     DeviceArray,
@@ -70,6 +72,7 @@ from arrayfn.distributed import (
     make_mesh,
     set_num_devices,
 )
+from arrayfn.lax import platform_dependent
 from arrayfn.parameter_files import load_parameters, save_parameters
 from arrayfn.tools.compare import compare
 from arrayfn.tools.hazards import lint
@@ -99,6 +102,7 @@ from arrayfn.transforms.custom import (
     custom_gradient,
     custom_jvp,
     custom_vjp,
+    custom_vmap,
     stop_gradient,
 )
 
@@ -150,15 +154,18 @@ __all__ = [
     "backend_info",
     "bisect",
     "block_until_ready",
+    "check",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
     "clear_caches",
     "closure_convert",
     "compare",
+    "custom_batching",
     "custom_gradient",
     "custom_jvp",
     "custom_vjp",
+    "custom_vmap",
     "debug",
     "device_get",
     "device_put",
@@ -205,6 +212,7 @@ __all__ = [
     "operator",
     "ops",
     "optim",
+    "platform_dependent",
     "pmap",
     "profile",
     "pure_callback",

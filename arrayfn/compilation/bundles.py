@@ -165,8 +165,8 @@ def _described_signature(
         )
     if lowered.sites:
         raise ArgumentError(
-            "save: the function was compiled with checks, whose errors name lines of "
-            "this machine; lower it without",
+            "save: the function was compiled with checks, its own or those of jit, "
+            "whose errors name lines of this machine; lower it without",
             user_location(),
         )
     program = self_contained(lowered.program, lowered.backend.name)

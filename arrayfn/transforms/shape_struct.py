@@ -69,6 +69,20 @@ class ShapeDtypeStruct:
         closed = [sizes[n.name] if isinstance(n, Dim) else n for n in self._extents]
         return ShapeDtypeStruct(closed, self.dtype, weak_type=self.weak_type)
 
+    def update(
+        self, shape: Sequence[int] | None = None, dtype: Any = None
+    ) -> ShapeDtypeStruct:
+        """This with another shape or another data type.
+
+        >>> ShapeDtypeStruct((3, 4), "float32").update(shape=(2,))
+        ShapeDtypeStruct(shape=(2,), dtype=float32)
+        """
+        return ShapeDtypeStruct(
+            self._extents if shape is None else shape,
+            self.dtype if dtype is None else dtype,
+            weak_type=self.weak_type,
+        )
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise AbstractValueError(
             f"{self!r} stands for an array and has no elements; pass an array, or give "
