@@ -116,6 +116,7 @@ logs.configure_from_environment()
 tracebacks.install()
 immediate.install()
 Namespace.special_module = "arrayfn.scipy.special"
+Namespace.numba_module = "arrayfn.adapters.numba_functions"
 make_jaxpr = make_program
 
 
