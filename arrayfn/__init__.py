@@ -34,6 +34,7 @@ from arrayfn import (
     tree,
     tree_util,
 )
+from arrayfn import documentation as _documentation
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
 from arrayfn.arrays import Array, typeof
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
@@ -216,3 +217,5 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+
+_documentation.attach(__name__)

@@ -122,9 +122,10 @@ def quietly(code: str, names: dict[str, Any]) -> Any:
 
 
 def is_here(library: str) -> bool:
-    return library == "NumPy" or find_spec(
-        {"PyTorch": "torch"}.get(library, library.lower())
-    ) is not None
+    return (
+        library == "NumPy"
+        or find_spec({"PyTorch": "torch"}.get(library, library.lower())) is not None
+    )
 
 
 @pytest.mark.parametrize("row", ROWS, ids=identified)

@@ -20,9 +20,10 @@ from arrayfn.errors import ArrayfnError
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+FOLDERS = ("", "tutorial", "coming-from")
 PAGES = [
     ROOT / "README.md",
-    *sorted(page for page in DOCS.rglob("*.md") if "decisions" not in page.parts),
+    *(page for name in FOLDERS for page in sorted((DOCS / name).glob("*.md"))),
 ]
 BLOCKS = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<text>.*?)^```\n)?",
