@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from arrayfn import (
     ad_checkpoint,
     checkpoint_policies,
+    custom_batching,
     debug,
     distributed,
     errors,
@@ -37,6 +38,7 @@ from arrayfn import (
 from arrayfn import documentation as _documentation
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
 from arrayfn.arrays import Array, typeof
+from arrayfn.assertions import check
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.cuda import (
     DeviceArray,
@@ -54,7 +56,8 @@ from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation import immediate
 from arrayfn.compilation.bundles import load, save
 from arrayfn.compilation.jit import jit
-from arrayfn.compilation.operators import operator
+from arrayfn.compilation.kernels import get_kernel, kernels
+from arrayfn.compilation.operators import Operator, operator
 from arrayfn.compilation.without_compiling import disable_jit
 from arrayfn.debug import named_scope
 from arrayfn.devices import block_until_ready, device_get, device_put
@@ -70,6 +73,7 @@ from arrayfn.distributed import (
     make_mesh,
     set_num_devices,
 )
+from arrayfn.lax import platform_dependent
 from arrayfn.tools.compare import compare
 from arrayfn.tools.hazards import lint
 from arrayfn.tracing import Namespace
@@ -97,11 +101,12 @@ from arrayfn.transforms.custom import (
     custom_gradient,
     custom_jvp,
     custom_vjp,
+    custom_vmap,
     stop_gradient,
 )
 
 if TYPE_CHECKING:
-    from arrayfn import ode, scipy, sparse
+    from arrayfn import adapters, ode, scipy, sparse
     from arrayfn.tools.bisect import bisect
     from arrayfn.tools.explain import explain
     from arrayfn.tools.profile import profile
@@ -118,7 +123,7 @@ _TOOLS = {name: f"arrayfn.tools.{name}" for name in ("bisect", "explain", "profi
 
 def __getattr__(name: str) -> object:
     """Namespaces and tools that few processes use, imported when asked for."""
-    if name in ("ode", "scipy", "sparse"):
+    if name in ("adapters", "ode", "scipy", "sparse"):
         return import_module(f"arrayfn.{name}")
     if name in _TOOLS:
         return getattr(import_module(_TOOLS[name]), name)
@@ -136,23 +141,28 @@ __all__ = [
     "DeviceArray",
     "Mesh",
     "NamedSharding",
+    "Operator",
     "PartitionSpec",
     "ShapeDtypeStruct",
     "ShardedArray",
     "ad_checkpoint",
+    "adapters",
     "available_backends",
     "backend_info",
     "bisect",
     "block_until_ready",
+    "check",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
     "clear_caches",
     "closure_convert",
     "compare",
+    "custom_batching",
     "custom_gradient",
     "custom_jvp",
     "custom_vjp",
+    "custom_vmap",
     "debug",
     "device_get",
     "device_put",
@@ -165,6 +175,7 @@ __all__ = [
     "fft",
     "flatten_util",
     "from_dlpack",
+    "get_kernel",
     "get_num_threads",
     "grad",
     "hessian",
@@ -177,6 +188,7 @@ __all__ = [
     "jet",
     "jit",
     "jvp",
+    "kernels",
     "lax",
     "linalg",
     "linear_transpose",
@@ -196,6 +208,7 @@ __all__ = [
     "operator",
     "ops",
     "optim",
+    "platform_dependent",
     "pmap",
     "profile",
     "pure_callback",

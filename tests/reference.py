@@ -74,7 +74,14 @@ NAMESPACES: Final = (
     "arrayfn.checkpoint_policies",
     "arrayfn.ad_checkpoint",
 )
-CHANGED_COPIES: Final = ("fill_diagonal", "place", "put", "put_along_axis")
+_COPY: Final = "it returns a changed copy"
+DIFFERENT: Final = {
+    "fill_diagonal": _COPY,
+    "place": _COPY,
+    "put": _COPY,
+    "put_along_axis": _COPY,
+    "polydiv": "leading zeros of the remainder stay",
+}
 KINDS: Final = {
     "floats": ("float16", "float32", "float64"),
     "complex numbers": ("complex64", "complex128"),
@@ -205,8 +212,8 @@ def _source(public: Public) -> str:
     if value is None or inspect.isclass(public.value):
         return ""
     name = ".".join([theirs.__name__, *path])
-    if public.name in CHANGED_COPIES:
-        return f"As ``{name}``, but it returns a changed copy."
+    if why := DIFFERENT.get(public.name):
+        return f"As ``{name}``, but {why}."
     return f"The same as ``{name}``."
 
 

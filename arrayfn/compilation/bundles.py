@@ -250,8 +250,8 @@ def _self_contained(lowered: Lowered) -> Program:
     """The Program without derivative rules, which are functions of this process."""
     if lowered.sites:
         raise ArgumentError(
-            "save: the function was compiled with checks, whose errors name lines of "
-            "this machine; lower it without",
+            "save: the function was compiled with checks, its own or those of jit, "
+            "whose errors name lines of this machine; lower it without",
             user_location(),
         )
     name = lowered.backend.name

@@ -19,7 +19,7 @@ import numpy as np
 
 from arrayfn import tree
 from arrayfn.backends.base import Backend, DirectExecutable
-from arrayfn.backends.registry import BACKENDS, choose
+from arrayfn.backends.registry import choose, get_backend
 from arrayfn.caches import forgets
 from arrayfn.compilation.building import Built, Key, building, reason_of
 from arrayfn.compilation.own_constants import with_own_constants
@@ -44,6 +44,7 @@ from arrayfn.passes.checks import kinds_of, with_checks
 from arrayfn.passes.faults import Site
 from arrayfn.passes.meshes import has_shard_map, mesh_of
 from arrayfn.pickling import pickled
+from arrayfn.primitives.assertions import has_check
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, device_of, too_deep
 from arrayfn.tracing.frames import current_frame
@@ -181,7 +182,7 @@ class Jitted:
                 key, self._cache, lambda: hints(self._function, given, kwargs)
             )
             with building(name_of(self._function), backend.name, why) as built:
-                traced = self._trace(args, kwargs, static, types)
+                traced = self._trace(args, kwargs, static, types, backend.name)
                 if traced.trace.depends_on_frames:
                     return self._applied(traced, leaves)
                 try:
@@ -227,7 +228,7 @@ class Jitted:
 
     def _backend_of(self, values: Sequence[Any]) -> Backend:
         """The backend for ``values``: where they are, if no device was named."""
-        return self._backend or BACKENDS[device_of(values) or "cpu"]
+        return self._backend or get_backend(device_of(values) or "cpu")
 
     def _trace(
         self,
@@ -235,8 +236,9 @@ class Jitted:
         kwargs: dict[str, Any],
         static: StaticArguments,
         types: Sequence[ArrayType] | None = None,
+        platform: str = "",
     ) -> FlatTrace:
-        return trace_function(
+        traced = trace_function(
             static.bound(self._function),
             args,
             kwargs,
@@ -245,7 +247,14 @@ class Jitted:
             with_values=False,
             checks=self._checks,
             whole=types is not None,
+            platform=platform,
         )
+        if traced.trace.asks_platform and self._backend is None:
+            # Constants on a device decide where it runs.
+            there = device_of(traced.program.constant_values) or platform
+            if there != platform:
+                return self._trace(args, kwargs, static, types, there)
+        return traced
 
     def _inline(
         self,
@@ -284,11 +293,11 @@ class Jitted:
 
     def _check_on_mesh(self, program: Program) -> None:
         """Raise ArgumentError for checks of what each device computes by itself."""
-        if self._checks and has_shard_map(program):
+        if has_shard_map(program) and (self._checks or has_check(program)):
             name = name_of(self._function)
             raise ArgumentError(
                 f"{name} has a shard_map, which is checked on one device: write "
-                f"jit({name}, checks=..., device='cpu')",
+                f"jit({name}, device='cpu')",
                 user_location(),
             )
 
@@ -302,9 +311,12 @@ class Jitted:
         program = with_own_constants(traced.program)
         if device_of(program.constant_values):
             backend = self._backend_of(program.constant_values)
-        if self._backend is None and mesh_of(program) is not None:
+        mesh = mesh_of(program)
+        if mesh is not None and (
+            self._backend is None or self._backend.name == mesh.platform == "cuda"
+        ):
             self._check_on_mesh(program)
-            backend = BACKENDS["mesh"]
+            backend = get_backend("mesh")
         donated = frozenset(self._donated_leaves(args, kwargs))
         with _collector_paused():
             program, sites = with_checks(
@@ -357,7 +369,7 @@ class Jitted:
             lowered.out_tree == tree.structure(0),
             (np.ndarray, float, int, bool, *there),
             bool(there),
-            frozenset(operators_of(lowered.program)),
+            traced.trace.inlined.union(operators_of(lowered.program)),
             built,
             lowered.compiled_program,
             lowered.backend,
@@ -375,7 +387,8 @@ class Jitted:
         leaves = tree.leaves((args, kwargs))
         check_leaves(self._function, args, kwargs, leaves)
         types = [leaf_type(x) for x in leaves]
-        traced = self._trace(args, kwargs, static, types)
+        backend = self._backend_of(leaves)
+        traced = self._trace(args, kwargs, static, types, backend.name)
         if traced.trace.depends_on_frames:
             raise ArgumentError(
                 f"{name_of(self._function)} uses values or named axes of a function "
@@ -383,7 +396,6 @@ class Jitted:
                 "pass the values as arguments",
                 user_location(),
             )
-        backend = self._backend_of(leaves)
         return Traced(
             traced.program,
             tree.structure((args, kwargs)),

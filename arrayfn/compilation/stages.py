@@ -23,7 +23,7 @@ from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
-from arrayfn.passes.faults import NO_FAULT, Site, fault_error
+from arrayfn.passes.faults import NO_FAULT, Site, fault_error, value_count
 from arrayfn.tracing import ImmutableArray
 from arrayfn.transforms import leaf_type
 
@@ -320,16 +320,21 @@ class Lowered:
 
 
 def with_faults(run: Executable, sites: tuple[Site, ...]) -> Executable:
-    """``run``, whose last result tells which check failed, if there are ``sites``."""
+    """``run``, whose last result tells which check failed, if there are ``sites``.
+
+    The values of checks come before it.
+    """
     if not sites:
         return run
+    count = value_count(sites)
 
     def checked(arrays: tuple[Any, ...]) -> Sequence[Any]:
         *results, last = run(arrays)
+        own = len(results) - count
         fault = int(last)
         if fault != NO_FAULT:
-            raise fault_error(sites, fault)
-        return results
+            raise fault_error(sites, fault, results[own:])
+        return results[:own]
 
     return checked
 

@@ -1,4 +1,4 @@
-"""Activations, softmax, normalisation, pooling, attention, initializers.
+"""Activations, softmax, losses, normalisation, pooling, attention, initializers.
 
 All are functions of arrays. Floating-point arrays keep their dtype; integers become
 floating-point as in ``arrayfn.numpy``. A function whose formula has an unstable
@@ -39,9 +39,17 @@ from arrayfn.nn.activations import (
 from arrayfn.nn.attention import (
     dot_product_attention,
 )
+from arrayfn.nn.block_masks import (
+    BlockMask,
+    create_block_mask,
+)
 from arrayfn.nn.encodings import (
+    embedding,
     one_hot,
     rope,
+)
+from arrayfn.nn.losses import (
+    cross_entropy,
 )
 from arrayfn.nn.normalization import (
     batch_norm,
@@ -63,11 +71,15 @@ from arrayfn.nn.softmax_family import (
 )
 
 __all__ = [
+    "BlockMask",
     "avg_pool",
     "batch_norm",
     "celu",
+    "create_block_mask",
+    "cross_entropy",
     "dot_product_attention",
     "elu",
+    "embedding",
     "gelu",
     "glu",
     "group_norm",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ShapeError
+from arrayfn.errors import ArrayfnError, ShapeError, located
 from arrayfn.ir import ArrayType, Atom, Program, Var
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
@@ -23,7 +23,7 @@ from arrayfn.primitives.base import (
     Sample,
     View,
     not_differentiable,
-    row_of,
+    primitive_of,
 )
 from arrayfn.primitives.emitters import Emitter
 from arrayfn.primitives.rules import batched_along
@@ -38,8 +38,11 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
     environment.update(zip(program.constants, program.constant_values, strict=True))
     for equation in program.equations:
         arguments = [_value(a, environment) for a in equation.inputs]
-        row = row_of(equation)
-        result = row.reference(*arguments, **equation.params)
+        primitive = primitive_of(equation)
+        try:
+            result = primitive.reference(*arguments, **equation.params)
+        except ArrayfnError as error:
+            raise located(error, equation.source) from None
         results = result if isinstance(result, (tuple, list)) else (result,)
         environment.update(zip(equation.outputs, results, strict=True))
     return [_value(a, environment) for a in program.outputs]

@@ -46,6 +46,20 @@ class ShapeDtypeStruct:
         """The number of elements."""
         return self.__arrayfn_type__.size
 
+    def update(
+        self, shape: Sequence[int] | None = None, dtype: Any = None
+    ) -> ShapeDtypeStruct:
+        """This with another shape or another data type.
+
+        >>> ShapeDtypeStruct((3, 4), "float32").update(shape=(2,))
+        ShapeDtypeStruct(shape=(2,), dtype=float32)
+        """
+        return ShapeDtypeStruct(
+            self.shape if shape is None else shape,
+            self.dtype if dtype is None else dtype,
+            weak_type=self.weak_type,
+        )
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise AbstractValueError(
             f"{self!r} stands for an array and has no elements; pass an array, or give "
