@@ -217,7 +217,7 @@ def _type(annotation: Any) -> str:
 
 def _parameters(value: Any) -> str:
     """A table of the parameters: name, type, default."""
-    if not inspect.isfunction(value):
+    if inspect.isclass(value) or not _signature("", value):
         return ""
     rows = []
     for name, parameter in inspect.signature(value).parameters.items():
