@@ -162,7 +162,7 @@ def public_names(namespaces: Iterable[str] = NAMESPACES) -> list[Public]:
 # Pages.
 
 DIRECTIVE: Final = re.compile(
-    r"^::: (?P<module>[\w.]+)(?P<split> by module)?\n"
+    r"^::: (?P<module>[\w.]+)(?P<split> by module)?(?P<further> further)?\n"
     r"(?:    .*\n)*?(?:    +members: \[(?P<members>[^\]]*)\]\n)?(?:    .*\n)*",
     re.MULTILINE,
 )
@@ -171,12 +171,32 @@ DIRECTIVE: Final = re.compile(
 
 def shown_by(directive: re.Match[str]) -> list[tuple[str, Any]]:
     """The names that a directive shows, with their values."""
+    if directive["further"]:
+        return further(directive["module"])
     module = importlib.import_module(directive["module"])
     names = names_of(module)
     if directive["members"] is not None:
         names = [name.strip() for name in directive["members"].split(",")]
     found = [(name, getattr(module, name)) for name in names]
     return [(name, value) for name, value in found if not inspect.ismodule(value)]
+
+
+def shown_on_pages() -> set[int]:
+    """The identities of the values that pages show by other directives than further."""
+    return {
+        id(value)
+        for page in sorted((ROOT / "docs").glob("*.md"))
+        for found in DIRECTIVE.finditer(page.read_text(encoding="utf-8"))
+        if not found["further"]
+        for _, value in shown_by(found)
+    }
+
+
+def further(namespace: str) -> list[tuple[str, Any]]:
+    """The names of a namespace that no other directive shows, with their values."""
+    shown = shown_on_pages()
+    public = public_names((namespace,))
+    return [(each.name, each.value) for each in public if id(each.value) not in shown]
 
 
 # Facts.
