@@ -35,6 +35,7 @@ from arrayfn import (
     tree,
     tree_util,
 )
+from arrayfn import documentation as _documentation
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
 from arrayfn.arrays import Array, typeof
 from arrayfn.assertions import check
@@ -236,3 +237,5 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+
+_documentation.attach(__name__)
