@@ -35,6 +35,7 @@ from arrayfn import (
     tree,
     tree_util,
 )
+from arrayfn import documentation as _documentation
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
 from arrayfn.arrays import Array, typeof
 from arrayfn.assertions import check
@@ -53,7 +54,7 @@ from arrayfn.backends.registry import (
 from arrayfn.caches import clear_caches
 from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation import immediate
-from arrayfn.compilation.bundles import load, save
+from arrayfn.compilation.bundles import Bundle, load, save
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.kernels import get_kernel, kernels
 from arrayfn.compilation.operators import Operator, operator
@@ -73,10 +74,12 @@ from arrayfn.distributed import (
     set_num_devices,
 )
 from arrayfn.lax import platform_dependent
+from arrayfn.parameter_files import load_parameters, save_parameters
 from arrayfn.tools.compare import compare
 from arrayfn.tools.hazards import lint
 from arrayfn.tracing import Namespace
 from arrayfn.transforms import (
+    Dim,
     ShapeDtypeStruct,
     eval_shape,
     grad,
@@ -114,6 +117,7 @@ logs.configure_from_environment()
 tracebacks.install()
 immediate.install()
 Namespace.special_module = "arrayfn.scipy.special"
+Namespace.numba_module = "arrayfn.adapters.numba_functions"
 make_jaxpr = make_program
 
 
@@ -136,8 +140,10 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 
 __all__ = [
     "Array",
+    "Bundle",
     "Device",
     "DeviceArray",
+    "Dim",
     "Mesh",
     "NamedSharding",
     "Operator",
@@ -194,6 +200,7 @@ __all__ = [
     "linearize",
     "lint",
     "load",
+    "load_parameters",
     "local_devices",
     "make_array_from_callback",
     "make_jaxpr",
@@ -215,6 +222,7 @@ __all__ = [
     "register_backend",
     "remat",
     "save",
+    "save_parameters",
     "scipy",
     "set_num_devices",
     "set_num_threads",
@@ -229,3 +237,5 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+
+_documentation.attach(__name__)

@@ -219,7 +219,7 @@ class _Run:
         }
 
     def taken(self) -> dict[int, tuple[int, float]]:
-        return {} if self.timed is None else dict(self.timed.taken())
+        return {} if self.timed is None else dict(self.timed.times_of_steps())
 
     def since(
         self, before: dict[int, tuple[int, float]]
