@@ -54,10 +54,16 @@ from arrayfn.caches import clear_caches
 from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation import immediate
 from arrayfn.compilation.bundles import load, save
+from arrayfn.compilation.debugging import (
+    config,
+    debug_infs,
+    debug_nans,
+    disable_jit,
+    set_by_environment,
+)
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.kernels import get_kernel, kernels
 from arrayfn.compilation.operators import Operator, operator
-from arrayfn.compilation.without_compiling import disable_jit
 from arrayfn.debug import named_scope
 from arrayfn.devices import block_until_ready, device_get, device_put
 from arrayfn.distributed import (
@@ -113,6 +119,7 @@ if TYPE_CHECKING:
 logs.configure_from_environment()
 tracebacks.install()
 immediate.install()
+set_by_environment()
 Namespace.special_module = "arrayfn.scipy.special"
 make_jaxpr = make_program
 
@@ -157,12 +164,15 @@ __all__ = [
     "clear_caches",
     "closure_convert",
     "compare",
+    "config",
     "custom_batching",
     "custom_gradient",
     "custom_jvp",
     "custom_vjp",
     "custom_vmap",
     "debug",
+    "debug_infs",
+    "debug_nans",
     "device_get",
     "device_put",
     "devices",

@@ -69,7 +69,7 @@ class Jitted:
     # Kept apart from the function's attributes, which a wrapper copies.
     __slots__ = (
         *("_function", "_backend", "_static", "_donated", "_options", "_checks"),
-        *("_cache", "_last", "_last_by_trees", "__dict__", "__weakref__"),
+        *("_cache", "_last", "_last_by_trees", "_checked", "__dict__", "__weakref__"),
     )
 
     def __init__(
@@ -91,6 +91,7 @@ class Jitted:
         self._cache: dict[Key, Entry] = {}
         self._last: Callable[..., Any] | None = None
         self._last_by_trees: Callable[..., Any] | None = None
+        self._checked: dict[frozenset[str], Jitted] = {}
         _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -111,6 +112,17 @@ class Jitted:
     def python_function(self) -> Function:
         """The function that was given to ``jit``."""
         return self._function
+
+    def with_checks(self, kinds: frozenset[str]) -> Jitted:
+        """The same function with more checks, compiled for itself."""
+        wanted = self._checks | kinds
+        if wanted == self._checks:
+            return self
+        if wanted not in self._checked:
+            options = self._static, self._donated, self._options, wanted
+            made = Jitted(self._function, self._backend, *options)
+            self._checked[wanted] = made
+        return self._checked[wanted]
 
     def clear_cache(self) -> None:
         """Drop the compiled code; the next call compiles again."""
