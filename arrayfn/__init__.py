@@ -79,6 +79,7 @@ from arrayfn.distributed import (
     set_num_devices,
 )
 from arrayfn.lax import platform_dependent
+from arrayfn.references import Ref, empty_ref, freeze, new_ref
 from arrayfn.tools.compare import compare
 from arrayfn.tools.hazards import lint
 from arrayfn.tracing import Namespace
@@ -149,6 +150,7 @@ __all__ = [
     "NamedSharding",
     "Operator",
     "PartitionSpec",
+    "Ref",
     "ShapeDtypeStruct",
     "ShardedArray",
     "ad_checkpoint",
@@ -178,11 +180,13 @@ __all__ = [
     "devices",
     "disable_jit",
     "distributed",
+    "empty_ref",
     "errors",
     "eval_shape",
     "explain",
     "fft",
     "flatten_util",
+    "freeze",
     "from_dlpack",
     "get_kernel",
     "get_num_threads",
@@ -211,6 +215,7 @@ __all__ = [
     "make_program",
     "memory_stats",
     "named_scope",
+    "new_ref",
     "nn",
     "numpy",
     "ode",

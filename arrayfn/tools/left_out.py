@@ -20,9 +20,7 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "programs over several devices have their own names": "P set_mesh "
         "smap reshard make_array_from_* "
         "remove_size_one_mesh_axis_from_type auto_pcast",
-        "arguments and results are values; a carry of a loop is what changes": (
-            "Ref new_ref empty_ref free_ref freeze"
-        ),
+        "Refs live as long as the function that made them": "free_ref",
         "jit(f, checks=...) checks one function, and names the line": "enable_checks",
         "leaks of traced values always raise": "check_tracer_leaks checking_leaks",
         "keys are of one generator": "debug_key_reuse default_prng_impl "
@@ -198,6 +196,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     },
     "jax": {
         "types have no meshes or references of their own": "ShapeDtypeStruct.*",
+        "new_ref makes them": "Ref.*",
         "devices are those of the process's one kind": "*devices.backend "
         "local_devices.host_id local_devices.process_index pmap.backend",
         "axes of a mesh are of one type: shard_map checks what varies": (
