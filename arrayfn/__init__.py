@@ -53,7 +53,7 @@ from arrayfn.backends.registry import (
 from arrayfn.caches import clear_caches
 from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation import immediate
-from arrayfn.compilation.bundles import load, save
+from arrayfn.compilation.bundles import Bundle, load, save
 from arrayfn.compilation.debugging import (
     config,
     debug_infs,
@@ -79,11 +79,13 @@ from arrayfn.distributed import (
     set_num_devices,
 )
 from arrayfn.lax import platform_dependent
+from arrayfn.parameter_files import load_parameters, save_parameters
 from arrayfn.references import Ref, empty_ref, freeze, new_ref
 from arrayfn.tools.compare import compare
 from arrayfn.tools.hazards import lint
 from arrayfn.tracing import Namespace
 from arrayfn.transforms import (
+    Dim,
     ShapeDtypeStruct,
     eval_shape,
     grad,
@@ -144,8 +146,10 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 
 __all__ = [
     "Array",
+    "Bundle",
     "Device",
     "DeviceArray",
+    "Dim",
     "Mesh",
     "NamedSharding",
     "Operator",
@@ -208,6 +212,7 @@ __all__ = [
     "linearize",
     "lint",
     "load",
+    "load_parameters",
     "local_devices",
     "make_array_from_callback",
     "make_jaxpr",
@@ -230,6 +235,7 @@ __all__ = [
     "register_backend",
     "remat",
     "save",
+    "save_parameters",
     "scipy",
     "set_num_devices",
     "set_num_threads",

@@ -10,7 +10,7 @@ import functools
 import gc
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 from weakref import WeakSet
@@ -22,6 +22,7 @@ from arrayfn.backends.base import Backend, DirectExecutable
 from arrayfn.backends.registry import choose, get_backend
 from arrayfn.caches import forgets
 from arrayfn.compilation.building import Built, Key, building, reason_of
+from arrayfn.compilation.open_sizes import Sizes, is_open, open_text
 from arrayfn.compilation.own_constants import with_own_constants
 from arrayfn.compilation.short_calls import (
     by_trees,
@@ -480,8 +481,26 @@ class Jitted:
         )
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """The Program, kernels and plan for these arguments' types (values unused)."""
-        return self.trace(*args, **kwargs).lower()
+        """The Program, kernels and plan for these arguments' types (values unused).
+
+        A ``ShapeDtypeStruct`` stands for an argument. With open sizes in it (``Dim``)
+        the function is traced for several sizes; what is lowered serves all of them
+        once it is saved. Raises ArgumentError if its Program has not one form.
+        """
+        arguments, structure = tree.flatten((args, kwargs))
+        if not any(map(is_open, arguments)):
+            return self.trace(*args, **kwargs).lower()
+
+        def trace(sizes: Sizes) -> Traced:
+            closed = [x.at(sizes) if is_open(x) else x for x in arguments]
+            given, named = tree.unflatten(structure, closed)
+            return self.trace(*given, **named)
+
+        dynamic, named, _ = self._static.split(self._function, args, kwargs)
+        leaves = tree.leaves((dynamic, named))
+        backend = (self._backend or get_backend("cpu")).name
+        text = open_text(lambda sizes: trace(sizes).program, leaves, backend)
+        return replace(trace(text.example).lower(), open_text=text)
 
 
 _all: WeakSet[Jitted] = WeakSet()
