@@ -360,7 +360,7 @@ class Jitted:
             lowered.out_tree == tree.structure(0),
             (np.ndarray, float, int, bool, *there),
             bool(there),
-            frozenset(operators_of(lowered.program)),
+            traced.trace.inlined.union(operators_of(lowered.program)),
             built,
             lowered.compiled_program,
             lowered.backend,

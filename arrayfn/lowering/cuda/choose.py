@@ -90,7 +90,7 @@ def is_scan(nest: Nest) -> bool:
     stores = [s for s in nest.statements if isinstance(s, Store)]
     return (
         reduced == [len(nest.axes) - 1]
-        and not nest.has_computed_places
+        and not nest.has_computed_indices
         and len(reduces) == len(stores) == 1
         and stores[0].value == reduces[0].result
         and stores[0].where is None
@@ -145,7 +145,7 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
     loaded = {
         s.operand: nest.operands[s.operand]
         for s in nest.statements
-        if isinstance(s, Load) and s.level == "element" and not s.at
+        if isinstance(s, Load) and s.level == "element" and not s.indices
     }
     fetched = {
         k: o.dtype.itemsize
@@ -201,14 +201,14 @@ def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
 def looks_up(nest: Nest) -> bool:
     """Whether rows are loaded at computed offsets, and stored in order."""
     stores = [s for s in nest.statements if isinstance(s, Store)]
-    by_place = any(isinstance(s, Load) and s.at for s in nest.statements)
-    in_order = all(not s.at and s.where is None for s in stores)
+    by_place = any(isinstance(s, Load) and s.indices for s in nest.statements)
+    in_order = all(not s.indices and s.where is None for s in stores)
     return len(nest.axes) > 1 and by_place and in_order
 
 
 def transposed_axis(nest: Nest) -> int | None:
     """The axis along which some loads run, if it is not the last and is worth tiles."""
-    if nest.has_computed_places:
+    if nest.has_computed_indices:
         return None
     last = len(nest.axes) - 1
     found = {

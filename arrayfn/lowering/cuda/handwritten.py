@@ -61,7 +61,7 @@ class Handwritten:
             reason=self.reason,
             threads=self.threads,
             shared=self.shared,
-            together=self.together,
+            blocks_per_multiprocessor=self.together,
             cluster=self.cluster,
         )
 

@@ -216,7 +216,7 @@ def _rows_and_held(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]] | None
         if not isinstance(s, Load) or s.level != "element":
             continue
         strides = [nest.operands[s.operand].strides[k] for k in kept]
-        if s.at or nest.operands[s.operand].strides[-1] != 1:
+        if s.indices or nest.operands[s.operand].strides[-1] != 1:
             return None
         if all(strides):
             fetched[s.operand] = None
