@@ -13,6 +13,7 @@ import numpy as np
 import arrayfn as af
 from arrayfn import Mesh, NamedSharding, lax, shard_map
 from arrayfn import PartitionSpec as P
+from arrayfn.distributed import checkpoints
 
 BODIES = {
     "sum": lambda x: x * lax.psum(x, "i").sum(),
@@ -31,6 +32,18 @@ def close(have, want):
     """Compare the parts that are in this process."""
     for shard in have.addressable_shards:
         np.testing.assert_allclose(shard.data, want[shard.index], rtol=1e-10)
+
+
+def save_and_load(mesh, x, folder):
+    """Each process its parts, and then other parts."""
+    cut = af.device_put(x, NamedSharding(mesh, P("i")))
+    af.distributed.save(folder, {"x": cut, "step": 3})
+    like = {"x": NamedSharding(mesh, P(None, "i")), "step": None}
+    found = af.distributed.load(folder, like)
+    close(found["x"], x)
+    assert found["step"] == 3
+    rows = af.distributed.batches(x, 4, NamedSharding(mesh, P("i")), seed=None)
+    close(next(rows), x[:4])
 
 
 def compare(mesh, x):
@@ -62,7 +75,7 @@ def compare(mesh, x):
     )
 
 
-def main(fault: str) -> None:
+def main(fault: str, folder: str) -> None:
     af.distributed.initialize()
     rank, count = af.distributed.process_index(), af.distributed.process_count()
     assert len(af.devices()) == count
@@ -71,6 +84,7 @@ def main(fault: str) -> None:
     x = np.random.default_rng(0).standard_normal((8, 16))
     if fault == "none":
         compare(mesh, x)
+        save_and_load(mesh, x, folder)
     sys.stdout.flush()
     f = shard_map(lambda x: lax.psum(x, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
     if rank == 1:
@@ -78,16 +92,21 @@ def main(fault: str) -> None:
             raise ValueError("rank 1 is tired")
         if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "kill in save":
+            checkpoints._write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         if fault == "late":
             time.sleep(100)
         if fault == "differ":
             f = shard_map(
                 lambda x: lax.pmax(x, "i"), mesh=mesh, in_specs=P("i"), out_specs=P()
             )
+    if fault == "kill in save":
+        cut = af.device_put(x + 1, NamedSharding(mesh, P("i")))
+        af.distributed.save(folder, {"x": cut, "step": 4})
     f(x)
     if rank == 0:
         print("done")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])
