@@ -27,6 +27,7 @@ from arrayfn.errors import BackendError, CollectiveError, user_location
 from arrayfn.ir import ArrayType, Mesh, NamedSharding, Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import Options
+from arrayfn.passes.buckets import with_buckets
 from arrayfn.passes.member_sums import with_member_sums
 from arrayfn.passes.meshes import cut_on_the_host, mesh_of
 from arrayfn.passes.partition import partition
@@ -81,6 +82,7 @@ def lower_for_mesh(program: Program, options: Options) -> MeshProgram:
 
 def lowered_for(mesh: Mesh, program: Program, options: Options) -> CompiledProgram:
     """The Program of one device of ``mesh``, lowered for it."""
+    program = with_buckets(program)
     if mesh.platform == "cuda":
         program = with_member_sums(program, mesh.shape, reduces)
     return BACKENDS[mesh.platform].lower(program, frozenset(), options)

@@ -194,3 +194,45 @@ def test_accumulated_gradients_are_summed_over_devices_once():
     have, want = f(params, x), af.grad(loss)(params, x)
     for name in params:
         np.testing.assert_allclose(np.asarray(have[name]), want[name], rtol=1e-10)
+
+
+def test_small_sums_are_one_collective_with_the_same_bits():
+    params = {f"b{k}": np.full((3, k + 1), float(k)) for k in range(5)}
+
+    def f(params, x):
+        return af.tree.map(lambda p: (p.sum() * x).sum(), params), (x * x).sum()
+
+    slopes = af.grad(lambda p, x: sum(af.tree.leaves(f(p, x))))
+    given = af.jit(slopes, in_shardings=(None, lies(4, "i")))
+    partitioned = given.lower(params, X).compiled_program
+    names = [e.primitive.name for e in partitioned.partitioned.program.equations]
+    steps = [s.kernel for s in partitioned.local.plan.steps]
+    assert names.count("all_reduce") >= 1
+    assert sum(s.startswith("collective") for s in steps) == 1
+
+    def several(x):
+        total = lax.psum(x, "i")
+        return (
+            total,
+            lax.psum(x[:2] * 3, "i"),
+            lax.psum(total + x, "i"),
+            lax.pmax(x, "i"),
+        )
+
+    mesh = Mesh((4,), ("i",))
+    g = shard_map(several, mesh=mesh, in_specs=P("i"), out_specs=P(), check_vma=False)
+    compiled = af.jit(g).lower(X).compiled_program
+    steps = [s.kernel.partition("_")[0] for s in compiled.local.plan.steps]
+    assert steps.count("collective") == 3  # two sums of one bucket, one of a sum, a max
+    alone = [
+        shard_map(
+            lambda x, k=k: several(x)[k],
+            mesh=mesh,
+            in_specs=P("i"),
+            out_specs=P(),
+            check_vma=False,
+        )(X)
+        for k in range(4)
+    ]
+    for have, want in zip(g(X), alone, strict=True):
+        np.testing.assert_array_equal(np.asarray(have), np.asarray(want))
