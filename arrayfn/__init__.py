@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from arrayfn import (
     ad_checkpoint,
     checkpoint_policies,
+    custom_batching,
     debug,
     distributed,
     errors,
@@ -36,6 +37,7 @@ from arrayfn import (
 )
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
 from arrayfn.arrays import Array, typeof
+from arrayfn.assertions import check
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.cuda import (
     DeviceArray,
@@ -51,7 +53,7 @@ from arrayfn.backends.registry import (
 from arrayfn.caches import clear_caches
 from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation import immediate
-from arrayfn.compilation.bundles import load, save
+from arrayfn.compilation.bundles import Bundle, load, save
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.kernels import get_kernel, kernels
 from arrayfn.compilation.operators import Operator, operator
@@ -70,10 +72,13 @@ from arrayfn.distributed import (
     make_mesh,
     set_num_devices,
 )
+from arrayfn.lax import platform_dependent
+from arrayfn.parameter_files import load_parameters, save_parameters
 from arrayfn.tools.compare import compare
 from arrayfn.tools.hazards import lint
 from arrayfn.tracing import Namespace
 from arrayfn.transforms import (
+    Dim,
     ShapeDtypeStruct,
     eval_shape,
     grad,
@@ -97,6 +102,7 @@ from arrayfn.transforms.custom import (
     custom_gradient,
     custom_jvp,
     custom_vjp,
+    custom_vmap,
     stop_gradient,
 )
 
@@ -132,8 +138,10 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 
 __all__ = [
     "Array",
+    "Bundle",
     "Device",
     "DeviceArray",
+    "Dim",
     "Mesh",
     "NamedSharding",
     "Operator",
@@ -146,15 +154,18 @@ __all__ = [
     "backend_info",
     "bisect",
     "block_until_ready",
+    "check",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
     "clear_caches",
     "closure_convert",
     "compare",
+    "custom_batching",
     "custom_gradient",
     "custom_jvp",
     "custom_vjp",
+    "custom_vmap",
     "debug",
     "device_get",
     "device_put",
@@ -187,6 +198,7 @@ __all__ = [
     "linearize",
     "lint",
     "load",
+    "load_parameters",
     "local_devices",
     "make_array_from_callback",
     "make_jaxpr",
@@ -200,6 +212,7 @@ __all__ = [
     "operator",
     "ops",
     "optim",
+    "platform_dependent",
     "pmap",
     "profile",
     "pure_callback",
@@ -207,6 +220,7 @@ __all__ = [
     "register_backend",
     "remat",
     "save",
+    "save_parameters",
     "scipy",
     "set_num_devices",
     "set_num_threads",

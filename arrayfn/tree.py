@@ -214,6 +214,27 @@ def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
     return [value for value, leaf in pairs if leaf is not None]
 
 
+def one_level(
+    node: Any,
+) -> tuple[list[Any], Hashable, Callable[[Any, list[Any]], Any]]:
+    """The children of ``node``, its metadata, and what makes a node of the two.
+
+    Raises ValueError for a leaf.
+
+    >>> children, metadata, make = one_level({"a": 1, "b": (2, 3)})
+    >>> children, make(metadata, [4, 5])
+    ([1, (2, 3)], {'a': 4, 'b': 5})
+    """
+    children, metadata, _, make = optree.tree_flatten_one_level(node, namespace=_OWN)
+    return list(children), cast(Hashable, metadata), cast(Any, make)
+
+
+def registered() -> dict[type, Callable[[Any, Any], Any]]:
+    """The classes that are nodes, with ``make(metadata, children)`` of each."""
+    entries = optree.register_pytree_node.get(namespace=_OWN)  # type: ignore[attr-defined]
+    return {cls: entry.unflatten_func for cls, entry in entries.items()}
+
+
 # Custom classes.
 
 

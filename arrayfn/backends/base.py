@@ -34,7 +34,7 @@ class TimedExecutable(Protocol):
         """Run the plan."""
         ...
 
-    def taken(self) -> Mapping[int, tuple[int, float]]:
+    def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
         """How often each step has run so far, and the seconds it took, by number."""
         ...
 

@@ -10,7 +10,7 @@ import functools
 import gc
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 from weakref import WeakSet
@@ -22,6 +22,7 @@ from arrayfn.backends.base import Backend, DirectExecutable
 from arrayfn.backends.registry import choose, get_backend
 from arrayfn.caches import forgets
 from arrayfn.compilation.building import Built, Key, building, reason_of
+from arrayfn.compilation.open_sizes import Sizes, is_open, open_text
 from arrayfn.compilation.own_constants import with_own_constants
 from arrayfn.compilation.short_calls import (
     by_trees,
@@ -44,6 +45,7 @@ from arrayfn.passes.checks import kinds_of, with_checks
 from arrayfn.passes.faults import Site
 from arrayfn.passes.meshes import has_shard_map, mesh_of
 from arrayfn.pickling import pickled
+from arrayfn.primitives.assertions import has_check
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, device_of, too_deep
 from arrayfn.tracing.frames import current_frame
@@ -181,7 +183,7 @@ class Jitted:
                 key, self._cache, lambda: hints(self._function, given, kwargs)
             )
             with building(name_of(self._function), backend.name, why) as built:
-                traced = self._trace(args, kwargs, static, types)
+                traced = self._trace(args, kwargs, static, types, backend.name)
                 if traced.trace.depends_on_frames:
                     return self._applied(traced, leaves)
                 try:
@@ -235,8 +237,9 @@ class Jitted:
         kwargs: dict[str, Any],
         static: StaticArguments,
         types: Sequence[ArrayType] | None = None,
+        platform: str = "",
     ) -> FlatTrace:
-        return trace_function(
+        traced = trace_function(
             static.bound(self._function),
             args,
             kwargs,
@@ -245,7 +248,14 @@ class Jitted:
             with_values=False,
             checks=self._checks,
             whole=types is not None,
+            platform=platform,
         )
+        if traced.trace.asks_platform and self._backend is None:
+            # Constants on a device decide where it runs.
+            there = device_of(traced.program.constant_values) or platform
+            if there != platform:
+                return self._trace(args, kwargs, static, types, there)
+        return traced
 
     def _inline(
         self,
@@ -284,11 +294,11 @@ class Jitted:
 
     def _check_on_mesh(self, program: Program) -> None:
         """Raise ArgumentError for checks of what each device computes by itself."""
-        if self._checks and has_shard_map(program):
+        if has_shard_map(program) and (self._checks or has_check(program)):
             name = name_of(self._function)
             raise ArgumentError(
                 f"{name} has a shard_map, which is checked on one device: write "
-                f"jit({name}, checks=..., device='cpu')",
+                f"jit({name}, device='cpu')",
                 user_location(),
             )
 
@@ -378,7 +388,8 @@ class Jitted:
         leaves = tree.leaves((args, kwargs))
         check_leaves(self._function, args, kwargs, leaves)
         types = [leaf_type(x) for x in leaves]
-        traced = self._trace(args, kwargs, static, types)
+        backend = self._backend_of(leaves)
+        traced = self._trace(args, kwargs, static, types, backend.name)
         if traced.trace.depends_on_frames:
             raise ArgumentError(
                 f"{name_of(self._function)} uses values or named axes of a function "
@@ -386,7 +397,6 @@ class Jitted:
                 "pass the values as arguments",
                 user_location(),
             )
-        backend = self._backend_of(leaves)
         return Traced(
             traced.program,
             tree.structure((args, kwargs)),
@@ -395,8 +405,26 @@ class Jitted:
         )
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """The Program, kernels and plan for these arguments' types (values unused)."""
-        return self.trace(*args, **kwargs).lower()
+        """The Program, kernels and plan for these arguments' types (values unused).
+
+        A ``ShapeDtypeStruct`` stands for an argument. With open sizes in it (``Dim``)
+        the function is traced for several sizes; what is lowered serves all of them
+        once it is saved. Raises ArgumentError if its Program has not one form.
+        """
+        arguments, structure = tree.flatten((args, kwargs))
+        if not any(map(is_open, arguments)):
+            return self.trace(*args, **kwargs).lower()
+
+        def trace(sizes: Sizes) -> Traced:
+            closed = [x.at(sizes) if is_open(x) else x for x in arguments]
+            given, named = tree.unflatten(structure, closed)
+            return self.trace(*given, **named)
+
+        dynamic, named, _ = self._static.split(self._function, args, kwargs)
+        leaves = tree.leaves((dynamic, named))
+        backend = (self._backend or get_backend("cpu")).name
+        text = open_text(lambda sizes: trace(sizes).program, leaves, backend)
+        return replace(trace(text.example).lower(), open_text=text)
 
 
 _all: WeakSet[Jitted] = WeakSet()

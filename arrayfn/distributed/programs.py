@@ -25,7 +25,7 @@ from arrayfn.distributed.processes import process_member, stop_others
 from arrayfn.distributed.threads import Run, ThreadMember
 from arrayfn.errors import BackendError, CollectiveError, user_location
 from arrayfn.ir import ArrayType, Mesh, NamedSharding, Program
-from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.compiled import CompiledProgram, completed
 from arrayfn.lowering.options import Options
 from arrayfn.passes.buckets import with_buckets
 from arrayfn.passes.member_sums import with_member_sums
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MeshProgram(CompiledProgram):
     """A Program lowered for the devices of a mesh.
 
@@ -74,9 +74,10 @@ def lower_for_mesh(program: Program, options: Options) -> MeshProgram:
         local.kernels,
         local.plan,
         local.constants,
-        local,
-        partitioned,
-        sharded,
+        local.once,
+        local=local,
+        partitioned=partitioned,
+        sharded=sharded,
     )
 
 
@@ -118,12 +119,12 @@ class MeshExecutable:
     """A plan bound for each device of this process."""
 
     def __init__(self, compiled: MeshProgram) -> None:
-        self.compiled = compiled
         self.mesh = compiled.partitioned.mesh
         self.in_shardings = [
             NamedSharding(self.mesh, spec) for spec in compiled.partitioned.in_specs
         ]
         places = devices_of(self.mesh)
+        self.compiled = compiled
         self.local = [
             k for k, d in enumerate(places) if d.process_index == DEVICES.process
         ]
@@ -132,6 +133,8 @@ class MeshExecutable:
         self.gpus: GpuPlans | None = None
         self.runs: dict[int, Callable[..., Any]] = {}
         if not self.on_gpus:
+            load = BACKENDS["cpu"].load
+            self.compiled = completed(compiled, lambda once: load(once)(()))
             self.runs = {k: self._bind(place) for k, place in self.places.items()}
 
     def _bind(self, place: Device) -> Callable[..., Any]:

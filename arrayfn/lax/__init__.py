@@ -97,10 +97,18 @@ from arrayfn.lax.indexing import (
     scatter_sub,
 )
 from arrayfn.lax.linear_calls import linear_call
+from arrayfn.lax.platforms import (
+    composite,
+    platform_dependent,
+)
 from arrayfn.lax.ragged import (
     RaggedDotDimensionNumbers,
     ragged_dot,
     ragged_dot_general,
+)
+from arrayfn.lax.random_words import (
+    RandomAlgorithm,
+    rng_bit_generator,
 )
 from arrayfn.lax.reductions import (
     FftType,
@@ -243,6 +251,7 @@ __all__ = [
     "GatherScatterMode",
     "Precision",
     "RaggedDotDimensionNumbers",
+    "RandomAlgorithm",
     "RoundingMethod",
     "ScatterDimensionNumbers",
     "abs",
@@ -282,6 +291,7 @@ __all__ = [
     "clz",
     "collapse",
     "complex",
+    "composite",
     "concatenate",
     "cond",
     "conj",
@@ -359,6 +369,7 @@ __all__ = [
     "pad",
     "pbroadcast",
     "pcast",
+    "platform_dependent",
     "pmax",
     "pmean",
     "pmin",
@@ -389,6 +400,7 @@ __all__ = [
     "rem",
     "reshape",
     "rev",
+    "rng_bit_generator",
     "round",
     "rsqrt",
     "scan",

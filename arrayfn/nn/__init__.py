@@ -38,6 +38,10 @@ from arrayfn.nn.activations import (
 from arrayfn.nn.attention import (
     dot_product_attention,
 )
+from arrayfn.nn.block_masks import (
+    BlockMask,
+    create_block_mask,
+)
 from arrayfn.nn.encodings import (
     embedding,
     one_hot,
@@ -66,9 +70,11 @@ from arrayfn.nn.softmax_family import (
 )
 
 __all__ = [
+    "BlockMask",
     "avg_pool",
     "batch_norm",
     "celu",
+    "create_block_mask",
     "cross_entropy",
     "dot_product_attention",
     "elu",

@@ -53,18 +53,14 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     "jax.numpy": {
         _DTYPES: "float4_* float6_* float8_* int1 int2 int4 uint1 uint2 uint4 "
         "character flexible object_",
-        "they call Python for each element; vectorize maps a function": (
-            "frompyfunc ufunc"
-        ),
         "NumPy has given these names up": "complex_ float_ ComplexWarning",
     },
     "jax.lax": {
         _PRIMITIVES: "*_p",
         _DEVICES: "after_all create_token shape_as_value dce_sink precv psend stage "
         "ragged_all_to_all",
-        _XLA: "AccuracyMode Tolerance DotAlgorithm DotAlgorithmPreset composite "
-        "platform_dependent approx_max_k approx_min_k RandomAlgorithm "
-        "rng_bit_generator",
+        _XLA: "AccuracyMode Tolerance DotAlgorithm DotAlgorithmPreset "
+        "approx_max_k approx_min_k",
         "keys make random numbers: arrayfn.random.uniform": "rng_uniform",
         "they are type aliases for annotations": "DotDimensionNumbers "
         "ConvGeneralDilatedDimensionNumbers PrecisionLike",
@@ -132,7 +128,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "the default is float64 (int64) under another name": (
             "eye.dtype tri.dtype fromfunction.dtype indices.dtype"
         ),
-        _SIGNATURES: "pad.kwargs",
+        _SIGNATURES: "pad.kwargs frompyfunc.kwargs",
         "compiled code cannot raise; jit(checks=True) does for indices": (
             "put.mode take.mode"
         ),

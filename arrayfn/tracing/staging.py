@@ -72,13 +72,15 @@ class Trace:
     ``program`` takes the function's arguments and then the ``captured`` values.
     ``depends_on_frames`` says whether another call may give another Program, because
     values or named axes of enclosing traces went into it. ``inlined`` names operators
-    without kernels that the function calls: their bodies were traced.
+    without kernels that the function calls: their bodies were traced. ``asks_platform``
+    says whether it is for one platform.
     """
 
     program: Program
     captured: tuple[Captured, ...]
     depends_on_frames: bool = False
     inlined: frozenset[str] = frozenset()
+    asks_platform: bool = False
 
 
 def trace(
@@ -95,6 +97,7 @@ def trace(
     whole: bool = False,
     mesh: Mesh | None = None,
     varying: bool = True,
+    platform: str = "",
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
@@ -103,10 +106,11 @@ def trace(
     top level; inside another trace they do if the Program is to be ``whole`` and does
     not depend on that trace. For each of ``axes``, names and extents, there is one more
     input, the index of a member; so there is for each axis of ``mesh``, along which
-    types say what is ``varying``. ``checks`` are those of ``jit``.
+    types say what is ``varying``. ``checks`` are those of ``jit``; ``platform`` is the
+    backend that it compiles for.
     """
     parent = current_frame()
-    frame = Frame(name, abstract, parent, checks)
+    frame = Frame(name, abstract, parent, checks, platform)
     location = user_location()
     tracers = [
         Tracer(
@@ -145,8 +149,9 @@ def trace(
         captured = []
     builder.inputs += [var for _, var in captured]
     inlined = frozenset(frame.inlined)
+    values = tuple(v for v, _ in captured)
     program = builder.build(outputs)
-    return Trace(program, tuple(v for v, _ in captured), depends, inlined)
+    return Trace(program, values, depends, inlined, frame.asks_platform)
 
 
 def mesh_axes(mesh: Mesh | None) -> Mapping[str, int]:

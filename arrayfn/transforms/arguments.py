@@ -22,6 +22,17 @@ from arrayfn.transforms.shape_struct import ShapeDtypeStruct
 Function = Callable[..., Any]
 
 
+def is_array(leaf: Any) -> bool:
+    """Whether ``leaf`` is an array, also of dtypes that are refused, or a number."""
+    return (
+        isinstance(leaf, (np.ndarray, np.generic, ImmutableArray))
+        or dtypes.is_python_scalar(leaf)
+        or hasattr(leaf, "__arrayfn_type__")
+        or hasattr(leaf, "__array__")
+        or hasattr(leaf, "__dlpack__")
+    )
+
+
 def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
     """Raise ArgumentError unless ``leaf``, called ``what``, is an array or a number."""
     if isinstance(leaf, Tracer):

@@ -51,14 +51,15 @@ def trace_function(
     whole: bool = False,
     mesh: Mesh | None = None,
     varying: bool = True,
+    platform: str = "",
 ) -> FlatTrace:
     """Trace ``function(*args, **kwargs)``, every leaf of which becomes an input.
 
     ``types`` replaces the leaves' types, for example without a mapped axis. ``axes``
     has the named axes that the function is mapped along, with their extents; for each,
     the Program has one more input, the member's index. Without ``constants`` captured
-    values are always inputs. ``checks`` are those of ``jit``. ``whole``, ``mesh`` and
-    ``varying``: see ``trace``.
+    values are always inputs. ``checks`` are those of ``jit``. ``whole``, ``mesh``,
+    ``varying`` and ``platform``: see ``trace``.
     """
     check_function("tracing", function)
     leaves, structure = tree.flatten((args, kwargs))
@@ -87,6 +88,7 @@ def trace_function(
         whole=whole,
         mesh=mesh,
         varying=varying,
+        platform=platform,
     )
     return FlatTrace(traced, out_tree[0])
 
