@@ -89,11 +89,21 @@ def with_checks(
     Before the fault are the values of the user's checks, in the order of the sites.
     Calls that ``is_whole`` accepts are not entered.
     """
+    if not kinds and not _asserts(program):
+        return program, ()
     checker = _Checker(kinds, is_whole)
     checked = checker.program(dce(program))
     if checked is None:
         return program, ()
     return checked, tuple(checker.sites)
+
+
+def _asserts(program: Program) -> bool:
+    """Whether an equation of ``program``, or inside one, is a check of the user's."""
+    return any(
+        equation.primitive is check or any(map(_asserts, equation.subprograms()))
+        for equation in program.equations
+    )
 
 
 class _Checker:
