@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.distributed.arrays import (
     Shard,
     ShardedArray,
@@ -45,3 +46,5 @@ __all__ = [
     "set_num_devices",
     "spread",
 ]
+
+_documentation.attach(__name__)
