@@ -51,7 +51,7 @@ class Kernel:
     replaced has one text, its own. ``parameters`` are those before ``begin, end``.
     ``reason`` says what was fused, and why. ``threads`` are those of a block, on a GPU:
     there an item is a block, and blocks may come in clusters of ``cluster``, and ask
-    for ``shared`` bytes of shared memory; ``together`` of them are to fit on a
+    for ``shared`` bytes of shared memory; ``min_blocks`` of them are to fit on a
     multiprocessor, if that is not 0. The rest of its memory is the first cache of those
     that are ``cached``. All blocks of a ``cooperative`` kernel run at once. One that is
     made of a Program ``from_file`` is compiled by arrayfn alone: nothing executes it.
@@ -65,7 +65,7 @@ class Kernel:
     threads: int = 0
     cluster: int = 1
     shared: int = 0
-    together: int = 0
+    min_blocks: int = 0
     cached: bool = False
     cooperative: bool = False
     from_file: bool = False

@@ -28,7 +28,7 @@ CLUSTERS = replace(
 PIPELINES = replace(
     BLOCKS,
     multiprocessors=1,
-    grouped=4,
+    clustered_multiprocessors=4,
     max_threads=128,
     shared_bytes=8 << 10,
     row_words=1,

@@ -16,7 +16,7 @@ from tests.common_functions import layernorm, random
 from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
-ASIDE = GpuConfig(multiprocessors=2, max_threads=128, row_words=16, aside_words=4)
+ASIDE = GpuConfig(multiprocessors=2, max_threads=128, row_words=16, split_row_words=4)
 EARLY = GpuConfig(multiprocessors=2, max_threads=256, row_words=8)
 
 
@@ -51,7 +51,7 @@ def test_the_last_vectors_of_a_row_lie_in_shared_memory(function, n, dtype):
     kernel = agrees(function, (x,), ASIDE)
     lanes = 16 // x.dtype.itemsize
     vectors = -(-n // (64 * lanes))
-    assert (kernel.threads, kernel.together, kernel.cached) == (64, 2, True)
+    assert (kernel.threads, kernel.min_blocks, kernel.cached) == (64, 2, True)
     assert kernel.shared == (vectors - 1) * 64 * 16
     # Vectors in registers are asked for first, and computed before the others come.
     text = re.sub(r"\s+", " ", kernel.source)
@@ -81,7 +81,9 @@ def test_rows_aside_with_infinities_and_nan():
     ],
 )
 def test_what_rows_share_is_copied_ahead(function, shape, dtype, early):
-    gpu = GpuConfig(multiprocessors=2, max_threads=256, row_words=8, early=early)
+    gpu = GpuConfig(
+        multiprocessors=2, max_threads=256, row_words=8, prefetch_distance=early
+    )
     x = (random(*shape) + 1).astype(dtype)
     weights = [random(shape[1], seed=k).astype(dtype) for k in (1, 2)]
     weights = weights[: 1 if function is root_mean_square else 2]
@@ -102,7 +104,7 @@ def test_which_rows_have_what_in_shared_memory():
         x = np.empty((1024, n), dtype)
         weights = (np.empty(n, dtype),) * arguments
         (kernel,) = lowered(function, x, *weights, gpu=gpu).kernels
-        return kernel.threads, kernel.together, kernel.shared
+        return kernel.threads, kernel.min_blocks, kernel.shared
 
     assert shape_of(nn.softmax, 16384) == (512, 2, 0)
     assert shape_of(nn.softmax, 32768) == (512, 2, 13 * 512 * 16)

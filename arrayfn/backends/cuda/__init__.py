@@ -110,7 +110,7 @@ def _config() -> GpuConfig:
         GPU,
         multiprocessors=gpu.multiprocessors,
         max_cluster=cluster,
-        convolves=way_of,
+        choose_convolution=way_of,
     )
 
 

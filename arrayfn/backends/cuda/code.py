@@ -78,7 +78,7 @@ def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
         "cuda",
         kernel.key,
         signature,
-        f"{kernel.threads} {kernel.cluster} {kernel.shared} {kernel.together} "
+        f"{kernel.threads} {kernel.cluster} {kernel.shared} {kernel.min_blocks} "
         f"{kernel.cooperative}",
         f"sm_{arch[0]}{arch[1]}",
         _toolchain(),
@@ -200,7 +200,7 @@ def loaded_kernels(kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
             unload_unused(_MAX_UNUSED)
         for key, cubin in codes(units).items():
             kernel = by_key[key]
-            blocks = kernel.together if kernel.cached else 0
+            blocks = kernel.min_blocks if kernel.cached else 0
             made = load(cubin, ENTRY, kernel.shared, kernel.cluster, blocks)
             held[key] = _loaded[key] = made
             _recent.append(made)

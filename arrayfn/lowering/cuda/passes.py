@@ -42,7 +42,7 @@ def _keeps(equation: Equation, *, options: Options) -> bool:
 def _in_library_terms(program: Program, gpu: GpuConfig, options: Options) -> Program:
     """``program`` with what libraries are given as they take it."""
     made = one_reduction(phased(pooled(guarded(program))))
-    return arranged(made, gpu.convolves, options.deterministic)
+    return arranged(made, gpu.choose_convolution, options.deterministic)
 
 
 def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:

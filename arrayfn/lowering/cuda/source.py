@@ -70,7 +70,9 @@ def print_kernel(
         shared=schedule.shared
         if isinstance(schedule, _STAYING)
         else printed.dynamic_shared,
-        together=schedule.together if isinstance(schedule, (Rows, ScanPipeline)) else 0,
+        min_blocks=schedule.min_blocks
+        if isinstance(schedule, (Rows, ScanPipeline))
+        else 0,
         cached=isinstance(schedule, Rows) and not isinstance(schedule, Pipeline),
     )
     integers = tuple(printed.integers.values())

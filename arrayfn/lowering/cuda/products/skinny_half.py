@@ -60,12 +60,12 @@ def half_text(tile: HalfTile) -> Handwritten:
     )
     # Which line of a lane's matrix, and which piece of it, as fragments want them.
     row, side = "remainder(lane, 16)", "quotient(lane, 16)"
-    load, b_row, b_piece = "ldmatrix_trans", "i * 16 + across", "j * 2 + beside"
-    across, beside = row, side
+    load, b_row, b_piece = "ldmatrix_trans", "i * 16 + line_at", "j * 2 + column_piece"
+    line_at, column_piece = row, side
     if tile.transposed:
-        load, b_row, b_piece = "ldmatrix", "j * 16 + across", "i * 2 + beside"
-        across = "remainder(lane, 8) + quotient(lane, 16) * 8"
-        beside = "remainder(quotient(lane, 8), 2)"
+        load, b_row, b_piece = "ldmatrix", "j * 16 + line_at", "i * 2 + column_piece"
+        line_at = "remainder(lane, 8) + quotient(lane, 16) * 8"
+        column_piece = "remainder(quotient(lane, 8), 2)"
     multiplied = f"""from_b = place + {_ROWS * tile.deep}
 for i in unrolled({tile.deep // 16}):
     lies = {_exchanged("row_at", "(i * 2 + side_at)", tile.deep)}
@@ -79,8 +79,8 @@ for i in unrolled({tile.deep // 16}):
     body = f"""{tile.begin}
 row_at = {row}
 side_at = {side}
-across = {across}
-beside = {beside}
+line_at = {line_at}
+column_piece = {column_piece}
 room = dynamic_shared_u16(0, {tile.ring})
 held = dynamic_shared_f32({2 * tile.ring}, {tile.warps * tile.accumulators})
 a_part = registers_u16({PIECE})
@@ -101,8 +101,8 @@ for i in unrolled({tile.columns // 2}):
 def _exchanged(line: str, piece: str, length: int) -> str:
     """Where a piece of a line of ``length`` elements is: swizzled over the banks."""
     pieces = length // PIECE
-    together = max(1, PIECE // pieces)  # lines that all banks hold
-    swizzle = line if together == 1 else f"quotient({line}, {together})"
+    lines = max(1, PIECE // pieces)  # lines of all banks once
+    swizzle = line if lines == 1 else f"quotient({line}, {lines})"
     return f"{piece} ^ remainder({swizzle}, {min(pieces, PIECE)})"
 
 

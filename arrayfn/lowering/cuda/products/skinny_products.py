@@ -189,7 +189,9 @@ def _cost(product: SkinnyProduct, gpu: GpuConfig, tile: SkinnyTile) -> float:
     it needs to be to read as fast as the card can, as that would take.
     """
     blocks = tile.blocks(product.n)
-    most = gpu.multiprocessors if tile.cluster <= _PAIR else gpu.grouped
+    most = (
+        gpu.multiprocessors if tile.cluster <= _PAIR else gpu.clustered_multiprocessors
+    )
     fewest, rows = _BUSY_HALVES if product.is_half else (_BUSY, _BUSY_ROWS)
     busy = gpu.multiprocessors * max(fewest, tile.rows / rows)
     whole, rest = divmod(blocks, most)

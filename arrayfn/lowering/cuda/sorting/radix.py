@@ -33,7 +33,7 @@ from arrayfn.lowering.cuda.sorting.tiles import (
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
 
-_TOGETHER: Final = 1024  # threads of a multiprocessor that sort keys alone
+_RESIDENT: Final = 1024  # threads of a multiprocessor that sort keys without values
 
 
 def row_sort(moved: Moved, tile: Tile, parts: Sequence[Keys] = ()) -> Handwritten:
@@ -217,5 +217,5 @@ for item in range({tile.items}):
         "Sorts tiles by the digit at ``shift``, and writes its runs to their places.",
         "tiles sorted by a digit, and put in order",
         shared.size,
-        _TOGETHER // tile.threads if narrow else 0,
+        _RESIDENT // tile.threads if narrow else 0,
     )

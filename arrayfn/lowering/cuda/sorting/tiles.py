@@ -235,8 +235,8 @@ for part in range({each}):
     digit = min_i64(thread * {each} + part, 255)
     total = i64(0)
     earlier = i64(0)
-    for start in range(0, tiles, {together}):
-        for k in unrolled({together}):
+    for start in range(0, tiles, {in_flight}):
+        for k in unrolled({in_flight}):
             other = start + k
             line = row * tiles + min_i64(other, tiles - 1)
             have = counts_in[line * 256 + digit]
@@ -247,7 +247,7 @@ for part in range({each}):
     in_row[part] = total
     in_tiles[part] = earlier
 """
-_TOGETHER: Final = 8  # counts that are on their way
+_IN_FLIGHT: Final = 8  # counts that a thread loads before it waits for the first
 
 MOVE: Final = """
 for item in range({items}):
@@ -263,7 +263,7 @@ barrier()
 def add_up(tile: Tile) -> str:
     """Adds up the counts of all tiles, and of those before: what ``scan`` takes."""
     each = max(1, DIGITS // tile.threads)
-    return _ADD_UP.format(each=each, together=_TOGETHER)
+    return _ADD_UP.format(each=each, in_flight=_IN_FLIGHT)
 
 
 def scan(tile: Tile, *, whole: bool, summed: bool = True) -> str:

@@ -19,7 +19,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import BY_SHORT_NAME, DType, short_name
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rewritten
-from arrayfn.lowering.cuda.config import Convolves, Way
+from arrayfn.lowering.cuda.config import ChooseConvolution, ConvolutionAlgorithm
 from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.windows.depthwise import depthwise, is_depthwise
 from arrayfn.lowering.cuda.windows.strided_blocks import of_blocks
@@ -120,7 +120,7 @@ class _Arrangement:
     params: dict[str, Any]  # of the arranged equation
     more: dict[int, tuple[int, int]]  # zeros beside the operand's axes, made before
     dtype: DType  # that it is computed in
-    way: Way = "library"
+    way: ConvolutionAlgorithm = "library"
 
     @staticmethod
     def of(equation: Equation) -> _Arrangement | None:
@@ -348,7 +348,7 @@ def is_arranged(equation: Equation) -> bool:
 
 
 def arranged(
-    program: Program, convolves: Convolves, deterministic: bool = True
+    program: Program, choose: ChooseConvolution, deterministic: bool = True
 ) -> Program:
     """``program`` with the convolutions that a library computes as it reads arrays.
 
@@ -358,7 +358,7 @@ def arranged(
         return program
 
     def arrange(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        found = _chosen(equation, convolves, deterministic)
+        found = _chosen(equation, choose, deterministic)
         if found is None:
             return None
         return [found.emit(operands, equation.outputs[0].type)]
@@ -367,7 +367,7 @@ def arranged(
 
 
 def _chosen(
-    equation: Equation, convolves: Convolves, deterministic: bool
+    equation: Equation, choose: ChooseConvolution, deterministic: bool
 ) -> _Arrangement | None:
     if equation.primitive is not padded_convolution:
         return None
@@ -380,7 +380,7 @@ def _chosen(
         return found
     if found.is_sum_of_slices():
         return None
-    way = convolves(found.called(deterministic), found.integers)
+    way = choose(found.called(deterministic), found.integers)
     return None if way == "product" else replace(found, way=way)
 
 

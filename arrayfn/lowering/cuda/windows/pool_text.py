@@ -144,13 +144,13 @@ def put_body(lanes: Lanes, axes: tuple[Along, Along]) -> list[str]:
             "if (line >= 0) and (line < height):",
             *inside(body),
         ]
-    above, beside = (
+    top_padding, left_padding = (
         _plus(cells * along.stride - along.before)
         for cells, along in zip(skipped, axes, strict=True)
     )
     lines += [
-        f"top = row * {down.stride}{above}",
-        f"left = column * {right.stride}{beside}",
+        f"top = row * {down.stride}{top_padding}",
+        f"left = column * {right.stride}{left_padding}",
         "at = ((image * whole_rows + top) * whole_columns + left) * channels + channel",
     ]
     for r in range(down.stride):
