@@ -53,7 +53,8 @@ from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation import immediate
 from arrayfn.compilation.bundles import load, save
 from arrayfn.compilation.jit import jit
-from arrayfn.compilation.operators import operator
+from arrayfn.compilation.kernels import get_kernel, kernels
+from arrayfn.compilation.operators import Operator, operator
 from arrayfn.compilation.without_compiling import disable_jit
 from arrayfn.debug import named_scope
 from arrayfn.devices import block_until_ready, device_get, device_put
@@ -100,7 +101,7 @@ from arrayfn.transforms.custom import (
 )
 
 if TYPE_CHECKING:
-    from arrayfn import ode, scipy, sparse
+    from arrayfn import adapters, ode, scipy, sparse
     from arrayfn.tools.bisect import bisect
     from arrayfn.tools.explain import explain
     from arrayfn.tools.profile import profile
@@ -117,7 +118,7 @@ _TOOLS = {name: f"arrayfn.tools.{name}" for name in ("bisect", "explain", "profi
 
 def __getattr__(name: str) -> object:
     """Namespaces and tools that few processes use, imported when asked for."""
-    if name in ("ode", "scipy", "sparse"):
+    if name in ("adapters", "ode", "scipy", "sparse"):
         return import_module(f"arrayfn.{name}")
     if name in _TOOLS:
         return getattr(import_module(_TOOLS[name]), name)
@@ -135,10 +136,12 @@ __all__ = [
     "DeviceArray",
     "Mesh",
     "NamedSharding",
+    "Operator",
     "PartitionSpec",
     "ShapeDtypeStruct",
     "ShardedArray",
     "ad_checkpoint",
+    "adapters",
     "available_backends",
     "backend_info",
     "bisect",
@@ -164,6 +167,7 @@ __all__ = [
     "fft",
     "flatten_util",
     "from_dlpack",
+    "get_kernel",
     "get_num_threads",
     "grad",
     "hessian",
@@ -176,6 +180,7 @@ __all__ = [
     "jet",
     "jit",
     "jvp",
+    "kernels",
     "lax",
     "linalg",
     "linear_transpose",

@@ -12,7 +12,7 @@ from arrayfn import tree
 from arrayfn.checkpoint_policies import Policy
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.primitives import calls, rematerialization
-from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.base import primitive_of
 from arrayfn.tracing import apply, is_staged
 from arrayfn.transforms import Function, name_of, trace_function
 from arrayfn.transforms.arguments import as_numbers, positions_of
@@ -129,19 +129,22 @@ def _marked(program: Program, policy: Policy) -> Program:
     equations: list[Equation] = []
     renamed: dict[Any, Var] = {}
     for equation in program.equations:
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        primitive = primitive_of(equation)
         inputs = tuple(renamed.get(a, a) for a in equation.inputs)
         params = dict(equation.params)
-        if row is calls.operator_call:
+        if primitive is calls.operator_call:
             params["body"] = _marked(params["body"], policy)
         equations.append(
             Equation(
-                row, inputs, MappingProxyType(params), equation.outputs, equation.source
+                primitive,
+                inputs,
+                MappingProxyType(params),
+                equation.outputs,
+                equation.source,
             )
         )
         types = [a.type for a in inputs]
-        if row is calls.operator_call or not policy(row, *types, **params):
+        if primitive is calls.operator_call or not policy(primitive, *types, **params):
             continue
         for var in equation.outputs:
             renamed[var] = Var(var.type)

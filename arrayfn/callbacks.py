@@ -86,7 +86,7 @@ def io_callback(
 
 
 def _called(
-    row: callbacks.Primitive,
+    primitive: callbacks.Primitive,
     callback: Callable[..., Any],
     result_shape_dtypes: Any,
     args: tuple[Any, ...],
@@ -96,7 +96,7 @@ def _called(
     """The results of ``callback`` in the structure of ``result_shape_dtypes``."""
     forms, result_tree = tree.flatten(result_shape_dtypes)
     for form in forms:
-        check_leaf(form, f"{row.name}: what describes a result")
+        check_leaf(form, f"{primitive.name}: what describes a result")
     results = tuple((t.shape, t.dtype) for t in map(leaf_type, forms))
 
     def checked(*operands: Any, **options: Any) -> list[Any]:
@@ -112,7 +112,7 @@ def _called(
         ]
 
     given = staged_call(
-        row,
+        primitive,
         checked,
         name_of(callback),
         args,
@@ -127,7 +127,7 @@ def _called(
 
 
 def staged_call(
-    row: callbacks.Primitive,
+    primitive: callbacks.Primitive,
     function: Callable[..., Any],
     name: str,
     args: tuple[Any, ...],
@@ -139,7 +139,7 @@ def staged_call(
     Its operands are the traced leaves; other leaves are passed unchanged.
     """
     leaves, structure = tree.flatten((args, kwargs))
-    in_place = row.effect and current_frame() is not None
+    in_place = primitive.effect and current_frame() is not None
     if not (in_place or is_made_of_equations(leaves)):
         return None
     places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, ImmutableArray)]
@@ -155,5 +155,5 @@ def staged_call(
 
     made = FUNCTIONS.name(flat, name)
     operands = [leaves[k] for k in places]
-    given = apply(row, *operands, callback=made, loops=(), **params)
+    given = apply(primitive, *operands, callback=made, loops=(), **params)
     return given if isinstance(given, tuple) else (given,)

@@ -10,18 +10,21 @@ from arrayfn import tree
 from arrayfn.backends.cuda import DeviceArray
 from arrayfn.backends.registry import choose
 from arrayfn.distributed.arrays import ShardedArray, put_sharded
+from arrayfn.distributed.devices import Device
 from arrayfn.ir import NamedSharding
 from arrayfn.primitives.reshard import reshard
 from arrayfn.tracing import apply
 
 
-def device_put(x: Any, device: str | NamedSharding = "cuda") -> Any:
+def device_put(x: Any, device: str | Device | NamedSharding = "cuda") -> Any:
     """``x`` in the memory of ``device``: an array or number, or a pytree of them.
 
-    On "cuda" arrays keep their layout. Arrays of other libraries that are on the GPU
-    already are not copied. On "cpu" the results are NumPy arrays. With a NamedSharding
-    they are cut over the devices of its mesh; an array that lies over this mesh already
-    is moved by collectives.
+    ``device`` is a backend's name, one of ``af.devices()``, or a NamedSharding.
+
+    On "cuda", the first GPU, and "cuda:1" arrays keep their layout. Arrays of other
+    libraries that are on this GPU already are not copied. On "cpu" the results are
+    NumPy arrays. With a NamedSharding they are cut over the devices of its mesh; an
+    array that lies over this mesh already is moved by collectives.
 
     Raises BackendError if there is no such device here, and ShapeError if an axis is no
     multiple of its parts.
@@ -31,7 +34,8 @@ def device_put(x: Any, device: str | NamedSharding = "cuda") -> Any:
     """
     if isinstance(device, NamedSharding):
         return tree.map(lambda leaf: _resharded(leaf, device), x)
-    return tree.map(choose(device).put, x)
+    name = device.backend if isinstance(device, Device) else device
+    return tree.map(choose(name).put, x)
 
 
 def _resharded(x: Any, sharding: NamedSharding) -> Any:
@@ -60,6 +64,6 @@ def block_until_ready(x: Any) -> Any:
     {'a': array([0, 1])}
     """
     for leaf in tree.leaves(x):
-        if isinstance(leaf, DeviceArray):
+        if isinstance(leaf, (DeviceArray, ShardedArray)):
             leaf.block_until_ready()
     return x

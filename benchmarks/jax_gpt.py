@@ -104,11 +104,17 @@ def train_step(
     config: Config,
     batch: int,
     schedule: Callable[[Array], Array],
+    rows: Any = None,
 ) -> Any:
-    """The parameters and moments after a step of AdamW, and the loss before it."""
+    """The parameters and moments after a step of AdamW, and the loss before it.
+
+    ``rows`` is a sharding of the batch.
+    """
     length = config.context + 1
     starts = jax.random.randint(key, (batch, 1), 0, text.shape[0] - length)
     tokens = text[starts + jnp.arange(length)].astype(jnp.int32)
+    if rows is not None:
+        tokens = lax.with_sharding_constraint(tokens, rows)
     value, gradients = jax.value_and_grad(loss_of)(params, tokens, config)
     squares = [jnp.sum(g * g) for g in jax.tree.leaves(gradients)]
     norm = jnp.sqrt(sum(squares))

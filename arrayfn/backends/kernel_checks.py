@@ -63,7 +63,7 @@ def check_first_call(step: HostStep, run: Run, operands: Sequence[Array]) -> Non
 
 
 def _signature(step: HostStep) -> Any:
-    return step.operands, step.results, step.static, step.mapped
+    return step.operands, step.results, step.static, step.mapped, step.absent
 
 
 def _compare(
@@ -111,7 +111,7 @@ def _scaled(x: Array) -> Array:
         return x
     factor = 1 + _eps(x.dtype) ** (1 / 3)
     wide = np.complex128 if x.dtype in dtypes.COMPLEX else np.float64
-    return (x.astype(wide) * factor).astype(x.dtype)
+    return np.asarray(x.astype(wide) * factor, x.dtype)
 
 
 def _eps(dtype: dtypes.DType) -> float:

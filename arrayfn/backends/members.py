@@ -1,8 +1,14 @@
-"""Which member of a mesh the running thread is, for the collectives of its plan."""
+"""Which member of a mesh the running thread is, for the collectives of its plan.
+
+A CPU's plan meets the other members while it runs: ``RUNNING.member`` is who runs it. A
+GPU's plan enqueues its collectives: ``LOADING.member``, for whom the plan is loaded,
+says how.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -10,6 +16,8 @@ import numpy as np
 from arrayfn.lowering.libraries.collectives import Collective
 
 Array = np.ndarray[Any, Any]
+Enqueue = Callable[[int, int, int], None]
+"""Enqueues a collective: on a stream, of the operand's and the result's address."""
 
 
 class Member(Protocol):
@@ -20,12 +28,26 @@ class Member(Protocol):
         ...
 
 
+class EnqueuingMember(Protocol):
+    """A member of a mesh whose plan is loaded on a GPU."""
+
+    def enqueuing(self, step: Collective) -> Enqueue:
+        """What enqueues ``step`` together with the other members."""
+        ...
+
+
 class _Running(threading.local):
     member: Member | None = None
 
 
+class _Loading(threading.local):
+    member: EnqueuingMember | None = None
+
+
 RUNNING: Final = _Running()
 """``RUNNING.member`` is the member that this thread runs a plan for, or None."""
+LOADING: Final = _Loading()
+"""``LOADING.member`` is the member that this thread loads a plan for, or None."""
 
 
 def combine(step: Collective, operand: Array, result: Array) -> None:

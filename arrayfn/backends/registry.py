@@ -49,20 +49,39 @@ for _backend in CpuBackend, CudaBackend, ReferenceBackend, WideReferenceBackend:
 
 
 def get_backend(name: str) -> Backend:
-    """Backend ``name``. Raises BackendError if there is none of that name."""
+    """Backend ``name``. Raises BackendError if there is none of that name.
+
+    "cuda:1" is the second GPU; "cuda" and "cuda:0" are the first one.
+    """
     if not has_backend(name):
         raise BackendError(
             f"there is no backend {name!r}; there are " + ", ".join(BACKENDS),
             user_location(),
         )
-    return BACKENDS[name]
+    number = _gpu_number(name)
+    if number > 0:
+        return _other_gpu(number)
+    return BACKENDS["cuda" if number == 0 else name]
 
 
 def has_backend(name: str) -> bool:
     """Whether there is a backend ``name``, available here or not."""
-    if name not in BACKENDS:
-        _load_entry_points()
+    if name in BACKENDS or _gpu_number(name) >= 0:
+        return True
+    _load_entry_points()
     return name in BACKENDS
+
+
+def _gpu_number(name: str) -> int:
+    """The number in "cuda:1" and the like; -1 of other names."""
+    platform, _, number = name.partition(":")
+    return int(number) if platform == "cuda" and number.isdecimal() else -1
+
+
+@cache
+def _other_gpu(number: int) -> CudaBackend:
+    """The backend of a GPU that is not the first."""
+    return CudaBackend(number)
 
 
 @cache
@@ -121,8 +140,8 @@ def choose(device: str | Sequence[str], *, to_lower: bool = False) -> Backend:
                 warnings.warn(
                     f"{'; '.join(reasons)}: using {name!r}", RuntimeWarning, 3
                 )
-            return BACKENDS[name]
+            return get_backend(name)
         reasons.append(f"backend {name!r} is not available ({info.missing})")
     if to_lower and names:
-        return BACKENDS[names[0]]
+        return get_backend(names[0])
     raise BackendError("; ".join(reasons) or "no device was named", user_location())

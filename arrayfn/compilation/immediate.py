@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn.backends.base import Executable
-from arrayfn.backends.registry import BACKENDS, choose
+from arrayfn.backends.registry import choose, get_backend
 from arrayfn.caches import forgets
 from arrayfn.ir import (
     ArrayType,
@@ -35,7 +35,7 @@ from arrayfn.ir.format import format_param
 from arrayfn.ir.text import format_program, parse_program
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.passes.expand import expand
-from arrayfn.primitives.base import Body, Primitive, has_effect
+from arrayfn.primitives.base import Body, Primitive, has_effect, primitive_of
 from arrayfn.primitives.control_flow import (
     cond_reference,
     limited_while,
@@ -137,7 +137,7 @@ class _DeviceCache:
         if known is None:
             if len(self._executables) >= _MAX_OPERATIONS:
                 self._executables.clear()
-            backend = BACKENDS[device]
+            backend = get_backend(device)
             known = backend.load(backend.lower(program(), frozenset()))
             self._executables[key] = known
         return known
@@ -156,7 +156,7 @@ class _DeviceCache:
         if known is None:
             if len(self._numbers) >= _MAX_NUMBERS:
                 self._numbers.clear()
-            known = self._numbers[key] = BACKENDS[device].put(x)
+            known = self._numbers[key] = get_backend(device).put(x)
         return known
 
 
@@ -209,17 +209,16 @@ class _Interpreter:
 
     def results(self, equation: Equation, arguments: list[Any]) -> Sequence[Any]:
         """The results of one equation."""
-        row, params = equation.primitive, equation.params
-        assert isinstance(row, Primitive)
-        if row.name == "while_loop":
+        primitive, params = primitive_of(equation), equation.params
+        if primitive.name == "while_loop":
             return self.while_loop(params, arguments)
-        if row.name == "scan":
+        if primitive.name == "scan":
             return scan_reference(*arguments, **params, run=self.evaluate)
-        if row.name == "cond":
+        if primitive.name == "cond":
             return cond_reference(*arguments, **params, run=self.evaluate)
-        if isinstance(row.kernel, Body) and "body" in params:
+        if isinstance(primitive.kernel, Body) and "body" in params:
             return self.evaluate(params["body"], arguments)
-        result = row.reference(*arguments, **params)
+        result = primitive.reference(*arguments, **params)
         return result if isinstance(result, (tuple, list)) else (result,)
 
     def while_loop(self, params: Params, arguments: list[Any]) -> Sequence[Any]:
@@ -265,8 +264,7 @@ def _has_loop(primitive: Primitive, params: Params) -> bool:
         return True
     inner = _subprograms(primitive, params)
     return any(
-        isinstance(equation.primitive, Primitive)
-        and _has_loop(equation.primitive, equation.params)
+        _has_loop(primitive_of(equation), equation.params)
         for program in inner
         for equation in program.equations
     )

@@ -19,7 +19,7 @@ import numpy as np
 
 from arrayfn import tree
 from arrayfn.backends.base import Backend, DirectExecutable
-from arrayfn.backends.registry import BACKENDS, choose
+from arrayfn.backends.registry import choose, get_backend
 from arrayfn.caches import forgets
 from arrayfn.compilation.building import Built, Key, building, reason_of
 from arrayfn.compilation.own_constants import with_own_constants
@@ -227,7 +227,7 @@ class Jitted:
 
     def _backend_of(self, values: Sequence[Any]) -> Backend:
         """The backend for ``values``: where they are, if no device was named."""
-        return self._backend or BACKENDS[device_of(values) or "cpu"]
+        return self._backend or get_backend(device_of(values) or "cpu")
 
     def _trace(
         self,
@@ -302,9 +302,12 @@ class Jitted:
         program = with_own_constants(traced.program)
         if device_of(program.constant_values):
             backend = self._backend_of(program.constant_values)
-        if self._backend is None and mesh_of(program) is not None:
+        mesh = mesh_of(program)
+        if mesh is not None and (
+            self._backend is None or self._backend.name == mesh.platform == "cuda"
+        ):
             self._check_on_mesh(program)
-            backend = BACKENDS["mesh"]
+            backend = get_backend("mesh")
         donated = frozenset(self._donated_leaves(args, kwargs))
         with _collector_paused():
             program, sites = with_checks(
@@ -357,7 +360,7 @@ class Jitted:
             lowered.out_tree == tree.structure(0),
             (np.ndarray, float, int, bool, *there),
             bool(there),
-            frozenset(operators_of(lowered.program)),
+            traced.trace.inlined.union(operators_of(lowered.program)),
             built,
             lowered.compiled_program,
             lowered.backend,

@@ -8,7 +8,9 @@
 
 Outside a trace an operator runs its body. Inside a trace it becomes an
 ``operator_call`` equation with the body's Program. Transformations apply to that
-Program, and a backend may run a registered kernel in its place.
+Program, and a backend may run a registered kernel in its place. An operator that is
+``inline`` becomes an equation only while a kernel is registered for it; without one its
+body is traced as that of any function is.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from arrayfn import tree
 from arrayfn.errors import ArgumentError, user_location
@@ -28,25 +31,37 @@ from arrayfn.lowering.operator_kernels import (
     OperatorKernel,
     TakesView,
     VmapMethod,
+    body_name,
     row_major_only,
 )
 from arrayfn.pickling import pickled
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, device_of, is_staged
+from arrayfn.tracing.frames import current_frame
 from arrayfn.transforms import name_of, trace_function
 from arrayfn.transforms.custom import closed_over, with_inputs
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-class Operator:
+
+class Operator(Generic[P, R]):
     """A named operator; call it like the function it was made of."""
 
     def __init__(
-        self, function: Function, name: str, static_argnames: frozenset[str]
+        self,
+        function: Callable[P, R],
+        name: str,
+        static_argnames: frozenset[str],
+        inline: bool = False,
+        parts: tuple[str, ...] = (),
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name
         self.static_argnames = static_argnames
+        self.inline = inline
+        self.parts = parts
         self._signature = inspect.signature(function)
         KERNELS.define(name)
 
@@ -66,6 +81,7 @@ class Operator:
         deterministic: bool = True,
         check: bool | float = True,
         vmap: VmapMethod | None = None,
+        replaces: OperatorKernel | str | None = None,
     ) -> Callable[[Function], Function]:
         """A decorator that registers an implementation for ``backend``.
 
@@ -87,6 +103,7 @@ class Operator:
         tolerance is the square root of the results' machine epsilon, relative to the
         largest result; ``check`` may give another, and False turns the comparison off.
         Kernels that are ``lowered`` or captured into a CUDA graph are not compared.
+        The kernel takes the place of the one that it ``replaces``, if one is named.
 
         Derivatives use the body, with a ``DroppedKernelWarning``. So does ``vmap``,
         unless the kernel has a method for it: ``vmap="sequential"`` calls it for each
@@ -124,65 +141,125 @@ class Operator:
                 False if lowered else check,
                 vmap,
             )
-            KERNELS.register(made)
+            if replaces is None:
+                KERNELS.register(made)
+            else:
+                KERNELS.replace(self.find_kernel(replaces, backend), made)
             return function
 
         return register
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def prefer(self, kernel: OperatorKernel | str, backend: str | None = None) -> None:
+        """Have ``kernel`` be tried before the other kernels of its backend.
+
+        It is one of ``kernels``, or the name of one. Raises ArgumentError for others.
+        """
+        KERNELS.prefer(self.find_kernel(kernel, backend))
+
+    def remove(self, kernel: OperatorKernel | str, backend: str | None = None) -> None:
+        """Forget ``kernel``: one of ``kernels``, or the name of one.
+
+        Where no other kernel applies, the body computes the operator again. Raises
+        ArgumentError for a kernel that is not registered.
+        """
+        KERNELS.remove(self.find_kernel(kernel, backend))
+
+    def find_kernel(
+        self, kernel: OperatorKernel | str, backend: str | None = None
+    ) -> OperatorKernel:
+        """The registered kernel of this name, for ``backend`` or for the only one.
+
+        Raises ArgumentError if there is none, or if several backends have one.
+        """
+        found = [
+            known
+            for known in self.kernels
+            if kernel in (known, known.title) and backend in (None, known.backend)
+        ]
+        if len(found) == 1:
+            return found[0]
+        title = kernel if isinstance(kernel, str) else kernel.title
+        there = [f"{known.title} for {known.backend}" for known in self.kernels]
+        raise ArgumentError(
+            f"operator {self.name} has {len(found) or 'no'} kernels {title!r}"
+            f"{f' for {backend}' if backend else ''}; there are "
+            f"{', '.join(there) or 'none'}. Name the backend, or give one of .kernels",
+            user_location(),
+        )
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function; one equation inside a trace."""
-        dynamic, static = self._split(args, kwargs)
+        if self.inline:
+            frame = current_frame()
+            if frame is not None:
+                frame.inlined.add(self.name)
+            if not KERNELS.has(self.name):
+                return self.function(*args, **kwargs)
+        return self._as_equation(args, kwargs)
+
+    def _as_equation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = self.split(args, kwargs)
         # In the order of the parameters, as kernels take them.
-        leaves, structure = tree.flatten(tuple(dynamic.values()))
+        leaves, structure = tree.flatten(tuple(call.operands.values()))
         there = bool(device_of(leaves)) and not is_staged(leaves)
-        if not (there or is_staged(leaves)):
+        if not (there or is_staged(leaves)) or call.only_body:
             return self.function(*args, **kwargs)
 
         def body(*operands: Any) -> Any:
             values = tree.unflatten(structure, operands)
-            named = dict(zip(dynamic, values, strict=True))
-            return self.function(**named, **static)
+            named = dict(zip(call.operands, values, strict=True))
+            return call.function(named)
 
-        body.__name__ = self.name
+        body.__name__ = body_name(self.name)
         traced = trace_function(
             body, tuple(leaves), {}, abstract=there, with_values=not there
         )
         own = len(leaves)
         extra, (inner,) = closed_over([(traced, own)])
+        absent = call.absent()
         results = apply(
             operator_call,
             *leaves,
             *extra,
             name=self.name,
             body=with_inputs(traced, (*traced.program.inputs[:own], *inner)),
-            static=tuple(sorted(static.items())),
+            static=tuple(sorted(call.static.items())),
+            **({"absent": absent} if absent else {}),
         )
         flat = results if isinstance(results, tuple) else (results,)
         return tree.unflatten(traced.out_tree, flat)
 
-    def _split(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arguments by name: operands and static ones."""
+    def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """The arguments by name: operands and static ones.
+
+        Raises ArgumentError if they do not fit the signature, or a static argument is
+        not hashable. A call of an ``inline`` operator runs its body in that case, as it
+        does where a static argument is a function.
+        """
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise ArgumentError(f"{self.name}: {error}", user_location()) from None
         bound.apply_defaults()
-        for key in self.static_argnames:
-            try:
-                hash(bound.arguments[key])
-            except TypeError:
+        hints: frozenset[str] = getattr(self.function, "hints", frozenset())
+        made = Arguments(self.function, bound, {}, {})
+        for key, value in bound.arguments.items():
+            if key not in self.static_argnames:
+                made.operands[key] = value
+            elif key not in hints:
+                is_list = self.inline and isinstance(value, list)
+                made.static[key] = tuple(value) if is_list else value
+        for key, value in made.static.items():
+            if _is_constant(value):
+                continue
+            made.only_body = self.inline
+            if not self.inline and not callable(value):
                 raise ArgumentError(
                     f"{self.name}: static argument {key!r} is not hashable: "
-                    f"{bound.arguments[key]!r}; give a tuple, or make it an operand",
+                    f"{value!r}; give a tuple, or make it an operand",
                     user_location(),
-                ) from None
-        dynamic = {
-            k: v for k, v in bound.arguments.items() if k not in self.static_argnames
-        }
-        static = {k: v for k, v in bound.arguments.items() if k in self.static_argnames}
-        return dynamic, static
+                )
+        return made
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         state = {k: v for k, v in vars(self).items() if k != "_signature"}
@@ -200,17 +277,80 @@ class Operator:
         return f"<operator {self.name}>"
 
 
+@dataclass
+class Arguments:
+    """The arguments of one call of an operator."""
+
+    called: Function
+    bound: inspect.BoundArguments
+    operands: dict[str, Any]
+    static: dict[str, Any]
+    only_body: bool = False  # an argument cannot be given to a kernel
+
+    def function(self, operands: dict[str, Any]) -> Any:
+        """The operator's function, of other ``operands`` and the same static ones."""
+        self.bound.arguments.update(operands)
+        return self.called(*self.bound.args, **self.bound.kwargs)
+
+    def absent(self) -> tuple[int, ...]:
+        """The places among the operands' leaves of the operands that are None."""
+        places: list[int] = []
+        count = 0
+        for value in self.operands.values():
+            if value is None:
+                places.append(count)
+            count += 1 if value is None else len(tree.leaves(value))
+        return tuple(places)
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether ``value`` is hashable and no function, whose identity a key would be."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return isinstance(value, type) or not callable(value)
+
+
+@overload
+def operator(
+    function: Callable[P, R],
+    *,
+    name: str | None = None,
+    static_argnames: Sequence[str] | None = None,
+    inline: bool = False,
+    parts: Sequence[str] = (),
+) -> Operator[P, R]: ...
+
+
+@overload
+def operator(
+    function: None = None,
+    *,
+    name: str | None = None,
+    static_argnames: Sequence[str] | None = None,
+    inline: bool = False,
+    parts: Sequence[str] = (),
+) -> Callable[[Callable[P, R]], Operator[P, R]]: ...
+
+
 def operator(
     function: Function | None = None,
     *,
     name: str | None = None,
     static_argnames: Sequence[str] | None = None,
+    inline: bool = False,
+    parts: Sequence[str] = (),
 ) -> Any:
     """Make ``function`` an operator, called ``name`` (by default as the function is).
 
     Its parameters without a default are operands: arrays, or pytrees of them. Those
     with a default are static: hashable Python values, one Program for each.
-    ``static_argnames`` overrides this.
+    ``static_argnames`` overrides this. An operand may be None: it is not given then.
+
+    With ``inline`` the operator is one equation only while it has a kernel. Without
+    one, its body is traced as that of any function, and fuses with what is around it.
+    ``parts`` names operators that the body calls, for ``kernels`` to list.
 
     >>> import numpy as np
     >>> @operator
@@ -220,11 +360,17 @@ def operator(
     array([0., 2., 4.])
     """
     if function is None:
-        return functools.partial(operator, name=name, static_argnames=static_argnames)
+        return functools.partial(
+            operator,
+            name=name,
+            static_argnames=static_argnames,
+            inline=inline,
+            parts=parts,
+        )
     parameters = inspect.signature(function).parameters
     variadic = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     for parameter in parameters.values():
-        if parameter.kind in variadic | {inspect.Parameter.POSITIONAL_ONLY}:
+        if parameter.kind in variadic:
             raise ArgumentError(
                 f"an operator's parameters have names; {parameter} of "
                 f"{name_of(function)} has none to call it by",
@@ -240,4 +386,5 @@ def operator(
             f"{name_of(function)} has no parameters {unknown} that could be static",
             user_location(),
         )
-    return Operator(function, name or name_of(function), frozenset(static))
+    chosen = name or name_of(function)
+    return Operator(function, chosen, frozenset(static), inline, tuple(parts))

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from arrayfn.backends.cuda.device_array import DeviceArray
+from arrayfn.backends.registry import get_backend
 from arrayfn.distributed.devices import DEVICES, Device, devices_of
 from arrayfn.distributed.pictures import html_picture, text_picture
 from arrayfn.errors import ArgumentError, ShapeError, user_location
@@ -21,12 +23,13 @@ Array = np.ndarray[Any, Any]
 class Shard:
     """A device's part of an array: ``data``, which is ``array[index]``.
 
-    ``replica_id`` numbers the devices that have the same part.
+    It is a NumPy array, or a DeviceArray on a GPU. ``replica_id`` numbers the devices
+    that have the same part.
     """
 
     device: Device
     index: tuple[slice, ...]
-    data: Array
+    data: Any
     replica_id: int
 
 
@@ -39,12 +42,12 @@ class ShardedArray(ArrayOnDevice):
     __slots__ = ("__arrayfn_type__", "__weakref__", "parts")
 
     __arrayfn_type__: ArrayType
-    parts: Mapping[int, Array]  # of the members that are in this process
+    parts: Mapping[int, Any]  # of the members that are in this process
 
     KIND = "over a mesh"
     CHANGED = "by what is computed on a mesh"
 
-    def __init__(self, type: ArrayType, parts: Mapping[int, Array]) -> None:
+    def __init__(self, type: ArrayType, parts: Mapping[int, Any]) -> None:
         assert type.sharding is not None
         self.__arrayfn_type__ = type
         self.parts = parts
@@ -92,12 +95,15 @@ class ShardedArray(ArrayOnDevice):
                 shards.append(Shard(places[member], index, data, replica))
         return shards
 
-    def addressable_data(self, index: int) -> Array:
+    def addressable_data(self, index: int) -> Any:
         """The part number ``index`` of those in this process."""
         return self.addressable_shards[index].data
 
     def block_until_ready(self) -> ShardedArray:
-        """Itself: a CPU's results are complete."""
+        """Itself, once its parts are computed; those of a CPU always are."""
+        for part in self.parts.values():
+            if isinstance(part, DeviceArray):
+                part.block_until_ready()
         return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -196,7 +202,8 @@ def make_array_from_callback(
     shape = tuple(int(n) for n in shape)
     wanted = sharding.shard_shape(shape)
     made: dict[tuple[tuple[int, int], ...], Array] = {}
-    parts: dict[int, Array] = {}
+    parts: dict[int, Any] = {}
+    places = devices_of(sharding.mesh)
     for member in local_members(sharding):
         index = sharding.index(shape, member)
         key = tuple((part.start, part.stop) for part in index)
@@ -211,7 +218,12 @@ def make_array_from_callback(
                 )
             part.flags.writeable = False
             made[key] = part
-        parts[member] = made[key]
+        parts[member] = placed(made[key], places[member])
     first = next(iter(parts.values()))
     type = ArrayType(shape, type_of(first).dtype, sharding=sharding)
     return ShardedArray(type, parts)
+
+
+def placed(x: Array, device: Device) -> Any:
+    """``x`` in the memory of a device; a CPU's devices share what the host has."""
+    return x if device.platform == "cpu" else get_backend(device.backend).put(x)

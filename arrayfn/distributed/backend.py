@@ -1,8 +1,9 @@
 """The backend of meshes: one plan, which each device runs on its parts.
 
-``lower`` partitions a Program and lowers the Program of one device for the CPU. The
-executable runs the plan once for each device of this process: by a thread each, or in
-the calling thread where each process is one device.
+``lower`` partitions a Program and lowers the Program of one device, for the mesh's
+platform. The executable runs the plan once for each device of this process. On a CPU
+that is a thread each, or the calling thread where each process is one device; GPUs have
+their plans enqueued (``gpus``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,15 +21,20 @@ from arrayfn.backends.members import RUNNING, Member
 from arrayfn.backends.registry import BACKENDS, register_backend
 from arrayfn.distributed.arrays import ShardedArray, put_sharded
 from arrayfn.distributed.devices import DEVICES, Device, devices_of, run_on
+from arrayfn.distributed.nccl import reduces
 from arrayfn.distributed.processes import process_member, stop_others
 from arrayfn.distributed.threads import Run, ThreadMember
 from arrayfn.errors import BackendError, CollectiveError, user_location
 from arrayfn.ir import ArrayType, Mesh, NamedSharding, Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
+from arrayfn.passes.member_sums import with_member_sums
 from arrayfn.passes.meshes import cut_on_the_host, mesh_of
 from arrayfn.passes.partition import partition
 from arrayfn.passes.partition_values import Partitioned
+
+if TYPE_CHECKING:
+    from arrayfn.distributed.gpus import GpuPlans
 
 Array = np.ndarray[Any, Any]
 
@@ -39,9 +45,10 @@ class MeshProgram(CompiledProgram):
 
     ``partitioned`` is the Program of one device, which the plan computes. ``sharded``
     has the captured arrays that lie over the mesh; the plan takes them after the
-    arguments.
+    arguments. ``local`` is the Program of one device, lowered.
     """
 
+    local: CompiledProgram
     partitioned: Partitioned
     sharded: tuple[ShardedArray, ...]
 
@@ -81,7 +88,7 @@ class MeshBackend:
                 user_location(),
             )
         partitioned = partition(cut_on_the_host(program, mesh), mesh)
-        local = BACKENDS["cpu"].lower(partitioned.program, frozenset(), options)
+        local = lowered_for(mesh, partitioned.program, options)
         return MeshProgram(
             local.name,
             self.name,
@@ -91,6 +98,7 @@ class MeshBackend:
             local.kernels,
             local.plan,
             local.constants,
+            local,
             partitioned,
             sharded,
         )
@@ -100,6 +108,13 @@ class MeshBackend:
         if not isinstance(compiled, MeshProgram):
             raise BackendError("a saved function has no mesh; trace it here")
         return MeshExecutable(compiled)
+
+
+def lowered_for(mesh: Mesh, program: Program, options: Options) -> CompiledProgram:
+    """The Program of one device of ``mesh``, lowered for it."""
+    if mesh.platform == "cuda":
+        program = with_member_sums(program, mesh.shape, reduces)
+    return BACKENDS[mesh.platform].lower(program, frozenset(), options)
 
 
 def _constants_as_inputs(
@@ -141,7 +156,12 @@ class MeshExecutable:
         self.local = [
             k for k, d in enumerate(places) if d.process_index == DEVICES.process
         ]
-        self.runs = {member: self._bind(places[member]) for member in self.local}
+        self.places = {member: places[member] for member in self.local}
+        self.on_gpus = self.mesh.platform == "cuda"
+        self.gpus: GpuPlans | None = None
+        self.runs: dict[int, Callable[..., Any]] = {}
+        if not self.on_gpus:
+            self.runs = {k: self._bind(place) for k, place in self.places.items()}
 
     def _bind(self, place: Device) -> Callable[..., Any]:
         compiled = self.compiled
@@ -162,17 +182,22 @@ class MeshExecutable:
                 (*inputs, *self.compiled.sharded), self.in_shardings, strict=True
             )
         ]
-        arguments = [
-            (k, [x[k] for x in given] + _indices(self.mesh, k)) for k in self.local
-        ]
-        results = self._run(arguments)
+        if self.on_gpus:
+            results = self._run_on_gpus([[x[k] for x in given] for k in self.local])
+        else:
+            results = self._run(
+                [
+                    (k, [x[k] for x in given] + _indices(self.mesh, k))
+                    for k in self.local
+                ]
+            )
         outputs: list[ShardedArray] = []
         for number, type in enumerate(self.compiled.output_types):
             parts = {
                 member: result[number]
                 for member, result in zip(self.local, results, strict=True)
             }
-            for part in parts.values():
+            for part in () if self.on_gpus else parts.values():
                 part.flags.writeable = False
             outputs.append(ShardedArray(type, parts))
         return outputs
@@ -186,6 +211,14 @@ class MeshExecutable:
         if sharding.spec.axes():
             return put_sharded(x, sharding).parts
         return dict.fromkeys(self.local, np.ascontiguousarray(x).reshape(x.shape))
+
+    def _run_on_gpus(self, given: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+        """The results of each member, whose plans are loaded again after a failure."""
+        from arrayfn.distributed.gpus import GROUPS, GpuPlans
+
+        if self.gpus is None or self.gpus.generation != GROUPS.generation:
+            self.gpus = GpuPlans(self.compiled.local, self.mesh, self.places)
+        return self.gpus(given)
 
     def _run(self, arguments: Sequence[tuple[int, list[Any]]]) -> list[Any]:
         if len(self.local) == 1 and self.mesh.size > 1:

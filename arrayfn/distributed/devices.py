@@ -3,20 +3,26 @@
 A CPU counts as ``ARRAYFN_CPU_DEVICES`` virtual devices, or as many as
 ``set_num_devices`` says: each has a thread of its own and its share of the cores, so
 that programs for many devices run anywhere. Among several processes each process is one
-device.
+device. GPUs are devices of their own, "cuda:0" and so on; of several processes of a
+host each has one of them.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from arrayfn.backends.cpu.runtime import Runtime, with_own_pool
+from arrayfn.backends.cuda.driver import gpu_count
+from arrayfn.backends.cuda.requirements import missing_gpu
 from arrayfn.errors import ArgumentError, BackendError, user_location
 from arrayfn.ir import Mesh
 from arrayfn.lowering.cpu import machine
@@ -30,12 +36,23 @@ MOST: Final = 256
 
 @dataclass(frozen=True)
 class Device:
-    """A device: its number among all, and the process it belongs to."""
+    """A device: its number among all of its platform, and the process it belongs to.
+
+    ``local_id`` is a GPU's number in its process, if it is another.
+    """
 
     id: int
     process_index: int = 0
     platform: str = "cpu"
     threads: int = field(default=1, compare=False)
+    local_id: int = field(default=-1, compare=False)
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend that computes on it."""
+        if self.platform != "cuda":
+            return self.platform
+        return f"cuda:{self.id if self.local_id < 0 else self.local_id}"
 
     @cached_property
     def runtime(self) -> Runtime:
@@ -60,7 +77,9 @@ class _Devices:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.known: tuple[Device, ...] = ()
+        self.known_gpus: tuple[Device, ...] | None = None
         self.process = 0
+        self.rank_on_host = -1  # of one of several processes
 
     def all(self) -> tuple[Device, ...]:
         """The devices."""
@@ -69,36 +88,67 @@ class _Devices:
                 self.known = _virtual(_wanted())
             return self.known
 
-    def reset(self, known: tuple[Device, ...], process: int = 0) -> None:
-        """Replace the devices."""
+    def gpus(self) -> tuple[Device, ...]:
+        """The GPUs."""
+        with self.lock:
+            if self.known_gpus is None:
+                count = 0 if missing_gpu() else gpu_count()
+                if count and self.rank_on_host >= 0:
+                    mine = self.rank_on_host % count
+                    self.known_gpus = tuple(
+                        Device(d.id, d.process_index, "cuda", local_id=mine)
+                        for d in self.known
+                    )
+                else:
+                    self.known_gpus = tuple(
+                        Device(k, platform="cuda") for k in range(count)
+                    )
+            return self.known_gpus
+
+    def of(self, platform: str) -> tuple[Device, ...]:
+        """The devices of a platform."""
+        return self.gpus() if platform == "cuda" else self.all()
+
+    def reset(
+        self, known: tuple[Device, ...], process: int = 0, rank_on_host: int = -1
+    ) -> None:
+        """Replace the devices of the CPU."""
         with self.lock:
             self.known, self.process = known, process
+            self.rank_on_host, self.known_gpus = rank_on_host, None
 
     def forked(self) -> None:
         """A child has none of its parent's threads."""
         self.lock = threading.Lock()
-        self.known = tuple(
-            Device(d.id, d.process_index, d.platform, d.threads) for d in self.known
-        )
+        self.known = tuple(map(replace, self.known))
+        self.known_gpus = None
 
 
 DEVICES: Final = _Devices()
 os.register_at_fork(after_in_child=DEVICES.forked)
 
 
-def devices() -> list[Device]:
-    """All devices, of all processes.
+def devices(platform: str | None = None) -> list[Device]:
+    """All devices, of all processes: a CPU's and then GPUs, or those of a ``platform``.
+
+    Platforms are "cpu" and "cuda". Raises ArgumentError for others.
 
     >>> set_num_devices(8)
     >>> [str(device) for device in devices()][:3]
     ['cpu:0', 'cpu:1', 'cpu:2']
     """
-    return list(DEVICES.all())
+    if platform not in {None, "cpu", "cuda"}:
+        raise ArgumentError(
+            f'devices: platform is "cpu" or "cuda", not {platform!r}', user_location()
+        )
+    if platform is not None:
+        return list(DEVICES.of(platform))
+    return [*DEVICES.all(), *DEVICES.gpus()]
 
 
-def local_devices() -> list[Device]:
-    """The devices of this process."""
-    return [d for d in DEVICES.all() if d.process_index == DEVICES.process]
+def local_devices(platform: str | None = None) -> list[Device]:
+    """The devices of this process, of all platforms or of one."""
+    return [d for d in devices(platform) if d.process_index == DEVICES.process]
 
 
 def make_mesh(
@@ -112,8 +162,17 @@ def make_mesh(
     >>> make_mesh((1, 1), ("data", "model")).shape
     {'data': 1, 'model': 1}
     """
-    ids = () if devices is None else [device.id for device in devices]
-    return Mesh(axis_shapes, axis_names, ids)
+    if devices is None:
+        return Mesh(axis_shapes, axis_names)
+    try:
+        grid = np.asarray(devices, object).reshape(tuple(axis_shapes))
+    except ValueError:
+        raise ArgumentError(
+            f"make_mesh: a mesh of shape {tuple(axis_shapes)} has "
+            f"{math.prod(axis_shapes)} devices, not {len(devices)}",
+            user_location(),
+        ) from None
+    return Mesh(grid, axis_names)
 
 
 def set_num_devices(count: int) -> None:
@@ -142,7 +201,16 @@ def set_num_devices(count: int) -> None:
 
 def devices_of(mesh: Mesh) -> list[Device]:
     """The devices of ``mesh``, member by member. Raises BackendError if some lack."""
-    known = DEVICES.all()
+    known = DEVICES.of(mesh.platform)
+    if max(mesh.device_ids) >= len(known) and mesh.platform == "cuda":
+        raise BackendError(
+            f"the mesh ({mesh}) is of GPUs 0 to {max(mesh.device_ids)}, but "
+            + (
+                missing_gpu()
+                or f"there {'is' if len(known) == 1 else 'are'} {len(known)} here"
+            ),
+            user_location(),
+        )
     if max(mesh.device_ids) >= len(known):
         raise BackendError(
             f"the mesh ({mesh}) is of devices 0 to {max(mesh.device_ids)}, but there "

@@ -6,19 +6,17 @@ import colorsys
 import html
 from collections.abc import Sequence
 
-from arrayfn.distributed.devices import DEVICES
 from arrayfn.ir import NamedSharding
 
 
 def _parts(sharding: NamedSharding, shape: Sequence[int]) -> dict[str, list[str]]:
     """The devices of each different part, by its place in the array."""
-    known = DEVICES.all()
     parts: dict[str, list[str]] = {}
     for member, number in enumerate(sharding.mesh.device_ids):
         index = sharding.index(tuple(shape), member)
         place = ", ".join(f"{part.start}:{part.stop}" for part in index)
-        platform = known[number].platform if number < len(known) else "cpu"
-        parts.setdefault(f"[{place}]", []).append(f"{platform}:{number}")
+        name = f"{sharding.mesh.platform}:{number}"
+        parts.setdefault(f"[{place}]", []).append(name)
     return parts
 
 

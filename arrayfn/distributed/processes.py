@@ -38,6 +38,8 @@ Array = np.ndarray[Any, Any]
 _STOP: Final = 1  # tags of messages
 _HELLO: Final = 2
 _SENT: Final = 3
+_NAME: Final = 4
+_NAME_BYTES: Final = 128  # of ncclUniqueId
 _WHOLE: Final = 1 << 14  # elements that each member adds by itself
 _YIELDS: Final = 2000  # times to look for a message before sleeping
 _GRACE: Final = 2.0  # seconds in which others can say why they end
@@ -68,6 +70,12 @@ class Processes:
         """How many processes run on this host."""
         kind = self.mpi.COMM_TYPE_SHARED
         return int(self.world.Split_type(kind, 0).Get_size())
+
+    @cached_property
+    def rank_on_host(self) -> int:
+        """The number of this process among those of its host."""
+        kind = self.mpi.COMM_TYPE_SHARED
+        return int(self.world.Split_type(kind, 0).Get_rank())
 
     def group(self, ranks: tuple[int, ...], step: Collective) -> Any:
         """The communicator of some processes, made when all of them ask for it."""
@@ -114,6 +122,20 @@ class Processes:
                 f"rank {self.rank} was at {step}, and ended because {self.stopped}",
                 step.source,
             )
+
+    def broadcast(
+        self, ranks: Sequence[int], data: bytes | None, step: Collective
+    ) -> bytes:
+        """The ``data`` of the first of ``ranks``, in all of them. It is 128 bytes."""
+        word = np.zeros(_NAME_BYTES, np.uint8)
+        first, *others = ranks
+        if data is None:
+            requests = [self.control.Irecv(word, first, _NAME)]
+        else:
+            word[:] = np.frombuffer(data, np.uint8)
+            requests = [self.control.Isend(word, k, _NAME) for k in others]
+        self.wait(requests, step, ranks)
+        return word.tobytes()
 
     def stop(self, reason: str) -> None:
         """Tell all other processes to end, for ``reason``."""
@@ -268,6 +290,7 @@ def initialize() -> None:
     DEVICES.reset(
         tuple(Device(k, k, threads=threads) for k in range(processes.size)),
         processes.rank,
+        processes.rank_on_host,
     )
     shown = sys.excepthook
 
@@ -304,6 +327,14 @@ def process_member(mesh: Mesh, member: int) -> ProcessMember:
     """This process as a member of ``mesh``."""
     assert _Started.processes is not None
     return ProcessMember(_Started.processes, mesh, member)
+
+
+def broadcast_among(
+    ranks: Sequence[int], data: bytes | None, step: Collective
+) -> bytes:
+    """The ``data`` of the first of some processes, in all of them."""
+    assert _Started.processes is not None
+    return _Started.processes.broadcast(ranks, data, step)
 
 
 def stop_others(reason: str) -> None:

@@ -220,6 +220,10 @@ class Program:
             for inner in equation.subprograms():
                 inner.check()
 
+    def definitions(self) -> dict[Var, Equation]:
+        """The Equation that makes each Var; inputs and constants have none."""
+        return {var: eq for eq in self.equations for var in eq.outputs}
+
     @property
     def input_types(self) -> tuple[ArrayType, ...]:
         """The types of the inputs, without the constants."""

@@ -29,9 +29,10 @@ class Mesh:
     """A grid of devices with a name for each of its axes.
 
     ``Mesh((2, 4), ("data", "model"))`` takes the first eight devices, row by row;
-    ``device_ids`` names others, one for each place of the grid. A NumPy array or list
-    of devices does as well. A *member* is a place of the grid, numbered row by row.
-    Raises ArgumentError if sizes and names do not fit.
+    ``device_ids`` names others, one for each place of the grid. They are a CPU's, or
+    GPUs with ``platform="cuda"``. A NumPy array or list of devices does as well. A
+    *member* is a place of the grid, numbered row by row. Raises ArgumentError if sizes
+    and names do not fit, or devices are of two platforms.
 
     >>> mesh = Mesh((2, 4), ("data", "model"))
     >>> mesh.shape, mesh.size
@@ -41,17 +42,27 @@ class Mesh:
     axis_sizes: tuple[int, ...]
     axis_names: tuple[str, ...]
     device_ids: tuple[int, ...]
+    platform: str
 
     def __init__(
         self,
         shape: Sequence[Any] | np.ndarray[Any, Any],
         axis_names: Sequence[str] | str,
         device_ids: Sequence[int] = (),
+        platform: str = "cpu",
     ) -> None:
         if not isinstance(shape, np.ndarray) and any(hasattr(x, "id") for x in shape):
             shape = np.asarray(shape, object)
         if isinstance(shape, np.ndarray):
             device_ids = [device.id for device in shape.flat]
+            platforms = sorted({device.platform for device in shape.flat})
+            if len(platforms) > 1:
+                raise ArgumentError(
+                    "Mesh: all devices of a mesh are of one platform, not of "
+                    f"{' and '.join(platforms)}",
+                    user_location(),
+                )
+            platform = platforms[0]
             shape = shape.shape
         sizes = tuple(map(int, shape))
         names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
@@ -75,6 +86,7 @@ class Mesh:
         object.__setattr__(self, "axis_sizes", sizes)
         object.__setattr__(self, "axis_names", names)
         object.__setattr__(self, "device_ids", ids)
+        object.__setattr__(self, "platform", platform)
 
     @cached_property
     def shape(self) -> dict[str, int]:
@@ -99,9 +111,12 @@ class Mesh:
         return tuple(first + k * step for k in range(self.shape[axis]))
 
     def __repr__(self) -> str:
-        given: list[tuple[Any, ...]] = [self.axis_sizes, self.axis_names]
-        if self.device_ids != tuple(range(self.size)):
+        given: list[Any] = [self.axis_sizes, self.axis_names]
+        is_cpu = self.platform == "cpu"
+        if self.device_ids != tuple(range(self.size)) or not is_cpu:
             given.append(self.device_ids)
+        if not is_cpu:
+            given.append(self.platform)
         return f"Mesh({', '.join(map(repr, given))})"
 
     def __str__(self) -> str:

@@ -377,7 +377,7 @@ class _Parser:
         # Not in scope yet: an equation does not see its own outputs.
         results: dict[str, Atom] = {}
         outputs = tuple(self.listed("=", lambda: self.typed(results)))
-        row = self.primitive()
+        primitive = self.primitive()
         self.expect("(")
         inputs = tuple(self.listed(")", lambda: self.operand(scope)))
         params: dict[str, Any] = {}
@@ -392,11 +392,11 @@ class _Parser:
             if name in scope:
                 self.fail(f"{name} is defined twice", line)
         scope.update(results)
-        equation = Equation(row, inputs, params, outputs, self.source(line))
+        equation = Equation(primitive, inputs, params, outputs, self.source(line))
         try:
             equation.check()
         except MISFITS as error:
-            raise ProgramError(f"line {line}: {row.name}: {error}") from error
+            raise ProgramError(f"line {line}: {primitive.name}: {error}") from error
         return equation
 
     def nested(self) -> Program | tuple[Program, ...]:

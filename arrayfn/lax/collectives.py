@@ -265,13 +265,15 @@ def _axis(function: str, name: str) -> NamedAxis:
     return axis
 
 
-def _over(row: Primitive, x: Any, name: str, axis: NamedAxis, **params: Any) -> Any:
-    """The collective ``row`` of x, which then varies along the axis."""
+def _over(
+    primitive: Primitive, x: Any, name: str, axis: NamedAxis, **params: Any
+) -> Any:
+    """The collective ``primitive`` of x, which then varies along the axis."""
     if dtypes.is_python_scalar(x):
         x = conversion.literal(x, dtypes.weak_dtype(x))
-    if row is not collectives.all_reduce:
+    if primitive is not collectives.all_reduce:
         params["members"] = axis.size
-    return apply(row, _varying(x, name, axis), axis_name=name, **params)
+    return apply(primitive, _varying(x, name, axis), axis_name=name, **params)
 
 
 def _varying(x: Any, name: str, axis: NamedAxis) -> Any:

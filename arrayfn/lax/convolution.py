@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from arrayfn import dtypes
+from arrayfn.compilation.operators import operator
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.lax._operands import typed
@@ -81,6 +82,15 @@ def conv_dimension_numbers(
     return ConvDimensionNumbers(*found)
 
 
+@operator(
+    name="lax.conv_general_dilated",
+    static_argnames=(
+        *("window_strides", "padding", "lhs_dilation", "rhs_dilation"),
+        *("dimension_numbers", "feature_group_count", "batch_group_count"),
+        *("precision", "preferred_element_type"),
+    ),
+    inline=True,
+)
 def conv_general_dilated(
     lhs: ArrayLike,
     rhs: ArrayLike,

@@ -141,7 +141,7 @@ def gather(
 
 
 def _scattered(
-    row: Primitive,
+    primitive: Primitive,
     operand: ArrayLike,
     scatter_indices: ArrayLike,
     updates: ArrayLike,
@@ -152,7 +152,7 @@ def _scattered(
     clip = _mode(mode) is GatherScatterMode.CLIP
     dtype = ops.type_of_operand("scatter", operand).dtype
     return apply(
-        row,
+        primitive,
         ops.as_array(operand),
         scatter_indices,
         ops.as_array(ops.convert(updates, dtype)),

@@ -130,14 +130,14 @@ def _is(init: Array, identity: PythonScalar) -> bool:
 
 
 def pooled(
-    row: Primitive,
+    primitive: Primitive,
     x: ArrayLike,
     window_shape: Sequence[int],
     strides: Sequence[int] | None,
     padding: Padding,
 ) -> Array:
     """Windows of ``window_shape`` over all axes but the first and the last."""
-    name = row.name
+    name = primitive.name
     (x,) = typed(name, x)
     type = ops.type_of_operand(name, x)
     spatial = tuple(range(type.ndim - 1 - len(tuple(window_shape)), type.ndim - 1))
@@ -155,13 +155,13 @@ def pooled(
     for axis, (low, high) in zip(spatial, widths, strict=True):
         config[axis] = (low, high, 0)
     if any(entry != (0, 0, 0) for entry in config):
-        x = pad(x, _filler(row, type.dtype), config)
+        x = pad(x, _filler(primitive, type.dtype), config)
     ones = (1,) * len(spatial)
-    return apply(row, x, **SlidingWindows(spatial, sizes, jumps, ones).params())
+    return apply(primitive, x, **SlidingWindows(spatial, sizes, jumps, ones).params())
 
 
-def _filler(row: Primitive, dtype: DType) -> Array:
-    value = window_reductions.identity_of(row, dtype)
+def _filler(primitive: Primitive, dtype: DType) -> Array:
+    value = window_reductions.identity_of(primitive, dtype)
     return np.asarray(value).astype(dtype)
 
 

@@ -1,4 +1,4 @@
-"""From fused groups to nests: axes ordered and merged, reads as strides, scalars."""
+"""From fused groups to nests: orders and merges axes, makes views strides."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from arrayfn.primitives.base import (
     Reduction,
     Template,
     View,
-    row_of,
+    primitive_of,
 )
 from arrayfn.primitives.base import Scalar as ScalarForm
 
@@ -41,11 +41,25 @@ from arrayfn.primitives.base import Scalar as ScalarForm
 def build_nest(
     group: FusedGroup, reads: Mapping[Var, Read], names: Mapping[Var, str]
 ) -> Nest:
-    """The nest of ``group``: its axes are outermost first, kept and reduced."""
+    """The nest of ``group``.
+
+    ``reads`` has the array and index map behind each Var, and ``names`` the name of
+    each value. Axes are ordered by memory traffic, the innermost last.
+    """
     return _Builder(group, reads, names).build()
 
 
 class _Builder:
+    """Builds the nest of one group, equation by equation.
+
+    Attributes:
+        own_names: names of values that are loaded at a second index.
+        values: the scalar of each Var at the current index.
+        levels, stages: the level and stage of each Var's scalar.
+        loaded: the Var that was loaded from an array with given strides and offset.
+        resolved: the Var whose scalar an operand of the current equation reads.
+    """
+
     def __init__(
         self, group: FusedGroup, reads: Mapping[Var, Read], names: Mapping[Var, str]
     ) -> None:
@@ -62,6 +76,7 @@ class _Builder:
         self.resolved: dict[Var, Var] = {}
 
     def build(self) -> Nest:
+        """The nest: a statement for each equation, then a store for each output."""
         for equation in self.group.equations:
             self.equation(equation)
         for var in self.group.outputs:
@@ -86,6 +101,7 @@ class _Builder:
         return merge_axes(order_axes(drop_unit_axes(nest)))
 
     def name(self, var: Var) -> str:
+        """The name of the scalar of ``var``."""
         return self.own_names.get(var) or self.names[var]
 
     # Operands.
@@ -93,6 +109,10 @@ class _Builder:
     def strides(
         self, read: Read, ids: AxisIds, ndim: int
     ) -> tuple[tuple[int, ...], int]:
+        """The strides of a read value along the axes of the nest, and its offset.
+
+        ``ids`` are the domain axes of the value, which has ``ndim`` axes.
+        """
         type = read.base.type
         base = type.layout.strides(type.shape)
         by_axis = read.strides(base, ndim)
@@ -103,19 +123,23 @@ class _Builder:
         return tuple(strides), read.offset(base)
 
     def load(self, atom: Var, shape_ids: AxisIds, equation: Equation) -> Var:
-        """Load ``atom``, over axes ``shape_ids``; return the Var of the scalar."""
+        """Load ``atom`` over the domain axes ``shape_ids``, once for each index map.
+
+        Returns the Var of the scalar: another one, if ``atom`` is loaded at a second
+        index.
+        """
         read = self.reads[atom]
         ids = shape_ids if atom.type.shape else ()
         strides, offset = self.strides(read, ids, atom.type.ndim)
         key = (read.base, strides, offset)
-        known = self.loaded.get(key)
-        if known is not None:
-            return known
+        existing = self.loaded.get(key)
+        if existing is not None:
+            return existing
         if atom in self.values:
             # The same value at another index: a scalar of its own.
-            again = Var(atom.type)
-            self.own_names[again] = f"{self.name(atom)}_{len(self.operands)}"
-            atom = again
+            copy = Var(atom.type)
+            self.own_names[copy] = f"{self.name(atom)}_{len(self.operands)}"
+            atom = copy
         operand = ArrayOperand(read.base, atom.type.dtype, strides, offset, False)
         self.operands.append(operand)
         self.loaded[key] = atom
@@ -127,12 +151,13 @@ class _Builder:
         return atom
 
     def level_of_strides(self, strides: Sequence[int]) -> Level:
-        """Element-level, if it moves along a reduced axis, or if nothing is reduced."""
+        """The level of a load with these strides: does it vary while reducing?"""
         if not self.group.reduced:
             return "element"
         return "element" if any(strides[i] for i in self.group.reduced) else "outer"
 
     def define(self, var: Var, level: Level, stage: int) -> Value:
+        """Make the scalar of ``var``, at this level and stage."""
         dtype = var.type.dtype
         value = Value(
             self.name(var), compute_dtype(dtype), dtype in dtypes.HALF_PRECISION
@@ -153,29 +178,30 @@ class _Builder:
         cost: int,
         equation: Equation,
     ) -> None:
-        """Add a computation; ``at`` are its level and stage."""
+        """Add the statement ``result = function(*arguments)`` at a level and stage."""
         self.statements.append(
             Compute(result, function, tuple(arguments), *at, cost, equation.source)
         )
 
     def equation(self, equation: Equation) -> None:
-        row = row_of(equation)
+        """Add the statements that compute ``equation``."""
+        primitive = primitive_of(equation)
         output = equation.outputs[0]
-        ids = self.group.maps[output]
-        if isinstance(row.kernel, Reduction):
-            self.reduction(equation, row.kernel)
+        ids = self.group.domain_axes[output]
+        if isinstance(primitive.kernel, Reduction):
+            self.reduction(equation, primitive.kernel)
             return
         operands = [self.scalar(a, ids, equation) for a in equation.inputs]
         at = self.level_and_stage(equation.inputs, ids)
-        if isinstance(row.kernel, Template):
+        if isinstance(primitive.kernel, Template):
             axis = ids[equation.params["axis"]]
             self.count(equation, axis, at)
             return
-        if isinstance(row.kernel, View):
+        if isinstance(primitive.kernel, View):
             # A copy, or a literal spread: the value itself.
             self.alias(output, operands[0], equation, at)
             return
-        if isinstance(row.kernel, Convert):
+        if isinstance(primitive.kernel, Convert):
             function = convert_function(
                 equation.inputs[0].type.dtype, output.type.dtype
             )
@@ -183,14 +209,14 @@ class _Builder:
                 self.alias(output, operands[0], equation, at)
                 return
             cost = 1
-        elif row.name == "bitcast":
+        elif primitive.name == "bitcast":
             self.bitcast(equation, operands[0], at)
             return
         else:
-            assert isinstance(row.kernel, ScalarForm)
-            typed = equation.inputs[row.kernel.typed_by].type.dtype
-            function = f"{row.kernel.function}_{short_name(compute_dtype(typed))}"
-            cost = row.kernel.cost
+            assert isinstance(primitive.kernel, ScalarForm)
+            typed = equation.inputs[primitive.kernel.typed_by].type.dtype
+            function = f"{primitive.kernel.function}_{short_name(compute_dtype(typed))}"
+            cost = primitive.kernel.cost
         self.compute(self.define(output, *at), function, operands, at, cost, equation)
 
     def bitcast(
@@ -231,11 +257,11 @@ class _Builder:
         return level, max((self.stages[var] for var in operands), default=0)
 
     def scalar(self, atom: Atom, ids: AxisIds, equation: Equation) -> Scalar:
-        """The scalar that ``atom`` is at the current index."""
+        """The scalar that ``atom`` is at the current index; loads it if need be."""
         if isinstance(atom, Literal):
             return constant_of(atom)
         read = self.reads[atom]
-        var, base_ids = read.base, self.group.maps.get(read.base)
+        var, base_ids = read.base, self.group.domain_axes.get(read.base)
         if (
             base_ids is None
             or var not in self.values
@@ -248,7 +274,7 @@ class _Builder:
     def alias(
         self, output: Var, operand: Scalar, equation: Equation, at: tuple[Level, int]
     ) -> None:
-        """Make ``output`` the same value as ``operand``."""
+        """Add a statement that makes ``output`` the same value as ``operand``."""
         dtype = compute_dtype(output.type.dtype)
         result = self.define(output, *at)
         if equation.params.get("excess"):  # what it reads need not be rounded
@@ -259,6 +285,7 @@ class _Builder:
     def count(
         self, equation: Equation, axis: int | None, at: tuple[Level, int]
     ) -> None:
+        """Add the statements of an iota: the index along ``axis``, converted."""
         output = equation.outputs[0]
         dtype = compute_dtype(output.type.dtype)
         index = Value(f"{self.name(output)}_index", dtypes.int64)
@@ -267,6 +294,7 @@ class _Builder:
         self.compute(self.define(output, *at), function, [index], at, 1, equation)
 
     def reduction(self, equation: Equation, form: Reduction) -> None:
+        """Add the statement of a reduction, whose result is ready a stage later."""
         (atom,) = equation.inputs
         output = equation.outputs[0]
         ids = self.group.operands[output]
@@ -287,7 +315,8 @@ class _Builder:
         )
 
     def store(self, var: Var) -> None:
-        ids = self.group.maps[var]
+        """Add an operand and a statement that store ``var``."""
+        ids = self.group.domain_axes[var]
         strides, offset = self.strides(identity_read(var), ids, var.type.ndim)
         self.operands.append(ArrayOperand(var, var.type.dtype, strides, offset, True))
         level = self.levels[var]
@@ -297,16 +326,16 @@ class _Builder:
 
 
 def convert_function(source: DType, target: DType) -> str | None:
-    """The conversion between compute dtypes; None if they are equal.
+    """The function that converts between the compute dtypes; None if equal.
 
     A conversion to half precision rounds; the value stays float32 in the kernel.
     """
     if target in dtypes.HALF_PRECISION:
         return f"round_{short_name(compute_dtype(source))}_{short_name(target)}"
-    have = compute_dtype(source)
-    if have == target:
+    source_dtype = compute_dtype(source)
+    if source_dtype == target:
         return None
-    return f"convert_{short_name(have)}_{short_name(target)}"
+    return f"convert_{short_name(source_dtype)}_{short_name(target)}"
 
 
 # Axes.
@@ -320,7 +349,7 @@ def drop_unit_axes(nest: Nest) -> Nest:
 
 def select_axes(nest: Nest, order: Sequence[int]) -> Nest:
     """``nest`` with its axes in ``order``; axes left out must have extent 1."""
-    place = {axis: k for k, axis in enumerate(order)}
+    new_axis = {axis: k for k, axis in enumerate(order)}
     return replace(
         nest,
         axes=tuple(nest.axes[k] for k in order),
@@ -329,7 +358,7 @@ def select_axes(nest: Nest, order: Sequence[int]) -> Nest:
             for o in nest.operands
         ),
         statements=tuple(
-            replace(s, axis=place.get(s.axis) if s.axis is not None else None)
+            replace(s, axis=new_axis.get(s.axis) if s.axis is not None else None)
             if isinstance(s, Count)
             else s
             for s in nest.statements
@@ -338,12 +367,13 @@ def select_axes(nest: Nest, order: Sequence[int]) -> Nest:
 
 
 def order_axes(nest: Nest) -> Nest:
-    """``nest`` with its axes in the order of most of its memory, outermost first.
+    """``nest`` with its axes in the order of their memory traffic, outermost first.
 
-    Written arrays count double: a strided write is dearer than a strided read.
+    The axis with the most elements at the smallest strides becomes innermost. Written
+    arrays count double: a strided write costs more than a strided read.
     """
 
-    def touched(operand: ArrayOperand) -> int:
+    def elements(operand: ArrayOperand) -> int:
         axes = zip(nest.axes, operand.strides, strict=True)
         return math.prod(axis.extent for axis, stride in axes if stride)
 
@@ -353,7 +383,7 @@ def order_axes(nest: Nest) -> Nest:
             stride = abs(operand.strides[axis])
             if stride:
                 times = 2.0 if operand.written else 1.0
-                total += times * touched(operand) / stride
+                total += times * elements(operand) / stride
         return total
 
     keys = [(weight(axis), axis) for axis in range(len(nest.axes))]
@@ -362,7 +392,10 @@ def order_axes(nest: Nest) -> Nest:
 
 
 def merge_axes(nest: Nest) -> Nest:
-    """``nest`` with neighbouring axes merged where every operand allows it."""
+    """``nest`` with neighbouring axes merged where every operand allows it.
+
+    Axes that an iota counts along stay.
+    """
     counted = {s.axis for s in nest.statements if isinstance(s, Count)}
     position = 0
     while position + 1 < len(nest.axes):
@@ -382,6 +415,7 @@ def merge_axes(nest: Nest) -> Nest:
 
 
 def _merge_at(nest: Nest, position: int) -> Nest:
+    """``nest`` with the axes ``position`` and ``position + 1`` merged into one."""
     outer, inner = nest.axes[position], nest.axes[position + 1]
     merged = Axis(outer.extent * inner.extent, outer.reduced)
     return replace(

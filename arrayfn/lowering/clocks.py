@@ -1,9 +1,9 @@
-"""Plans that measure themselves: the clock is read after each call of a kernel.
+"""Adds readings of the clock to a plan, one after each kernel call.
 
 A reading is a call of the library kernel ``clock_i64``, which the runtime that times
-plans has. It adds the time since the reading before to the step's sum, in an array that
-is a constant of the plan. Loops and branches need nothing more: what is inside is read
-each time that it runs. The time that the readings take is summed by itself.
+plans has. It adds the time since the previous reading to the step's sum, in an array
+that is a constant of the plan. Steps in loops and branches are read each time they run.
+The time of the readings themselves is summed separately.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from arrayfn.lowering.plan import (
 
 PROVIDER: Final = "clock_i64"
 LAST, READING, FIRST = 0, 1, 2
-"""Places: the time of the last reading, that of all readings, and step 0's sum."""
+"""Indices: the time of the last reading, that of all readings, and step 0's sum."""
 _BEGIN: Final = -1  # the step of the first reading, whose time does not count
 
 
 def with_clocks(compiled: CompiledProgram) -> tuple[CompiledProgram, Any]:
-    """``compiled`` with readings, and the array i64[2 + 2 * steps] that they fill in.
+    """``compiled`` with readings, and the array i64[2 + 2 * steps] that they fill.
 
-    Places ``FIRST + 2 * k`` and the next hold the nanoseconds that step ``k`` took, and
-    how often it ran.
+    Index ``FIRST + 2 * k`` has the nanoseconds that step ``k`` took, the next index how
+    often it ran.
     """
     plan = compiled.plan
     steps = len(list(numbered(plan.steps)))
@@ -50,31 +50,31 @@ def with_clocks(compiled: CompiledProgram) -> tuple[CompiledProgram, Any]:
     timed = (clocks.reading(_BEGIN), *clocks.read(plan.steps))
     parameters = (Parameter("state", "i64*"), Parameter("step", "i64"))
     kernel = LibraryKernel(PROVIDER, PROVIDER, parameters, "reads the clock")
-    made = replace(
+    timed_program = replace(
         compiled,
         plan=replace(plan, buffers=(*plan.buffers, buffer), steps=timed),
         kernels=(*compiled.kernels, kernel),
         constants=(*compiled.constants, state),
     )
-    return made, state
+    return timed_program, state
 
 
-def taken(state: Any) -> Mapping[int, tuple[int, float]]:
-    """How often each step ran, and the seconds it took, by its number."""
+def times_of_steps(state: Any) -> Mapping[int, tuple[int, float]]:
+    """``(runs, seconds)`` of each step that ran, by its number."""
     sums, counts = state[FIRST::2], state[FIRST + 1 :: 2]
     pairs = enumerate(zip(counts, sums, strict=True))
     return {k: (int(runs), int(total) * 1e-9) for k, (runs, total) in pairs if runs}
 
 
 class _Clocks:
-    """Inserts readings; steps are numbered as ``numbered`` does."""
+    """Inserts readings, with the numbers of ``numbered`` for steps."""
 
     def __init__(self, buffer: int) -> None:
         self.buffer = buffer
         self.number = 0
 
     def reading(self, step: int) -> KernelCall:
-        """The call that adds the time since the last reading to that of ``step``."""
+        """The call that adds the time since the last reading to the sum of ``step``."""
         state = BufferArgument(self.buffer)
         return KernelCall(PROVIDER, (state, step), 1, writes=(self.buffer,))
 
@@ -83,6 +83,7 @@ class _Clocks:
         return tuple(self._each(steps))
 
     def _each(self, steps: Sequence[Step]) -> Iterator[Step]:
+        """``steps`` one by one, each kernel call with a reading after it."""
         for step in steps:
             number = self.number
             self.number += 1

@@ -24,19 +24,23 @@ from arrayfn.passes.aliasing import branched_in_place
 from arrayfn.passes.reads import Reads
 
 Block = Callable[[Program], list[PlanStep]]
+"""Lowers the Program of a body to its steps."""
 
 
 def control_step(
     equation: Equation, reads: Reads, storage: Storage, block: Block
 ) -> LoopStep | BranchStep:
-    """The step of a ``scan``, ``while_loop`` or ``cond``; ``block`` lowers Programs."""
+    """The step of a ``scan``, ``while_loop`` or ``cond``.
+
+    ``block`` lowers the Programs inside.
+    """
     operands = [_array(atom, reads) for atom in equation.inputs]
     rule = {"scan": _scan, "while_loop": _while_loop, "cond": _cond}
     return rule[equation.primitive.name](equation, operands, storage, block)
 
 
 def _array(atom: Atom, reads: Reads) -> Var:
-    """The array that an operand, row-major from its begin on, is stored in."""
+    """The array of an operand, which lies row-major from the array's first element."""
     assert isinstance(atom, Var)
     return reads[atom].base
 
@@ -44,6 +48,7 @@ def _array(atom: Atom, reads: Reads) -> Var:
 def _scan(
     equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
 ) -> LoopStep:
+    """A loop of known length; slices of xs and ys are views that move."""
     params = equation.params
     program: Program = params["program"]
     length: int = params["length"]
@@ -80,6 +85,7 @@ def _scan(
 def _while_loop(
     equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
 ) -> LoopStep:
+    """A loop that runs while the last carried value, the condition, is true."""
     params = equation.params
     program: Program = params["body_program"]
     consts: int = params["body_consts"]
@@ -105,7 +111,7 @@ def carried_values(
     initials: Sequence[Var],
     results: Sequence[Var],
 ) -> list[CarriedValue]:
-    """The carried values of a loop, each with its Vars inside and outside."""
+    """The carried values of a loop, from their Vars inside and outside."""
     values = zip(inputs, outputs, initials, results, strict=True)
     return [CarriedValue(*value) for value in values]
 
@@ -113,22 +119,23 @@ def carried_values(
 def _cond(
     equation: Equation, operands: Sequence[Var], storage: Storage, block: Block
 ) -> BranchStep:
-    index, *rest = operands
-    for number, place in branched_in_place(equation).items():
-        storage.put(rest[place], into=equation.outputs[number])
+    """A branch, whose results are written into the arrays of the equation's outputs."""
+    index, *arguments = operands
+    for number, position in branched_in_place(equation).items():
+        storage.put(arguments[position], into=equation.outputs[number])
     blocks: list[list[PlanStep]] = []
     programs: tuple[Program, ...] = equation.params["branches"]
     for program in programs:
-        for inner, outer in zip(program.inputs, rest, strict=True):
+        for inner, outer in zip(program.inputs, arguments, strict=True):
             storage.put(inner, into=outer)
         for atom, result in zip(program.outputs, equation.outputs, strict=True):
             storage.put(_own(atom), into=result)
         with storage.keeping(equation.outputs):
             blocks.append(block(program))
-    return BranchStep(index, blocks, rest, list(equation.outputs))
+    return BranchStep(index, blocks, arguments, list(equation.outputs))
 
 
 def _own(atom: Atom) -> Var:
-    """A result of a body, which the layout pass has made an array of its own."""
+    """A result of a body: an array of its own, by the layout pass."""
     assert isinstance(atom, Var)
     return atom

@@ -78,7 +78,7 @@ def gemm_tiles(m: int, n: int, k: int, batch: int, dtype: DType) -> GemmTiles:
 
 
 def _split(m: int, n: int, max_tiles: int) -> tuple[int, int]:
-    """The extents of a tile, of which there are up to ``max_tiles``.
+    """The rows and columns of a tile, of at most ``max_tiles`` equal tiles.
 
     BLAS packs ``1 / tile_m + 1 / tile_n`` elements for each multiply-add. These tiles
     are up to 5 % slower on one thread than a product in four.
@@ -104,7 +104,7 @@ def _split(m: int, n: int, max_tiles: int) -> tuple[int, int]:
 
 
 def _tile(extent: int, parts: int) -> int:
-    """The extent of a tile, whole micro-kernels where there is more than one."""
+    """The extent of a tile where an axis is cut in ``parts``."""
     if parts == 1:
         return max(1, extent)
     size = -(-extent // parts)
@@ -112,4 +112,5 @@ def _tile(extent: int, parts: int) -> int:
 
 
 def _tiles(extent: int, tile: int) -> int:
+    """The number of tiles along an axis."""
     return -(-extent // tile)

@@ -1,11 +1,12 @@
-"""Rounds half-precision values where something else than their arithmetic reads them.
+"""Rounds half-precision values where something other than their arithmetic reads them.
 
 Kernels compute float16 and bfloat16 in float32, and between the equations of one kernel
-a number keeps float32's precision and range. It is rounded where it is stored, and
-where a function reads it that has another dtype as its result (a conversion, a
-comparison, its bits) or that jumps (a floor, a remainder), also through functions whose
-result is one of their operands (a maximum, an absolute value). Then all of its readers
-get the rounded value. ``docs/decisions`` says what rounding every result costs.
+a number keeps float32's precision and range. It is rounded where it is stored, where a
+function of another result dtype reads it (a conversion, a comparison, its bits), and
+where a function with jumps reads it (a floor, a remainder). The same holds through
+functions whose result is one of their operands (a maximum, an absolute value). All
+readers of a rounded value get the rounded one. ``docs/decisions`` says what rounding
+every result costs.
 """
 
 from __future__ import annotations
@@ -63,23 +64,26 @@ JUMPS: Final = frozenset(
 
 
 def is_exact(function: str) -> bool:
-    """Whether ``function`` of half-precision operands has a half-precision result."""
-    kind = function.rpartition("_")[0]
-    return kind in EXACT or kind.startswith("round_")
+    """Whether ``function`` of half-precision operands has a half-precision result.
+
+    Rounding its operands then rounds its result.
+    """
+    name = function.rpartition("_")[0]
+    return name in EXACT or name.startswith("round_")
 
 
 def with_rounding(
     statements: Sequence[Statement], half_dtypes: Mapping[str, DType]
 ) -> list[Statement]:
-    """``statements``, with roundings of the values that need them.
+    """``statements`` with roundings of the values that need them.
 
-    ``half_dtypes`` has the dtype that the Program gives each half-precision value.
+    ``half_dtypes`` has the dtype in the Program of each half-precision value.
     """
-    seen: set[str] = set()
+    rounded: set[str] = set()
     for s in reversed(statements):
-        if isinstance(s, (Compute, Reduce)) and _reads_rounded(s, seen):
-            seen.update(value.name for value in uses(s))
-    made: list[Statement] = []
+        if isinstance(s, (Compute, Reduce)) and _reads_rounded(s, rounded):
+            rounded.update(value.name for value in uses(s))
+    with_roundings: list[Statement] = []
     for s in statements:
         dtype = None
         if isinstance(s, (Compute, Reduce)):
@@ -88,25 +92,27 @@ def with_rounding(
             not isinstance(s, (Compute, Reduce))
             or dtype is None
             or is_exact(s.function)
-            or s.result.name not in seen
+            or s.result.name not in rounded
         ):
-            made.append(s)
+            with_roundings.append(s)
             continue
-        wide = Value(f"{s.result.name}_wide", float32, half=True)
-        made.append(replace(s, result=wide))
+        unrounded = Value(f"{s.result.name}_wide", float32, half=True)
+        with_roundings.append(replace(s, result=unrounded))
         level = "outer" if isinstance(s, Reduce) else s.level
         stage = s.stage + 1 if isinstance(s, Reduce) else s.stage
         function = f"round_f32_{short_name(dtype)}"
-        made.append(Compute(s.result, function, (wide,), level, stage, 1, s.source))
-    return made
+        with_roundings.append(
+            Compute(s.result, function, (unrounded,), level, stage, 1, s.source)
+        )
+    return with_roundings
 
 
-def _reads_rounded(s: Compute | Reduce, seen: Collection[str]) -> bool:
-    """Whether the operands of ``s`` must be rounded if the values in ``seen`` must be.
+def _reads_rounded(s: Compute | Reduce, rounded: Collection[str]) -> bool:
+    """Whether the operands of ``s`` must be rounded, if the values ``rounded`` must be.
 
-    A function whose result is one of its operands passes that on.
+    A function whose result is one of its operands passes the need on.
     """
-    if s.result.name in seen and is_exact(s.function):
+    if s.result.name in rounded and is_exact(s.function):
         return True
     if isinstance(s, Reduce):
         return False

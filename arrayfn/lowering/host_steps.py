@@ -1,15 +1,16 @@
 """Steps of a plan that Python does: kernels of operators, references of primitives.
 
-What they call is no plain data, so a plan holds a number by which it is found, in the
-process that lowered it. A *reference* step, of a plan for a GPU, computes a primitive
-on the host, by NumPy: the arrays go there and back. The plan names it; it is for what
-no library there has.
+A Python function is no plain data, so a plan holds the number under which
+``HOST_STEPS`` has it, in the process that lowered the plan. A *reference* step, in a
+plan for a GPU, computes a primitive by NumPy on the host, for which no GPU library
+exists: the arrays are copied to the host and back. The plan's text names it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any, Final
 
@@ -17,21 +18,29 @@ from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.layout import from_strides
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
-from arrayfn.lowering.operator_kernels import OperatorKernel, static_of
+from arrayfn.lowering.operator_kernels import OperatorKernel, static_of, with_absent
 from arrayfn.passes.reads import Reads
-from arrayfn.primitives.base import row_of
+from arrayfn.primitives.base import primitive_of
 
-Places = Mapping[Var, tuple[Pointer, ArrayType]]
-"""Results that are parts of other arrays: where they begin, and their layout there."""
+Destinations = Mapping[Var, tuple[Pointer, ArrayType]]
+"""Results that are written into larger arrays: their first elements and layouts."""
 
 
 @dataclass(frozen=True)
 class HostStep:
-    """``function(*operands)`` on the host, or an operator's ``kernel``.
+    """A call of ``function(*operands)``, or of an operator's ``kernel``, by Python.
 
-    ``body`` is what the kernel computes. ``mapped`` is the parameter of a mapped
-    ``operator_call``: for each mapped axis, outermost first, its extent and which
-    operands have it; the axes lead in these operands and in all results.
+    Attributes:
+        name: the operator or primitive.
+        operands, results: the types of the arrays.
+        function: returns the results, or None if there is a ``kernel``.
+        kernel: the kernel, which writes into the results.
+        static: the operator's static arguments, by name.
+        body: the Program that the kernel computes.
+        mapped: the parameter of a mapped ``operator_call``: for each mapped axis,
+            outermost first, its extent and which operands have it. The axes lead in
+            these operands and in all results.
+        absent: the positions of operands that were not given; the kernel gets None.
     """
 
     name: str
@@ -42,6 +51,20 @@ class HostStep:
     static: tuple[tuple[str, Any], ...] = ()
     body: Program | None = None
     mapped: tuple[tuple[int, tuple[bool, ...]], ...] = ()
+    absent: tuple[int, ...] = ()
+
+    def call_of_kernel(self) -> Callable[..., Any]:
+        """The kernel as a function of the arrays of operands and results alone.
+
+        A prepared kernel is asked for it, with the types of one call.
+        """
+        assert self.kernel is not None
+        function, static = self.kernel.function, dict(self.static)
+        if self.kernel.prepared:
+            return function(*with_absent(self.types_of_call, self.absent), **static)
+        if not self.absent:
+            return partial(function, **static)
+        return lambda *arrays: function(*with_absent(arrays, self.absent), **static)
 
     @property
     def types_of_call(self) -> tuple[ArrayType, ...]:
@@ -50,19 +73,24 @@ class HostStep:
         if not self.mapped:
             return types
         assert self.kernel is not None
-        made: list[ArrayType] = []
+        call_types: list[ArrayType] = []
         for number, type in enumerate(types):
             has_axis = self._has_axes(number)
             member = type.shape[sum(has_axis) :]
             if self.kernel.vmap == "expand_dims":
                 extents = [n for n, _ in self.mapped]
-                lead = [n if m else 1 for n, m in zip(extents, has_axis, strict=True)]
-                member = (*lead, *member)
-            made.append(ArrayType(member, type.dtype))
-        return tuple(made)
+                leading = [
+                    n if m else 1 for n, m in zip(extents, has_axis, strict=True)
+                ]
+                member = (*leading, *member)
+            call_types.append(ArrayType(member, type.dtype))
+        return tuple(call_types)
 
     def offsets_of_calls(self) -> Iterator[tuple[int, ...]]:
-        """The offsets of the arrays, in elements, for each call of the kernel."""
+        """For each call of the kernel, the offset of each array, in elements.
+
+        A kernel without a vmap method is called once for each member.
+        """
         types = self.types_of_call
         if not self.mapped or (self.kernel and self.kernel.vmap == "expand_dims"):
             yield (0,) * len(types)
@@ -71,10 +99,14 @@ class HostStep:
         for index in product(*(range(extent) for extent, _ in self.mapped)):
             offsets: list[int] = []
             for type, has_axis in zip(types, axes, strict=True):
-                member = 0
+                index_of_member = 0
                 for k, (extent, _) in enumerate(self.mapped):
-                    member = member * extent + index[k] if has_axis[k] else member
-                offsets.append(member * type.size)
+                    index_of_member = (
+                        index_of_member * extent + index[k]
+                        if has_axis[k]
+                        else index_of_member
+                    )
+                offsets.append(index_of_member * type.size)
             yield tuple(offsets)
 
     def _has_axes(self, number: int) -> list[bool]:
@@ -84,18 +116,21 @@ class HostStep:
 
 
 class HostSteps:
-    """The host steps of this process's plans, by number."""
+    """The host steps of this process's plans. A plan holds their numbers."""
 
     def __init__(self) -> None:
         self._steps: list[HostStep] = []
 
     def add(self, step: HostStep) -> int:
-        """The number under which a runtime finds ``step``."""
+        """Store ``step``; return the number under which a runtime finds it."""
         self._steps.append(step)
         return len(self._steps) - 1
 
     def find(self, number: int) -> HostStep:
-        """The step of this number."""
+        """The step with this number.
+
+        Raises BackendError if another process lowered the plan.
+        """
         if not 0 <= number < len(self._steps):
             raise BackendError(
                 f"the plan calls Python step {number}, which belongs to another "
@@ -108,48 +143,56 @@ HOST_STEPS: Final = HostSteps()
 
 
 def reference_call(equation: Equation, reads: Reads) -> LibraryCall:
-    """``equation`` by its primitive's reference, on the host."""
-    row = row_of(equation)
+    """The library call that computes ``equation`` by its NumPy reference."""
+    primitive = primitive_of(equation)
     params = dict(equation.params)
-    name = row.name
+    name = primitive.name
     step = HostStep(
         name,
         tuple(_type_of(atom, reads) for atom in equation.inputs),
         tuple(var.type for var in equation.outputs),
-        function=lambda *arrays: row.reference(*arrays, **params),
+        function=lambda *arrays: primitive.reference(*arrays, **params),
     )
     text = f"NumPy's reference of {name}, on the host"
     return _call("reference", step, equation, reads, text)
 
 
 def operator_call_of(
-    equation: Equation, kernel: OperatorKernel, reads: Reads, places: Places
+    equation: Equation, kernel: OperatorKernel, reads: Reads, destinations: Destinations
 ) -> LibraryCall:
-    """An ``operator_call`` by ``kernel``, with some results in ``places``."""
+    """The library call that computes an ``operator_call`` by ``kernel``.
+
+    Results in ``destinations`` are written into the arrays named there.
+    """
     step = HostStep(
         kernel.operator,
         tuple(_type_of(atom, reads) for atom in equation.inputs),
-        tuple(places[v][1] if v in places else v.type for v in equation.outputs),
+        tuple(
+            destinations[v][1] if v in destinations else v.type
+            for v in equation.outputs
+        ),
         kernel=kernel,
         static=tuple(static_of(equation).items()),
         body=equation.params["body"],
         mapped=equation.params.get("mapped", ()),
+        absent=equation.params.get("absent", ()),
     )
     text = f"{kernel.operator} by {kernel.title}"
     call = _call("operator", step, equation, reads, text)
     writes = {
-        f"y{k}": places[v][0] if v in places else Pointer(v)
+        f"y{k}": destinations[v][0] if v in destinations else Pointer(v)
         for k, v in enumerate(equation.outputs)
     }
     return replace(call, writes=writes)
 
 
 def _call(
-    kind: str, step: HostStep, equation: Equation, reads: Reads, text: str
+    provider: str, step: HostStep, equation: Equation, reads: Reads, text: str
 ) -> LibraryCall:
+    """The library call of host step ``step``; ``text`` names it in the plan."""
     number = HOST_STEPS.add(step)
     return LibraryCall(
-        provider=f"{kind}_{number}",
+        provider=f"{provider}_{number}",
         reads={f"x{k}": pointer_of(a, reads) for k, a in enumerate(equation.inputs)},
         writes={f"y{k}": Pointer(v) for k, v in enumerate(equation.outputs)},
         integers={"number": number},

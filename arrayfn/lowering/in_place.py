@@ -1,12 +1,12 @@
-"""In-place results: values written over operands that nothing reads afterwards.
+"""Stores results in the memory of operands that nothing reads afterwards.
 
 A nest may write over an array that it reads, element for element, if nothing needs that
-array any more. The kernel then has one pointer for both, so that no two of its pointers
+array any more. The kernel then has one pointer for both, so no two of its pointers
 overlap.
 
-A loop's value may be written over itself in the same way, if the body's last use of it
-computes its next value. Otherwise it has two buffers alternately. One of them is the
-initial value's, if nothing else needs that. No iteration copies the value.
+A loop's value may be written over itself in the same way, if the body's last use of the
+value computes its next one. Otherwise it has two buffers alternately. One of them is
+the initial value's, if nothing else needs that. No iteration copies the value.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from arrayfn.lowering.steps import (
 
 
 class Storage:
-    """The array in which each Var is stored: its own, or one it took over."""
+    """The array in whose memory each Var lies: its own, or another Var's."""
 
     def __init__(self) -> None:
         self._in: dict[Var, Var] = {}
         self._kept: set[Var] = set()
 
     def of(self, var: Var) -> Var:
-        """The array whose memory ``var`` has."""
+        """The Var whose memory ``var`` lies in."""
         while var in self._in:
             var = self._in[var]
         return var
 
     def put(self, var: Var, into: Var) -> None:
-        """Store ``var`` in the array of ``into``."""
+        """Let ``var`` lie in the memory of ``into``."""
         own, target = self.of(var), self.of(into)
         if own in self._kept and target not in self._kept:
             own, target = target, own
@@ -60,10 +60,10 @@ class Storage:
 
     @contextmanager
     def keeping(self, results: Sequence[Var]) -> Generator[None]:
-        """A context in which Vars joined with ``results`` take the memory of these.
+        """A context in which Vars joined with ``results`` lie in the memory of these.
 
-        A branch is lowered so: its values may lie where its result does, and plans know
-        that by what it is outside.
+        The values of a branch are lowered in it: they may share the memory of its
+        results, which the plan outside knows.
         """
         new = {self.of(var) for var in results} - self._kept
         self._kept |= new
@@ -75,46 +75,47 @@ class Storage:
 
 @dataclass(frozen=True)
 class Scope:
-    """The arrays of one Program, whole or a body, that may be overwritten.
+    """The arrays of one Program (the whole one or a body) that may be overwritten.
 
-    ``outputs`` are its results, whose memory is given: an operand goes there, not the
-    result into the operand. Inputs in ``donated`` may be overwritten; if there is an
-    output with it, only by that one.
+    Attributes:
+        outputs: the results of the Program. Their memory is fixed, so an operand is
+            moved to the memory of a result, not the other way round.
+        donated: inputs that may be overwritten, each by one output alone if it has one.
     """
 
     outputs: AbstractSet[Var]
     donated: Mapping[Var, Var | None] = field(default_factory=dict[Var, Var | None])
 
     def allows(self, operand: Var, result: Var, storage: Storage) -> bool:
-        """Whether ``result`` may be stored where ``operand`` is."""
-        partner = self.donated.get(operand)
-        return partner is None or storage.of(partner) is storage.of(result)
+        """Whether ``result`` may be written over ``operand``, if that is donated."""
+        only_result = self.donated.get(operand)
+        return only_result is None or storage.of(only_result) is storage.of(result)
 
 
 def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None:
-    """Store results in the memory of operands that are dead.
+    """Store results of ``steps`` in the memory of operands that are dead by then.
 
-    The nests among ``steps`` are replaced; loops learn where their values lie, and get
-    a copy before them of an initial value that has to stay.
+    Nests are replaced in ``steps``. Loops get the buffers of their carried values, and
+    a copy before them of an initial value that is needed later.
     """
     of = storage.of
     last: dict[Var, int] = {}
-    usable = {of(var) for var in scope.donated}
+    overwritable = {of(var) for var in scope.donated}
     for number, step in enumerate(steps):
         last.update((of(var), number) for var in step.arrays())
-        usable.update(of(var) for var in step.writes)
+        overwritable.update(of(var) for var in step.writes)
     outputs = {of(var) for var in scope.outputs}
     accessed: set[Var] = set()
     copies: dict[int, list[PlanStep]] = {}
     for number, step in enumerate(steps):
-        taken = any(of(var) in accessed for var in step.writes)
-        before = [(var, of(var), last[of(var)]) for var in step.arrays()]
-        accessed.update(root for _, root, _ in before)
+        is_accessed = any(of(var) in accessed for var in step.writes)
+        arrays_before = [(var, of(var), last[of(var)]) for var in step.arrays()]
+        accessed.update(root for _, root, _ in arrays_before)
         dying = {
             root
             for var in step.arrays()
             if last[root := of(var)] == number
-            and root in usable
+            and root in overwritable
             and root not in outputs
         }
         if isinstance(step, BranchStep):
@@ -122,15 +123,15 @@ def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None
                 place_results(branch, storage, Scope(outputs | set(step.results)))
         elif isinstance(step, LoopStep):
             copies[number] = _place_loop(step, storage, dying, outputs, scope)
-        elif isinstance(step, NestStep) and not taken:
+        elif isinstance(step, NestStep) and not is_accessed:
             # What an earlier step wrote a part of must stay where it is.
             step.nest = write_in_place(step.nest, storage, dying, outputs, scope)
-        elif isinstance(step, CallStep) and not taken:
+        elif isinstance(step, CallStep) and not is_accessed:
             _write_over(step, storage, dying, outputs, scope)
-        for var, root, end in before:
+        for var, root, end in arrays_before:
             last[of(var)] = max(end, last.get(of(var), end))
-            if root in usable:
-                usable.add(of(var))
+            if root in overwritable:
+                overwritable.add(of(var))
         for var in step.arrays():
             last.setdefault(of(var), number)
         accessed.update(of(var) for var in step.arrays())
@@ -142,9 +143,9 @@ def place_results(steps: list[PlanStep], storage: Storage, scope: Scope) -> None
 
 
 def _copies_onto_itself(step: NestStep) -> bool:
-    """Whether ``step`` stores what it loads where it lies."""
+    """Whether ``step`` only copies an array to the memory it already has."""
     nest = step.nest
-    if len(nest.operands) != 1 or nest.has_computed_places or step.partials:
+    if len(nest.operands) != 1 or nest.has_computed_indices or step.partials:
         return False
     loaded: set[Value] = set()
     for s in nest.statements:
@@ -166,7 +167,10 @@ def _write_over(
     outputs: AbstractSet[Var],
     scope: Scope,
 ) -> None:
-    """Store a call's result in the memory of an operand that dies there, if it may."""
+    """Store a call's result in the memory of an operand that is dead afterwards.
+
+    ``dying`` are the arrays that nothing reads after ``step``.
+    """
     for result, operand in step.over:
         root = storage.of(operand)
         accessed = sum(storage.of(var) is root for var in step.arrays())
@@ -175,7 +179,7 @@ def _write_over(
             and accessed == 1
             and scope.allows(root, result, storage)
             and _same_type(operand, result)
-            and _fills(result, operand, storage)
+            and _has_equal_size(result, operand, storage)
         ):
             _join(result, operand, storage, outputs)
 
@@ -187,7 +191,10 @@ def _place_loop(
     outputs: AbstractSet[Var],
     scope: Scope,
 ) -> list[PlanStep]:
-    """Assign memory to the values of ``step``; return the copies to make before it."""
+    """Choose memory for the carried values of ``step``; return copies to make first.
+
+    ``dying`` are the arrays that nothing reads after the loop.
+    """
     of = storage.of
     roots = [of(var) for var in step.operands]
     free: set[Var] = set()
@@ -196,7 +203,7 @@ def _place_loop(
         if (
             root in dying
             and sum(r is root for r in roots) == 1
-            and _fills(c.result, root, storage)
+            and _has_equal_size(c.result, root, storage)
             and scope.allows(root, c.result, storage)
             and (root not in scope.donated or _same_type(root, c.result))
         ):
@@ -211,11 +218,11 @@ def _place_loop(
         is_written_over = of(c.current) is not c.current
         if is_written_over and c.current not in free and not step.serial:
             # The initial value may be the first part of a larger array.
-            own = Var(c.result.type)
-            copies.append(_copy(c.initial, own))
+            copied = Var(c.result.type)
+            copies.append(_copy(c.initial, copied))
             step.operands.remove(c.initial)
-            step.operands.append(own)
-            c.initial = own
+            step.operands.append(copied)
+            c.initial = copied
             free.add(c.current)
         if step.lanes and c.result.type.size == 1:
             # Each block of elements reads the initial value, when others have ended.
@@ -243,23 +250,27 @@ def _choose_buffers(
     storage: Storage,
     outputs: AbstractSet[Var],
 ) -> None:
-    """Choose the two buffers so that the last value is written to the result.
+    """Choose the two buffers so that the last iteration writes the result.
 
-    The first iteration reads the initial value, so only the second may write over it.
+    The first iteration reads the initial value, so only the second may write over it:
+    it may if ``is_free``. ``is_spare`` says whether the initial value's memory may be
+    the other buffer.
     """
     odd = count is not None and count % 2 == 1
     if is_free and not odd:
         _join(carry.result, carry.initial, storage, outputs)
-    other = carry.initial if is_spare and odd else Var(carry.result.type)
+    second_buffer = carry.initial if is_spare and odd else Var(carry.result.type)
     if count == 1:
-        other = carry.result
-    carry.first, carry.second = (carry.result, other) if odd else (other, carry.result)
+        second_buffer = carry.result
+    carry.first, carry.second = (
+        (carry.result, second_buffer) if odd else (second_buffer, carry.result)
+    )
 
 
 def _join(
     result: Var, operand: Var, storage: Storage, outputs: AbstractSet[Var]
 ) -> None:
-    """Store ``result`` and ``operand`` in one array: the result's, if it is given."""
+    """Store both in ``result``'s memory if that is an output, else in ``operand``'s."""
     if storage.of(result) in outputs:
         storage.put(operand, into=result)
     else:
@@ -267,7 +278,7 @@ def _join(
 
 
 def _copy(source: Var, target: Var) -> NestStep:
-    """A step that copies an array."""
+    """A step that copies the first elements of ``source`` to ``target``."""
     dtype = source.type.dtype
     value = Value("value", compute_dtype(dtype))
     result = Value("copied", compute_dtype(dtype))
@@ -290,16 +301,16 @@ def _copy(source: Var, target: Var) -> NestStep:
     return NestStep(nest, [])
 
 
-def _fills(result: Var, operand: Var, storage: Storage) -> bool:
-    """Whether the arrays in which the two are stored have as many bytes.
+def _has_equal_size(result: Var, operand: Var, storage: Storage) -> bool:
+    """Whether the arrays in which the two are stored have equal sizes.
 
-    An operand may be the first part of a larger array, all of which is written where
-    the result would be.
+    An operand may be the first part of a larger array; all of that would be written.
     """
     return storage.of(result).type.nbytes == storage.of(operand).type.nbytes
 
 
 def _same_type(x: Var, y: Var) -> bool:
+    """Whether the shapes, dtypes and layouts are equal."""
     mine, theirs = x.type, y.type
     return (mine.shape, mine.dtype, mine.layout) == (
         theirs.shape,
@@ -320,53 +331,56 @@ def write_in_place(
     ``dying`` are the arrays (by storage) that may be overwritten here: temporaries and
     donated inputs that nothing reads later.
     """
-    if nest.has_computed_places or nest.is_in_order or nest.has_totals:
+    if nest.has_computed_indices or nest.is_in_order or nest.has_totals:
         return nest
     for written in [k for k, o in enumerate(nest.operands) if o.written]:
-        found = _takes_over(nest, written, storage, dying, scope)
-        if found is None:
+        read = _operand_to_overwrite(nest, written, storage, dying, scope)
+        if read is None:
             continue
-        result, operand = nest.operands[written].array, nest.operands[found].array
+        result, operand = nest.operands[written].array, nest.operands[read].array
         if storage.of(operand) in outputs:
             continue
         _join(result, operand, storage, outputs)
-        nest = _joined(nest, found, written)
-        rest = dying - {storage.of(operand)}
-        return write_in_place(nest, storage, rest, outputs, scope)
+        nest = _joined(nest, read, written)
+        still_dying = dying - {storage.of(operand)}
+        return write_in_place(nest, storage, still_dying, outputs, scope)
     return nest
 
 
-def _takes_over(
+def _operand_to_overwrite(
     nest: Nest,
     written: int,
     storage: Storage,
     dying: AbstractSet[Var],
     scope: Scope,
 ) -> int | None:
-    """The operand whose memory ``written`` may take: preferably a donated one."""
+    """The number of an operand that result number ``written`` may be written over.
+
+    Donated operands come first. None if there is no such operand.
+    """
     target = nest.operands[written]
     store = next(
         s for s in nest.statements if isinstance(s, Store) and s.operand == written
     )
-    whole = store.level == "element" and store.stage == nest.stages - 1
-    taken = any(isinstance(s, Load) and s.operand == written for s in nest.statements)
-    if not whole or taken or store.where is not None:
+    is_last_value = store.level == "element" and store.stage == nest.stages - 1
+    is_read = any(isinstance(s, Load) and s.operand == written for s in nest.statements)
+    if not is_last_value or is_read or store.where is not None:
         return None
     if _is_shared(nest, written, storage):
         return None
-    fresh_last = sorted(
+    donated_first = sorted(
         range(len(nest.operands)),
         key=lambda k: storage.of(nest.operands[k].array) not in scope.donated,
     )
-    for k in fresh_last:
+    for k in donated_first:
         operand = nest.operands[k]
-        same = (operand.strides, operand.offset, operand.dtype) == (
+        is_same_element = (operand.strides, operand.offset, operand.dtype) == (
             target.strides,
             target.offset,
             target.dtype,
         )
         if (
-            same
+            is_same_element
             and not operand.written
             and storage.of(operand.array) in dying
             and scope.allows(storage.of(operand.array), target.array, storage)
@@ -374,7 +388,7 @@ def _takes_over(
                 operand.array not in scope.donated
                 or _same_type(operand.array, target.array)
             )
-            and _fills(target.array, operand.array, storage)
+            and _has_equal_size(target.array, operand.array, storage)
             and not _is_shared(nest, k, storage)
         ):
             return k
@@ -382,17 +396,17 @@ def _takes_over(
 
 
 def _is_shared(nest: Nest, operand: int, storage: Storage) -> bool:
-    """Whether another operand of ``nest`` is stored in the same array."""
-    own = storage.of(nest.operands[operand].array)
+    """Whether another operand of ``nest`` lies in the same memory."""
+    array = storage.of(nest.operands[operand].array)
     return any(
-        storage.of(other.array) is own
+        storage.of(other.array) is array
         for k, other in enumerate(nest.operands)
         if k != operand
     )
 
 
 def _joined(nest: Nest, read: int, written: int) -> Nest:
-    """``nest`` with operand ``read`` taken from ``written``'s pointer."""
+    """``nest`` with operand number ``read`` accessed through ``written``'s pointer."""
 
     def moved(k: int) -> int:
         k = written if k == read else k

@@ -34,7 +34,8 @@ class Axis:
 class ArrayOperand:
     """Memory that the nest reads or writes: ``array`` from element ``offset`` on.
 
-    From one iteration of a loop to the next, the array ``moves`` by so many elements.
+    ``strides`` has one for each axis of the nest. In a loop, the array advances by
+    ``moves`` elements each iteration.
     """
 
     array: Var
@@ -49,7 +50,7 @@ class ArrayOperand:
 class Value:
     """A scalar of the nest: its name in the Program's text, and its compute dtype.
 
-    ``half`` says that the Program has it in 16 bits.
+    ``half`` says that the Program has it in half precision.
     """
 
     name: str
@@ -59,14 +60,14 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal."""
+    """A literal scalar, with its compute dtype."""
 
     value: bool | int | float | complex
     dtype: DType
 
 
 def constant_of(literal: ir.Literal) -> Constant:
-    """The constant of a literal; one of half precision is rounded to 16 bits."""
+    """The Constant of ``literal``; half precision is rounded to 16 bits."""
     dtype = literal.type.dtype
     value = literal.value
     if dtype in dtypes.HALF_PRECISION:
@@ -77,7 +78,7 @@ def constant_of(literal: ir.Literal) -> Constant:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An integer argument of the kernel (an extent, say), so no part of its source."""
+    """A scalar that is an integer argument of the kernel, as an extent is."""
 
     name: str
     value: int
@@ -87,8 +88,8 @@ Scalar = Value | Constant | Argument
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """``index * stride`` elements: from the affine index to a computed one."""
+class IndexTerm:
+    """A computed part of an index: the scalar ``index`` times ``stride`` elements."""
 
     index: Value
     stride: int
@@ -98,7 +99,7 @@ class Step:
 class Load:
     """``result = operand[...]``, widened to its compute dtype.
 
-    ``at`` adds computed steps to the index, which must lead to an element.
+    ``indices`` are added to the affine index. Their sum must lie in the array.
     """
 
     result: Value
@@ -106,12 +107,16 @@ class Load:
     level: Level
     stage: int
     source: SourceLocation | None = None
-    at: tuple[Step, ...] = ()
+    indices: tuple[IndexTerm, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """``result = function(*arguments)``; ``function`` has its dtype suffix."""
+    """``result = function(*arguments)``.
+
+    ``function`` has its dtype suffix, as ``exp_f32``. ``cost`` is relative to an
+    addition.
+    """
 
     result: Value
     function: str
@@ -124,7 +129,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """``result`` is the index along ``axis`` (an iota)."""
+    """``result`` is the index along ``axis``, as of an iota; 0 if that is None."""
 
     result: Value
     axis: int | None
@@ -137,8 +142,8 @@ class Count:
 class Reduce:
     """``result`` accumulates ``argument`` over the reduced axes, from ``identity``.
 
-    If it goes ``across``, then over the kept axes, for each index of the reduced ones:
-    a total that is taken along, row by row.
+    If it is ``across``, it accumulates over the kept axes instead, for each index of
+    the reduced ones: a total over the rows, taken while each row is computed.
     """
 
     result: Value
@@ -154,9 +159,10 @@ class Reduce:
 class Store:
     """``operand[...] = value``, narrowed to its dtype; only where ``where`` is true.
 
-    ``at`` adds computed steps to the index, which must lead to an element if the store
-    happens. ``value`` may be what a Reduce of this stage has come to: a scan. If it
-    ``adds``, the value is added to what is there, in any order with others (a GPU's).
+    ``indices`` are added to the affine index. Their sum must lie in the array, if the
+    store happens. If ``value`` is the result of a Reduce of this stage, the running
+    value is stored: a scan. If it ``adds``, the value is added atomically, in any order
+    (on a GPU).
     """
 
     operand: int
@@ -164,7 +170,7 @@ class Store:
     level: Level
     stage: int
     source: SourceLocation | None = None
-    at: tuple[Step, ...] = ()
+    indices: tuple[IndexTerm, ...] = ()
     where: Value | None = None
     adds: bool = False
 
@@ -173,7 +179,7 @@ Statement = Load | Compute | Count | Reduce | Store
 
 
 def is_element_store(statement: Statement) -> bool:
-    """Whether a statement stores one element, not a result of the reduced axes."""
+    """Whether a statement stores an element, not a result of a reduction."""
     return isinstance(statement, Store) and statement.level == "element"
 
 
@@ -187,13 +193,17 @@ def uses(statement: Statement) -> list[Value]:
     elif isinstance(statement, Store):
         scalars += [statement.value, statement.where]
     if isinstance(statement, (Load, Store)):
-        scalars += [step.index for step in statement.at]
+        scalars += [step.index for step in statement.indices]
     return [s for s in scalars if isinstance(s, Value)]
 
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """A kernel before it is scheduled; ``primitives`` are for its title."""
+    """A kernel before it is scheduled.
+
+    ``primitives`` are the names of what it computes, for its title; ``reason`` says why
+    these are one kernel.
+    """
 
     axes: tuple[Axis, ...]
     operands: tuple[ArrayOperand, ...]
@@ -202,10 +212,10 @@ class Nest:
     reason: str
 
     @property
-    def has_computed_places(self) -> bool:
-        """Whether some load or store has computed indices (gather, scatter)."""
+    def has_computed_indices(self) -> bool:
+        """Whether some load or store has index terms (gather, scatter)."""
         accesses = (s for s in self.statements if isinstance(s, (Load, Store)))
-        return any(s.at for s in accesses)
+        return any(s.indices for s in accesses)
 
     @property
     def has_totals(self) -> bool:
@@ -220,7 +230,7 @@ class Nest:
         """
         accumulated = {s.result for s in self.statements if isinstance(s, Reduce)}
         return any(
-            s.level == "element" and (bool(s.at) or s.value in accumulated)
+            s.level == "element" and (bool(s.indices) or s.value in accumulated)
             for s in self.statements
             if isinstance(s, Store)
         )

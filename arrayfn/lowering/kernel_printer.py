@@ -1,6 +1,7 @@
-"""What the printers of kernels share: indices, statements, the function's frame.
+"""Prints the parts that the kernels of all targets share.
 
-Targets add the loops: what becomes of the axes. Lines and names are ``kernel_text``'s.
+These are indices, statements, and the function around them. Targets add the loops over
+the axes. Lines and names are those of ``kernel_text``.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from arrayfn.lowering.kernel_ir import (
     Compute,
     Constant,
     Count,
+    IndexTerm,
     Load,
     Reduce,
     Statement,
-    Step,
     Store,
 )
 from arrayfn.lowering.kernel_text import (
@@ -40,7 +41,7 @@ INFIX = {"add": "+", "sub": "-", "mul": "*"}
 
 @dataclass(frozen=True)
 class ScratchRow:
-    """Scratch memory of the running thread: a value kept from one stage to the next."""
+    """An array in the scratch memory of the running thread."""
 
     name: str
     dtype: DType
@@ -48,23 +49,23 @@ class ScratchRow:
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """The size in bytes."""
         return self.elements * self.dtype.itemsize
 
 
 def scratch_offsets(sizes: Iterable[int]) -> tuple[list[int], int]:
-    """Byte offsets of scratch rows of these sizes, and the bytes of all."""
+    """The byte offsets of scratch arrays of these sizes, and the total size."""
     aligned = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
     return [sum(aligned[:k]) for k in range(len(aligned))], sum(aligned)
 
 
 @dataclass(frozen=True)
 class ScheduledKernel:
-    """A printed kernel with what one call of it needs.
+    """A printed kernel, and what one call of it needs.
 
-    ``arrays`` are the operands behind the pointers, in order; ``partials`` follow
-    them, then ``scratch``, then the ``integers``. Blocks of a GPU may have a
-    ``flag_buffer``, which follows the operands, and is zeros before the first launch.
+    The kernel's parameters are pointers to ``arrays``, to ``partials`` and to
+    ``scratch``, then the ``integers``. On a GPU a ``flag_buffer`` may follow the
+    arrays; it holds zeros before the first launch.
     """
 
     kernel: Kernel
@@ -79,18 +80,22 @@ class ScheduledKernel:
 
 @dataclass
 class KernelPrinter(KernelText, ABC):
-    """Prints one kernel of ``nest``.
+    """Prints one kernel of ``nest``. Subclasses print the loops, in ``body``.
 
-    Subclasses, one per target and kind of kernel, print the ``body``.
+    Attributes:
+        scratch: the scratch arrays that the kernel uses.
+        offsets: the variable with each operand's offset along ``offset_axes``.
+        offset_axes: the axes whose part of the index is hoisted into ``offsets``.
+        staged: the text of an operand's element that is in shared memory or registers.
+        items: the number of work items of the call.
+        grain: the smallest number of items worth giving to a thread.
+        source, parameters: the finished text and its parameters.
     """
 
     scratch: list[ScratchRow] = field(default_factory=list)
-    # The hoisted offset of each operand: its index along ``offset_axes``.
     offsets: dict[int, str] = field(default_factory=dict)
     offset_axes: frozenset[int] = frozenset()
-    # Operands whose elements are held in shared memory or registers, and where.
     staged: dict[int, str] = field(default_factory=dict)
-    # A call's work items, and the fewest of them that are worth a thread.
     items: int = 1
     grain: int = 1
     source: str = ""
@@ -105,7 +110,7 @@ class KernelPrinter(KernelText, ABC):
         }
 
     def print(self) -> Self:
-        """Fill in ``source``, ``parameters`` and what a call needs."""
+        """Print the kernel: fills in ``source``, ``parameters`` and ``items``."""
         self.body()
         self.finish()
         return self
@@ -117,7 +122,7 @@ class KernelPrinter(KernelText, ABC):
     # Indices.
 
     def stride(self, operand: int, axis: int) -> str:
-        """The text of a stride: as a product of extents if it is one."""
+        """The expression of a stride: a product of extents, else a parameter."""
         value = self.nest.operands[operand].strides[axis]
         if value in (0, 1):
             return str(value)
@@ -130,9 +135,9 @@ class KernelPrinter(KernelText, ABC):
         return self.integer(f"{self.pointer(operand)}_s{axis}", value)
 
     def index(self, operand: int, variables: dict[int, str]) -> str:
-        """The element of ``operand`` at the loop variables.
+        """The affine index of ``operand`` at the loop variables.
 
-        The part along the outer axes has a name already, if offsets were hoisted.
+        The part along ``offset_axes`` is the hoisted offset.
         """
         terms: list[str] = []
         if self.offsets.get(operand, "0") != "0":
@@ -151,7 +156,10 @@ class KernelPrinter(KernelText, ABC):
         return " + ".join(terms) or "0"
 
     def decompose(self, text: str, axes: Sequence[int]) -> dict[int, str]:
-        """The loop variables of ``axes``, computed from a flat index over them."""
+        """Print lines that split a flat index into the variables of ``axes``.
+
+        ``text`` is the flat index. Returns the variable of each axis.
+        """
         variables: dict[int, str] = {}
         if not axes:
             return variables
@@ -169,7 +177,7 @@ class KernelPrinter(KernelText, ABC):
         return variables
 
     def hoist_offsets(self, variables: dict[int, str]) -> None:
-        """Print a line for each operand's offset along the axes of ``variables``."""
+        """Print a variable for each operand's offset along the given axes."""
         seen: dict[str, str] = {}
         offsets: dict[int, str] = {}
         for operand in range(len(self.nest.operands)):
@@ -187,32 +195,37 @@ class KernelPrinter(KernelText, ABC):
     # Statements.
 
     def element_at(self, operand: int, variables: dict[int, str]) -> str:
+        """The element of ``operand`` at its affine index, as ``x_in[i0 + row]``."""
         if operand in self.staged:
             return self.staged[operand]
         return f"{self.pointer(operand)}[{self.index(operand, variables)}]"
 
-    def place(self, s: Load | Store, variables: dict[int, str]) -> str:
-        """The element that ``s`` loads or stores."""
-        if not s.at or s.operand in self.staged:
+    def element_of(self, s: Load | Store, variables: dict[int, str]) -> str:
+        """The element that ``s`` loads or stores, computed index terms included."""
+        if not s.indices or s.operand in self.staged:
             return self.element_at(s.operand, variables)
-        return f"{self.pointer(s.operand)}[{self.index_of_place(s, variables)}]"
+        return f"{self.pointer(s.operand)}[{self.full_index(s, variables)}]"
 
-    def index_of_place(self, s: Load | Store, variables: dict[int, str]) -> str:
-        """The index of the element, computed steps included."""
-        steps = " + ".join(self.step(s.operand, k, step) for k, step in enumerate(s.at))
+    def full_index(self, s: Load | Store, variables: dict[int, str]) -> str:
+        """The index of that element: the affine index and the computed terms."""
+        steps = " + ".join(
+            self.index_term(s.operand, k, step) for k, step in enumerate(s.indices)
+        )
         affine = self.index(s.operand, variables)
         return (
             " + ".join(text for text in (affine, steps) if text != "0" and text) or "0"
         )
 
-    def step(self, operand: int, number: int, step: Step) -> str:
+    def index_term(self, operand: int, number: int, step: IndexTerm) -> str:
+        """The expression of index term ``number`` of ``operand``."""
         if step.stride == 1:
             return self.name_of(step.index)
         stride = self.integer(f"{self.pointer(operand)}_step{number}", step.stride)
         return f"{self.name_of(step.index)} * {stride}"
 
     def load(self, s: Load, variables: dict[int, str]) -> None:
-        text = self.place(s, variables)
+        """Print ``result = element``, widened."""
+        text = self.element_of(s, variables)
         self.line(f"{self.name_of(s.result)} = {self.widen_loaded(s.operand, text)}")
 
     def widen_loaded(self, operand: int, text: str) -> str:
@@ -220,6 +233,7 @@ class KernelPrinter(KernelText, ABC):
         return self.widen(self.nest.operands[operand].dtype, text)
 
     def widen(self, dtype: DType, text: str) -> str:
+        """``text``, an element as stored, converted to its compute dtype."""
         if dtype == dtypes.bool_:
             return f"{self.use('convert_u8_bool')}({text})"
         if dtype in dtypes.HALF_PRECISION:
@@ -227,6 +241,7 @@ class KernelPrinter(KernelText, ABC):
         return text
 
     def narrow(self, dtype: DType, text: str) -> str:
+        """``text``, of the compute dtype, converted to the dtype that is stored."""
         if dtype == dtypes.bool_:
             return f"{self.use('convert_bool_u8')}({text})"
         if dtype in dtypes.HALF_PRECISION:
@@ -234,6 +249,7 @@ class KernelPrinter(KernelText, ABC):
         return text
 
     def compute(self, s: Compute) -> None:
+        """Print ``result = function(arguments)``."""
         arguments = [self.scalar(a) for a in s.arguments[:1]]
         for a in s.arguments[1:]:
             if s.function.startswith("shift_") and isinstance(a, Constant):
@@ -247,21 +263,25 @@ class KernelPrinter(KernelText, ABC):
         )
 
     def expression(self, function: str, arguments: Sequence[str]) -> str:
-        kind, _, suffix = function.rpartition("_")
-        if kind == "identity":
+        """The expression that applies a function of the scalar vocabulary.
+
+        Additions and products of floats are operators.
+        """
+        name, _, suffix = function.rpartition("_")
+        if name == "identity":
             return arguments[0]
-        if kind in INFIX and suffix in ("f32", "f64"):
-            return f"{arguments[0]} {INFIX[kind]} {arguments[1]}"
-        if kind == "square" and suffix in ("f32", "f64"):
+        if name in INFIX and suffix in ("f32", "f64"):
+            return f"{arguments[0]} {INFIX[name]} {arguments[1]}"
+        if name == "square" and suffix in ("f32", "f64"):
             return f"{arguments[0]} * {arguments[0]}"
-        if kind.startswith("round_"):
+        if name.startswith("round_"):
             # To half precision and back: the value stays float32 in the kernel.
-            source = kind.removeprefix("round_")
+            source = name.removeprefix("round_")
             down = self.use(f"convert_{source}_{suffix}")
             up = self.use(f"convert_{suffix}_f32")
             return f"{up}({down}({arguments[0]}))"
-        if kind in ("threefry2x32_0", "threefry2x32_1"):
-            function = kind
+        if name in ("threefry2x32_0", "threefry2x32_1"):
+            function = name
         return f"{self.use(function)}({', '.join(arguments)})"
 
     def stored(self, operand: int, text: str) -> str:
@@ -269,18 +289,21 @@ class KernelPrinter(KernelText, ABC):
         return self.narrow(self.nest.operands[operand].dtype, text)
 
     def store(self, s: Store, variables: dict[int, str]) -> None:
+        """Print ``element = value``, under an ``if`` where the store has a mask."""
         value = self.stored(s.operand, self.scalar(s.value))
         if s.where is not None:
             self.open(f"if {self.name_of(s.where)}:")
-        self.line(f"{self.place(s, variables)} = {value}")
+        self.line(f"{self.element_of(s, variables)} = {value}")
         if s.where is not None:
             self.close()
 
     def count(self, s: Count, variables: dict[int, str]) -> None:
+        """Print ``result = index`` along the axis of ``s``."""
         text = "0" if s.axis is None else variables[s.axis]
         self.line(f"{self.name_of(s.result)} = {self.use('i64')}({text})", s.source)
 
     def emit(self, s: Statement, variables: dict[int, str]) -> None:
+        """Print a statement at the loop variables; a reduction prints nothing."""
         if isinstance(s, Load):
             self.load(s, variables)
         elif isinstance(s, Compute):
@@ -291,12 +314,13 @@ class KernelPrinter(KernelText, ABC):
             self.store(s, variables)
 
     def accumulate(self, s: Reduce) -> None:
+        """Print ``total = function(total, argument)``."""
         name = self.name_of(s.result)
         function = self.use(s.function)
         self.line(f"{name} = {function}({name}, {self.scalar(s.argument)})", s.source)
 
     def reduces(self, stage: int) -> list[Reduce]:
-        """The reductions of a stage, but for those over the kept axes."""
+        """The reductions of a stage, without those over the kept axes."""
         return [
             s
             for s in self.nest.statements
@@ -304,6 +328,7 @@ class KernelPrinter(KernelText, ABC):
         ]
 
     def outer_statements(self, stage: int) -> list[Statement]:
+        """The statements of ``stage`` that run once for each kept index."""
         return [
             s
             for s in self.nest.statements
@@ -311,6 +336,7 @@ class KernelPrinter(KernelText, ABC):
         ]
 
     def last_outer_stage(self) -> int:
+        """The last stage with outer statements, 0 without any."""
         return max(
             (
                 s.stage
@@ -323,11 +349,13 @@ class KernelPrinter(KernelText, ABC):
     # The function around it.
 
     def partial_name(self, k: int) -> str:
+        """The parameter that points to partial results number ``k``."""
         if not self.readable:
             return f"q{k}"
         return f"{self.partials[k].reduce.result.name}_part"
 
     def finish(self) -> None:
+        """Fill in ``source`` and ``parameters`` from the printed lines."""
         pointers = [
             Parameter(self.pointer(k), short_name(o.dtype) + "*")
             for k, o in enumerate(self.nest.operands)
@@ -337,22 +365,24 @@ class KernelPrinter(KernelText, ABC):
             for k, p in enumerate(self.partials)
         ]
         pointers += [
-            Parameter(row.name, short_name(row.dtype) + "*") for row in self.scratch
+            Parameter(array.name, short_name(array.dtype) + "*")
+            for array in self.scratch
         ]
         integers = [Parameter(i.name, "i64") for i in self.integers.values()]
         self.parameters = (*pointers, *integers)
         # Neutral kernels of several dtypes can have one text but for the comment.
-        kinds = "# " + " ".join(p.kind for p in self.parameters)
+        types = "# " + " ".join(p.kind for p in self.parameters)
         self.source = function_text(
             self.name,
             [*(p.name for p in self.parameters), "begin", "end"],
             [*self.constant_lines, *self.lines],
-            comment=self.title() if self.readable else kinds,
+            comment=self.title() if self.readable else types,
             imports=[("scalars", self.imports)],
             doc=self.signature() if self.readable else "",
         )
 
     def title(self) -> str:
+        """The comment above the kernel: its name, its primitives, a source line."""
         names = list(dict.fromkeys(self.nest.primitives))
         text = f"# {self.name}: {', '.join(names)}"
         sources = [
@@ -365,4 +395,5 @@ class KernelPrinter(KernelText, ABC):
         return shortened(text)
 
     def signature(self) -> str:
+        """The kernel's docstring: the types of its parameters."""
         return f"{signature(self.parameters)} Items begin to end."

@@ -56,22 +56,23 @@ _WORDS: Final = frozenset({*dir(scalars), *keyword.kwlist, *dir(builtins)})
 def with_kernel_names(
     names: dict[Var, str], arguments: Sequence[Var], reserved: AbstractSet[str]
 ) -> dict[Var, str]:
-    """``names``, with an underscore after those that kernels cannot give ``arguments``.
+    """``names``, with an underscore after those that kernels cannot give arguments.
 
-    An argument whose name is another variable's name followed by ``_...`` (as pointers'
-    names are), or a word that kernels use, gets a trailing underscore. ``reserved`` are
-    the target's words. Names stay distinct: one that already ends in ``_`` gets one
-    more.
+    Such a name is a word that kernels use, or another variable's name followed by
+    ``_...``, as pointers' names are. ``reserved`` are the target's words. Names stay
+    distinct: one that already ends in ``_`` gets one more.
     """
-    taken = set(names.values())
+    all_names = set(names.values())
     return names | {
         var: f"{names[var]}_"
         for var in arguments
-        if _clashes(names[var], taken, reserved)
+        if _clashes(names[var], all_names, reserved)
     }
 
 
-def _clashes(name: str, taken: AbstractSet[str], reserved: AbstractSet[str]) -> bool:
+def _clashes(
+    name: str, all_names: AbstractSet[str], reserved: AbstractSet[str]
+) -> bool:
     """Whether ``name`` may be that of a kernel's variable, or a word it uses."""
     parts = name.split("_")
     return (
@@ -79,7 +80,7 @@ def _clashes(name: str, taken: AbstractSet[str], reserved: AbstractSet[str]) -> 
         or name in reserved
         or OWN_NAMES.fullmatch(name) is not None
         or _NUMBERED.fullmatch(name) is not None
-        or any("_".join(parts[:k]) in taken for k in range(1, len(parts)))
+        or any("_".join(parts[:k]) in all_names for k in range(1, len(parts)))
     )
 
 
@@ -93,7 +94,7 @@ class Integer:
 
 @dataclass(frozen=True)
 class Partial:
-    """The array of partial results that one reduction of a split nest writes."""
+    """A reduction of a split nest, and the array of its partial results."""
 
     reduce: Reduce
     array: Var
@@ -110,7 +111,7 @@ class Body:
     depth: int = 1
 
     def line(self, text: str) -> None:
-        """Add a line."""
+        """Append a line at the current depth."""
         self.lines.append("    " * self.depth + text)
 
     def open(self, text: str) -> Self:
@@ -136,9 +137,18 @@ class Body:
 
 @dataclass
 class KernelText(Body):
-    """The lines of a kernel of ``nest`` and the names in them.
+    """The lines of a kernel of ``nest``, and the names in them.
 
-    Its own variables have names of ``OWN_NAMES``, and of the target's ``own_names``.
+    Attributes:
+        own_names: names that the target's kernels give their own variables, besides
+            ``OWN_NAMES``.
+        partials: the partial results that the kernel writes.
+        readable: whether it is the text for people, or the neutral key.
+        imports: the functions of the scalar vocabulary that the text uses.
+        integers: the integer arguments so far, by name.
+        values: the neutral names of values so far.
+        constants: the names of constants that are arguments, by their ``id``.
+        constant_lines: the lines that unpack those from integer arguments.
     """
 
     own_names: ClassVar[AbstractSet[str]] = frozenset()
@@ -156,6 +166,7 @@ class KernelText(Body):
     # Names and text.
 
     def line(self, text: str, source: SourceLocation | None = None) -> None:
+        """Append a line; the readable text gets ``source`` as a comment."""
         indent = "    " * self.depth
         text = indent + text
         if self.readable and source is not None:
@@ -167,17 +178,18 @@ class KernelText(Body):
         self.lines.append(text)
 
     def use(self, name: str) -> str:
+        """``name``, recorded as a function that the kernel imports."""
         self.imports.add(name)
         return name
 
     def integer(self, name: str, value: int) -> str:
-        """The parameter ``name``, of which a call gives ``value``."""
-        known = self.integers.setdefault(name, Integer(name, value))
-        assert known.value == value, f"{name} is {known.value}, and {value}"
+        """``name``, recorded as an integer parameter whose argument is ``value``."""
+        parameter = self.integers.setdefault(name, Integer(name, value))
+        assert parameter.value == value, f"{name} is {parameter.value}, and {value}"
         return name
 
     def argument(self, argument: Argument) -> str:
-        """The parameter of ``argument``, with ``_`` if its name may be taken."""
+        """The name of the parameter of ``argument``, with ``_`` if it clashes."""
         name, value = argument.name, argument.value
         if _clashes(name, self._names, self.own_names):
             name += "_"
@@ -186,35 +198,39 @@ class KernelText(Body):
         return self.integer(name, value)
 
     def is_own(self, name: str) -> bool:
-        """Whether kernels call variables of their own so."""
+        """Whether kernels use ``name`` for variables of their own."""
         return OWN_NAMES.fullmatch(name) is not None or name in self.own_names
 
     @cached_property
     def _names(self) -> set[str]:
-        """The names of values and pointers; neutral ones are numbered."""
+        """The names of values and pointers in the readable text; none if neutral."""
         if not self.readable:
             return set()
-        made = [s.result for s in self.nest.statements if not isinstance(s, Store)]
-        names = {name for value in made for name in (value.name, self.name_of(value))}
+        results = [s.result for s in self.nest.statements if not isinstance(s, Store)]
+        names = {
+            name for value in results for name in (value.name, self.name_of(value))
+        }
         return names | {self.pointer(k) for k in range(len(self.nest.operands))}
 
     def extent(self, axis: int) -> str:
+        """The name of the parameter that is the extent of ``axis``."""
         return self.integer(f"n{axis}", self.nest.axes[axis].extent)
 
     def name_of(self, value: Value) -> str:
-        """The scalar's name: the Program's, with ``_`` if kernels use it themselves."""
+        """The variable of ``value``: the Program's name, with ``_`` if it clashes."""
         if not self.readable:
             return self.values.setdefault(value.name, f"v{len(self.values)}")
         return f"{value.name}_" if self.is_own(value.name) else value.name
 
     def pointer(self, operand: int) -> str:
+        """The parameter that points to ``operand``: ``x_in``, ``y_out``."""
         array = self.nest.operands[operand]
         if not self.readable:
             return f"p{operand}"
         return self.pointer_names()[operand] + ("_out" if array.written else "_in")
 
     def pointer_names(self) -> list[str]:
-        """The Program's name of each operand's array, made unique."""
+        """The Program's name of each operand's array."""
         names: list[str] = []
         for operand, statement in self.operand_statements():
             name = statement.result.name if isinstance(statement, Load) else ""
@@ -224,13 +240,15 @@ class KernelText(Body):
         return names
 
     def operand_statements(self) -> list[tuple[int, Statement]]:
-        found: dict[int, Statement] = {}
+        """Each operand's number, with the last statement that accesses it."""
+        last: dict[int, Statement] = {}
         for statement in self.nest.statements:
             if isinstance(statement, (Load, Store)):
-                found[statement.operand] = statement
-        return [(k, found[k]) for k in range(len(self.nest.operands))]
+                last[statement.operand] = statement
+        return [(k, last[k]) for k in range(len(self.nest.operands))]
 
     def scalar(self, scalar: Scalar) -> str:
+        """The expression of ``scalar``: a variable, a parameter or a constant."""
         if isinstance(scalar, Value):
             return self.name_of(scalar)
         if isinstance(scalar, Argument):
@@ -240,6 +258,7 @@ class KernelText(Body):
     # Constants.
 
     def constant(self, constant: Constant) -> str:
+        """The expression of ``constant``: typed text, or a passed parameter."""
         value = constant.value
         if constant.dtype == dtypes.bool_:
             return repr(bool(value))
@@ -255,18 +274,19 @@ class KernelText(Body):
         return self.real(name, value)
 
     def passed(self, constant: Constant) -> str:
-        """The name of a constant that is passed, as it may depend on an extent."""
-        known = self.constants.get(id(constant))
-        if known is None:
-            known = f"c{len(self.constants)}"
-            self.constants[id(constant)] = known
-            bits, text = self.unpacked(constant, self.integer_name(known))
-            self.integer(self.integer_name(known), bits)
+        """The variable of a constant that is an argument, as extents may change it."""
+        name = self.constants.get(id(constant))
+        if name is None:
+            name = f"c{len(self.constants)}"
+            self.constants[id(constant)] = name
+            bits, text = self.unpacked(constant, self.integer_name(name))
+            self.integer(self.integer_name(name), bits)
             comment = f"  # {constant.value!r}" if self.readable else ""
-            self.constant_lines.append(f"    {known} = {text}{comment}")
-        return known
+            self.constant_lines.append(f"    {name} = {text}{comment}")
+        return name
 
     def integer_name(self, constant: str) -> str:
+        """The parameter with the bits of ``constant``."""
         return f"{constant}_bits"
 
     def unpacked(self, constant: Constant, name: str) -> tuple[int, str]:
@@ -276,18 +296,18 @@ class KernelText(Body):
         if dtype in dtypes.FLOATS:
             integer = np.dtype(f"i{dtype.itemsize}")
             bits = int(array.view(integer))
-            narrow = name
+            bits_text = name
             if integer != dtypes.int64:
-                narrow = f"{self.use(f'convert_i64_{short_name(integer)}')}({name})"
+                bits_text = f"{self.use(f'convert_i64_{short_name(integer)}')}({name})"
             cast = self.use(f"bitcast_{short_name(integer)}_{short_name(dtype)}")
-            return bits, f"{cast}({narrow})"
+            return bits, f"{cast}({bits_text})"
         bits = int(array.astype(dtypes.int64))
         if dtype == dtypes.int64:
             return bits, name
         return bits, f"{self.use(f'convert_i64_{short_name(dtype)}')}({name})"
 
     def real(self, name: str, value: float) -> str:
-        """A typed real constant."""
+        """The expression of a real constant of dtype ``name``, as ``f32(0.5)``."""
         if isinstance(value, float) and not math.isfinite(value):
             kind = "NAN" if math.isnan(value) else "INF" if value > 0 else "NEG_INF"
             return self.use(f"{name.upper()}_{kind}")
@@ -295,7 +315,7 @@ class KernelText(Body):
 
 
 def _is_plain(constant: Constant) -> bool:
-    """Whether ``constant`` is printed, as one that no extent gives."""
+    """Whether ``constant`` is printed as a number: no extent can give it."""
     if constant.dtype in dtypes.COMPLEX:
         return True
     value = constant.value
@@ -304,7 +324,7 @@ def _is_plain(constant: Constant) -> bool:
 
 
 def signature(parameters: Iterable[Parameter]) -> str:
-    """The kinds of parameters, as a kernel's docstring says them."""
+    """The types of parameters, as a kernel's docstring lists them."""
     kinds: dict[str, list[str]] = {}
     for p in parameters:
         kinds.setdefault(p.kind, []).append(p.name)
@@ -312,7 +332,7 @@ def signature(parameters: Iterable[Parameter]) -> str:
 
 
 def shortened(title: str) -> str:
-    """``title`` in one line."""
+    """``title``, cut to the width of a line."""
     return title if len(title) <= WIDTH else title[: WIDTH - 3] + "..."
 
 
@@ -327,7 +347,7 @@ def function_text(
 ) -> str:
     """The source of a kernel: a comment, imports, and one function.
 
-    ``imports`` are names from rooms of the lowering.
+    ``imports`` are ``(module, names)`` pairs; modules are below ``arrayfn.lowering``.
     """
     head = [comment]
     for room, names in imports:

@@ -54,7 +54,7 @@ from arrayfn.primitives.base import (
     Library,
     Template,
     View,
-    row_of,
+    primitive_of,
 )
 
 _PASSES: Final = pipeline(
@@ -79,7 +79,20 @@ def lower(
 
 
 class Lowering:
-    """Lowers one Program, as passes left it. Other targets derive from it."""
+    """Lowers one Program, as the passes left it. Other targets derive from this class.
+
+    Attributes:
+        reads: the array and index map behind each Var.
+        names: the name that kernels give each Var.
+        kernels: the kernels so far, by name.
+        by_key: the name of the kernel with a given neutral text.
+        steps: the steps of the block that is being lowered.
+        uses: how often each array of that block is used.
+        storage: the array in whose memory each Var lies.
+        counts: the next free number of each stem of kernel names.
+        serial: whether the block is the body of a loop that becomes one kernel.
+        constants: arrays that kernels need besides the Program's, with their values.
+    """
 
     target = "cpu"
     loop_printer: type[LoopPrinter] = LoopPrinter
@@ -106,6 +119,7 @@ class Lowering:
         self.origins = Origins(program)
 
     def run(self) -> CompiledProgram:
+        """The kernels and the plan of the whole Program."""
         steps = self.block(self.program)
         outputs = {a for a in self.program.outputs if isinstance(a, Var)}
         donated: dict[Var, Var | None] = dict.fromkeys(self.donated)
@@ -113,7 +127,7 @@ class Lowering:
         printed = self.printed(steps)
         self.origins.complete(printed)
         program = self.program
-        if self.constants:  # that kernels need besides
+        if self.constants:
             names, values = zip(*self.constants, strict=True)
             program = replace(
                 program,
@@ -132,7 +146,7 @@ class Lowering:
         )
 
     def block(self, program: Program) -> list[PlanStep]:
-        """The steps of ``program``, the whole one or that of a loop or branch."""
+        """The steps of ``program``: the whole Program, or a loop's or branch's body."""
         self.reads |= resolve_reads(program)
         names = name_vars(program)
         arguments = (*program.inputs, *program.constants)
@@ -153,19 +167,19 @@ class Lowering:
         return steps
 
     def units(self, program: Program) -> tuple[Unit, ...]:
-        """The units of ``program``: equations that are computed together."""
+        """The units of ``program``: the equations of each kernel or other step."""
         return fuse(program) if self.options.fused else each_alone(program)
 
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
-        """``steps`` with kernel calls in place of nests."""
-        done: list[PlanStep] = []
+        """``steps`` with kernel calls in place of nests and serial loops."""
+        calls: list[PlanStep] = []
         for step in steps:
             if isinstance(step, NestStep):
                 call = self.print(step)
                 call.updates = step.updates
-                found = self.origins.of_nest(step.nest, self.names)
-                call.origins = found or step.origins
-                done.append(call)
+                origins = self.origins.of_nest(step.nest, self.names)
+                call.origins = origins or step.origins
+                calls.append(call)
                 continue
             if isinstance(step, LoopStep) and step.serial:
                 call = self.print_loop(step)
@@ -174,18 +188,19 @@ class Lowering:
                     c.result for c in step.carries if of(c.initial) is of(c.result)
                 ]
                 call.origins = self.origins.of_steps([step], self.names)
-                done.append(call)
+                calls.append(call)
                 continue
             if isinstance(step, LoopStep):
                 step.body = self.printed(step.body)
             elif isinstance(step, BranchStep):
                 step.branches = [self.printed(branch) for branch in step.branches]
-            done.append(step)
-        return done
+            calls.append(step)
+        return calls
 
     # Nests.
 
     def nest(self, nest: Nest) -> None:
+        """Add the step of ``nest``, or the two steps of a split reduction."""
         if is_split(nest) and not self.serial:
             first, second, partials = split(nest)
             self.partial(first, partials)
@@ -194,22 +209,27 @@ class Lowering:
             self.steps.append(NestStep(nest, []))
 
     def partial(self, nest: Nest, partials: list[Partial]) -> None:
-        """The first half of a split reduction; with the rows before it, if they fit."""
-        before = self.steps[-1] if self.steps else None
+        """Add the first half of a split reduction.
+
+        If the previous step computes rows of the same arrays, both become one nest.
+        """
+        previous = self.steps[-1] if self.steps else None
         fused = self.options.fused
-        if fused and isinstance(before, NestStep) and not before.partials:
-            merged = with_totals(before.nest, nest)
+        if fused and isinstance(previous, NestStep) and not previous.partials:
+            merged = with_totals(previous.nest, nest)
             if merged is not None:
                 self.steps[-1] = NestStep(merged, partials)
                 return
         self.steps.append(NestStep(nest, partials))
 
     def print(self, step: NestStep) -> CallStep:
+        """Print the kernel of a nest; return its call."""
         is_partial = step.partials and not step.nest.has_totals
         stem = "partial" if is_partial else shape_of(step.nest)
         return self.scheduled(print_kernel(step.nest, self.fresh(stem), step.partials))
 
     def print_loop(self, loop: LoopStep) -> CallStep:
+        """Print the kernel of a serial loop; return its call."""
         name = self.fresh("loop")
         kernel, call = kernel_of(
             self.loop_printer, loop, name, self.storage, self.names
@@ -218,51 +238,60 @@ class Lowering:
         return call
 
     def fresh(self, stem: str) -> str:
+        """A kernel name that is not used yet: ``stem`` and a number."""
         number = self.counts.get(stem, 0)
         self.counts[stem] = number + 1
         return f"{stem}_{number}"
 
-    def scheduled(self, made: ScheduledKernel) -> CallStep:
-        name = self.add_kernel(made.kernel)
-        scratch, scratch_bytes = scratch_offsets(row.nbytes for row in made.scratch)
-        pointers = [(o.array, o.offset * o.dtype.itemsize) for o in made.arrays]
-        own = [p.array for p in made.partials]
-        if made.flag_buffer is not None:
-            own.append(made.flag_buffer)
-            self.flag_buffer(made.flag_buffer)
+    def scheduled(self, scheduled: ScheduledKernel) -> CallStep:
+        """Add a printed kernel to the program; return the call of it."""
+        name = self.add_kernel(scheduled.kernel)
+        scratch, scratch_bytes = scratch_offsets(
+            scratch_row.nbytes for scratch_row in scheduled.scratch
+        )
+        pointers = [(o.array, o.offset * o.dtype.itemsize) for o in scheduled.arrays]
+        own = [p.array for p in scheduled.partials]
+        if scheduled.flag_buffer is not None:
+            own.append(scheduled.flag_buffer)
+            self.flag_buffer(scheduled.flag_buffer)
         pointers += [(array, 0) for array in own]
         return CallStep(
             kernel=name,
             pointers=pointers,
             scratch=scratch,
-            integers=[i.value for i in made.integers],
-            items=made.items,
-            grain=made.grain,
+            integers=[i.value for i in scheduled.integers],
+            items=scheduled.items,
+            grain=scheduled.grain,
             scratch_bytes=scratch_bytes,
-            reads=[o.array for o in made.arrays if not o.written],
-            writes=[o.array for o in made.arrays if o.written] + own,
+            reads=[o.array for o in scheduled.arrays if not o.written],
+            writes=[o.array for o in scheduled.arrays if o.written] + own,
         )
 
     def flag_buffer(self, flag_buffer: Var) -> None:
-        """Allocate ``flag_buffer``, zeroed before the first call."""
+        """Allocate ``flag_buffer`` as a constant that holds zeros."""
         zeros = np.zeros(flag_buffer.type.shape, flag_buffer.type.dtype)
         self.constants.append((flag_buffer, zeros))
 
     def add_kernel(self, kernel: Kernel) -> str:
-        """Add ``kernel`` unless an equal one is there; return the name of either."""
-        known = self.by_key.get(kernel.key)
-        if known is None:
+        """Add ``kernel`` unless one has the same key; return the name of either."""
+        existing = self.by_key.get(kernel.key)
+        if existing is None:
             self.by_key[kernel.key] = kernel.name
             self.kernels[kernel.name] = kernel
             return kernel.name
         stem, _, number = kernel.name.rpartition("_")
         self.counts[stem] = int(number)
-        return known
+        return existing
 
     # Units of one equation.
 
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
-        row = row_of(equation)
+        """Add the steps of an equation that is lowered by itself.
+
+        A registered kernel of an operator goes before all else; then the kernel form of
+        the primitive decides.
+        """
+        primitive = primitive_of(equation)
         kernel = KERNELS.for_call(equation, self.target)
         if kernel is not None:
             if kernel.lowered:
@@ -270,7 +299,7 @@ class Lowering:
                     self.library(call)
             else:
                 self.library(operator_call_of(equation, kernel, self.reads, {}))
-        elif isinstance(row.kernel, View):
+        elif isinstance(primitive.kernel, View):
             operand = equation.inputs[0]
             assert isinstance(operand, Var)
             output, base = equation.outputs[0], self.reads[operand].base
@@ -279,46 +308,47 @@ class Lowering:
                 self.storage.put(base, into=output)
             else:
                 self.storage.put(output, into=base)
-        elif isinstance(row.kernel, Contraction):
+        elif isinstance(primitive.kernel, Contraction):
             call = product(equation, self.reads, self.tiles)
-            for made in without_copy(call, self.steps, self.uses):
-                if isinstance(made, Nest):
-                    self.nest(made)
+            for step in without_copy(call, self.steps, self.uses):
+                if isinstance(step, Nest):
+                    self.nest(step)
                 else:
-                    self.library(made)
-        elif isinstance(row.kernel, Template):
-            self.template(row.kernel, equation)
-        elif isinstance(row.kernel, Library):
-            self.library_row(row.kernel, equation)
-        elif isinstance(row.kernel, Control):
+                    self.library(step)
+        elif isinstance(primitive.kernel, Template):
+            self.template(primitive.kernel, equation)
+        elif isinstance(primitive.kernel, Library):
+            self.library_equation(primitive.kernel, equation)
+        elif isinstance(primitive.kernel, Control):
             self.control(equation)
         else:
             raise BackendError(
-                f"{row.name} has no kernel yet; use device='reference'",
+                f"{primitive.name} has no kernel yet; use device='reference'",
                 equation.source,
             )
 
     def template(self, form: Template, equation: Equation) -> None:
+        """Add the nests that a template gives for ``equation``."""
         if form.in_place:
             self.take_over(equation)
         for nest in templates.nests(form.name, equation, self.reads, self.names):
             self.nest(nest)
 
     def take_over(self, equation: Equation) -> None:
-        """Store the first operand where the first output is, which is written over."""
+        """Let the first output be written over the first operand."""
         target = equation.inputs[0]
         assert isinstance(target, Var)
         self.storage.put(target, into=equation.outputs[0])
 
-    def library_row(self, form: Library, equation: Equation) -> None:
-        """Lower a primitive that a library computes; targets without it raise."""
+    def library_equation(self, form: Library, equation: Equation) -> None:
+        """Add the library calls that compute ``equation``."""
         if form.in_place:
             self.take_over(equation)
         for call in libraries.calls(form.name, equation, self.reads):
             self.library(call)
 
     def control(self, equation: Equation) -> None:
-        """Lower a loop or branch."""
+        """Add the step of a loop or branch, with its body lowered."""
         outside = self.serial
         self.serial = outside or self.is_serial(equation)
         step = control_step(equation, self.reads, self.storage, self.block)
@@ -331,45 +361,53 @@ class Lowering:
         self.steps.append(step)
 
     def lanes(self, loop: LoopStep) -> int:
-        """The number of independent elements of a loop that is one kernel; else 0."""
+        """The number of elements that go through ``loop`` independently, or 0.
+
+        Such a loop is one kernel, in which each work item is a block of elements.
+        """
         lanes = lanes_of(loop)
         return lanes if lanes >= BLOCK or not loop.serial else 0
 
     def is_serial(self, equation: Equation) -> bool:
-        """Whether a loop is to be one kernel. Targets that print none say no."""
+        """Whether a loop becomes one kernel, because its body is small."""
         programs = equation.subprograms()
         is_loop = equation.primitive.name != "cond"
         return is_loop and all(is_small(p) and not has_products(p) for p in programs)
 
     def library(self, call: LibraryCall) -> None:
+        """Add the step of a library call, with its kernel.
+
+        A call that one thread runs gets temporaries in place of scratch memory, which
+        every thread would have.
+        """
         kernel = call.kernel()
         self.kernels.setdefault(kernel.name, kernel)
-        places = [*call.reads.values(), *call.writes.values()]
-        writes = [place.array for place in call.writes.values()]
+        pointers = [*call.reads.values(), *call.writes.values()]
+        writes = [pointer.array for pointer in call.writes.values()]
         nbytes = list(call.scratch.values())
         if call.items <= call.grain:
             # One thread runs it: others need no scratch memory of that size.
-            own = [Var(ArrayType((size,), dtypes.uint8)) for size in nbytes]
-            places += [Pointer(array) for array in own]
-            writes += own
+            temporaries = [Var(ArrayType((size,), dtypes.uint8)) for size in nbytes]
+            pointers += [Pointer(array) for array in temporaries]
+            writes += temporaries
             nbytes = []
         scratch, scratch_bytes = scratch_offsets(nbytes)
         self.steps.append(
             CallStep(
                 kernel=kernel.name,
                 pointers=[
-                    (p.array, p.offset * p.array.type.dtype.itemsize) for p in places
+                    (p.array, p.offset * p.array.type.dtype.itemsize) for p in pointers
                 ],
                 scratch=scratch,
                 integers=list(call.integers.values()),
                 items=call.items,
                 grain=call.grain,
                 scratch_bytes=scratch_bytes,
-                reads=[place.array for place in call.reads.values()],
+                reads=[pointer.array for pointer in call.reads.values()],
                 writes=writes,
             )
         )
 
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
-        """The work items of a product."""
+        """The tiles of a product: the work items of its library call."""
         return gemm_tiles(gemm.m, gemm.n, gemm.k, gemm.batch, dtype)

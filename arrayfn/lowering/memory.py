@@ -1,4 +1,4 @@
-"""The memory plan: temporaries laid into one arena by their lifetimes."""
+"""The memory plan: offsets in one arena for all temporaries, by their lifetimes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_OVERLAPS: Final = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """``nbytes`` needed from step ``first`` to step ``last``, both included."""
+    """Memory of ``nbytes``, needed from step ``first`` to ``last``, inclusive."""
 
     nbytes: int
     first: int
@@ -23,7 +23,7 @@ class Lifetime:
 
     @property
     def size(self) -> int:
-        """The bytes that it takes in the arena, aligned."""
+        """The bytes of the arena that it takes, aligned."""
         return -(-self.nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -45,36 +45,39 @@ def lay_out(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     offsets = [-1] * len(lifetimes)
     size = 0
     for k in order:
-        need = lifetimes[k].size
-        taken = sorted(
+        size_needed = lifetimes[k].size
+        occupied = sorted(
             (offsets[j], offsets[j] + lifetimes[j].size)
             for j in overlaps[k]
             if offsets[j] >= 0
         )
         offset = 0
-        for begin, end in taken:
-            if offset + need <= begin:
+        for begin, end in occupied:
+            if offset + size_needed <= begin:
                 break
             offset = max(offset, end)
         offsets[k] = offset
-        size = max(size, offset + need)
+        size = max(size, offset + size_needed)
     return offsets, size
 
 
 def _in_order(lifetimes: Sequence[Lifetime]) -> list[int]:
-    """The lifetimes' numbers by their first step, the larger of equals first."""
+    """The numbers of the lifetimes by their first step, larger ones first."""
     keys = [(x.first, -x.nbytes, k) for k, x in enumerate(lifetimes)]
     return [k for _, _, k in sorted(keys)]
 
 
 def _overlaps(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
-    """The lifetimes that overlap with each; None if they are very many."""
+    """For each lifetime, the numbers of those that overlap with it.
+
+    None if there are more than ``MAX_OVERLAPS`` pairs.
+    """
     overlaps: list[list[int]] = [[] for _ in lifetimes]
     living: list[tuple[int, int]] = []
     count = 0
     for k in _in_order(lifetimes):
-        own = lifetimes[k]
-        while living and living[0][0] < own.first:
+        lifetime = lifetimes[k]
+        while living and living[0][0] < lifetime.first:
             heapq.heappop(living)
         count += len(living)
         if count > MAX_OVERLAPS:
@@ -82,38 +85,40 @@ def _overlaps(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
         for _, j in living:
             overlaps[k].append(j)
             overlaps[j].append(k)
-        heapq.heappush(living, (own.last, k))
+        heapq.heappush(living, (lifetime.last, k))
     return overlaps
 
 
 def _first_fit(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Offsets by first fit, in the order in which lifetimes begin."""
+    """The offsets, and the size of the arena, by first fit in order of first steps."""
     offsets = [0] * len(lifetimes)
     living: list[tuple[int, int]] = []
     gaps: list[tuple[int, int]] = []  # from, to: ordered, apart
     size = 0
     for k in _in_order(lifetimes):
-        own = lifetimes[k]
-        while living and living[0][0] < own.first:
-            _, gone = heapq.heappop(living)
-            _give_back(gaps, offsets[gone], offsets[gone] + lifetimes[gone].size)
-        heapq.heappush(living, (own.last, k))
+        lifetime = lifetimes[k]
+        while living and living[0][0] < lifetime.first:
+            _, ended = heapq.heappop(living)
+            _add_gap(gaps, offsets[ended], offsets[ended] + lifetimes[ended].size)
+        heapq.heappush(living, (lifetime.last, k))
         for number, (begin, end) in enumerate(gaps):
-            if end - begin >= own.size:
+            if end - begin >= lifetime.size:
                 gaps[number : number + 1] = (
-                    [(begin + own.size, end)] if begin + own.size < end else []
+                    [(begin + lifetime.size, end)]
+                    if begin + lifetime.size < end
+                    else []
                 )
                 offsets[k] = begin
                 break
         else:
             begin = gaps.pop()[0] if gaps and gaps[-1][1] == size else size
             offsets[k] = begin
-            size = begin + own.size
+            size = begin + lifetime.size
     return offsets, size
 
 
-def _give_back(gaps: list[tuple[int, int]], begin: int, end: int) -> None:
-    """Add a gap, joined with its neighbours."""
+def _add_gap(gaps: list[tuple[int, int]], begin: int, end: int) -> None:
+    """Add the gap from ``begin`` to ``end`` to ``gaps``, merged with its neighbours."""
     if begin == end:
         return
     index = bisect_left(gaps, (begin, end))

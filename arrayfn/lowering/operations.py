@@ -19,7 +19,7 @@ from arrayfn.primitives.base import (
     Library,
     Reduction,
     Scalar,
-    row_of,
+    primitive_of,
 )
 
 # Of one matrix, by its rows and columns.
@@ -40,6 +40,7 @@ _FACTORIZATIONS: Final[dict[str, Callable[[int, int], float]]] = {
 
 
 def _third(m: int, n: int) -> float:
+    """Two thirds of the cube of the smaller extent, the last term of LU's count."""
     return 2 * min(m, n) ** 3 / 3
 
 
@@ -51,16 +52,16 @@ def operations(program: Program) -> int:
 def operations_of(equation: Equation) -> int:
     """The operations of ``equation``, and of the Programs in it.
 
-    Of a branch they are those of the longest Program.
+    A branch counts its longest Program.
     """
-    row = row_of(equation)
+    primitive = primitive_of(equation)
     inner = [operations(p) for p in equation.subprograms()]
-    if row.name == "cond":
+    if primitive.name == "cond":
         return max(inner)
     if inner:
-        iterations = equation.params.get("length", 1) if row.name == "scan" else 1
+        iterations = equation.params.get("length", 1) if primitive.name == "scan" else 1
         return iterations * inner[0]
-    form = row.kernel
+    form = primitive.kernel
     if isinstance(form, Contraction):
         shape = equation.inputs[0].type.shape
         depth = math.prod(shape[axis] for axis in equation.params["contract"][0])
@@ -69,10 +70,11 @@ def operations_of(equation: Equation) -> int:
         return equation.inputs[0].type.size
     if isinstance(form, Scalar):
         return equation.outputs[0].type.size
-    return _of_library(row.name, equation) if isinstance(form, Library) else 0
+    return _of_library(primitive.name, equation) if isinstance(form, Library) else 0
 
 
 def _of_library(name: str, equation: Equation) -> int:
+    """The operations of a library primitive: the leading term of its algorithm."""
     if not equation.inputs or not equation.inputs[0].type.size:
         return 0
     type = equation.inputs[0].type

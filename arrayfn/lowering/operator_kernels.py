@@ -1,7 +1,10 @@
-"""Kernels that are registered for operators, and which one of them is taken."""
+"""Kernels that are registered for operators, and the choice among them."""
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
@@ -27,27 +30,31 @@ VMAP_METHODS: Final = get_args(VmapMethod)
 
 
 def row_major_only(type: ArrayType, offset: int) -> bool:
-    """Of no view: each operand is a row-major array, and so is each result."""
+    """Accepts no view: each operand and each result must be a row-major array."""
     return False
 
 
 @dataclass(frozen=True)
 class OperatorKernel:
-    """One implementation of an operator: for which backend, and for which operands.
+    """One implementation of an operator: for one backend, and for certain operands.
 
-    ``when(*types, **static)`` sees the operands' types (ArrayType) and the static
-    arguments; None accepts all. The function takes the operands' arrays, then those to
-    write the results into, then the static arguments by name. A function that is
-    ``prepared`` is called once, when a plan is loaded, with the types in the places of
-    the arrays; what it gives enqueues the work, as its backend says. One that is
-    ``lowered`` is called with the equation, as its compiler says, and gives kernels of
-    generated text with their calls. One that is not ``deterministic`` may differ from
-    run to run in the order of its sums, and is taken where that is allowed.
-
-    ``check`` is the relative tolerance at which the first call of each signature is
-    compared with the operator's body: True for the default of the results' dtypes,
-    False for no comparison. ``agreed`` holds the signatures that passed. ``vmap`` says
-    how the kernel computes a mapped operator; with None the mapped body is used.
+    Attributes:
+        function: takes the operands' arrays, then those to write the results into, then
+            the static arguments by name. An operand that was not given is None.
+        when: ``when(*types, **static)`` says whether the kernel takes operands of these
+            types (ArrayType); None accepts all.
+        prepared: whether the function is called once, when a plan is loaded, with types
+            in place of arrays, and returns a function that enqueues the work.
+        views: which views the kernel takes without a copy.
+        lowered: whether the function is called by the compiler with the equation, and
+            returns kernels of generated text with their calls.
+        deterministic: whether results are the same in each run. A kernel that adds in
+            varying order is used only where that is allowed.
+        check: the relative tolerance at which the first call of each signature is
+            compared with the operator's body. True stands for the default of the
+            results' dtypes, False for no comparison.
+        vmap: how the kernel computes a mapped operator; None for the mapped body.
+        agreed: the signatures whose comparison passed.
     """
 
     operator: str
@@ -64,12 +71,35 @@ class OperatorKernel:
 
     @property
     def title(self) -> str:
-        """The function's name."""
+        """The name of the function."""
         return getattr(self.function, "__name__", "a kernel")
 
-    def accepts(self, types: Sequence[ArrayType], static: Mapping[str, Any]) -> bool:
-        """Whether it implements the operator for these operands."""
+    @property
+    def where(self) -> str:
+        """Where the kernel applies: the words or the source of ``when``."""
+        return "everywhere" if self.when is None else described(self.when)
+
+    def accepts(
+        self, types: Sequence[ArrayType | None], static: Mapping[str, Any]
+    ) -> bool:
+        """Whether the kernel takes operands of these types and static arguments."""
         return self.when is None or self.when(*types, **static)
+
+
+def described(condition: Condition) -> str:
+    """A condition in words: the first line of its docstring, or a lambda's source."""
+    if condition.__doc__:
+        return condition.__doc__.strip().splitlines()[0].rstrip(".")
+    name = getattr(condition, "__name__", repr(condition))
+    if name != "<lambda>":
+        return name
+    try:
+        text = textwrap.dedent(inspect.getsource(condition)).strip()
+        whole = ast.parse(text if not text.startswith("@") else f"{text}\ndef f(): ...")
+    except (OSError, SyntaxError):
+        return name
+    found = [node for node in ast.walk(whole) if isinstance(node, ast.Lambda)]
+    return ast.unparse(found[0].body) if len(found) == 1 else name
 
 
 def operators_of(program: Program) -> Iterator[str]:
@@ -82,39 +112,74 @@ def operators_of(program: Program) -> Iterator[str]:
 
 
 class KernelTable:
-    """The registered kernels, by operator and backend; later ones go first."""
+    """The registered kernels by operator and backend; the latest is tried first."""
 
     def __init__(self) -> None:
         self._kernels: dict[tuple[str, str], list[OperatorKernel]] = {}
         self._listeners: list[Callable[[str], None]] = []
         self._defined: set[str] = set()
+        self._with_kernels: set[str] = set()
 
     def define(self, operator: str) -> None:
-        """Record that a function now defines ``operator``.
+        """Record that a function defines ``operator``.
 
-        Kernels that a backend registered before the first such function stay; those of
-        a function that had the name until now are forgotten.
+        The first definition keeps kernels that a backend has registered; a later one
+        forgets the kernels of the earlier function.
         """
         if operator in self._defined:
             self.forget(operator)
         self._defined.add(operator)
 
     def on_change(self, function: Callable[[str], None]) -> Callable[[str], None]:
-        """Have ``function`` be called with each operator whose kernels change."""
+        """Call ``function`` with the name of each operator whose kernels change."""
         self._listeners.append(function)
         return function
 
     def _changed(self, operator: str) -> None:
+        """Tell the listeners that the kernels of ``operator`` changed."""
+        self._with_kernels = {name for name, _ in self._kernels}
         for function in self._listeners:
             function(operator)
 
     def register(self, kernel: OperatorKernel) -> None:
         """Add ``kernel``, which is tried before earlier ones."""
+        self._put(kernel)
+        self._changed(kernel.operator)
+
+    def _put(self, kernel: OperatorKernel, place: int = 0) -> None:
         key = kernel.operator, kernel.backend
-        self._kernels.setdefault(key, []).insert(0, kernel)
+        self._kernels.setdefault(key, []).insert(place, kernel)
         if kernel.check is not False:
             note_kernel(kernel.operator, f"{kernel.title} for {kernel.backend}")
+
+    def prefer(self, kernel: OperatorKernel) -> None:
+        """Have ``kernel``, which is registered, be tried before the others."""
+        self._take(kernel)
+        self._put(kernel)
         self._changed(kernel.operator)
+
+    def replace(self, kernel: OperatorKernel, by: OperatorKernel) -> None:
+        """Put ``by`` in the place of ``kernel``, which is registered."""
+        self._put(by, self._take(kernel))
+        self._changed(kernel.operator)
+
+    def remove(self, kernel: OperatorKernel) -> None:
+        """Forget ``kernel``, which is registered."""
+        self._take(kernel)
+        self._changed(kernel.operator)
+
+    def _take(self, kernel: OperatorKernel) -> int:
+        """Take ``kernel`` out; its place among the kernels of its backend."""
+        key = kernel.operator, kernel.backend
+        place = self._kernels[key].index(kernel)
+        del self._kernels[key][place]
+        if not self._kernels[key]:
+            del self._kernels[key]
+        forget_kernels(kernel.operator)
+        for other in self.of(kernel.operator):
+            if other.check is not False:
+                note_kernel(other.operator, f"{other.title} for {other.backend}")
+        return place
 
     def forget(self, operator: str) -> None:
         """Remove the kernels of ``operator``."""
@@ -123,12 +188,16 @@ class KernelTable:
         forget_kernels(operator)
         self._changed(operator)
 
+    def has(self, operator: str) -> bool:
+        """Whether ``operator`` has a kernel, for any backend."""
+        return operator in self._with_kernels
+
     def of(self, operator: str, backend: str | None = None) -> list[OperatorKernel]:
-        """The kernels of ``operator``, of one backend or of all."""
+        """The kernels of ``operator`` for ``backend``, or for all backends."""
         return [
             kernel
-            for (name, kind), kernels in self._kernels.items()
-            if name == operator and backend in (None, kind)
+            for (name, kernel_backend), kernels in self._kernels.items()
+            if name == operator and backend in (None, kernel_backend)
             for kernel in kernels
         ]
 
@@ -136,7 +205,7 @@ class KernelTable:
         self,
         operator: str,
         backend: str,
-        types: Sequence[ArrayType],
+        types: Sequence[ArrayType | None],
         static: Mapping[str, Any],
         deterministic: bool = True,
     ) -> OperatorKernel | None:
@@ -150,23 +219,25 @@ class KernelTable:
     def for_call(
         self, equation: Equation, backend: str, deterministic: bool = True
     ) -> OperatorKernel | None:
-        """The kernel for an ``operator_call``, if there is one.
+        """The kernel for an ``operator_call``; None if there is none.
 
-        None where a transformation has made another function of the operator's body:
-        the kernel computes the operator itself, or what ``vmap`` made of it if the
-        kernel has a method for that.
+        None too if a transformation changed the operator's body: a kernel computes the
+        operator itself, or its ``vmap`` if the kernel has a method for that.
         """
         name = equation.params.get("name")
         if name is None or equation.primitive.name != "operator_call":
             return None
+        backend = backend.partition(":")[0]  # of "cuda:1", say
         mapped = equation.params.get("mapped", ())
-        if equation.params["body"].name != "batched_" * len(mapped) + name:
+        if equation.params["body"].name != "batched_" * len(mapped) + body_name(name):
             return None
-        types = [atom.type for atom in equation.inputs]
+        given = [atom.type for atom in equation.inputs]
         static = static_of(equation)
+        if mapped:
+            given = [member_type(t, mapped, k) for k, t in enumerate(given)]
+        types = with_absent(given, equation.params.get("absent", ()))
         if not mapped:
             return self.find(name, backend, types, static, deterministic)
-        types = [member_type(t, mapped, k) for k, t in enumerate(types)]
         kernel = self.find(name, backend, types, static, deterministic)
         if kernel is None or kernel.lowered:
             return None
@@ -176,17 +247,37 @@ class KernelTable:
         return replace(kernel, views=row_major_only)
 
 
+def body_name(operator: str) -> str:
+    """The name of the body's Program, which is an identifier."""
+    return operator.replace(".", "_")
+
+
 def static_of(equation: Equation) -> dict[str, Any]:
     """The static arguments of an ``operator_call``, by name."""
     return dict(equation.params.get("static", ()))
 
 
+def with_absent(given: Sequence[Any], absent: Sequence[int]) -> list[Any]:
+    """The ``given`` operands, with None in the places of those that were not given.
+
+    ``absent`` has their places in the result, in ascending order. Results, which
+    follow the operands, may follow here.
+
+    >>> with_absent(["x", "bias"], (1,))
+    ['x', None, 'bias']
+    """
+    whole = list(given)
+    for place in absent:
+        whole.insert(place, None)
+    return whole
+
+
 def member_type(
     type: ArrayType, mapped: Sequence[tuple[int, Sequence[bool]]], operand: int
 ) -> ArrayType:
-    """The type of one member of a mapped operand number ``operand``.
+    """The type of one member of operand number ``operand`` of a mapped operator.
 
-    ``mapped`` is the parameter of a mapped ``operator_call``.
+    ``mapped`` is the parameter of the mapped ``operator_call``.
     """
     axes = sum(is_mapped[operand] for _, is_mapped in mapped)
     return ArrayType(type.shape[axes:], type.dtype, weak=type.weak)

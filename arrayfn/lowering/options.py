@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 MODES: Final = ("persistent",)
-"""Of plans, on a GPU: what ``jit(f, mode=...)`` takes besides None."""
+"""The values of ``jit(f, mode=...)`` besides None; they change plans for a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to lower a Program.
+    """How to lower a Program. A target ignores an option that it has no use for.
 
-    Unless ``deterministic`` a target may add in whatever order is fastest, which can
-    differ from run to run. ``mode`` is one of ``MODES``, or None: kernel by kernel.
-    Unless ``fused`` every equation has a kernel of its own: to compare with.
-    A target ignores an option that it has no use for.
+    Unless ``deterministic``, a target may add in the fastest order, which can differ
+    from run to run. ``mode`` is one of ``MODES``, or None for one kernel after another.
+    Unless ``fused``, every equation has a kernel of its own, for comparisons.
     """
 
     deterministic: bool = True

@@ -1,10 +1,9 @@
-"""Which equations each step of a plan computes: the ``origins`` of its calls.
+"""Finds the equations that each step of a plan computes: the ``origins`` of calls.
 
 In: the Program after the passes, and the steps that it was lowered to. Each value of a
-nest has the name and the user's line of the equation that it came from, through all
-that fusion and schedules do. A library's call writes what its equation makes. What is
-left then (a view, or a product whose epilogue a later equation is) belongs to the steps
-that use it.
+nest keeps the name and the source line of its equation through fusion and scheduling. A
+library call writes what its equation makes. An equation without a step of its own (a
+view, or one that became the epilogue of a product) belongs to the steps that use it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,14 @@ from arrayfn.lowering.steps import (
 
 
 class Origins:
-    """Finds the equations of ``program`` that steps come from."""
+    """Finds the equations of ``program`` that steps come from.
+
+    Attributes:
+        lines: each equation's line in the Program's text.
+        makers: the equation that makes each Var, in nested Programs too.
+        by_kind: an equation by its source line and primitive.
+        by_name: equations by their source line and the kernel's name of a result.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -40,14 +46,14 @@ class Origins:
         self.by_name: dict[tuple[SourceLocation | None, str], list[Equation]] = {}
 
     def of_equation(self, equation: Equation) -> tuple[Origin, ...]:
-        """That of what computes ``equation`` by itself; none if a pass has made it."""
+        """The origin of a step that computes ``equation``; none if a pass made it."""
         return self._origins([(equation, operations_of(equation))])
 
     def share(self, steps: Sequence[PlanStep], equation: Equation) -> None:
         """Set the origins of ``steps``, all that ``equation`` was lowered to.
 
-        Calls share its operations evenly. A loop or branch does nothing itself, since
-        its steps have origins of their own; a nest counts its statements.
+        Its operations are divided evenly among calls. A loop or branch counts none,
+        since its steps have origins of their own; a nest counts its statements.
         """
         calls = sum(isinstance(step, CallStep) for step in steps)
         for step in steps:
@@ -58,86 +64,102 @@ class Origins:
             )
 
     def of_nest(self, nest: Nest, names: Mapping[Var, str]) -> tuple[Origin, ...]:
-        """The origins of what computes ``nest``, whose values are called ``names``."""
-        every = prod(axis.extent for axis in nest.axes)
+        """The origins of the kernel of ``nest``, whose values are called ``names``."""
+        elements = prod(axis.extent for axis in nest.axes)
         kept = prod(axis.extent for axis in nest.axes if not axis.reduced)
-        found: list[tuple[Equation, int]] = []
+        equations: list[tuple[Equation, int]] = []
         for statement in nest.statements:
             equation = self._made_by(statement, nest, names)
             if equation is not None:
-                points = every if _is_element(statement) else kept
+                times = elements if _is_element(statement) else kept
                 counts = isinstance(statement, Reduce) or (
                     isinstance(statement, Compute) and statement.cost > 0
                 )
-                found.append((equation, points * counts))
-        return self._origins(found)
+                equations.append((equation, times * counts))
+        return self._origins(equations)
 
     def of_steps(
         self, steps: Iterable[PlanStep], names: Mapping[Var, str]
     ) -> tuple[Origin, ...]:
-        """The origins of ``steps`` together, loops and branches included."""
-        found: list[Origin] = []
+        """The origins of all ``steps`` as one, loops and branches included."""
+        origins: list[Origin] = []
         for step in steps:
             if isinstance(step, NestStep):
-                found += self.of_nest(step.nest, names)
+                origins += self.of_nest(step.nest, names)
                 continue
-            found += step.origins
-            times = (step.count or 1) if isinstance(step, LoopStep) else 1
+            origins += step.origins
+            iterations = (step.count or 1) if isinstance(step, LoopStep) else 1
             for block in blocks_of(step):
-                inside = self.of_steps(block, names)
-                found += [replace(o, operations=times * o.operations) for o in inside]
-        return merged(found)
+                inner_origins = self.of_steps(block, names)
+                origins += [
+                    replace(o, operations=iterations * o.operations)
+                    for o in inner_origins
+                ]
+        return merged(origins)
 
     def complete(self, steps: Sequence[PlanStep]) -> None:
-        """Give every equation that no step has to those that use its results."""
+        """Add each equation that no step has yet to the steps that use its results."""
         for call in _calls(steps):
             if not call.origins:
-                made = [self.makers[v] for v in call.writes if v in self.makers]
-                call.origins = merged(o for eq in made for o in self.of_equation(eq))
-        having: dict[int, list[CallStep]] = {}
+                equations = [self.makers[v] for v in call.writes if v in self.makers]
+                call.origins = merged(
+                    o for eq in equations for o in self.of_equation(eq)
+                )
+        calls_by_line: dict[int, list[CallStep]] = {}
         for call in _calls(steps):
             for origin in call.origins:
-                having.setdefault(origin.line, []).append(call)
-        self._complete(self.program, having)
+                calls_by_line.setdefault(origin.line, []).append(call)
+        self._complete(self.program, calls_by_line)
 
-    def _complete(self, program: Program, having: dict[int, list[CallStep]]) -> None:
+    def _complete(
+        self, program: Program, calls_by_line: dict[int, list[CallStep]]
+    ) -> None:
+        """Do so for ``program`` and the Programs in it.
+
+        ``calls_by_line`` has the calls that each line of the Program's text is an
+        origin of.
+        """
         users: dict[Var, list[Equation]] = {}
         for equation in program.equations:
             for inner in equation.subprograms():
-                self._complete(inner, having)
+                self._complete(inner, calls_by_line)
             for atom in equation.inputs:
                 if isinstance(atom, Var):
                     users.setdefault(atom, []).append(equation)
         for equation in reversed(program.equations):
-            using = [eq for v in equation.outputs for eq in users.get(v, ())]
-            self._share(equation, using, having)
+            readers = [eq for v in equation.outputs for eq in users.get(v, ())]
+            self._share(equation, readers, calls_by_line)
         for equation in program.equations:  # what only results use
-            made = [self.makers.get(a) for a in equation.inputs if isinstance(a, Var)]
-            self._share(equation, [eq for eq in made if eq is not None], having)
+            definitions = [
+                self.makers.get(a) for a in equation.inputs if isinstance(a, Var)
+            ]
+            self._share(
+                equation, [eq for eq in definitions if eq is not None], calls_by_line
+            )
 
     def _share(
         self,
         equation: Equation,
         neighbours: Sequence[Equation],
-        having: dict[int, list[CallStep]],
+        calls_by_line: dict[int, list[CallStep]],
     ) -> None:
-        """Give ``equation``, if no step has it, to the steps of its ``neighbours``."""
+        """Add ``equation``, if no step has it, to the steps of its ``neighbours``."""
         line = self.lines[equation]
-        if having.get(line) or equation.subprograms():
+        if calls_by_line.get(line) or equation.subprograms():
             return
         numbers = dict.fromkeys(self.lines[eq] for eq in neighbours)
-        calls = {id(c): c for number in numbers for c in having.get(number, ())}
-        having[line] = list(calls.values())
-        for number, call in enumerate(having[line]):
+        calls = {id(c): c for number in numbers for c in calls_by_line.get(number, ())}
+        calls_by_line[line] = list(calls.values())
+        for number, call in enumerate(calls_by_line[line]):
             # The first does its arithmetic, if there is any; a view has none.
-            done = 0 if number else operations_of(equation)
-            origin = Origin(line, done, equation.source)
+            operations = 0 if number else operations_of(equation)
+            origin = Origin(line, operations, equation.source)
             call.origins = merged([*call.origins, origin])
 
     def _made_by(
         self, statement: Statement, nest: Nest, names: Mapping[Var, str]
     ) -> Equation | None:
-        """The equation that ``statement`` computes a part of."""
+        """The equation that ``statement`` computes a part of; None if unknown."""
         if isinstance(statement, (Load, Store)):
             return None
         if not self.by_name:  # all Programs have their names by now
@@ -145,38 +167,41 @@ class Origins:
                 for var in equation.outputs:
                     key = equation.source, names.get(var, "")
                     self.by_name.setdefault(key, []).append(equation)
-        named = self.by_name.get((statement.source, statement.result.name), [])
-        for equation in named:  # several, if bodies of one line use the name
+        candidates = self.by_name.get((statement.source, statement.result.name), [])
+        for equation in candidates:  # several, if bodies of one line use the name
             if equation.primitive.name in nest.primitives:
                 return equation
-        if named or statement.source is None:
-            return named[0] if named else None
-        kinds = ((statement.source, name) for name in nest.primitives)
-        return next((self.by_kind[k] for k in kinds if k in self.by_kind), None)
+        if candidates or statement.source is None:
+            return candidates[0] if candidates else None
+        keys = ((statement.source, name) for name in nest.primitives)
+        return next((self.by_kind[k] for k in keys if k in self.by_kind), None)
 
-    def _origins(self, found: Iterable[tuple[Equation, int]]) -> tuple[Origin, ...]:
+    def _origins(self, counted: Iterable[tuple[Equation, int]]) -> tuple[Origin, ...]:
+        """The origins of ``(equation, operations)`` pairs."""
         return merged(
             Origin(self.lines[equation], count, equation.source)
-            for equation, count in found
+            for equation, count in counted
             if equation in self.lines
         )
 
 
 def merged(origins: Iterable[Origin]) -> tuple[Origin, ...]:
-    """``origins`` with one for each line, by line; their operations add up."""
-    found: dict[int, Origin] = {}
+    """``origins`` with one for each line, in order; their operations are added up."""
+    by_line: dict[int, Origin] = {}
     for origin in origins:
-        known = found.get(origin.line)
-        done = origin.operations + (known.operations if known else 0)
-        found[origin.line] = replace(origin, operations=done)
-    return tuple(found[line] for line in sorted(found))
+        previous = by_line.get(origin.line)
+        operations = origin.operations + (previous.operations if previous else 0)
+        by_line[origin.line] = replace(origin, operations=operations)
+    return tuple(by_line[line] for line in sorted(by_line))
 
 
 def _is_element(statement: Statement) -> bool:
+    """Whether ``statement`` runs for each element of the reduced axes."""
     return isinstance(statement, Reduce) or statement.level == "element"
 
 
 def _calls(steps: Iterable[PlanStep]) -> Iterator[CallStep]:
+    """The kernel calls among ``steps``, nested ones too."""
     for step in steps:
         if isinstance(step, CallStep):
             yield step

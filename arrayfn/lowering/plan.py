@@ -35,7 +35,7 @@ BufferKind = Literal["input", "output", "constant", "temporary", "slice", "carri
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a kernel: ``kind`` is ``"i64"`` or a pointer, ``"f32*"``."""
+    """A parameter of a kernel: ``kind`` is ``"i64"``, or ``"f32*"`` for a pointer."""
 
     name: str
     kind: str
@@ -43,18 +43,26 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Kernel:
-    """A kernel as source text, with the signature its entry has.
+    """A kernel as source text, with its parameters and, for a GPU, its launch bounds.
 
-    ``name`` is the function's name in ``source`` (unique within a program). ``key`` is
-    the source with neutral names and no comments, and it is what is compiled: kernels
-    with equal keys are compiled once. ``source`` is for people. A kernel that was
-    replaced has one text, its own. ``parameters`` are those before ``begin, end``.
-    ``reason`` says what was fused, and why. ``threads`` are those of a block, on a GPU:
-    there an item is a block, and blocks may come in clusters of ``cluster``, and ask
-    for ``shared`` bytes of shared memory; ``min_blocks`` of them are to fit on a
-    multiprocessor, if that is not 0. The rest of its memory is the first cache of those
-    that are ``cached``. All blocks of a ``cooperative`` kernel run at once. One that is
-    made of a Program ``from_file`` is compiled by arrayfn alone: nothing executes it.
+    Attributes:
+        name: the function's name in ``source``, unique within a program.
+        source: the text for people, with the Program's names and its source lines.
+        key: the text that is compiled, with neutral names and no comments. Kernels
+            with equal keys are compiled once. A kernel that was replaced by hand has
+            one text: ``key == source``.
+        parameters: those before ``begin, end``.
+        reason: what was fused, and why.
+        threads: threads of a block, on a GPU, where a work item is a block.
+        cluster: blocks of a cluster, on a GPU.
+        shared: bytes of dynamic shared memory of a block.
+        blocks_per_multiprocessor: blocks that must fit on a multiprocessor at once,
+            which limits the registers of a thread; 0 sets no limit.
+        cached: whether the memory of a multiprocessor that is not shared memory is to
+            be L1 cache.
+        cooperative: whether all blocks of a launch must be resident at once.
+        from_file: whether the Program was loaded from a file. Such a kernel is compiled
+            by arrayfn alone, and never executed as Python.
     """
 
     name: str
@@ -65,7 +73,7 @@ class Kernel:
     threads: int = 0
     cluster: int = 1
     shared: int = 0
-    min_blocks: int = 0
+    blocks_per_multiprocessor: int = 0
     cached: bool = False
     cooperative: bool = False
     from_file: bool = False
@@ -97,7 +105,7 @@ class Kernel:
 class LibraryKernel:
     """A kernel that a library has (a GEMM): its provider and its parameters.
 
-    ``provider`` names it to the backend: what it computes, and the dtype, as
+    ``provider`` names what the backend runs: the operation and its dtype, as
     ``"gemm_f32"``. The parameters are pointers, then integers.
     """
 
@@ -108,7 +116,7 @@ class LibraryKernel:
 
     @property
     def source(self) -> str:
-        """A comment: the library has the code."""
+        """A comment in place of source text: the library has the code."""
         return f"# {self.name}: {self.reason}\n"
 
     def __str__(self) -> str:
@@ -122,13 +130,12 @@ class LibraryKernel:
 class BufferAllocation:
     """One buffer of a plan.
 
-    ``nbytes`` are those from its lowest element to its highest, and so more than those
-    of its elements where a strided input has gaps. ``index`` counts within ``kind``:
-    the n-th input, output or constant. Temporaries lie at byte ``offset`` of the arena;
-    ``first`` and ``last`` are the steps between which they live (numbered as they are
-    printed: a loop, then what is in it). An output with a ``donor`` is written over
-    that input. A "slice" or "carried" buffer has no memory of its own: its loop says
-    where it is.
+    ``index`` counts the buffers of one ``kind``: the n-th input, output or constant.
+    ``nbytes`` spans from the lowest element to the highest, including the gaps of a
+    strided input. A temporary lies at byte ``offset`` of the arena, and lives from step
+    ``first`` to step ``last`` (numbered as ``numbered`` does). An output with a
+    ``donor`` is written over the input of that number. A "slice" or "carried" buffer
+    has no memory of its own: its loop says where it lies in each iteration.
     """
 
     kind: BufferKind
@@ -142,13 +149,13 @@ class BufferAllocation:
 
     @property
     def label(self) -> str:
-        """What the plan's text calls it."""
+        """The buffer's name in the plan's text: ``"input 0"``."""
         return f"{self.kind} {self.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class BufferArgument:
-    """A pointer: ``offset`` bytes into buffer number ``buffer`` of the plan."""
+    """A pointer argument: ``offset`` bytes into buffer ``buffer`` of the plan."""
 
     buffer: int
     offset: int = 0
@@ -156,7 +163,7 @@ class BufferArgument:
 
 @dataclass(frozen=True, slots=True)
 class ScratchArgument:
-    """A pointer to the running thread's own scratch memory, ``offset`` bytes in."""
+    """A pointer argument: ``offset`` bytes into the thread's scratch memory."""
 
     offset: int = 0
 
@@ -181,11 +188,17 @@ class Origin:
 class KernelCall:
     """Run ``kernel`` over work items 0 to ``items``.
 
-    ``grain`` is the smallest number of items worth giving to a thread (a runtime runs
-    ``items <= grain`` serially); ``scratch`` is the bytes of scratch memory that each
-    thread needs. ``writes`` and ``reads`` are buffer numbers; ``updates`` are those of
-    ``writes`` that it reads too. A kernel that is a loop has ``iterations`` iterations;
-    None if their number is unknown. ``origins`` are the equations that it computes.
+    Attributes:
+        kernel: the name of a kernel of the program.
+        arguments: pointers and integers, in the order of the kernel's parameters.
+        items: the number of work items.
+        grain: the smallest number of items worth giving to a thread. A runtime runs
+            ``items <= grain`` serially.
+        scratch: bytes of scratch memory that each thread needs.
+        reads, writes: the numbers of the buffers that the call reads and writes.
+        iterations: for a kernel that is a loop, its trip count; None if it is unknown.
+        updates: those of ``writes`` that the call reads too.
+        origins: the equations that the call computes.
     """
 
     kernel: str
@@ -241,10 +254,11 @@ class Carry:
 class Loop:
     """Run ``body`` ``count`` times, or as long as buffer ``predicate`` holds True.
 
-    The predicate is read before each iteration. Values that ``slices`` and ``carries``
-    do not name stay where they are: the body writes over them. ``reads`` and ``writes``
-    are the buffers outside that the loop uses. On a GPU ``host`` names a step inside
-    for which the host reads the predicate; if there is none the GPU does.
+    The runtime reads the predicate before each iteration. A value that neither
+    ``slices`` nor ``carries`` names stays in its buffer, which the body writes over.
+    ``reads`` and ``writes`` are the buffers outside the loop that it uses. On a GPU,
+    ``host`` names a step of the body that needs the host, so that the host reads the
+    predicate; if it is empty, the GPU reads it.
     """
 
     body: tuple[Step, ...]
@@ -262,7 +276,7 @@ class Loop:
 class Branch:
     """Run one of ``branches``, by number ``index``, a buffer of an int32.
 
-    An index outside is moved to the nearest branch. ``host`` is as in ``Loop``.
+    An index out of range selects the nearest branch. ``host`` is as in ``Loop``.
     """
 
     index: int
@@ -278,22 +292,21 @@ Step = KernelCall | Loop | Branch
 
 def kernel_calls(steps: Iterable[Step]) -> Iterator[KernelCall]:
     """The kernel calls among ``steps``, in loops and branches too."""
-    for step in steps:
-        if isinstance(step, KernelCall):
-            yield step
-        else:
-            for inner in blocks_of(step):
-                yield from kernel_calls(inner)
+    return (step for step in walk(steps) if isinstance(step, KernelCall))
 
 
 def blocks_of(step: Loop | Branch) -> tuple[tuple[Step, ...], ...]:
-    """The lists of steps inside ``step``."""
+    """The lists of steps inside ``step``: a loop's body, or each branch."""
     return (step.body,) if isinstance(step, Loop) else step.branches
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExecutionPlan:
-    """Buffers and steps, in order. ``arena`` and ``scratch`` are sizes in bytes."""
+    """The buffers and steps of a plan, in order.
+
+    ``arena`` is the size in bytes of the memory of all temporaries, ``scratch`` that of
+    each thread's scratch memory.
+    """
 
     buffers: tuple[BufferAllocation, ...]
     steps: tuple[Step, ...]
@@ -301,13 +314,13 @@ class ExecutionPlan:
     scratch: int = 0
 
     def __str__(self) -> str:
-        """Buffers and steps, a line each; what is in a loop or branch is indented."""
+        """One line for each buffer and step, nested steps indented."""
         return "".join(f"{line}\n" for line, _ in plan_lines(self))
 
     def bytes_of(self, call: KernelCall) -> int:
-        """The bytes of the buffers that one run of ``call`` reads and writes.
+        """The bytes that one run of ``call`` reads and writes.
 
-        One that is read and written counts twice.
+        A buffer that is both read and written counts twice.
         """
         touched = (*call.reads, *call.updates, *call.writes)
         return sum(self.buffers[k].nbytes for k in touched)
@@ -328,20 +341,21 @@ class ExecutionPlan:
 
 
 def numbered(steps: Iterable[Step]) -> Iterator[tuple[int, Step]]:
-    """``steps`` with their numbers: a loop or branch, then what is in it."""
-    yield from enumerate(_every(steps))
+    """``(number, step)`` for all steps, in the order of ``walk``."""
+    yield from enumerate(walk(steps))
 
 
-def _every(steps: Iterable[Step]) -> Iterator[Step]:
+def walk(steps: Iterable[Step]) -> Iterator[Step]:
+    """All steps, nested ones too: a loop or branch comes before the steps inside it."""
     for step in steps:
         yield step
         if not isinstance(step, KernelCall):
             for inner in blocks_of(step):
-                yield from _every(inner)
+                yield from walk(inner)
 
 
 def linked_lines(plan: ExecutionPlan) -> list[Line]:
-    """The lines of a plan; those of one step have its number in common."""
+    """The lines of a plan's text for a notebook; hovering links lines of one step."""
     from arrayfn.display.markup import Line
 
     return [
@@ -351,7 +365,7 @@ def linked_lines(plan: ExecutionPlan) -> list[Line]:
 
 
 def memory_chart(plan: ExecutionPlan) -> str:
-    """What lies where in the arena from step to step, as SVG; empty if nothing does."""
+    """An SVG of the arena: the bytes of each temporary from step to step."""
     from arrayfn.display import charts
 
     bars = [
@@ -359,16 +373,18 @@ def memory_chart(plan: ExecutionPlan) -> str:
         for b in plan.buffers
         if b.kind == "temporary"
     ]
-    return charts.timeline(bars, len(list(_every(plan.steps))), plan.arena)
+    return charts.timeline(bars, len(list(walk(plan.steps))), plan.arena)
 
 
 def plan_lines(plan: ExecutionPlan) -> list[tuple[str, int | None]]:
-    """The lines of a plan's text, each with the number of its step, if it has one."""
+    """``(line, step number)`` for each line of a plan's text; None for a buffer."""
     return _PlanText(plan).text()
 
 
 @dataclass
 class _PlanText:
+    """Builds the text of ``plan``: ``lines`` are (line, step number) pairs so far."""
+
     plan: ExecutionPlan
     lines: list[tuple[str, int | None]] = field(
         default_factory=list[tuple[str, int | None]]
@@ -376,11 +392,12 @@ class _PlanText:
     number: int = 0
 
     def text(self) -> list[tuple[str, int | None]]:
+        """All lines: the totals, the buffers, then the steps."""
         plan = self.plan
         self.steps(plan.steps, "  ")
         sizes = f"arena {plan.arena} bytes, scratch {plan.scratch} bytes a thread"
         head = [f"plan: {self.number} steps, {sizes}"]
-        own = self.lines
+        step_lines = self.lines
         for buffer in plan.buffers:
             text = f"  {buffer.label}: {buffer.type}, {buffer.nbytes} bytes"
             if buffer.kind == "temporary":
@@ -388,15 +405,18 @@ class _PlanText:
             if buffer.donor is not None:
                 text += f", over input {buffer.donor}"
             head.append(text)
-        return [*((line, None) for line in head), *own]
+        return [*((line, None) for line in head), *step_lines]
 
     def label(self, buffer: int) -> str:
+        """The name of buffer number ``buffer``."""
         return self.plan.buffers[buffer].label
 
     def labels(self, buffers: Iterable[int]) -> str:
+        """The names of ``buffers``, separated by commas."""
         return ", ".join(map(self.label, buffers))
 
     def steps(self, steps: Iterable[Step], indent: str) -> None:
+        """Add the lines of ``steps``, and of the steps inside them."""
         for step in steps:
             arrays = f"({self.labels(step.reads)}) -> {self.labels(step.writes)}"
             number = self.number
@@ -417,22 +437,24 @@ class _PlanText:
                 self.moves(step, indent + "  ")
                 self.steps(step.body, indent + "  ")
             else:
-                by = f"branch by {self.label(step.index)}"
-                self.lines.append((f"{head}{by}{arrays}{by_host}", number))
+                head_text = f"branch by {self.label(step.index)}"
+                self.lines.append((f"{head}{head_text}{arrays}{by_host}", number))
                 for position, branch in enumerate(step.branches):
                     self.lines.append((f"{indent}  branch {position}:", number))
                     self.steps(branch, indent + "    ")
 
     def trip_count(self, loop: Loop) -> str:
+        """How often ``loop`` runs, as the text says it."""
         if loop.predicate is not None:
             return f"while {self.label(loop.predicate)}"
         return f"{loop.count} times"
 
     def moves(self, loop: Loop, indent: str) -> None:
+        """Add a line for each slice and carried value of ``loop``."""
         for s in loop.slices:
             begin = f" from byte {s.offset}" if s.offset else ""
-            where = f"{self.label(s.buffer)} in {self.label(s.source)}{begin}"
-            text = f"{indent}{where}, {s.stride} bytes an iteration"
+            window = f"{self.label(s.buffer)} in {self.label(s.source)}{begin}"
+            text = f"{indent}{window}, {s.stride} bytes an iteration"
             self.lines.append((text, self.number - 1))
         for c in loop.carries:
             text = (

@@ -11,4 +11,4 @@ Runner = Callable[[CompiledProgram], bool]
 """Runs a plan with checked memory. False: it cannot, or that would take too long."""
 
 RUNNERS: Final[dict[str, Runner]] = {}
-"""By the target of a plan. Backends add theirs."""
+"""The runner for plans of each target. Backends register theirs."""

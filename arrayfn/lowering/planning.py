@@ -47,6 +47,8 @@ def make_plan(
 
 
 class _Planner:
+    """Gives buffers to Vars, lifetimes to temporaries, and arguments to calls."""
+
     def __init__(
         self, program: Program, donated: Iterable[Var], storage: Storage
     ) -> None:
@@ -80,6 +82,7 @@ class _Planner:
         self.buffers.append(buffer)
 
     def plan(self, steps: Sequence[PlanStep]) -> ExecutionPlan:
+        """The plan of ``steps``: first lifetimes and the arena, then the calls."""
         self.live(steps)
         offsets, arena = lay_out(list(self.lives.values()))
         for (var, life), offset in zip(self.lives.items(), offsets, strict=True):
@@ -87,13 +90,13 @@ class _Planner:
             self.buffers[-1] = replace(
                 self.buffers[-1], offset=offset, first=life.first, last=life.last
             )
-        done = self.steps(steps)
-        return ExecutionPlan(tuple(self.buffers), done, arena, self.scratch)
+        planned = self.steps(steps)
+        return ExecutionPlan(tuple(self.buffers), planned, arena, self.scratch)
 
     # Lifetimes.
 
     def live(self, steps: Sequence[PlanStep]) -> None:
-        """Number ``steps``, nested ones too, and set the lifetimes of temporaries."""
+        """Number all steps, and set the lifetimes of temporaries."""
         for step in steps:
             self.extend_lifetimes(step.arrays())
             self.time += 1
@@ -131,15 +134,19 @@ class _Planner:
     # Steps.
 
     def number(self, var: Var) -> int:
+        """The number of the buffer in which ``var`` is stored."""
         return self.numbers[self.storage.of(var)]
 
     def all_numbers(self, variables: Iterable[Var]) -> tuple[int, ...]:
+        """The numbers of the buffers of ``variables``, each once."""
         return tuple(dict.fromkeys(self.number(var) for var in variables))
 
     def steps(self, steps: Sequence[PlanStep]) -> tuple[Step, ...]:
+        """The plan's form of each of ``steps``."""
         return tuple(self.step(step) for step in steps)
 
     def step(self, step: PlanStep) -> Step:
+        """The plan's form of ``step``."""
         assert not isinstance(step, NestStep)
         if isinstance(step, CallStep):
             return self.call(step)
@@ -154,6 +161,7 @@ class _Planner:
         )
 
     def loop(self, step: LoopStep) -> Loop:
+        """The plan's form of a loop, with its slices and double-buffered values."""
         slices = tuple(
             Slice(self.number(s.inner), self.number(s.outer), s.offset, s.stride)
             for s in step.slices
@@ -182,6 +190,7 @@ class _Planner:
         )
 
     def call(self, call: CallStep) -> KernelCall:
+        """The plan's form of a kernel call."""
         arguments: list[Argument] = [
             BufferArgument(self.number(var), offset) for var, offset in call.pointers
         ]

@@ -1,9 +1,9 @@
-"""Totals over rows, accumulated while each row is computed.
+"""Sums over rows, accumulated in the kernel that computes the rows.
 
-A gradient often needs both: rows that are passed over in stages (layernorm's), and sums
-of the same arrays over all rows (its scale's and shift's). As two kernels they read
-each array twice. ``with_totals`` makes them one: an item is a chunk of rows, and while
-a row is near, its elements are added to the chunk's partial results.
+A gradient often needs both: rows that are computed in stages (layernorm's), and sums of
+the same arrays over all rows (its scale's and shift's). Two kernels read each array
+twice. ``with_totals`` makes one of them: a work item is a chunk of rows, and while a
+row is in the cache, its elements are added to the chunk's partial results.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from arrayfn.lowering.kernel_ir import (
     Store,
     Value,
 )
-from arrayfn.lowering.split import needed, restrict
+from arrayfn.lowering.split import restrict, with_dependencies
 from arrayfn.lowering.steps import NestStep, PlanStep
 
 
 def with_totals(rows: Nest, totals: Nest) -> Nest | None:
     """One nest of ``rows`` and the first half ``totals`` of a split reduction.
 
-    ``rows`` keeps its first axis and reduces its second; ``totals`` the reverse. Its
-    reductions become those that go ``across``. None if the two do not belong together:
-    they read no array alike, or ``totals`` needs another row's results.
+    ``rows`` keeps its first axis and reduces its second; ``totals`` does the reverse,
+    and its reductions become those that are ``across``. None if the nests cannot be
+    merged: they have no array in common, or ``totals`` needs results of other rows.
     """
-    kinds = [axis.reduced for axis in rows.axes]
-    if kinds != [False, True]:
+    reduced = [axis.reduced for axis in rows.axes]
+    if reduced != [False, True]:
         return None
     if totals.axes != tuple(Axis(a.extent, not a.reduced) for a in rows.axes):
         return None
-    if any(nest.has_computed_places or nest.is_in_order for nest in (rows, totals)):
+    if any(nest.has_computed_indices or nest.is_in_order for nest in (rows, totals)):
         return None
     if any(isinstance(s, Reduce) and s.across for s in rows.statements):
         return None
@@ -63,16 +63,16 @@ def with_totals(rows: Nest, totals: Nest) -> Nest | None:
 def drop_unread(
     steps: Sequence[PlanStep], outputs: AbstractSet[Var], storage: Storage
 ) -> None:
-    """Remove stores of rows that nothing reads since the totals joined them.
+    """Remove stores of rows that nothing reads once totals are merged with them.
 
-    ``outputs`` are needed after ``steps``.
+    ``outputs`` are read after ``steps``.
     """
-    wanted = {storage.of(var) for var in outputs}
+    needed = {storage.of(var) for var in outputs}
     for step in steps:
-        read = step.arrays()
+        arrays_read = step.arrays()
         if isinstance(step, NestStep):
-            read = [o.array for o in step.nest.operands if not o.written]
-        wanted.update(storage.of(var) for var in read)
+            arrays_read = [o.array for o in step.nest.operands if not o.written]
+        needed.update(storage.of(var) for var in arrays_read)
     for step in steps:
         if not isinstance(step, NestStep) or not step.nest.has_totals:
             continue
@@ -83,16 +83,23 @@ def drop_unread(
             if (isinstance(s, Reduce) and s.across)
             or (
                 isinstance(s, Store)
-                and storage.of(nest.operands[s.operand].array) in wanted
+                and storage.of(nest.operands[s.operand].array) in needed
             )
         ]
-        live = needed(nest.statements, roots, through_reductions=True)
+        live = with_dependencies(nest.statements, roots, through_reductions=True)
         step.nest = restrict(nest, live)
 
 
 @dataclass
 class _Merger:
-    """Statements of the totals, added to those of the rows one by one."""
+    """Adds the statements of the totals to those of the rows, one by one.
+
+    Attributes:
+        levels, stages: those of each value so far, by name.
+        alias: the scalar of the merged nest for a value of the totals.
+        shared: whether an array is read by both nests.
+        of_rows: the names of the values that the rows compute.
+    """
 
     rows: Nest
     operands: list[ArrayOperand] = field(default_factory=list[ArrayOperand])
@@ -113,6 +120,7 @@ class _Merger:
         self.of_rows = frozenset(self.levels)
 
     def define(self, value: Value, level: Level, stage: int) -> None:
+        """Record the level and stage of ``value``."""
         self.levels[value.name], self.stages[value.name] = level, stage
 
     def add(self, s: Statement, totals: Nest) -> bool:
@@ -122,17 +130,17 @@ class _Merger:
                 return self.load(s, totals.operands[s.operand])
             case Count():
                 level: Level = "element" if s.axis == 1 else "outer"
-                if not self.known(s.result):
+                if not self.is_computed_by_rows(s.result):
                     self.append(replace(s, level=level), s.result)
             case Compute():
-                if self.known(s.result):
+                if self.is_computed_by_rows(s.result):
                     return True
-                given = tuple(self.scalar(a) for a in s.arguments)
-                values = [a for a in given if isinstance(a, Value)]
+                arguments = tuple(self.scalar(a) for a in s.arguments)
+                values = [a for a in arguments if isinstance(a, Value)]
                 spans = any(self.levels[v.name] == "element" for v in values)
                 stage = max((self.stages[v.name] for v in values), default=0)
                 level = "element" if spans else "outer"
-                s = replace(s, arguments=given, level=level, stage=stage)
+                s = replace(s, arguments=arguments, level=level, stage=stage)
                 self.append(s, s.result)
             case Reduce():
                 argument = self.scalar(s.argument)
@@ -146,35 +154,45 @@ class _Merger:
                 return False
         return True
 
-    def known(self, value: Value) -> bool:
-        """Whether the rows compute ``value`` too: names are those of the Program."""
+    def is_computed_by_rows(self, value: Value) -> bool:
+        """Whether the rows compute ``value`` too: names are unique in the Program."""
         if value.name in self.of_rows:
             self.alias[value.name] = value
         return value.name in self.of_rows
 
     def append(self, s: Load | Compute | Count, value: Value) -> None:
+        """Append ``s``, which computes ``value``."""
         self.statements.append(s)
         self.define(value, s.level, s.stage)
 
     def scalar(self, scalar: Scalar) -> Scalar:
+        """The scalar of the merged nest that ``scalar`` of the totals is."""
         return (
             self.alias.get(scalar.name, scalar) if isinstance(scalar, Value) else scalar
         )
 
     def load(self, s: Load, operand: ArrayOperand) -> bool:
-        place = operand.array, operand.strides, operand.offset
-        for own in self.rows.statements:
-            if not isinstance(own, (Load, Store)):
+        """Load ``operand``, or use what the rows load or store at the same index.
+
+        Returns False if that is impossible.
+        """
+        location = operand.array, operand.strides, operand.offset
+        for statement in self.rows.statements:
+            if not isinstance(statement, (Load, Store)):
                 continue
-            other = self.operands[own.operand]
-            if (other.array, other.strides, other.offset) == place:
-                value = own.value if isinstance(own, Store) else own.result
+            row_operand = self.operands[statement.operand]
+            if (row_operand.array, row_operand.strides, row_operand.offset) == location:
+                value = (
+                    statement.value
+                    if isinstance(statement, Store)
+                    else statement.result
+                )
                 if isinstance(value, Value) and value.dtype != s.result.dtype:
                     return False
                 self.alias[s.result.name] = value
                 self.shared |= all(operand.strides)
                 return True
-            if isinstance(own, Store) and other.array is operand.array:
+            if isinstance(statement, Store) and row_operand.array is operand.array:
                 return False
         level: Level = "element" if operand.strides[1] else "outer"
         result = s.result

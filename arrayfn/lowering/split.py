@@ -32,23 +32,24 @@ from arrayfn.lowering.titles import computed
 
 
 def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
-    """The nest of partial results, the nest that combines them, and their arrays.
+    """Cut a reduction into chunks: ``(partial nest, combining nest, partials)``.
 
-    The first has the element-level statements and the reductions, the second the
-    statements after them.
+    The partial nest has the element-level statements and the reductions of each chunk.
+    The combining nest reduces ``partials``, the arrays of partial results, and has the
+    statements after the reductions.
     """
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
     kept = [k for k, axis in enumerate(nest.axes) if not axis.reduced]
-    first, *more = (k for k, axis in enumerate(nest.axes) if axis.reduced)
+    first, *inner_reduced = (k for k, axis in enumerate(nest.axes) if axis.reduced)
     columns = [k for k in kept if k > first][-1:]
     outer = [k for k in kept if k not in columns]
     rows = nest.axes[first].extent
-    per_row = math.prod(nest.axes[k].extent for k in more)
+    per_row = math.prod(nest.axes[k].extent for k in inner_reduced)
     for k in columns:
         per_row *= min(CPU.column_block, max(1, nest.axes[k].extent))
     size = chunk_size(rows, per_row)
     if columns:
-        size = chunk_rows(nest, [first, *more], size, reduces)
+        size = chunk_rows(nest, [first, *inner_reduced], size, reduces)
     chunks = -(-rows // size)
     shape = (
         *(nest.axes[k].extent for k in outer),
@@ -62,29 +63,37 @@ def split(nest: Nest) -> tuple[Nest, Nest, list[Partial]]:
         if isinstance(s, Reduce) or (isinstance(s, Store) and s.level == "element")
     ]
     stores = [s for s in nest.statements if isinstance(s, Store) and s.level == "outer"]
-    early = needed(nest.statements, elements, through_reductions=True)
-    late = needed(nest.statements, stores, through_reductions=False)
+    partial_statements = with_dependencies(
+        nest.statements, elements, through_reductions=True
+    )
+    final_statements = with_dependencies(
+        nest.statements, stores, through_reductions=False
+    )
     return (
-        restrict(nest, early),
-        _combination(nest, partials, shape, outer, columns, late),
+        restrict(nest, partial_statements),
+        _combination(nest, partials, shape, outer, columns, final_statements),
         partials,
     )
 
 
-def needed(
+def with_dependencies(
     statements: Sequence[Statement],
     roots: Sequence[Statement],
     *,
     through_reductions: bool,
 ) -> list[Statement]:
-    """``roots`` and what they depend on, in order; reductions' results may be given."""
+    """``roots`` and the statements they depend on, in order.
+
+    Unless ``through_reductions``, the search stops at reductions: their results are
+    available.
+    """
     live: set[str] = set()
     kept: list[Statement] = []
     for s in reversed(statements):
         is_root = any(s is root for root in roots)
-        makes = not isinstance(s, Store) and s.result.name in live
+        is_live = not isinstance(s, Store) and s.result.name in live
         if not is_root and not (
-            makes and (through_reductions or not isinstance(s, Reduce))
+            is_live and (through_reductions or not isinstance(s, Reduce))
         ):
             continue
         kept.append(s)
@@ -95,9 +104,9 @@ def needed(
 def restrict(nest: Nest, statements: Sequence[Statement]) -> Nest:
     """``nest`` with only ``statements``, and the operands that they access."""
     used = sorted({s.operand for s in statements if isinstance(s, (Load, Store))})
-    place = {k: n for n, k in enumerate(used)}
+    new_number = {k: n for n, k in enumerate(used)}
     renumbered = [
-        replace(s, operand=place[s.operand]) if isinstance(s, (Load, Store)) else s
+        replace(s, operand=new_number[s.operand]) if isinstance(s, (Load, Store)) else s
         for s in statements
     ]
     operands = tuple(nest.operands[k] for k in used)
@@ -115,9 +124,13 @@ def _combination(
     shape: tuple[int, ...],
     outer: Sequence[int],
     columns: Sequence[int],
-    late: Sequence[Statement],
+    final_statements: Sequence[Statement],
 ) -> Nest:
-    """Reduces the partial results over the axis of chunks; then the late statements."""
+    """The nest that reduces partial results over the axis of chunks.
+
+    ``outer`` and ``columns`` are the kept axes before and after that axis;
+    ``final_statements`` follow the reductions.
+    """
     order: list[int | None] = [*outer, None, *columns]
     axes = tuple(
         Axis(extent, axis is None) for extent, axis in zip(shape, order, strict=True)
@@ -132,11 +145,11 @@ def _combination(
         value = Value(f"{result.name}_part", result.dtype)
         statements.append(Load(value, len(operands) - 1, "element", 0))
         statements.append(replace(partial.reduce, argument=value, stage=0))
-    for s in late:
+    for s in final_statements:
         if isinstance(s, (Load, Store)):
-            own = nest.operands[s.operand]
-            strides = tuple(0 if k is None else own.strides[k] for k in order)
-            operands.append(replace(own, strides=strides))
+            array = nest.operands[s.operand]
+            strides = tuple(0 if k is None else array.strides[k] for k in order)
+            operands.append(replace(array, strides=strides))
             s = replace(s, operand=len(operands) - 1)
         elif isinstance(s, Count) and s.axis is not None:
             s = replace(s, axis=order.index(s.axis))

@@ -1,8 +1,8 @@
-"""The steps of a plan before its buffers have numbers: they speak of Vars.
+"""The steps of a plan over Vars, before buffers have numbers.
 
-A step is a kernel's nest that is not printed yet, a call of a kernel, a loop, or a
-branch. ``arrays`` are the Vars outside that it accesses, for lifetimes; a step in a
-loop's body sees the body's Vars, whose storage the loop decides.
+A step is a nest that is not printed yet, a call of a kernel, a loop or a branch. The
+``arrays`` of a step are those whose memory must exist while it runs. A step in a loop's
+body uses the body's Vars, whose storage the loop decides.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from arrayfn.lowering.plan import Origin
 
 @dataclass
 class NestStep:
-    """A step before it is printed; ``partials`` if it is half of a split reduction.
+    """A kernel that is not printed yet.
 
-    ``origins`` are those of a nest whose statements do not say where they come from.
+    ``partials`` are the arrays of partial results, if the nest is the first half of a
+    split reduction. ``origins`` are for a nest whose statements do not name their
+    equations.
     """
 
     nest: Nest
@@ -41,16 +43,21 @@ class NestStep:
 
     @property
     def writes(self) -> list[Var]:
-        """The arrays that it writes, but for partial results."""
+        """The arrays that it writes, without partial results."""
         return [o.array for o in self.nest.operands if o.written]
 
 
 @dataclass
 class CallStep:
-    """A call of a kernel; pointers are (Var, byte offset).
+    """A call of a kernel: a ``plan.KernelCall`` with Vars in place of buffers.
 
-    ``over`` are pairs (result, operand) of whole arrays: the kernel may write the one
-    where the other lies, element for element. Of ``writes`` it also reads ``updates``.
+    Attributes:
+        pointers: ``(array, byte offset)`` for each pointer argument.
+        scratch: the offsets of the scratch arguments, which follow the pointers.
+        integers: the integer arguments, which follow those.
+        over: pairs ``(result, operand)`` of whole arrays: the result may be written in
+            the operand's memory, as each element is read before it is written.
+        updates: those of ``writes`` that the kernel reads too.
     """
 
     kernel: str
@@ -74,7 +81,10 @@ class CallStep:
 
 @dataclass
 class SliceOf:
-    """``inner`` is a window into ``outer`` that moves ``stride`` bytes an iteration."""
+    """A loop's view ``inner`` of ``outer``, which moves each iteration.
+
+    It begins at byte ``offset`` and moves by ``stride`` bytes.
+    """
 
     inner: Var
     outer: Var
@@ -84,10 +94,11 @@ class SliceOf:
 
 @dataclass
 class CarriedValue:
-    """A loop's value: ``current`` becomes ``next`` in the body.
+    """A value that a loop carries: the body reads ``current`` and makes ``next``.
 
-    ``initial`` goes in and ``result`` comes out. With ``first`` and ``second`` the
-    value lies in these alternately, else ``next`` is written over ``current``.
+    ``initial`` is the value before the loop and ``result`` the one after it. With
+    buffers ``first`` and ``second``, iterations write them alternately; without,
+    ``next`` is written over ``current``.
     """
 
     current: Var
@@ -100,12 +111,12 @@ class CarriedValue:
 
 @dataclass
 class LoopStep:
-    """``body``, ``count`` times or while ``predicate`` is true.
+    """Runs ``body`` ``count`` times, or while ``predicate`` is true.
 
     ``operands`` are the arrays outside that it reads: constants of the loop, initial
-    values, and what is sliced. ``results`` it writes. A ``serial`` loop becomes one
-    kernel, in which a carried array has its next value in ``second``; with ``lanes``
-    that many elements go through all iterations, each by itself.
+    values, and what is sliced. It writes ``results``. A ``serial`` loop becomes one
+    kernel, in which a carried array has its next value in ``second``. With ``lanes``,
+    that many elements go through all iterations independently.
     """
 
     body: list[PlanStep]
@@ -133,7 +144,7 @@ class LoopStep:
 
 @dataclass
 class BranchStep:
-    """Runs one of ``branches``, by number ``index``."""
+    """Runs one of ``branches``, by number ``index``, an int32."""
 
     index: Var
     branches: list[list[PlanStep]]
@@ -155,14 +166,14 @@ PlanStep = NestStep | CallStep | LoopStep | BranchStep
 
 
 def blocks_of(step: PlanStep) -> Sequence[list[PlanStep]]:
-    """The lists of steps inside ``step``."""
+    """The lists of steps inside ``step``: a loop's body, or each branch."""
     if isinstance(step, LoopStep):
         return (step.body,)
     return step.branches if isinstance(step, BranchStep) else ()
 
 
 def walk(steps: Iterable[PlanStep]) -> Iterator[PlanStep]:
-    """``steps`` and those inside them: a loop or branch, then what is in it."""
+    """All steps, nested ones too: a loop or branch comes before the steps inside it."""
     for step in steps:
         yield step
         for block in blocks_of(step):

@@ -12,23 +12,24 @@ from arrayfn.primitives.table import TABLE
 def computed(
     primitives: Sequence[str], statements: Sequence[Statement]
 ) -> tuple[str, ...]:
-    """Of ``primitives``, in the order of a nest, those that a part of it computes.
+    """The names in ``primitives``, those of a nest, that ``statements`` compute.
 
-    What has no function of its own, as views, is where the next that has one is.
+    A primitive without a function of its own, as a view, goes with the next one that
+    has one.
     """
     functions = {
         s.function.rpartition("_")[0]
         for s in statements
         if isinstance(s, (Compute, Reduce))
     }
-    found: list[str] = []
-    before: list[str] = []
-    here = True
+    names: list[str] = []
+    pending: list[str] = []
+    is_computed = True
     for name in primitives:
         kernel = TABLE[name].kernel
-        before.append(name)
+        pending.append(name)
         if isinstance(kernel, (Scalar, Reduction)):
-            here = kernel.function in functions
-            found += before if here else []
-            before = []
-    return (*found, *(before if here else []))
+            is_computed = kernel.function in functions
+            names += pending if is_computed else []
+            pending = []
+    return (*names, *(pending if is_computed else []))

@@ -12,10 +12,10 @@ _VARIABLE: Final = "ARRAYFN_VERIFY"
 
 
 def verified(compiled: CompiledProgram, donated: Collection[int]) -> CompiledProgram:
-    """``compiled``, proved first if ``ARRAYFN_VERIFY=1``.
+    """``compiled``; if ``ARRAYFN_VERIFY=1`` it is proved first.
 
-    It may write over the inputs ``donated``. Raises VerificationError where a step does
-    what it must not.
+    The plan may write over inputs ``donated``. Raises VerificationError if a step reads
+    what no step has written, or accesses elements outside of its buffers.
     """
     if os.environ.get(_VARIABLE, "0") not in ("", "0"):
         from arrayfn.lowering.verify import check

@@ -1,4 +1,4 @@
-"""Activations, softmax, normalisation, pooling, attention, initializers.
+"""Activations, softmax, losses, normalisation, pooling, attention, initializers.
 
 All are functions of arrays. Floating-point arrays keep their dtype; integers become
 floating-point as in ``arrayfn.numpy``. A function whose formula has an unstable
@@ -39,8 +39,12 @@ from arrayfn.nn.attention import (
     dot_product_attention,
 )
 from arrayfn.nn.encodings import (
+    embedding,
     one_hot,
     rope,
+)
+from arrayfn.nn.losses import (
+    cross_entropy,
 )
 from arrayfn.nn.normalization import (
     batch_norm,
@@ -65,8 +69,10 @@ __all__ = [
     "avg_pool",
     "batch_norm",
     "celu",
+    "cross_entropy",
     "dot_product_attention",
     "elu",
+    "embedding",
     "gelu",
     "glu",
     "group_norm",

@@ -7,6 +7,7 @@ from typing import Any
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes
+from arrayfn.compilation.operators import operator
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.transcendental import tanh
@@ -52,6 +53,7 @@ def selu(x: ArrayLike) -> Array:
     return anp.multiply(_SELU_SCALE, elu(x, _SELU_ALPHA))
 
 
+@operator(name="nn.gelu", static_argnames=("approximate",), inline=True)
 def gelu(x: ArrayLike, approximate: bool = True) -> Array:
     """x times the normal distribution function of x (Hendrycks and Gimpel, 2016).
 

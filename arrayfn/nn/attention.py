@@ -10,6 +10,7 @@ import numpy as np
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
+from arrayfn.compilation.operators import operator
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.nn.fused_attention import fused_attention, grouped, where_to_attend
@@ -21,6 +22,12 @@ from arrayfn.numpy._parameters import also_takes
 _BIASES: Final = (*dtypes.HALF_PRECISION, dtypes.float32)
 
 
+@operator(
+    name="nn.dot_product_attention",
+    static_argnames=("scale", "is_causal", "local_window_size", "implementation"),
+    inline=True,
+    parts=("attention", "attention_gradient", "attention_bias_gradient"),
+)
 @also_takes("implementation")
 def dot_product_attention(
     query: ArrayLike,

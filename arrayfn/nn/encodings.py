@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes
+from arrayfn.compilation.operators import operator
 from arrayfn.errors import ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
@@ -30,6 +31,7 @@ def one_hot(
     return anp.astype(anp.equal(anp.expand_dims(x, place), classes), dtype)
 
 
+@operator(name="nn.rope", static_argnames=("base", "interleaved"), inline=True)
 def rope(
     x: ArrayLike,
     positions: ArrayLike | None = None,
@@ -89,4 +91,20 @@ def rope(
     return anp.concatenate(turned, axis=-1)
 
 
-__all__ = ["one_hot", "rope"]
+@operator(name="nn.embedding", static_argnames=(), inline=True)
+def embedding(table: ArrayLike, indices: ArrayLike) -> Array:
+    """The rows of ``table`` [V, ...] at integer ``indices``: [*indices.shape, ...].
+
+    The derivative by the table adds up the cotangents of equal indices. Indices outside
+    the table are treated as by ``arrayfn.numpy.take``.
+
+    >>> import numpy as np
+    >>> embedding(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 1, 0]))
+    array([[3., 4.],
+           [3., 4.],
+           [1., 2.]])
+    """
+    return anp.take(table, indices, axis=0)
+
+
+__all__ = ["embedding", "one_hot", "rope"]

@@ -228,14 +228,14 @@ def _ahead(
 
 
 def _back(scale: float, window: Window, residuals: Any, cotangent: Array) -> Any:
-    terms = residuals[3]
+    q, k, v, terms, result, logarithms = residuals
     given = tuple(sorted(terms))
-    static = {"scale": scale, "window": window, "given": given}
-    made = attention_gradient(*residuals, cotangent, **static)
+    forward = q, k, v, terms, result, logarithms, cotangent
+    made = attention_gradient(*forward, scale, window, given)
     if "bias" not in terms:
         return *made, None, None
     # Dead-code elimination removes it if it is not needed.
-    return *made, attention_bias_gradient(*residuals, cotangent, **static), None
+    return *made, attention_bias_gradient(*forward, scale, window, given), None
 
 
 fused_attention = custom_vjp(_differentiable, nondiff_argnums=(5, 6))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes
+from arrayfn.compilation.operators import operator
 from arrayfn.errors import ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis
@@ -51,6 +52,10 @@ def _inverse_root(variance: ArrayLike, epsilon: float) -> Array:
     return ops.floating(special.rsqrt, "standardize", anp.add(variance, epsilon))
 
 
+_STATIC: Final = ("axis", "epsilon")
+
+
+@operator(name="nn.layer_norm", static_argnames=_STATIC, inline=True)
 def layer_norm(
     x: ArrayLike,
     scale: ArrayLike | None = None,
@@ -66,6 +71,7 @@ def layer_norm(
     return _affine(standardize(x, axis, epsilon=epsilon), scale, bias)
 
 
+@operator(name="nn.rms_norm", static_argnames=_STATIC, inline=True)
 def rms_norm(
     x: ArrayLike,
     scale: ArrayLike | None = None,

@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any
 
 import arrayfn.numpy as anp
+from arrayfn.compilation.operators import operator
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis
 from arrayfn.transforms.custom import custom_jvp, stop_gradient
 
 
+@operator(name="nn.softmax", static_argnames=("axis",), inline=True)
 def softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Array:
     """exp(x) / sum(exp(x)) over ``axis``, without overflow.
 
@@ -60,6 +62,7 @@ def _softmax_jvp(
     return y, anp.multiply(y, anp.subtract(dx, along))
 
 
+@operator(name="nn.log_softmax", static_argnames=("axis",), inline=True)
 def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Array:
     """The logarithm of ``softmax``, accurate if softmax underflows."""
     x = ops.as_array(ops.as_floating("log_softmax", x))

@@ -48,6 +48,7 @@ def also_takes(*hints: str, **names: str) -> Callable[[F], F]:
         parameters = [*own.parameters.values(), *more]
         signature = own.replace(parameters=parameters)
         cast(Any, call).__signature__ = signature
+        cast(Any, call).hints = frozenset(hints)
         return cast(F, call)
 
     return decorate

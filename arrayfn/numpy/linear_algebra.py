@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn.compilation.operators import operator
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
@@ -70,6 +71,11 @@ def dot_general(
     return not_equal(value, 0) if dtype == dtypes.bool_ else value
 
 
+@operator(
+    name="numpy.matmul",
+    static_argnames=("precision", "preferred_element_type"),
+    inline=True,
+)
 def matmul(
     a: ArrayLike,
     b: ArrayLike,

@@ -11,17 +11,17 @@ import functools
 
 from arrayfn.caches import forgets
 from arrayfn.ir import Atom, Equation, Program, Var
-from arrayfn.primitives.base import Control, Library, Template, row_of
+from arrayfn.primitives.base import Control, Library, Template, primitive_of
 
 
 def overwritten(equation: Equation) -> tuple[int, ...]:
     """The indices of the operands that ``equation`` overwrites."""
-    row = row_of(equation)
-    if isinstance(row.kernel, (Template, Library)):
-        return (0,) if row.kernel.in_place else ()
+    primitive = primitive_of(equation)
+    if isinstance(primitive.kernel, (Template, Library)):
+        return (0,) if primitive.kernel.in_place else ()
     if equation.primitive.name == "cond":
         return tuple(1 + k for k in branched_in_place(equation).values())
-    if isinstance(row.kernel, Control):
+    if isinstance(primitive.kernel, Control):
         begin = carry_begin(equation)
         return tuple(begin + k for k in carried_in_place(equation))
     return ()
@@ -87,12 +87,12 @@ def branched_in_place(equation: Equation) -> dict[int, int]:
 
 def origins(program: Program) -> list[Atom | None]:
     """The value whose memory each output has, if equations overwrite it."""
-    makers = {var: eq for eq in program.equations for var in eq.outputs}
+    definitions = program.definitions()
     found: list[Atom | None] = []
     for output in program.outputs:
         atom: Atom | None = output
-        while isinstance(atom, Var) and atom in makers:
-            atom = _written_over(makers[atom], atom)
+        while isinstance(atom, Var) and atom in definitions:
+            atom = _written_over(definitions[atom], atom)
         found.append(atom)
     return found
 
@@ -102,11 +102,11 @@ def _written_over(equation: Equation, output: Var) -> Var | None:
     operands = overwritten(equation)
     if not operands:
         return None
-    row = row_of(equation)
+    primitive = primitive_of(equation)
     number = next(k for k, var in enumerate(equation.outputs) if var is output)
     if equation.primitive.name == "cond":
         number = 1 + branched_in_place(equation).get(number, -1)
-    elif isinstance(row.kernel, Control):
+    elif isinstance(primitive.kernel, Control):
         number += carry_begin(equation)
     if number not in operands:
         return None

@@ -34,7 +34,7 @@ from arrayfn.passes.faults import (
 )
 from arrayfn.primitives import conversion, discrete, indexing, reductions, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.base import Body, Composition, Primitive, row_of
+from arrayfn.primitives.base import Body, Composition, Primitive, primitive_of
 from arrayfn.primitives.bounds import in_bounds
 from arrayfn.primitives.control_flow_cond import cond
 from arrayfn.primitives.control_flow_scan import scan
@@ -119,14 +119,18 @@ class _Checker:
         faults: list[Atom] = []
         for equation in program.equations:
             builder.source = equation.source
-            row = row_of(equation)
+            primitive = primitive_of(equation)
             operands = [rename(a, environment) for a in equation.inputs]
-            body = equation.params.get("body") if isinstance(row.kernel, Body) else None
-            if row is in_bounds:
+            body = (
+                equation.params.get("body")
+                if isinstance(primitive.kernel, Body)
+                else None
+            )
+            if primitive is in_bounds:
                 environment[equation.outputs[0]] = operands[0]
                 faults += self._index(operands[0], equation)
-            elif row in _LOOPS:
-                results, fault = _LOOPS[row](self, equation, operands)
+            elif primitive in _LOOPS:
+                results, fault = _LOOPS[primitive](self, equation, operands)
                 environment.update(zip(equation.outputs, results, strict=True))
                 faults.append(fault)
             elif body is not None and not self.is_whole(equation):
@@ -134,7 +138,7 @@ class _Checker:
                 faults.append(self.walk(body, environment))
                 results = [rename(a, environment) for a in body.outputs]
                 environment.update(zip(equation.outputs, results, strict=True))
-            elif equation.subprograms() and isinstance(row.kernel, Composition):
+            elif equation.subprograms() and isinstance(primitive.kernel, Composition):
                 made = self._expanded(equation)
                 environment.update(builder.bind_inputs(made, operands))
                 faults.append(self.walk(made, environment))
@@ -143,21 +147,21 @@ class _Checker:
             else:
                 builder.replay(equation, environment)
                 results = [environment[v] for v in equation.outputs]
-                faults += self._numbers(equation, row, operands, results)
+                faults += self._numbers(equation, primitive, operands, results)
         return _first(faults)
 
     def _expanded(self, equation: Equation) -> Program:
         """The Program that a Composition with Programs expands to."""
-        row = row_of(equation)
-        assert isinstance(row.kernel, Composition)
-        builder = ProgramBuilder(row.name)
+        primitive = primitive_of(equation)
+        assert isinstance(primitive.kernel, Composition)
+        builder = ProgramBuilder(primitive.name)
         builder.source = equation.source
         with builder:
             inputs = [
                 a if isinstance(a, Literal) else builder.input(a.type)
                 for a in equation.inputs
             ]
-            made = row.kernel.expand(*inputs, **equation.params)
+            made = primitive.kernel.expand(*inputs, **equation.params)
             program = builder.build(made if isinstance(made, list) else [made])
         return _with_literals(program, equation.inputs)
 
@@ -177,18 +181,22 @@ class _Checker:
     def _numbers(
         self,
         equation: Equation,
-        row: Primitive,
+        primitive: Primitive,
         operands: Sequence[Atom],
         results: Sequence[Atom],
     ) -> list[Atom]:
         """The faults of an equation's divisor and results."""
         faults: list[Atom] = []
-        if row in _DIVISIONS and DIVISION in self.kinds:
-            faults += self._divisor(row, operands[-1], equation)
-        if row.family in _MOVES or row is indexing.gather or row.effect:
+        if primitive in _DIVISIONS and DIVISION in self.kinds:
+            faults += self._divisor(primitive, operands[-1], equation)
+        if (
+            primitive.family in _MOVES
+            or primitive is indexing.gather
+            or primitive.effect
+        ):
             return faults
         inexact = [x for x in operands if x.type.dtype in dtypes.INEXACT]
-        each = row.family == "elementwise"
+        each = primitive.family == "elementwise"
         for result in results:
             if result.type.dtype not in dtypes.INEXACT or 0 in result.type.shape:
                 continue
@@ -201,16 +209,16 @@ class _Checker:
                     was = was_bad(x) if each else _any(was_bad(x))
                     bad = discrete.bitwise_and(bad, discrete.bitwise_not(was))
                 type, source = _plain(result.type), equation.source
-                site = Site(kind, row.name, type, source, is_elementwise=each)
+                site = Site(kind, primitive.name, type, source, is_elementwise=each)
                 cases.append((site, bad))
             if cases:
                 faults.append(self._fault(cases, _positions(result.type)))
         return faults
 
-    def _divisor(self, row: Primitive, y: Atom, equation: Equation) -> list[Atom]:
+    def _divisor(self, primitive: Primitive, y: Atom, equation: Equation) -> list[Atom]:
         if 0 in y.type.shape or (isinstance(y, Literal) and y.value != 0):
             return []
-        site = Site(DIVISION, row.name, _plain(y.type), equation.source)
+        site = Site(DIVISION, primitive.name, _plain(y.type), equation.source)
         is_zero = discrete.eq(y, conversion.literal(0, y.type.dtype))
         return [self._fault([(site, is_zero)], _positions(y.type))]
 

@@ -26,7 +26,7 @@ from arrayfn.ir import (
 from arrayfn.ir.builder import ProgramBuilder, current_builder, rename, rewritten
 from arrayfn.passes.known_counts import known_trip_count
 from arrayfn.primitives import views
-from arrayfn.primitives.base import Control, has_effect, needed, row_of
+from arrayfn.primitives.base import Control, has_effect, needed, primitive_of
 from arrayfn.primitives.control_flow_scan import scan
 
 Simplify = Callable[[Program], Program]
@@ -52,7 +52,7 @@ def simplify_control_flow(program: Program, simplify: Simplify) -> Program:
 
 
 def _is_control(equation: Equation) -> bool:
-    return isinstance(row_of(equation).kernel, Control)
+    return isinstance(primitive_of(equation).kernel, Control)
 
 
 Results = Sequence[Atom | None]

@@ -22,7 +22,7 @@ from arrayfn.passes.inline_calls import keep_none
 from arrayfn.passes.matrices import WORD
 from arrayfn.primitives import contraction, conversion, reductions, slicing, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.base import Composition, Contraction, row_of
+from arrayfn.primitives.base import Composition, Contraction, primitive_of
 from arrayfn.primitives.rules import all_of
 
 _MAX_TERMS: Final = (1 << 31) // (1 << 14) - 1  # int8 products cannot overflow int32
@@ -60,11 +60,11 @@ def _expanded(
 
     def replacement(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
         nonlocal changed
-        row = row_of(equation)
+        primitive = primitive_of(equation)
         result: Atom | list[Atom] | None = None
-        if isinstance(row.kernel, Composition) and not keep(equation):
-            result = row.kernel.expand(*operands, **equation.params)
-        elif isinstance(row.kernel, Contraction):
+        if isinstance(primitive.kernel, Composition) and not keep(equation):
+            result = primitive.kernel.expand(*operands, **equation.params)
+        elif isinstance(primitive.kernel, Contraction):
             result = _product(operands, equation, products)
         changed |= result is not None
         return None if result is None else all_of(result)

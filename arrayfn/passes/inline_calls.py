@@ -11,7 +11,7 @@ from collections.abc import Callable
 from arrayfn.errors import located
 from arrayfn.ir import Equation, Program
 from arrayfn.ir.builder import ProgramBuilder, rename
-from arrayfn.primitives.base import Body, Primitive
+from arrayfn.primitives.base import Body, primitive_of
 from arrayfn.primitives.custom_rules import custom_vjp_linear, forward_mode_error
 from arrayfn.primitives.shard_map import one_device, shard_map
 
@@ -31,8 +31,8 @@ def inline_calls(
 
     def walk(inner: Program) -> None:
         for equation in inner.equations:
-            row = equation.primitive
-            is_call = isinstance(row, Primitive) and isinstance(row.kernel, Body)
+            primitive = primitive_of(equation)
+            is_call = isinstance(primitive.kernel, Body)
             if is_call and "body" in equation.params and not keep(equation):
                 body: Program = equation.params["body"]
                 operands = [rename(a, environment) for a in equation.inputs]
@@ -40,14 +40,14 @@ def inline_calls(
                 walk(body)
                 results = [rename(a, environment) for a in body.outputs]
                 environment.update(zip(equation.outputs, results, strict=True))
-            elif row is shard_map:
+            elif primitive is shard_map:
                 alone = one_device(equation)
                 operands = [rename(a, environment) for a in equation.inputs]
                 environment.update(builder.bind_inputs(alone, operands))
                 walk(alone)
                 results = [rename(a, environment) for a in alone.outputs]
                 environment.update(zip(equation.outputs, results, strict=True))
-            elif row is custom_vjp_linear:
+            elif primitive is custom_vjp_linear:
                 error = forward_mode_error(equation.params["name"])
                 raise located(error, equation.source)
             else:

@@ -37,10 +37,9 @@ from arrayfn.primitives.base import (
     Contraction,
     Control,
     Library,
-    Primitive,
     Template,
     View,
-    row_of,
+    primitive_of,
 )
 from arrayfn.primitives.control_flow import plain
 
@@ -173,28 +172,28 @@ class _Assignment:
             return builder.build(outputs)
 
     def equation(self, equation: Equation) -> None:
-        row = row_of(equation)
+        primitive = primitive_of(equation)
         operands = [rename(a, self.environment) for a in equation.inputs]
         params = equation.params
-        owns = not isinstance(row.kernel, View) or row is views.relayout
-        if row in _SAME_MEMORY and not _is_affine(equation):
+        owns = not isinstance(primitive.kernel, View) or primitive is views.relayout
+        if primitive in _SAME_MEMORY and not _is_affine(equation):
             owns = self.own_row_major(operands, equation)
-        elif isinstance(row.kernel, Contraction):
+        elif isinstance(primitive.kernel, Contraction):
             operands, params = self.matrices(operands, equation)
-        elif isinstance(row.kernel, Library):
-            first = int(row.kernel.in_place)
+        elif isinstance(primitive.kernel, Library):
+            first = int(primitive.kernel.in_place)
             operands[first:] = [self.row_major_to_read(x) for x in operands[first:]]
-        elif isinstance(row.kernel, Control):
+        elif isinstance(primitive.kernel, Control):
             operands, params = self.control(operands, equation)
-        elif isinstance(row.kernel, (Body, Composition)):
+        elif isinstance(primitive.kernel, (Body, Composition)):
             operands = [
                 x if self.takes_as_is(x, equation) else self.row_major_to_read(x)
                 for x in operands
             ]
-        if isinstance(row.kernel, (Library, Template)):
+        if isinstance(primitive.kernel, (Library, Template)):
             for number in overwritten(equation):
                 operands[number] = self.own(operands[number], equation, number)
-        outputs = self.builder.emit(row, operands, params)
+        outputs = self.builder.emit(primitive, operands, params)
         self.environment.update(zip(equation.outputs, outputs, strict=True))
         if owns:
             self.owned.update(outputs)
@@ -390,11 +389,11 @@ def _last_uses(
     roots: dict[Atom, Var] = {}
     last: dict[Var | None, Equation | None] = {}
     for equation in program.equations:
-        row = equation.primitive
+        primitive = primitive_of(equation)
         for atom in equation.inputs:
             if isinstance(atom, Var):
                 last[roots.setdefault(atom, atom)] = equation
-        is_view = isinstance(row, Primitive) and isinstance(row.kernel, View)
+        is_view = isinstance(primitive.kernel, View)
         source = equation.inputs[0] if is_view else None
         for var in equation.outputs:
             roots[var] = roots[source] if isinstance(source, Var) else var
@@ -405,6 +404,6 @@ def _last_uses(
 
 
 def _is_affine(equation: Equation) -> bool:
-    row = row_of(equation)
-    assert isinstance(row.kernel, View)
-    return row.kernel.axes(equation.inputs[0].type, **equation.params) is not None
+    primitive = primitive_of(equation)
+    assert isinstance(primitive.kernel, View)
+    return primitive.kernel.axes(equation.inputs[0].type, **equation.params) is not None

@@ -22,7 +22,7 @@ from arrayfn.primitives.base import (
     Template,
     has_effect,
     needed,
-    row_of,
+    primitive_of,
 )
 
 MIN_ELEMENTS: Final = 64
@@ -74,8 +74,8 @@ def _costly_invariants(equation: Equation) -> list[Equation]:
 
 
 def _is_costly(equation: Equation) -> bool:
-    row = row_of(equation)
-    kernel = row.kernel
+    primitive = primitive_of(equation)
+    kernel = primitive.kernel
     if isinstance(kernel, (Contraction, Control, Library)):
         return True
     size = max(a.type.size for a in (*equation.inputs, *equation.outputs))
@@ -85,7 +85,7 @@ def _is_costly(equation: Equation) -> bool:
         return isinstance(kernel, Scalar) and kernel.cost > MIN_COST
     if isinstance(kernel, Template):
         return True
-    return isinstance(kernel, Reduction) or row is views.relayout
+    return isinstance(kernel, Reduction) or primitive is views.relayout
 
 
 def _hoisted(

@@ -20,7 +20,7 @@ from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, current_builder, rewritten
 from arrayfn.primitives import contraction, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.base import Control, has_effect, needed, row_of
+from arrayfn.primitives.base import Control, has_effect, needed, primitive_of
 from arrayfn.transforms.batching import batch_varying
 
 MIN_WORK: Final = 1 << 16
@@ -111,8 +111,10 @@ class _Scan:
         ready = {v for v, _ in (*self.fixed, *self.xs)}
         wanted: list[Equation] = []
         for equation in self.equations:
-            row = row_of(equation)
-            computed = not isinstance(row.kernel, Control) and not has_effect(equation)
+            primitive = primitive_of(equation)
+            computed = not isinstance(primitive.kernel, Control) and not has_effect(
+                equation
+            )
             if computed and all(
                 not isinstance(a, Var) or a in ready for a in equation.inputs
             ):

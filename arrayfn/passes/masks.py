@@ -15,7 +15,7 @@ from arrayfn.primitives import discrete
 def masks_of_results(program: Program) -> Program:
     """``program`` with ``x <= 0`` replaced by ``y <= 0`` after such a y."""
     builder = ProgramBuilder(program.name)
-    makers = {v: eq for eq in program.equations for v in eq.outputs}
+    definitions = program.definitions()
     last: dict[Atom, int] = {}
     for position, equation in enumerate(program.equations):
         last.update(dict.fromkeys(equation.inputs, position))
@@ -25,25 +25,25 @@ def masks_of_results(program: Program) -> Program:
         for position, equation in enumerate(program.equations):
             builder.source = equation.source
             builder.replay(equation, environment)
-            mask = _mask_of(equation, makers)
+            mask = _mask_of(equation, definitions)
             if mask is not None and last[mask] > position:
                 result = rename(equation.outputs[0], environment)
-                zero = makers[mask].inputs[1]
+                zero = definitions[mask].inputs[1]
                 environment[mask] = discrete.le(result, zero)
     return builder.build([rename(a, environment) for a in program.outputs])
 
 
-def _mask_of(equation: Equation, makers: dict[Var, Equation]) -> Var | None:
+def _mask_of(equation: Equation, definitions: dict[Var, Equation]) -> Var | None:
     """The mask ``x <= 0`` of an equation that rectifies x, or None."""
     if equation.primitive.name != "select":
         return None
     mask, below, x = equation.inputs
     if not isinstance(mask, Var) or not _is_zero(below) or not isinstance(x, Var):
         return None
-    made = makers.get(mask)
-    if made is None or made.primitive.name != "le":
+    comparison = definitions.get(mask)
+    if comparison is None or comparison.primitive.name != "le":
         return None
-    left, right = made.inputs
+    left, right = comparison.inputs
     return mask if left is x and _is_zero(right) else None
 
 

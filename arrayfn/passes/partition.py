@@ -52,7 +52,7 @@ from arrayfn.primitives.base import (
     Primitive,
     Scalar,
     View,
-    row_of,
+    primitive_of,
 )
 from arrayfn.primitives.collectives import all_reduce
 from arrayfn.primitives.reshard import reshard
@@ -124,11 +124,10 @@ class Partition:
 
     def with_pending(self, equation: Equation, given: list[Placed]) -> list[Placed]:
         """Emit a device's part of ``equation``, on values that may need a sum."""
-        row = equation.primitive
-        if row is reshard or not any(x.pending for x in given):
+        primitive = primitive_of(equation)
+        if primitive is reshard or not any(x.pending for x in given):
             return self.equation(equation, given)
-        assert isinstance(row, Primitive)
-        if len(given) == 1 and isinstance(row.kernel, View):
+        if len(given) == 1 and isinstance(primitive.kernel, View):
             (x,) = given
             if equation.outputs[0].type.size <= whole_type(x, self.mesh).size:
                 (result,) = self.equation(equation, [Placed(x.part, x.spec)])
@@ -183,23 +182,22 @@ class Partition:
 
     def equation(self, equation: Equation, given: list[Placed]) -> list[Placed]:
         """Emit a device's part of ``equation``."""
-        row, params = equation.primitive, equation.params
-        assert isinstance(row, Primitive)
-        if row is shard_map:
+        primitive, params = primitive_of(equation), equation.params
+        if primitive is shard_map:
             return self.shard_map(params, given)
-        if row is reshard:
+        if primitive is reshard:
             spec = params["spec"].entries(given[0].part.type.ndim)
             return [Placed(self.move(given[0], spec), spec)]
         if all(x.is_whole for x in given) and not has_mesh(equation):
             return self.on_every(equation, given)
-        if row.name in LOOPS:
-            return LOOPS[row.name](self, equation, given)
-        if isinstance(row.kernel, Body) and "body" in params:
+        if primitive.name in LOOPS:
+            return LOOPS[primitive.name](self, equation, given)
+        if isinstance(primitive.kernel, Body) and "body" in params:
             return self.run(params["body"], given)
-        facts = _factors(row, [whole_type(x, self.mesh) for x in given], params)
+        facts = _factors(primitive, [whole_type(x, self.mesh) for x in given], params)
         if facts is not None:
             return self.cut(equation, given, facts)
-        if isinstance(row.kernel, Composition):
+        if isinstance(primitive.kernel, Composition):
             return self.composition(equation, given)
         return self.on_every(equation, given)
 
@@ -240,13 +238,13 @@ class Partition:
 
     def composition(self, equation: Equation, given: Sequence[Placed]) -> list[Placed]:
         """The equations that a primitive is composed of."""
-        row = row_of(equation)
-        assert isinstance(row.kernel, Composition)
-        builder = ProgramBuilder(row.name)
+        primitive = primitive_of(equation)
+        assert isinstance(primitive.kernel, Composition)
+        builder = ProgramBuilder(primitive.name)
         builder.source = equation.source
         with builder:
             inputs = [builder.input(whole_type(x, self.mesh)) for x in given]
-            made = row.kernel.expand(*inputs, **equation.params)
+            made = primitive.kernel.expand(*inputs, **equation.params)
             program = builder.build(made if isinstance(made, list) else [made])
         return self.run(program, given)
 
@@ -392,11 +390,11 @@ class Partition:
 
 
 def _factors(
-    row: Primitive, types: Sequence[ArrayType], params: Mapping[str, Any]
+    primitive: Primitive, types: Sequence[ArrayType], params: Mapping[str, Any]
 ) -> Factors | None:
     """The factors of an equation; None if it needs its operands whole."""
-    if not isinstance(row.factors, Marker):
-        return row.factors(*types, **params)
-    if isinstance(row.kernel, (Scalar, Convert)):
+    if not isinstance(primitive.factors, Marker):
+        return primitive.factors(*types, **params)
+    if isinstance(primitive.kernel, (Scalar, Convert)):
         return factors.elementwise(*types)
     return None

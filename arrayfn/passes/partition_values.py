@@ -10,7 +10,7 @@ from arrayfn.errors import SourceLocation
 from arrayfn.ir import ArrayType, Atom, Mesh, NamedSharding, PartitionSpec, Program
 from arrayfn.ir.sharding import spec_of
 from arrayfn.passes.moves import Spec
-from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.base import primitive_of
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Transfer:
 
 def _transfers(program: Program) -> Iterator[Transfer]:
     for equation in program.equations:
-        row = equation.primitive
-        if isinstance(row, Primitive) and row.is_collective:
+        primitive = primitive_of(equation)
+        if primitive.is_collective:
             axis, nbytes = equation.params["axis_name"], equation.inputs[0].type.nbytes
-            yield Transfer(row.name, axis, nbytes, equation.source)
+            yield Transfer(primitive.name, axis, nbytes, equation.source)
         for inner in equation.subprograms():
             yield from _transfers(inner)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives import views
-from arrayfn.primitives.base import AxisMap, View, row_of
+from arrayfn.primitives.base import AxisMap, View, primitive_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,12 @@ def compose(view: Sequence[AxisMap], read: Read) -> Read:
 
 def affine_view(equation: Equation) -> tuple[AxisMap, ...] | None:
     """The AxisMaps of ``equation`` if it is an affine view, else None."""
-    row = row_of(equation)
-    if not isinstance(row.kernel, View) or row is views.relayout:
+    primitive = primitive_of(equation)
+    if not isinstance(primitive.kernel, View) or primitive is views.relayout:
         return None
     if not isinstance(equation.inputs[0], Var):
         return None
-    return row.kernel.axes(equation.inputs[0].type, **equation.params)
+    return primitive.kernel.axes(equation.inputs[0].type, **equation.params)
 
 
 def record_reads(equation: Equation, reads: dict[Var, Read]) -> None:

@@ -18,7 +18,14 @@ from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.passes.joined_parts import joined_parts
 from arrayfn.primitives import contraction, conversion, elementwise, views
-from arrayfn.primitives.base import Atoms, Convert, Primitive, Reduction, Scalar, row_of
+from arrayfn.primitives.base import (
+    Atoms,
+    Convert,
+    Primitive,
+    Reduction,
+    Scalar,
+    primitive_of,
+)
 
 Definitions = dict[Var, Equation]
 Rule = Callable[[Atoms, Equation, Definitions], Atom | None]
@@ -50,16 +57,20 @@ def simplify(program: Program) -> Program:
 
 def _rule_of(equation: Equation) -> Rule | None:
     """The rule for an equation; all reductions share one rule."""
-    row = row_of(equation)
-    return _reduce if isinstance(row.kernel, Reduction) else RULES.get(row.name)
+    primitive = primitive_of(equation)
+    return (
+        _reduce
+        if isinstance(primitive.kernel, Reduction)
+        else RULES.get(primitive.name)
+    )
 
 
 def _scalars_unspread(
     equation: Equation, operands: list[Atom], definitions: Definitions
 ) -> list[Atom]:
     """Use rank-0 values directly, instead of broadcasting them to an array's shape."""
-    row = row_of(equation)
-    if not isinstance(row.kernel, Scalar) or row.family != "elementwise":
+    primitive = primitive_of(equation)
+    if not isinstance(primitive.kernel, Scalar) or primitive.family != "elementwise":
         return operands
     scalars = [_spread_scalar(a, definitions) for a in operands]
     if all(
@@ -82,8 +93,8 @@ def _elementwise(
     operands: Sequence[Atom], equation: Equation, definitions: Definitions
 ) -> Atom | None:
     """Fold literals; compute a value before it is broadcast, not after."""
-    row = row_of(equation)
-    if not isinstance(row.kernel, (Scalar, Convert)) or not operands:
+    primitive = primitive_of(equation)
+    if not isinstance(primitive.kernel, (Scalar, Convert)) or not operands:
         return None
     output = equation.outputs[0].type
     if all(isinstance(a, Literal) for a in operands):
@@ -91,7 +102,7 @@ def _elementwise(
             return None
         literals = [a for a in operands if isinstance(a, Literal)]
         values = [np.asarray(a.value).astype(a.type.dtype) for a in literals]
-        value = np.asarray(row.reference(*values, **equation.params)).item()
+        value = np.asarray(primitive.reference(*values, **equation.params)).item()
         return Literal(value, output.dtype, output.weak)
     arrays = [a for a in operands if isinstance(a, Var) and a.type.shape]
     spreads = [definitions.get(a) for a in arrays]
@@ -107,19 +118,19 @@ def _elementwise(
         definitions[a].inputs[0] if isinstance(a, Var) and a.type.shape else a
         for a in operands
     ]
-    value = row(*narrow, **equation.params)
+    value = primitive(*narrow, **equation.params)
     return views.broadcast_in_dim(value, shape=output.shape, axes=axes)
 
 
 def _of_nothing(operands: Sequence[Atom], equation: Equation) -> Atom | None:
     """A reduction over no elements is its identity, so no kernel has this case."""
-    row = row_of(equation)
-    if not isinstance(row.kernel, Reduction):
+    primitive = primitive_of(equation)
+    if not isinstance(primitive.kernel, Reduction):
         return None
     output = equation.outputs[0].type
     if operands[0].type.size or not output.size:
         return None
-    return views.broadcast_literal(row.kernel.identity(output.dtype), output)  # type: ignore[arg-type]
+    return views.broadcast_literal(primitive.kernel.identity(output.dtype), output)  # type: ignore[arg-type]
 
 
 def _is(atom: Atom, value: complex) -> bool:
@@ -334,22 +345,22 @@ def _reduce(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     (x,) = xs
     axes = eq.params["axes"]
     units = [axis for axis in axes if x.type.shape[axis] == 1]
-    row = row_of(eq)
+    primitive = primitive_of(eq)
     if not isinstance(x, Var):
         return None
     if not units:
-        return _sum_of_one(row, x) if not axes else None
+        return _sum_of_one(primitive, x) if not axes else None
     shape = tuple(n for axis, n in enumerate(x.type.shape) if axis not in units)
     flat = views.reshape(x, shape=shape)
     left = tuple(
         axis - sum(u < axis for u in units) for axis in axes if axis not in units
     )
-    return row(flat, axes=left) if left else _sum_of_one(row, flat)
+    return primitive(flat, axes=left) if left else _sum_of_one(primitive, flat)
 
 
-def _sum_of_one(row: Primitive, x: Atom) -> Atom:
+def _sum_of_one(primitive: Primitive, x: Atom) -> Atom:
     """``x`` reduced over no axes: a sum adds to 0, which turns -0 into 0."""
-    if row.name == "reduce_sum" and x.type.dtype in dtypes.INEXACT:
+    if primitive.name == "reduce_sum" and x.type.dtype in dtypes.INEXACT:
         return elementwise.add(x, 0)
     return x
 

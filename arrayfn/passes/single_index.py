@@ -18,7 +18,7 @@ from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.primitives import conversion, discrete, reductions, views
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives.base import Convert, Primitive, Scalar
+from arrayfn.primitives.base import Convert, Scalar, primitive_of
 
 
 def single_index(program: Program) -> Program:
@@ -108,8 +108,9 @@ def _row_axis(x: Atom, indices: Atom, params: Any) -> int | None:
 
 def _is_computed(x: Atom, made: dict[Var, Equation]) -> bool:
     maker = made.get(x) if isinstance(x, Var) else None
-    row = maker.primitive if maker is not None else None
-    return isinstance(row, Primitive) and isinstance(row.kernel, (Scalar, Convert))
+    return maker is not None and isinstance(
+        primitive_of(maker).kernel, (Scalar, Convert)
+    )
 
 
 def _is_zeros(x: Atom, made: dict[Var, Equation]) -> bool:

@@ -18,10 +18,9 @@ from arrayfn.primitives.base import (
     Contraction,
     Control,
     Library,
-    Primitive,
     Template,
     View,
-    row_of,
+    primitive_of,
 )
 
 MAX_ELEMENTS: Final = 1 << 15
@@ -53,10 +52,10 @@ def _work(program: Program) -> int | None:
     """The number of elements that ``program`` computes; None if not all are nests."""
     total = 0
     for equation in program.equations:
-        row = row_of(equation)
-        if isinstance(row.kernel, (Library, Body)):
+        primitive = primitive_of(equation)
+        if isinstance(primitive.kernel, (Library, Body)):
             return None
-        if isinstance(row.kernel, Control):
+        if isinstance(primitive.kernel, Control):
             inner = [_work(p) for p in equation.subprograms()]
             known = [n for n in inner if n is not None]
             if len(known) < len(inner):
@@ -69,19 +68,19 @@ def _work(program: Program) -> int | None:
 
 def _elements(equation: Equation) -> int:
     """The elements and terms of sums that an equation computes; 0 for a view."""
-    row = row_of(equation)
+    primitive = primitive_of(equation)
     types = [a.type for a in (*equation.inputs, *equation.outputs)]
-    if isinstance(row.kernel, Contraction):
+    if isinstance(primitive.kernel, Contraction):
         contracted, _ = equation.params["contract"]
         depth = math.prod(types[0].shape[axis] for axis in contracted)
         if depth > MAX_DEPTH:
             return MAX_ELEMENTS + 1
         return 2 * depth * types[-1].size
-    if isinstance(row.kernel, View) and row is not views.relayout:
+    if isinstance(primitive.kernel, View) and primitive is not views.relayout:
         return 0
-    if isinstance(row.kernel, Template) and row.kernel.in_place:
+    if isinstance(primitive.kernel, Template) and primitive.kernel.in_place:
         return sum(a.type.size for a in equation.inputs[1:])
-    if isinstance(row.kernel, Template):
+    if isinstance(primitive.kernel, Template):
         return types[-1].size
     return max(type.size for type in types)
 
@@ -119,8 +118,7 @@ def has_products(program: Program, limit: int | None = None) -> bool:
     """Whether ``program`` has matrix products, of up to ``limit`` multiplications."""
     return any(
         (
-            isinstance(eq.primitive, Primitive)
-            and isinstance(eq.primitive.kernel, Contraction)
+            isinstance(primitive_of(eq).kernel, Contraction)
             and (limit is None or (_is_product(eq) and _pairs(eq) <= limit))
         )
         or any(has_products(inner, limit) for inner in eq.subprograms())
@@ -163,6 +161,6 @@ def _pairs(equation: Equation) -> int:
 
 def _is_product(equation: Equation) -> bool:
     """Whether ``equation`` multiplies matrices of one dtype."""
-    row = row_of(equation)
+    primitive = primitive_of(equation)
     types = {a.type.dtype for a in (*equation.inputs, *equation.outputs)}
-    return isinstance(row.kernel, Contraction) and len(types) == 1
+    return isinstance(primitive.kernel, Contraction) and len(types) == 1

@@ -295,8 +295,8 @@ class Factors:
 
 def has_effect(equation: Equation) -> bool:
     """Whether ``equation``, or one inside its Programs, has a side effect."""
-    row = equation.primitive
-    if isinstance(row, Primitive) and row.effect:
+    primitive = equation.primitive
+    if isinstance(primitive, Primitive) and primitive.effect:
         return True
     return any(
         has_effect(inner)
@@ -395,8 +395,8 @@ class Primitive:
         return f"<Primitive {self.name}>"
 
 
-def row_of(equation: Equation) -> Primitive:
+def primitive_of(equation: Equation) -> Primitive:
     """The row of the equation's primitive, of which the IR knows the name alone."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
-    return row
+    primitive = equation.primitive
+    assert isinstance(primitive, Primitive)
+    return primitive

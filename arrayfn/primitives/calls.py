@@ -23,7 +23,7 @@ from arrayfn.primitives.base import (
     Sample,
     View,
     not_differentiable,
-    row_of,
+    primitive_of,
 )
 from arrayfn.primitives.emitters import Emitter
 from arrayfn.primitives.rules import batched_along
@@ -38,8 +38,8 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
     environment.update(zip(program.constants, program.constant_values, strict=True))
     for equation in program.equations:
         arguments = [_value(a, environment) for a in equation.inputs]
-        row = row_of(equation)
-        result = row.reference(*arguments, **equation.params)
+        primitive = primitive_of(equation)
+        result = primitive.reference(*arguments, **equation.params)
         results = result if isinstance(result, (tuple, list)) else (result,)
         environment.update(zip(equation.outputs, results, strict=True))
     return [_value(a, environment) for a in program.outputs]

@@ -64,26 +64,29 @@ def _alone(x: Array, axis_name: str, members: int = 1, **params: Any) -> Array:
 
 
 def _transposed(
-    row: Callable[[], Callable[..., Atom]],
+    primitive: Callable[[], Callable[..., Atom]],
 ) -> Callable[..., list[Atom | None]]:
-    """The transpose rule that emits ``row`` with the same params."""
+    """The transpose rule that emits ``primitive`` with the same params."""
 
     def rule(
         cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
     ) -> list[Atom | None]:
         (cotangent,) = cotangents
-        return [None if cotangent is None else row()(cotangent, **params)]
+        return [None if cotangent is None else primitive()(cotangent, **params)]
 
     return rule
 
 
 def _batched(
-    row: Callable[[], Primitive], over_axis: OverAxis, place: int | None, result: int
+    primitive: Callable[[], Primitive],
+    over_axis: OverAxis,
+    place: int | None,
+    result: int,
 ) -> ByAxis:
-    """The batching rule: ``over_axis`` along the axis itself, ``row`` along others.
+    """The batching rule: ``over_axis`` along the axis itself, else ``primitive``.
 
-    For those the mapped axis stands at ``place`` of the operand (None: anywhere), and
-    then at ``result``.
+    Along another axis, the mapped axis is axis ``place`` of the operand (None: any),
+    and axis ``result`` of the result.
     """
 
     def rule(
@@ -94,8 +97,8 @@ def _batched(
             output, out_dim = over_axis(axis.size, x, dim, **params)
             return [output], [out_dim]
         if dim is None or place is None:
-            return [row()(x, **params)], [dim]
-        return [row()(move_axis(x, dim, place), **params)], [result]
+            return [primitive()(x, **params)], [dim]
+        return [primitive()(move_axis(x, dim, place), **params)], [result]
 
     return ByAxis(rule)
 
@@ -127,9 +130,9 @@ def _collective(
     """A row: a function of one operand, whose params name the axis."""
 
     def itself() -> Primitive:
-        return row
+        return primitive
 
-    row = Primitive(
+    primitive = Primitive(
         name=name,
         family="collective",
         types=types,
@@ -142,7 +145,7 @@ def _collective(
         doc=doc,
         variance=OWN_VARIANCE,
     )
-    return row
+    return primitive
 
 
 def _parts(name: str, x: ArrayType, members: int) -> tuple[int, ...]:

@@ -130,7 +130,7 @@ def arranged(program: Program, inputs: Sequence[Var], outputs: Atoms) -> Program
 
 
 def equation(
-    row: Primitive,
+    primitive: Primitive,
     inputs: Atoms,
     params: dict[str, Any],
     outputs: Sequence[Var],
@@ -138,7 +138,7 @@ def equation(
 ) -> Equation:
     """An equation with given outputs and the source line of ``like``."""
     kept = MappingProxyType(params)
-    return Equation(row, tuple(inputs), kept, tuple(outputs), like.source)
+    return Equation(primitive, tuple(inputs), kept, tuple(outputs), like.source)
 
 
 def building(like: Equation) -> ProgramBuilder:

@@ -7,7 +7,7 @@ from typing import Final
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.primitives import views
-from arrayfn.primitives.base import Convert, Scalar, View, row_of
+from arrayfn.primitives.base import Convert, Scalar, View, primitive_of
 from arrayfn.primitives.control_flow import Parts, building, unless
 
 # Recomputed in the linear loop rather than stacked by the known one: elementwise
@@ -50,8 +50,8 @@ class Residuals:
             zip(body.outputs[carried:count], results[carried:], strict=True)
         )
         self.invariant = _makers_of_invariants(body, self.outside)
-        self.makers = {v: made for made in body.equations for v in made.outputs}
-        self.position = {v: k for k, v in enumerate(self.makers)}
+        self.definitions = body.definitions()
+        self.position = {v: k for k, v in enumerate(self.definitions)}
         # Views of literals are already in the linear step.
         self.defined = {v for made in parts.linear.equations for v in made.outputs}
         residuals = [v for v in body.outputs[count:] if isinstance(v, Var)]
@@ -106,7 +106,7 @@ class Residuals:
             if self.is_there(wanted) and wanted not in self.defined:
                 leaves.add(wanted)
                 continue
-            made = self.makers.get(wanted)
+            made = self.definitions.get(wanted)
             if made is None or not _is_cheap(made) or len(found) == _MAX_EQUATIONS:
                 return None
             found[wanted] = made
@@ -114,7 +114,7 @@ class Residuals:
         more = [v for v in leaves if v.type.shape and v not in self.sliced | self.fixed]
         if len(more) > _MAX_ARRAYS:
             return None
-        return [q for v, q in self.makers.items() if v in found]
+        return [q for v, q in self.definitions.items() if v in found]
 
     def _hoist(self, var: Var) -> None:
         if var in self.outside:
@@ -129,12 +129,12 @@ class Residuals:
 
 
 def _is_cheap(equation: Equation) -> bool:
-    row = row_of(equation)
-    kernel = row.kernel
+    primitive = primitive_of(equation)
+    kernel = primitive.kernel
     if isinstance(kernel, Scalar):
         return kernel.cost <= _CHEAP_COST
     return isinstance(kernel, Convert) or (
-        isinstance(kernel, View) and row is not views.relayout
+        isinstance(kernel, View) and primitive is not views.relayout
     )
 
 

@@ -27,7 +27,7 @@ from arrayfn.primitives.emitters import Emitter
 from arrayfn.primitives.rules import batched_along, jvp_alone, transposed_first
 
 
-def _row(
+def _cumulative(
     name: str,
     accumulate: Callable[..., Array],
     *,
@@ -58,7 +58,7 @@ def _row(
             yield Sample((x,), {"axis": 1, "reverse": position % 2 == 1})
             yield Sample((x,), {"axis": 0, "reverse": position % 2 == 0})
 
-    row = Emitter(name)
+    primitive = Emitter(name)
     return Primitive(
         name=name,
         family="cumulative",
@@ -68,7 +68,7 @@ def _row(
         jvp=jvp,
         transpose=transpose,
         batch=batched_along(
-            lambda x, axis, reverse: row(x, axis=axis + 1, reverse=reverse)
+            lambda x, axis, reverse: primitive(x, axis=axis + 1, reverse=reverse)
         ),
         samples=samples,
         tolerance=Tolerance(float32=4e-6, float64=1e-14),
@@ -149,7 +149,7 @@ def _cumsum(x: Array, axis: int) -> Array:
     return np.cumsum(x, axis=axis, dtype=wide.get(x.dtype, x.dtype)).astype(x.dtype)
 
 
-cumsum = _row(
+cumsum = _cumulative(
     "cumsum",
     _cumsum,
     accepts=dtypes.NUMBERS,
@@ -159,21 +159,21 @@ cumsum = _row(
     ),
     doc="Running sums, in order (from the end if reverse).",
 )
-cumprod = _row(
+cumprod = _cumulative(
     "cumprod",
     lambda x, axis: np.cumprod(x, axis=axis, dtype=x.dtype),
     accepts=dtypes.NUMBERS,
     jvp=jvp_alone(_product_jvp),
     doc="Running products.",
 )
-cummax = _row(
+cummax = _cumulative(
     "cummax",
     np.maximum.accumulate,
     accepts=dtypes.REALS,
     jvp=_extremum_jvp(e.maximum, -1),
     doc="Running maxima; NaN from the first NaN on.",
 )
-cummin = _row(
+cummin = _cumulative(
     "cummin",
     np.minimum.accumulate,
     accepts=dtypes.REALS,

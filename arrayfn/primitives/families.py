@@ -91,9 +91,9 @@ def elementwise(
         jvp = jvp_of_partials(tuple(derivative))
 
     def batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
-        return [row(*align(size, inputs, dims), **params)], [0]
+        return [primitive(*align(size, inputs, dims), **params)], [0]
 
-    row = Primitive(
+    primitive = Primitive(
         name=name,
         family="elementwise",
         types=types or rule,
@@ -106,7 +106,7 @@ def elementwise(
         tolerance=tolerance,
         doc=doc,
     )
-    return row
+    return primitive
 
 
 def _all_fit(first: ArrayType, operands: Sequence[ArrayType]) -> bool:

@@ -122,7 +122,7 @@ gather = Primitive(
 # scatter
 
 
-def _scatter_batch(row: Callable[..., Any]) -> Callable[..., Any]:
+def _scatter_batch(primitive: Callable[..., Any]) -> Callable[..., Any]:
     def batch(
         size: int,
         inputs: Atoms,
@@ -141,7 +141,7 @@ def _scatter_batch(row: Callable[..., Any]) -> Callable[..., Any]:
         else:
             indices = emitters.move_axis(indices, dims[1], 0)
             geometry = geometry.mapped_together()
-        value = row()(
+        value = primitive()(
             repeated(size, x, dims[0]),
             indices,
             repeated(size, updates, dims[2]),
@@ -169,7 +169,7 @@ def _gather_back(x: Atom, indices: Atom, updates: ArrayType, **params: Any) -> A
     )
 
 
-def _scatter_row(
+def _scatter(
     name: str,
     combine: Callable[..., None],
     allowed: frozenset[DType],
@@ -181,7 +181,7 @@ def _scatter_row(
     unique_only: bool = False,
     rule: Callable[..., Factors] | Marker = BY_FORM,
 ) -> Primitive:
-    row = Primitive(
+    primitive = Primitive(
         name=name,
         family="indexing",
         types=scatter_types(name, allowed),
@@ -189,12 +189,12 @@ def _scatter_row(
         kernel=Template(name, in_place=True),
         jvp=jvp,
         transpose=transpose,
-        batch=_scatter_batch(lambda: row),
+        batch=_scatter_batch(lambda: primitive),
         samples=scatter_samples(allowed, low, unique_only),
         doc=doc,
         factors=rule,
     )
-    return row
+    return primitive
 
 
 def _scatter_jvp(
@@ -296,7 +296,7 @@ def _extremum_jvp(
     return [e.div(total, scatter_add(x_hit, indices, update_hit, **params))]
 
 
-scatter = _scatter_row(
+scatter = _scatter(
     "scatter",
     put,
     dtypes.ALL,
@@ -307,7 +307,7 @@ scatter = _scatter_row(
     "('clip'). unique_indices promises that no two windows overlap, and the optional "
     "indices_are_sorted that the positions ascend.",
 )
-scatter_add = _scatter_row(
+scatter_add = _scatter(
     "scatter_add",
     np.add.at,
     dtypes.NUMBERS,
@@ -316,7 +316,7 @@ scatter_add = _scatter_row(
     doc="As scatter, but adds the updates.",
     rule=factors.scatter,
 )
-scatter_mul = _scatter_row(
+scatter_mul = _scatter(
     "scatter_mul",
     np.multiply.at,
     dtypes.NUMBERS,
@@ -325,14 +325,14 @@ scatter_mul = _scatter_row(
     unique_only=True,
     doc="As scatter, but multiplies by the updates.",
 )
-scatter_min = _scatter_row(
+scatter_min = _scatter(
     "scatter_min",
     np.minimum.at,
     dtypes.REALS,
     _extremum_jvp,
     doc="As scatter, but takes the minimum; NaN if either is NaN.",
 )
-scatter_max = _scatter_row(
+scatter_max = _scatter(
     "scatter_max",
     np.maximum.at,
     dtypes.REALS,

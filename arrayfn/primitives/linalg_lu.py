@@ -112,7 +112,7 @@ def _square_samples() -> Iterable[Sample]:
     yield Sample((np.zeros((2, 3)),), {}, ())
 
 
-lu = m.matrix_row(
+lu = m.matrix_primitive(
     "lu",
     types=_lu_types,
     reference=_lu_reference,
@@ -157,7 +157,7 @@ def _permutation_samples() -> Iterable[Sample]:
     yield Sample((np.array([1, 1], np.int32),), {"rows": 2})
 
 
-pivots_to_permutation = m.matrix_row(
+pivots_to_permutation = m.matrix_primitive(
     "pivots_to_permutation",
     types=_permutation_types,
     reference=_permutation_reference,

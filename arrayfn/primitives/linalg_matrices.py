@@ -230,7 +230,7 @@ def diagonal(x: Atom) -> Atom:
 # Rows, references and samples.
 
 
-def matrix_row(
+def matrix_primitive(
     name: str,
     *,
     types: Callable[..., ArrayType | tuple[ArrayType, ...]],

@@ -97,7 +97,7 @@ def _samples() -> Iterable[Sample]:
     yield Sample((wide.astype(dtypes.complex128),), {"full": True}, ())
 
 
-qr = m.matrix_row(
+qr = m.matrix_primitive(
     "qr",
     types=_types,
     reference=_reference,
@@ -134,7 +134,7 @@ def _order_samples() -> Iterable[Sample]:
         yield Sample((m.random_matrices(dtype, shape, 271 + position),), {})
 
 
-column_order = m.matrix_row(
+column_order = m.matrix_primitive(
     "column_order",
     types=_order_types,
     reference=_order_reference,

@@ -56,7 +56,7 @@ def _samples() -> Iterable[Sample]:
         yield Sample((m.random_matrices(dtype, shape, 311 + position),), {})
 
 
-hessenberg = m.matrix_row(
+hessenberg = m.matrix_primitive(
     "hessenberg",
     types=_hessenberg_types,
     reference=_hessenberg_reference,
@@ -94,7 +94,7 @@ def _tridiagonal_reference(x: Array) -> tuple[Array, ...]:
     return _mapped(reduced, x, types)
 
 
-tridiagonal = m.matrix_row(
+tridiagonal = m.matrix_primitive(
     "tridiagonal",
     types=_tridiagonal_types,
     reference=_tridiagonal_reference,
@@ -130,7 +130,7 @@ def _schur_reference(x: Array) -> tuple[Array, ...]:
     return _mapped(reduced, x, _schur_types(ArrayType(x.shape, x.dtype)))
 
 
-schur = m.matrix_row(
+schur = m.matrix_primitive(
     "schur",
     types=_schur_types,
     reference=_schur_reference,

@@ -100,7 +100,7 @@ def _values_samples() -> Iterable[Sample]:
         yield Sample((m.random_matrices(dtype, (3, 3), 275 + position),), {})
 
 
-eigh = m.matrix_row(
+eigh = m.matrix_primitive(
     "eigh",
     types=_eigh_types,
     reference=_eigh_reference,
@@ -129,7 +129,7 @@ def _eigvalsh_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
     return [w], [m.real_part(m.diagonal(_rotated(t, vh)))]
 
 
-eigvalsh = m.matrix_row(
+eigvalsh = m.matrix_primitive(
     "eigvalsh",
     types=_eigvalsh_types,
     reference=_eigvalsh_reference,
@@ -235,7 +235,7 @@ def _eig_samples() -> Iterable[Sample]:
         yield Sample(sample.inputs, {}, () if pairs else None)
 
 
-eig = m.matrix_row(
+eig = m.matrix_primitive(
     "eig",
     types=_eig_types,
     reference=_eig_reference,
@@ -263,7 +263,7 @@ def _eigvals_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
     return [w], [m.diagonal(_inner(t, vt))]
 
 
-eigvals = m.matrix_row(
+eigvals = m.matrix_primitive(
     "eigvals",
     types=_eigvals_types,
     reference=_eigvals_reference,

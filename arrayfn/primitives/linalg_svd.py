@@ -123,7 +123,7 @@ def _samples() -> Iterable[Sample]:
     yield Sample((m.random_matrices(dtypes.float64, (3, 4), 298),), {"full": True}, ())
 
 
-svd = m.matrix_row(
+svd = m.matrix_primitive(
     "svd",
     types=_types,
     reference=_reference,
@@ -161,7 +161,7 @@ def _values_samples() -> Iterable[Sample]:
     yield Sample((m.random_matrices(dtypes.float32, (2, 3, 3), 306),), {})
 
 
-svdvals = m.matrix_row(
+svdvals = m.matrix_primitive(
     "svdvals",
     types=_values_types,
     reference=_values_reference,

@@ -78,7 +78,7 @@ def _positive_samples() -> Iterable[Sample]:
     yield Sample((-np.eye(3),), {}, ())
 
 
-cholesky = m.matrix_row(
+cholesky = m.matrix_primitive(
     "cholesky",
     types=_cholesky_types,
     reference=_cholesky_reference,

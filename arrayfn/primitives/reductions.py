@@ -83,7 +83,7 @@ def _reduction(
             x = families.random_array(dtype, (3, 4, 5), 31 + position, -1.5, 1.5)
             yield Sample((x,), {"axes": [(2,), (0,), (0, 2), (0, 1, 2)][position % 4]})
 
-    row = Emitter(name)
+    primitive = Emitter(name)
     return Primitive(
         name=name,
         family="reduction",
@@ -92,7 +92,7 @@ def _reduction(
         kernel=Reduction(function, identity),
         jvp=jvp,
         transpose=transpose,
-        batch=batched_along(lambda x, axes: row(x, axes=shifted(axes))),
+        batch=batched_along(lambda x, axes: primitive(x, axes=shifted(axes))),
         samples=samples,
         tolerance=tolerance,
         doc=doc,
@@ -263,7 +263,7 @@ def _first_position(extremum: Primitive) -> Callable[..., Atom]:
     return expand
 
 
-def _arg_row(
+def _arg_reduction(
     name: str, reference: Callable[..., Any], extremum: Primitive
 ) -> Primitive:
     def types(x: ArrayType, *, axis: int, dtype: DType) -> ArrayType:
@@ -281,7 +281,7 @@ def _arg_row(
             x = families.random_array(dtype, (4, 5, 3), 41 + position, -3.0, 3.0)
             yield Sample((x,), {"axis": position % 3, "dtype": dtypes.int64})
 
-    row = Emitter(name)
+    primitive = Emitter(name)
     return Primitive(
         name=name,
         family="reduction",
@@ -290,12 +290,14 @@ def _arg_row(
         kernel=Composition(_first_position(extremum)),
         jvp=ZERO_TANGENT,
         transpose=NOT_LINEAR,
-        batch=batched_along(lambda x, axis, dtype: row(x, axis=axis + 1, dtype=dtype)),
+        batch=batched_along(
+            lambda x, axis, dtype: primitive(x, axis=axis + 1, dtype=dtype)
+        ),
         samples=samples,
         doc="The first position of the extremum, or of the first NaN.",
         factors=factors.index_reduction,
     )
 
 
-argmax = _arg_row("argmax", np.argmax, reduce_max)
-argmin = _arg_row("argmin", np.argmin, reduce_min)
+argmax = _arg_reduction("argmax", np.argmax, reduce_max)
+argmin = _arg_reduction("argmin", np.argmin, reduce_min)

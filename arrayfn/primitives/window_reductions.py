@@ -158,7 +158,7 @@ def _along_axis(
     return SlidingWindows((axis,), (1,), (stride,), (1,)).tap(total, (0,))
 
 
-def _reduce_row(
+def _window_reduction(
     name: str,
     reduction: Primitive,
     combine: Callable[..., Any],
@@ -233,7 +233,7 @@ def _extremum_jvp(position: Emitter) -> JvpRule:
     return jvp_alone(rule)
 
 
-reduce_window_sum = _reduce_row(
+reduce_window_sum = _window_reduction(
     "reduce_window_sum",
     reductions.reduce_sum,
     e.add,
@@ -242,7 +242,7 @@ reduce_window_sum = _reduce_row(
     transpose=transposed_first(_sum_transpose),
     doc="The sum of each window.",
 )
-reduce_window_max = _reduce_row(
+reduce_window_max = _window_reduction(
     "reduce_window_max",
     reductions.reduce_max,
     e.maximum,
@@ -251,7 +251,7 @@ reduce_window_max = _reduce_row(
     doc="The maximum of each window, NaN if it has one; the first of equal elements "
     "gets the derivative.",
 )
-reduce_window_min = _reduce_row(
+reduce_window_min = _window_reduction(
     "reduce_window_min",
     reductions.reduce_min,
     e.minimum,
@@ -265,7 +265,7 @@ reduce_window_min = _reduce_row(
 # Positions of extrema.
 
 
-def _position_row(
+def _window_arg_reduction(
     name: str,
     reference: Callable[..., Array],
     beyond: Callable[..., Any],
@@ -341,14 +341,14 @@ def _position_row(
     )
 
 
-window_argmax = _position_row(
+window_argmax = _window_arg_reduction(
     "window_argmax",
     np.argmax,
     discrete.gt,
     reductions.argmax,
     reductions.reduce_max,
 )
-window_argmin = _position_row(
+window_argmin = _window_arg_reduction(
     "window_argmin",
     np.argmin,
     discrete.lt,
@@ -357,13 +357,13 @@ window_argmin = _position_row(
 )
 
 
-def identity_of(row: Primitive, dtype: DType) -> PythonScalar:
-    """The padding value that does not change the reduction ``row``."""
+def identity_of(primitive: Primitive, dtype: DType) -> PythonScalar:
+    """The padding value that does not change the reduction ``primitive``."""
     reduction = {
         "reduce_window_sum": reductions.reduce_sum,
         "reduce_window_max": reductions.reduce_max,
         "window_argmax": reductions.reduce_max,
         "reduce_window_min": reductions.reduce_min,
         "window_argmin": reductions.reduce_min,
-    }[row.name]
+    }[primitive.name]
     return _identity(reduction, dtype)

@@ -157,12 +157,12 @@ class SlidingWindows:
 
 def batched_windows(name: str) -> BatchRule:
     """The batching rule of primitive ``name``: its windows after the mapped axis."""
-    row = Emitter(name)
+    primitive = Emitter(name)
     own = {field.name for field in fields(SlidingWindows)}
 
     def rule(*operands: Atom, **params: Any) -> Atom:
         windows = SlidingWindows(**{k: v for k, v in params.items() if k in own})
-        return row(*operands, **params | windows.shifted().params())
+        return primitive(*operands, **params | windows.shifted().params())
 
     return batched_along(rule)
 

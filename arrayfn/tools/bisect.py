@@ -275,10 +275,10 @@ def _has_nan(x: Array) -> bool:
 
 def _source_of_nan(program: Program, values: dict[Atom, Array]) -> Equation | None:
     """The equation whose NaN reaches a result: none of its operands has one."""
-    makers = {v: eq for eq in program.equations for v in eq.outputs}
+    definitions = program.definitions()
     for atom in program.outputs:
-        while isinstance(atom, Var) and atom in makers and _has_nan(values[atom]):
-            equation = makers[atom]
+        while isinstance(atom, Var) and atom in definitions and _has_nan(values[atom]):
+            equation = definitions[atom]
             behind = (a for a in equation.inputs if isinstance(a, Var))
             following = next((a for a in behind if _has_nan(values[a])), None)
             if following is None:
@@ -329,12 +329,12 @@ def _wrong(
 
 def _around(program: Program, equation: Equation, depth: int) -> Program:
     """``equation`` with the equations that its operands come from, ``depth`` back."""
-    makers = {v: eq for eq in program.equations for v in eq.outputs}
+    definitions = program.definitions()
     kept = {equation}
     last = [equation]
     for _ in range(depth):
         atoms = {a for eq in last for a in eq.inputs if isinstance(a, Var)}
-        last = [makers[v] for v in atoms if v in makers]
+        last = [definitions[v] for v in atoms if v in definitions]
         kept.update(last)
     equations = tuple(eq for eq in program.equations if eq in kept)
     made = {v for eq in equations for v in eq.outputs}
@@ -429,7 +429,7 @@ def _described(
     index: tuple[int, ...],
 ) -> Iterator[str]:
     """What the equation was given: values at the place of a result, or the range."""
-    makers = {v: eq for eq in program.equations for v in eq.outputs}
+    makers = program.definitions()
     for number, (atom, x) in enumerate(zip(equation.inputs, operands, strict=True)):
         text = f"operand {number}: {atom.type}"
         maker = makers.get(atom) if isinstance(atom, Var) else None

@@ -19,7 +19,7 @@ from arrayfn.errors import SourceLocation
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.ir.format import equation_lines
 from arrayfn.ir.text import parse_program
-from arrayfn.lowering.fusion.reasons import of_its_own, refusals
+from arrayfn.lowering.fusion.reasons import refusals, why_single
 from arrayfn.lowering.plan import Kernel, KernelCall, kernel_calls, numbered
 from arrayfn.primitives.table import TABLE
 
@@ -172,14 +172,14 @@ def _reason(
     for user in users:
         for atom in user.inputs:
             if isinstance(atom, Var) and atom in made and user not in makers:
-                text = of_its_own(made[atom]) or of_its_own(user)
+                text = why_single(made[atom]) or why_single(user)
                 if text:
                     return text, user
     if set(makers) & set(users):
         return "a long sum has two steps: totals of chunks, then the total of these", (
             next(eq for eq in users if eq in makers)
         )
-    alone = [text for eq in (*makers, *users) if (text := of_its_own(eq))]
+    alone = [text for eq in (*makers, *users) if (text := why_single(eq))]
     if alone:
         return alone[0], None
     return "they are over other axes, or other elements of what lies between", None

@@ -17,7 +17,7 @@ from arrayfn import dtypes
 from arrayfn.errors import SourceLocation, readable_file
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
 from arrayfn.passes.inline_calls import inline_calls
-from arrayfn.primitives.base import Primitive, View
+from arrayfn.primitives.base import View, primitive_of
 from arrayfn.transforms import make_program
 from arrayfn.transforms.dce import dce
 
@@ -84,7 +84,7 @@ def lint(function: Callable[..., Any]) -> Callable[..., tuple[Hazard, ...]]:
 
 def hazards(program: Program) -> Iterator[Hazard]:
     """The hazards of a Program without calls, in its order."""
-    made = {v: equation for equation in program.equations for v in equation.outputs}
+    made = program.definitions()
     varies = _varying(program)
     for equation in program.equations:
         for inner in equation.subprograms():
@@ -176,16 +176,15 @@ def _unguarded(
             continue
         seen.add(atom)
         equation = made[atom]
-        row = equation.primitive
-        assert isinstance(row, Primitive)
-        if row.name == "select":
+        primitive = primitive_of(equation)
+        if primitive.name == "select":
             continue  # already visited
-        place = SINGULAR.get(row.name)
+        place = SINGULAR.get(primitive.name)
         if place is not None and atom in varies:
             operand = equation.inputs[place]
             if operand in varies and not _is_guarded(operand, made):
                 yield equation
-        if row.family == "elementwise" or isinstance(row.kernel, View):
+        if primitive.family == "elementwise" or isinstance(primitive.kernel, View):
             waiting += equation.inputs
 
 
@@ -193,14 +192,16 @@ def _is_guarded(atom: Atom, made: dict[Var, Equation]) -> bool:
     """Whether the last operation on a value keeps it away from singularities."""
     while isinstance(atom, Var) and atom in made:
         equation = made[atom]
-        row = equation.primitive
-        assert isinstance(row, Primitive)
-        if row.name in _GUARDS:
+        primitive = primitive_of(equation)
+        if primitive.name in _GUARDS:
             return True
-        if row.name == "add":  # a small number, added to a nonnegative value
+        if primitive.name == "add":  # a small number, added to a nonnegative value
             one, other = equation.inputs
             return isinstance(one, Literal) or isinstance(other, Literal)
-        if not isinstance(row.kernel, View) and row.name not in ("convert", "neg"):
+        if not isinstance(primitive.kernel, View) and primitive.name not in (
+            "convert",
+            "neg",
+        ):
             return False
         atom = equation.inputs[0]
     return False
@@ -211,18 +212,17 @@ def _is_squares(atom: Atom, made: dict[Var, Equation]) -> bool:
     if not isinstance(atom, Var) or atom not in made:
         return False
     equation = made[atom]
-    row = equation.primitive
-    assert isinstance(row, Primitive)
-    if row.name == "square":
+    primitive = primitive_of(equation)
+    if primitive.name == "square":
         return True
-    if row.name == "mul":
+    if primitive.name == "mul":
         one, other = equation.inputs
         conjugated = isinstance(other, Var) and other in made
         if conjugated and made[other].primitive.name == "conj":  # type: ignore[index]
             other = made[other].inputs[0]  # type: ignore[index]
         return one is other
-    if row.name == "div" and isinstance(equation.inputs[1], Literal):
+    if primitive.name == "div" and isinstance(equation.inputs[1], Literal):
         return _is_squares(equation.inputs[0], made)  # a mean
-    if row.name in _SUMS or isinstance(row.kernel, View):
+    if primitive.name in _SUMS or isinstance(primitive.kernel, View):
         return all(_is_squares(a, made) for a in equation.inputs)
     return False

@@ -56,7 +56,7 @@ from arrayfn.errors import ArgumentError
 from arrayfn.ir import Equation, Program
 from arrayfn.lowering.half_rounding import EXACT, JUMPS
 from arrayfn.passes.inline_calls import inline_calls
-from arrayfn.primitives.base import Primitive, Tolerance
+from arrayfn.primitives.base import Primitive, Tolerance, primitive_of
 from arrayfn.primitives.calls import evaluate
 from arrayfn.primitives.indexing import scatter_add
 
@@ -327,12 +327,11 @@ class _Rounding:
         self, equation: Equation, operands: Sequence[Array], arrays: list[Array]
     ) -> list[Array]:
         """Perturb inexact results."""
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        primitive = primitive_of(equation)
         if equation.subprograms():
             return arrays  # its equations have been perturbed
         return [
-            self.rounded(row, equation, operands, x, v.type.dtype)
+            self.rounded(primitive, equation, operands, x, v.type.dtype)
             if v.type.dtype in dtypes.INEXACT
             else x
             for x, v in zip(arrays, equation.outputs, strict=True)
@@ -340,22 +339,22 @@ class _Rounding:
 
     def rounded(
         self,
-        row: Primitive,
+        primitive: Primitive,
         equation: Equation,
         operands: Sequence[Array],
         x: Array,
         dtype: DType,
     ) -> Array:
         with np.errstate(all="ignore"):
-            margin = self.margin(row, equation, operands, x, dtype)
-            if row.family == "fourier":
+            margin = self.margin(primitive, equation, operands, x, dtype)
+            if primitive.family == "fourier":
                 finite = np.isfinite(operands[0]).all(axis=-1, keepdims=True)
                 x = np.where(finite, x, np.nan)
-            if row.family in _WHOLE or np.iscomplexobj(x):
+            if primitive.family in _WHOLE or np.iscomplexobj(x):
                 x = self.unlike(x)
-            if row.name in _SUMS:
+            if primitive.name in _SUMS:
                 x = self.signed(self.overflowed(x, margin, dtype))
-            elif row.name == "reduce_prod":
+            elif primitive.name == "reduce_prod":
                 x = self.in_any_order(x, operands[0], equation.params["axes"], dtype)
             if self.excess:
                 dtype = dtypes.compute_dtype(dtype)
@@ -399,46 +398,50 @@ class _Rounding:
 
     def margin(
         self,
-        row: Primitive,
+        primitive: Primitive,
         equation: Equation,
         operands: Sequence[Array],
         x: Array,
         dtype: DType,
     ) -> Array | float:
         """The largest absolute error of ``x`` by this equation; 0 if it is exact."""
-        if row.name in _EXACT or row.family in _EXACT_FAMILIES:
+        if primitive.name in _EXACT or primitive.family in _EXACT_FAMILIES:
             return 0.0
         real = dtypes.real_of(dtype)
         wide = dtypes.compute_dtype(real)
         limits = ml_dtypes.finfo(wide)
         eps = float(limits.eps)
         double = wide == dtypes.float64
-        promised = row.tolerance.float64 if double else row.tolerance.float32
+        promised = (
+            primitive.tolerance.float64 if double else primitive.tolerance.float32
+        )
         usual = _DEFAULT.float64 if double else _DEFAULT.float32
         terms = max(2, *(v.size for v in operands)) if operands else 2
         factor: Array | float = math.log2(terms) + 4
-        if row.name in _ONE_BY_ONE:
+        if primitive.name in _ONE_BY_ONE:
             eps = float(ml_dtypes.finfo(real).eps)
             factor = np.maximum(factor, _updates(equation, operands) / 2)
-        if row.name in _SUMS:
+        if primitive.name in _SUMS:
             inexact = [np.issubdtype(v.dtype, np.inexact) for v in operands]
             sizes = [
                 np.abs(v) if i else v for v, i in zip(operands, inexact, strict=True)
             ]
-            mass = np.asarray(_double(row, equation, sizes))
+            mass = np.asarray(_double(primitive, equation, sizes))
             if _is_small_integer(mass, operands, inexact, eps):
                 return 0.0
             return factor * eps * mass
-        if row.name == "scatter_mul":
+        if primitive.name == "scatter_mul":
             return np.where(_is_number_of(x, real), 0.0, factor * eps * np.abs(x))
-        if row.family in _WHOLE:
+        if primitive.family in _WHOLE:
             finite = np.isfinite(x)
             return promised * float(np.max(np.abs(x), initial=0.0, where=finite))
         size = np.abs(x)
         if np.iscomplexobj(x):  # for an infinite number, the size of its finite part
             parts = [np.where(np.isfinite(v), np.abs(v), 0.0) for v in (x.real, x.imag)]
             size = np.where(np.isfinite(size), size, parts[0] + parts[1])
-        if row.name == "logaddexp":  # the larger operand and a logarithm may cancel
+        if (
+            primitive.name == "logaddexp"
+        ):  # the larger operand and a logarithm may cancel
             size = np.maximum(size, np.maximum(*map(np.abs, operands)))
             size = np.where(np.isfinite(size), size, np.abs(x))
         size = np.minimum(size, float(limits.max) / 2)  # no unit above the largest
@@ -464,11 +467,11 @@ class _Rounding:
         return moved
 
 
-def _double(row: Primitive, equation: Equation, operands: Sequence[Array]) -> Any:
+def _double(primitive: Primitive, equation: Equation, operands: Sequence[Array]) -> Any:
     params = dict(equation.params)
     if "preferred_element_type" in params:
         params.pop("preferred_element_type")
-    return row.reference(*operands, **params)
+    return primitive.reference(*operands, **params)
 
 
 def _updates(equation: Equation, operands: Sequence[Array]) -> Array:

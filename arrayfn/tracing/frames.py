@@ -33,7 +33,8 @@ class Frame:
     ``abstract`` frames, and those inside them, stage every operation. Other frames
     compute operations on arrays alone at once. ``checks`` are the checks of the
     compiled function, which hold for functions inside it, too. ``asks_around`` says
-    whether the function used a named axis of an enclosing frame.
+    whether the function used a named axis of an enclosing frame. ``inlined`` names the
+    operators that are traced as their bodies; a frame shares it with those inside it.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Frame:
         self.name = name
         self.checks = checks if parent is None else checks | parent.checks
         self.axes: dict[str, NamedAxis] = {}
+        self.inlined: set[str] = set() if parent is None else parent.inlined
         self.builder = ProgramBuilder(name)
         self.abstract = abstract or (parent is not None and parent.abstract)
         self.asks_around = False

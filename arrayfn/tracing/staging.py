@@ -40,7 +40,7 @@ from arrayfn.ir import (
 )
 from arrayfn.ir.builder import rename
 from arrayfn.ir.sharding import UNVARYING
-from arrayfn.primitives.base import Primitive, row_of
+from arrayfn.primitives.base import Primitive, primitive_of
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.frames import Captured, Frame, NamedAxis, current_frame
 from arrayfn.tracing.value import Tracer
@@ -71,12 +71,14 @@ class Trace:
 
     ``program`` takes the function's arguments and then the ``captured`` values.
     ``depends_on_frames`` says whether another call may give another Program, because
-    values or named axes of enclosing traces went into it.
+    values or named axes of enclosing traces went into it. ``inlined`` names operators
+    without kernels that the function calls: their bodies were traced.
     """
 
     program: Program
     captured: tuple[Captured, ...]
     depends_on_frames: bool = False
+    inlined: frozenset[str] = frozenset()
 
 
 def trace(
@@ -142,7 +144,9 @@ def trace(
             builder.adopt_constant(var, value)
         captured = []
     builder.inputs += [var for _, var in captured]
-    return Trace(builder.build(outputs), tuple(v for v, _ in captured), depends)
+    inlined = frozenset(frame.inlined)
+    program = builder.build(outputs)
+    return Trace(program, tuple(v for v, _ in captured), depends, inlined)
 
 
 def mesh_axes(mesh: Mesh | None) -> Mapping[str, int]:
@@ -261,15 +265,17 @@ def apply_program(
     environment.update(zip(program.constants, program.constant_values, strict=True))
     for equation in program.equations:
         arguments = [_lookup(a, environment) for a in equation.inputs]
-        row = row_of(equation)
+        primitive = primitive_of(equation)
         if frame is None:
             arrays = [_array(x) for x in arguments]
             try:
-                result = _results(row, arrays, equation.params)
+                result = _results(primitive, arrays, equation.params)
             except ArrayfnError as error:
                 raise located(error, equation.source) from None
         else:
-            result = _stage(frame, row, arguments, equation.params, equation.source)
+            result = _stage(
+                frame, primitive, arguments, equation.params, equation.source
+            )
         results = result if isinstance(result, (tuple, list)) else (result,)
         environment.update(zip(equation.outputs, results, strict=True))
     outputs = [_lookup(a, environment) for a in program.outputs]

@@ -17,7 +17,7 @@ from arrayfn.primitives.base import (
     MappedAxis,
     Marker,
     OverPrograms,
-    row_of,
+    primitive_of,
 )
 from arrayfn.primitives.rules import all_of, in_front, repeated
 
@@ -127,8 +127,8 @@ def _emit_batched(
 def _apply_rule(
     equation: Equation, axis: MappedAxis, operands: Sequence[Atom], dims: Sequence[Dim]
 ) -> tuple[Sequence[Atom], Sequence[Dim]]:
-    row = row_of(equation)
-    if row.batch == THROUGH_BODY:
+    primitive = primitive_of(equation)
+    if primitive.batch == THROUGH_BODY:
         body: Program = equation.params["body"]
         params: dict[str, Any] = dict(equation.params)
         if "static" in params:  # an operator; a kernel may compute the mapped one
@@ -138,15 +138,15 @@ def _apply_rule(
             params["mapped"] = ((axis.size, is_mapped), *params.get("mapped", ()))
         outs = [0] * len(body.outputs)
         params["body"] = batch(body, axis.size, dims, outs, axis.name)
-        outputs = all_of(row(*operands, **params))
+        outputs = all_of(primitive(*operands, **params))
         return outputs, [0] * len(outputs)
-    if isinstance(row.batch, OverPrograms):
+    if isinstance(primitive.batch, OverPrograms):
         inner = functools.partial(batch_varying, axis_name=axis.name)
-        return row.batch.rule(inner, axis.size, operands, dims, **equation.params)
-    if isinstance(row.batch, ByAxis):
-        return row.batch.rule(axis, operands, dims, **equation.params)
-    assert not isinstance(row.batch, Marker)
-    return row.batch(axis.size, operands, dims, **equation.params)
+        return primitive.batch.rule(inner, axis.size, operands, dims, **equation.params)
+    if isinstance(primitive.batch, ByAxis):
+        return primitive.batch.rule(axis, operands, dims, **equation.params)
+    assert not isinstance(primitive.batch, Marker)
+    return primitive.batch(axis.size, operands, dims, **equation.params)
 
 
 def _is_over(equation: Equation, name: str | None) -> bool:

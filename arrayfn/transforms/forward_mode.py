@@ -16,7 +16,7 @@ from arrayfn.primitives.base import (
     Marker,
     OverPrograms,
     Primitive,
-    row_of,
+    primitive_of,
 )
 from arrayfn.primitives.dropped_kernels import DIFFERENTIATION, warn_dropped
 
@@ -101,37 +101,38 @@ def _differentiated(
     emit: Emit,
 ) -> tuple[Sequence[Atom], Sequence[Atom | None]]:
     """Emit ``equation`` and its tangents; return the outputs and the tangents."""
-    row = row_of(equation)
+    primitive = primitive_of(equation)
     operands = [rename(a, values) for a in equation.inputs]
-    if row.jvp == THROUGH_BODY:
+    if primitive.jvp == THROUGH_BODY:
         warn_dropped(equation, DIFFERENTIATION)
         return push_forward(builder, equation.params["body"], operands, given)
-    if isinstance(row.jvp, JvpWithOutputs):
-        return row.jvp.rule(operands, given, **equation.params)
-    if isinstance(row.jvp, OverPrograms):
-        return row.jvp.rule(jvp_varying, operands, given, **equation.params)
+    if isinstance(primitive.jvp, JvpWithOutputs):
+        return primitive.jvp.rule(operands, given, **equation.params)
+    if isinstance(primitive.jvp, OverPrograms):
+        return primitive.jvp.rule(jvp_varying, operands, given, **equation.params)
     emit(equation, values)
     outputs = [rename(v, values) for v in equation.outputs]
-    return outputs, _apply_rule(equation, row, operands, outputs, given)
+    return outputs, _apply_rule(equation, primitive, operands, outputs, given)
 
 
 def _apply_rule(
     equation: Equation,
-    row: Primitive,
+    primitive: Primitive,
     primals: Sequence[Atom],
     outputs: Sequence[Atom],
     tangents: Sequence[Atom | None],
 ) -> Sequence[Atom | None]:
-    if row.jvp == ZERO_TANGENT:
+    if primitive.jvp == ZERO_TANGENT:
         return [None] * len(equation.outputs)
-    if row.jvp == LINEAR:
-        return [row(*[t for t in tangents if t is not None], **equation.params)]
-    if isinstance(row.jvp, Marker):
+    if primitive.jvp == LINEAR:
+        return [primitive(*[t for t in tangents if t is not None], **equation.params)]
+    if isinstance(primitive.jvp, Marker):
         raise DifferentiationError(
-            f"{row.name} has no derivative: {row.jvp.reason}", equation.source
+            f"{primitive.name} has no derivative: {primitive.jvp.reason}",
+            equation.source,
         )
-    assert not isinstance(row.jvp, (JvpWithOutputs, OverPrograms))
-    return row.jvp(primals, outputs, tangents, **equation.params)
+    assert not isinstance(primitive.jvp, (JvpWithOutputs, OverPrograms))
+    return primitive.jvp(primals, outputs, tangents, **equation.params)
 
 
 def _tangent(atom: Atom, varies: dict[Var, Atom]) -> Atom | None:

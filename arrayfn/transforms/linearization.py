@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from arrayfn.ir import Atom, Equation, Program, Var
-from arrayfn.primitives.base import OverPrograms, View, needed, row_of
+from arrayfn.primitives.base import OverPrograms, View, needed, primitive_of
 from arrayfn.primitives.control_flow import Parts, unless, where
 from arrayfn.transforms.forward_mode import jvp
 
@@ -61,9 +61,9 @@ def split(
         if not any(given):
             known.append(equation)
             continue
-        row = row_of(equation)
-        if isinstance(row.split, OverPrograms):
-            before, after = row.split.rule(split, equation, given)
+        primitive = primitive_of(equation)
+        if isinstance(primitive.split, OverPrograms):
+            before, after = primitive.split.rule(split, equation, given)
             known += before
         else:
             after = [equation]
@@ -99,7 +99,7 @@ def _free(known: Sequence[Equation]) -> dict[Var, Equation]:
     """The equations of views of literals: recomputed, not kept as residuals."""
     free: dict[Var, Equation] = {}
     for equation in known:
-        is_view = isinstance(row_of(equation).kernel, View)
+        is_view = isinstance(primitive_of(equation).kernel, View)
         if is_view and all(
             not isinstance(a, Var) or a in free for a in equation.inputs
         ):

@@ -21,7 +21,7 @@ from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import views
-from arrayfn.primitives.base import THROUGH_BODY, row_of
+from arrayfn.primitives.base import THROUGH_BODY, primitive_of
 from arrayfn.tracing import apply_program
 from arrayfn.transforms.arguments import Function, leaf_type, like, name_of
 from arrayfn.transforms.dce import dce
@@ -175,11 +175,11 @@ def _applied(
     builder: ProgramBuilder, equation: Equation, operands: Sequence[_Series]
 ) -> list[_Series]:
     """The series of an equation's outputs."""
-    row = row_of(equation)
+    primitive = primitive_of(equation)
     varies = [x.varies for x in operands]
-    if any(varies) and row.jvp == THROUGH_BODY:
+    if any(varies) and primitive.jvp == THROUGH_BODY:
         return _interpreted(builder, equation.params["body"], operands, {})
-    firsts = builder.emit(row, [x.first for x in operands], equation.params)
+    firsts = builder.emit(primitive, [x.first for x in operands], equation.params)
     if not any(varies):
         return [_Series(y) for y in firsts]
     rule = _Rule(equation, varies)

@@ -15,7 +15,7 @@ from arrayfn.primitives.base import (
     Marker,
     Operand,
     OverPrograms,
-    row_of,
+    primitive_of,
 )
 from arrayfn.primitives.collectives import summed_over
 from arrayfn.primitives.dropped_kernels import DIFFERENTIATION, warn_dropped
@@ -110,20 +110,21 @@ def pull_back(
         operands: list[Operand] = [
             Linear(a.type) if a in linear else rename(a, known) for a in equation.inputs
         ]
-        row = row_of(equation)
-        if row.transpose == THROUGH_BODY:
+        primitive = primitive_of(equation)
+        if primitive.transpose == THROUGH_BODY:
             warn_dropped(equation, DIFFERENTIATION)
             results = _through_body(builder, equation.params["body"], operands, given)
-        elif isinstance(row.transpose, OverPrograms):
-            results = row.transpose.rule(
+        elif isinstance(primitive.transpose, OverPrograms):
+            results = primitive.transpose.rule(
                 transpose_varying, given, operands, **equation.params
             )
-        elif isinstance(row.transpose, Marker):
+        elif isinstance(primitive.transpose, Marker):
             raise DifferentiationError(
-                f"{row.name} is not linear, so it has no transpose", equation.source
+                f"{primitive.name} is not linear, so it has no transpose",
+                equation.source,
             )
         else:
-            results = row.transpose(given, operands, **equation.params)
+            results = primitive.transpose(given, operands, **equation.params)
         for atom, cotangent in zip(equation.inputs, results, strict=True):
             gather(atom, cotangent)
     return [gathered_for(v) for v in program.inputs[len(saved) :]]

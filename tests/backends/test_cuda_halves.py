@@ -49,7 +49,11 @@ def test_a_row_of_halves_takes_half_the_registers():
     rows = random(200, 32768).astype(dtypes.bfloat16)
     (kernel,) = lowered(softmax, rows).kernels
     assert "x_tile = registers_u16(64)" in kernel.source
-    assert (kernel.threads, kernel.min_blocks, kernel.cluster) == (512, 2, 1)
+    assert (kernel.threads, kernel.blocks_per_multiprocessor, kernel.cluster) == (
+        512,
+        2,
+        1,
+    )
 
 
 def test_the_greatest_of_a_long_row_of_halves():

@@ -51,7 +51,11 @@ def test_the_last_vectors_of_a_row_lie_in_shared_memory(function, n, dtype):
     kernel = agrees(function, (x,), ASIDE)
     lanes = 16 // x.dtype.itemsize
     vectors = -(-n // (64 * lanes))
-    assert (kernel.threads, kernel.min_blocks, kernel.cached) == (64, 2, True)
+    assert (kernel.threads, kernel.blocks_per_multiprocessor, kernel.cached) == (
+        64,
+        2,
+        True,
+    )
     assert kernel.shared == (vectors - 1) * 64 * 16
     # Vectors in registers are asked for first, and computed before the others come.
     text = re.sub(r"\s+", " ", kernel.source)
@@ -104,7 +108,7 @@ def test_which_rows_have_what_in_shared_memory():
         x = np.empty((1024, n), dtype)
         weights = (np.empty(n, dtype),) * arguments
         (kernel,) = lowered(function, x, *weights, gpu=gpu).kernels
-        return kernel.threads, kernel.min_blocks, kernel.shared
+        return kernel.threads, kernel.blocks_per_multiprocessor, kernel.shared
 
     assert shape_of(nn.softmax, 16384) == (512, 2, 0)
     assert shape_of(nn.softmax, 32768) == (512, 2, 13 * 512 * 16)

@@ -60,6 +60,8 @@ class Graph:
 
     # What an encoded plan does.
 
+    has_collectives = False
+
     def accesses(self, node, addresses):
         return ()
 
@@ -93,7 +95,7 @@ class Graph:
         enqueue(stream)
         return lambda: [step() for step in steps]
 
-    def concurrent(self, stream):
+    def concurrent(self, stream, most):
         return InOrder()
 
     def create_handle(self, stream):

@@ -379,7 +379,7 @@ def test_what_is_computed_again_orders_no_groups(
     order = Groups.order
 
     def checked(self: Any, first: Any, second: Any) -> None:
-        assert not first.before >> second.number & 1
+        assert not first.ancestors >> second.number & 1
         order(self, first, second)
 
     monkeypatch.setattr(Groups, "order", checked)

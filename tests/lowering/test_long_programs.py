@@ -76,7 +76,7 @@ def test_pieces_of_an_unrolled_loop_give_the_bits_of_the_whole(
     function = UNROLLED[name](24)
     have = af.jit(function)(X, X * 2)
     whole = len(af.jit(function).lower(X, X).plan.steps)
-    monkeypatch.setattr(fuser, "cuts", lambda program, most: frozenset[Any]())
+    monkeypatch.setattr(fuser, "piece_starts", lambda program, most: frozenset[Any]())
     assert len(af.jit(function).lower(X, X).plan.steps) <= whole
     want = af.jit(function)(X, X * 2)
     for a, b in zip(af.tree.leaves(have), af.tree.leaves(want), strict=True):
@@ -94,7 +94,7 @@ def test_what_fits_one_kernel_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> Non
     def refused(program: Any, most: int) -> Any:
         raise AssertionError("a short Program was cut")
 
-    monkeypatch.setattr(fuser, "cuts", refused)
+    monkeypatch.setattr(fuser, "piece_starts", refused)
     assert len(af.jit(recurrence(30)).lower(X, X).plan.steps) == 2  # one sums up
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arrayfn.backends.base import Executable
-from arrayfn.lowering.clocks import taken
+from arrayfn.lowering.clocks import times_of_steps
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,6 @@ class ClockedExecutable:
         """Run the plan."""
         return self.run(inputs)
 
-    def taken(self) -> Mapping[int, tuple[int, float]]:
+    def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
         """How often each step has run so far, and the seconds it took, by number."""
-        return taken(self.state)
+        return times_of_steps(self.state)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any, Final
 
 from arrayfn.backends.base import BackendInfo, Executable, TimedExecutable
 from arrayfn.backends.cuda import attention
 from arrayfn.backends.cuda.checked_run import try_plan
 from arrayfn.backends.cuda.device_array import DeviceArray, device_put, from_dlpack
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.driver import device, gpu, gpu_count, on, per_device
 from arrayfn.backends.cuda.memory import MemoryStats
 from arrayfn.backends.cuda.requirements import missing_here, missing_packages
 from arrayfn.errors import BackendError
@@ -38,9 +37,11 @@ _HOPPER: Final = (9, 0)
 
 
 class CudaBackend:
-    """Kernels on an NVIDIA GPU."""
+    """Kernels on an NVIDIA GPU, the first one if no other is named."""
 
-    name = "cuda"
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        self.name = f"cuda:{number}" if number else "cuda"
 
     def info(self) -> BackendInfo:
         """What it needs, and which of that is missing here."""
@@ -48,8 +49,15 @@ class CudaBackend:
             self.name,
             "kernels through NVVM, and NVIDIA's libraries, on an NVIDIA GPU",
             ("numba-cuda", "cuda-bindings", "an NVIDIA driver for CUDA 13"),
-            missing_here(),
+            missing_here() or self._missing(),
         )
+
+    def _missing(self) -> str:
+        """Why there is no GPU of this number; empty if there is."""
+        count = gpu_count() if self.number else 1
+        if self.number < count:
+            return ""
+        return f"there {'is' if count == 1 else 'are'} {count} here"
 
     def array_types(self) -> tuple[type, ...]:
         """Arrays on the GPU."""
@@ -57,7 +65,8 @@ class CudaBackend:
 
     def put(self, x: Any) -> DeviceArray:
         """A DeviceArray."""
-        return device_put(x)
+        with on(gpu(self.number)):
+            return device_put(x)
 
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
@@ -70,7 +79,8 @@ class CudaBackend:
 
         if missing_here():
             return lower(program, donated, options=options)
-        return lower(program, donated, gpu=_config(), options=options)
+        with on(gpu(self.number)):
+            return lower(program, donated, gpu=_config(), options=options)
 
     def load(self, compiled: CompiledProgram) -> Executable:
         """The callable of ``compiled``. Raises BackendError where there is no GPU."""
@@ -79,7 +89,8 @@ class CudaBackend:
             raise BackendError(f"backend 'cuda' is not available ({reason})")
         from arrayfn.backends.cuda.executable import Executable
 
-        return Executable(compiled)
+        with on(gpu(self.number)):
+            return Executable(compiled)
 
     def assembly(self, kernel: Kernel) -> str:
         """The PTX of ``kernel``, for the GPU here or, if none, an H200.
@@ -90,25 +101,27 @@ class CudaBackend:
             raise BackendError(f"PTX cannot be made: {reason}")
         from arrayfn.backends.cuda.code import kernel_ptx
 
-        return kernel_ptx(kernel, _HOPPER if missing_here() else device().arch)
+        here = _HOPPER if missing_here() else gpu(self.number).arch
+        return kernel_ptx(kernel, here)
 
     def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
         """The callable of ``compiled`` with an event after each step."""
         from arrayfn.backends.cuda import timed
 
-        return timed.TimedExecutable(compiled)
+        with on(gpu(self.number)):
+            return timed.TimedExecutable(compiled)
 
 
-@cache
+@per_device
 def _config() -> GpuConfig:
     """The numbers of the GPU here. Before Hopper nothing copies beside a block."""
     from arrayfn.backends.cuda.convolution_ways import way_of
 
-    gpu = device()
-    cluster = GPU.max_cluster if gpu.arch >= _HOPPER else 0
+    here = device()
+    cluster = GPU.max_cluster if here.arch >= _HOPPER else 0
     return replace(
         GPU,
-        multiprocessors=gpu.multiprocessors,
+        multiprocessors=here.multiprocessors,
         max_cluster=cluster,
         choose_convolution=way_of,
     )

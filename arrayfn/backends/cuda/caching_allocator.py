@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from arrayfn.backends.cuda import free_lists
 from arrayfn.backends.cuda.free_lists import DeviceMemory, FreeList
@@ -28,7 +28,12 @@ FUNCTIONS: Final = {
 
 
 class CachingAllocator:
-    """The free lists of one device; the GIL serializes its users."""
+    """The free lists of one device; the GIL serializes its users.
+
+    All devices of a process share its addresses, so ``give`` frees the memory of any.
+    """
+
+    _given: ClassVar[dict[int, int]] = {}
 
     def __init__(
         self,
@@ -47,7 +52,6 @@ class CachingAllocator:
             **{field: addresses[name] for field, name in FUNCTIONS.items()},
         )
         self._free_lists: dict[int, int] = {}
-        self._given: dict[int, int] = {}
         self._take = _function(free_lists.free_list_take)
         self._give = _function(free_lists.free_list_give)
         self._clear = _function(free_lists.free_list_clear)

@@ -17,7 +17,7 @@ from importlib import metadata
 from typing import Final
 from weakref import WeakValueDictionary
 
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.driver import current_number, device
 from arrayfn.backends.cuda.modules import LoadedKernel, load, unload_unused
 from arrayfn.backends.native.loading import Unit, codes, source_texts
 from arrayfn.backends.numba.dialect import UntypedKernelError
@@ -56,7 +56,9 @@ _SOURCES: Final = (
     "backends/cuda/code.py",
 )
 _LOCK: Final = threading.Lock()
-_loaded: Final[WeakValueDictionary[str, LoadedKernel]] = WeakValueDictionary()
+_loaded: Final[WeakValueDictionary[tuple[int, str], LoadedKernel]] = (
+    WeakValueDictionary()
+)
 _recent: Final[deque[LoadedKernel]] = deque(maxlen=256)
 """Kernels that stay loaded: a function made again in each iteration has the same."""
 _MAX_UNUSED: Final = 64  # modules from which the GPU is waited for, to unload them
@@ -78,8 +80,8 @@ def kernel_key(kernel: Kernel, arch: tuple[int, int]) -> str:
         "cuda",
         kernel.key,
         signature,
-        f"{kernel.threads} {kernel.cluster} {kernel.shared} {kernel.min_blocks} "
-        f"{kernel.cooperative}",
+        f"{kernel.threads} {kernel.cluster} {kernel.shared} "
+        f"{kernel.blocks_per_multiprocessor} {kernel.cooperative}",
         f"sm_{arch[0]}{arch[1]}",
         _toolchain(),
     )
@@ -190,7 +192,7 @@ def loaded_kernels(kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
         held: dict[str, LoadedKernel] = {}
         units: dict[str, Unit] = {}
         for key, kernel in by_key.items():
-            known = _loaded.get(key)
+            known = _loaded.get((current_number(), key))
             if known is not None:
                 held[key] = known
             else:
@@ -200,8 +202,8 @@ def loaded_kernels(kernels: Sequence[Kernel]) -> dict[str, LoadedKernel]:
             unload_unused(_MAX_UNUSED)
         for key, cubin in codes(units).items():
             kernel = by_key[key]
-            blocks = kernel.min_blocks if kernel.cached else 0
+            blocks = kernel.blocks_per_multiprocessor if kernel.cached else 0
             made = load(cubin, ENTRY, kernel.shared, kernel.cluster, blocks)
-            held[key] = _loaded[key] = made
+            held[key] = _loaded[current_number(), key] = made
             _recent.append(made)
         return {name: held[key] for name, key in keys.items()}

@@ -15,14 +15,13 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain, cycle
 from typing import Any, Final
 
 import numpy as np
 
 from arrayfn.backends.cuda import timing
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.driver import device, per_device
 from arrayfn.backends.cuda.libraries.shared import open_library
 from arrayfn.backends.cuda.product_forms import (
     Form,
@@ -388,7 +387,7 @@ def fill(pointer: int, nbytes: int, block: np.ndarray[Any, Any]) -> None:
         done += more
 
 
-@cache
+@per_device
 def library() -> Library:
     """cuBLASLt, opened at the first product."""
     return Library()

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.backends.cuda import dlpack
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.driver import (
+    Device,
+    current_number,
+    device,
+    gpu,
+    gpu_count,
+    on,
+)
 from arrayfn.errors import ArgumentError, LayoutError, user_location
 from arrayfn.ir import ArrayType, in_place, layout, type_of
 from arrayfn.ir.layout import Layout
@@ -25,12 +33,22 @@ Array = np.ndarray[Any, Any]
 
 ALIGNMENT: Final = 16  # of memory that kernels access in vectors
 _LEGACY_STREAM: Final = 1
-_interned: dict[ArrayType, ArrayType] = {}
+_interned: dict[tuple[int, ArrayType], ArrayType] = {}
+_places: dict[int, int] = {}  # the GPU of an interned type, by its id
 
 
 def interned(type: ArrayType) -> ArrayType:
-    """The one object that is equal to ``type``: the call entry compares by identity."""
-    return _interned.setdefault(type, type)
+    """The one object that is equal to ``type``, for arrays on this thread's GPU.
+
+    The call entry compares types by identity, so it takes no array of another GPU.
+    """
+    number = current_number()
+    known = _interned.get((number, type))
+    if known is None:
+        is_taken = number or _places.get(id(type), 0)
+        known = _interned[number, type] = replace(type) if is_taken else type
+        _places[id(known)] = number
+    return known
 
 
 class DeviceArray(ArrayOnDevice):
@@ -85,15 +103,22 @@ class DeviceArray(ArrayOnDevice):
         return tuple(step * self.dtype.itemsize for step in steps)
 
     @property
+    def gpu(self) -> Device:
+        """The GPU whose memory it is in."""
+        number = _places.get(id(self.__arrayfn_type__), 0)
+        return device() if number == current_number() else gpu(number)
+
+    @property
     def device(self) -> str:
-        """The backend that it belongs to."""
-        return "cuda"
+        """The backend that it belongs to: "cuda", or "cuda:1" on the second GPU."""
+        number = _places.get(id(self.__arrayfn_type__), 0)
+        return f"cuda:{number}" if number else "cuda"
 
     def copy(self) -> DeviceArray:
         """A copy, which may be donated."""
         low, count = self.__arrayfn_type__.span()
         size = self.dtype.itemsize
-        gpu = device()
+        gpu = self.gpu
         pointer, owner = gpu.block(count * size)
         if count:
             gpu.copy(pointer, self.address() + low * size, count * size)
@@ -132,7 +157,7 @@ class DeviceArray(ArrayOnDevice):
         """Note that another library sees the memory."""
         if not self.shared:
             self.shared = True
-            device().share(self.owner)
+            self.gpu.share(self.owner)
 
     # Elements.
 
@@ -140,7 +165,7 @@ class DeviceArray(ArrayOnDevice):
         """Wait until it is computed; returns itself. Raises errors of kernels."""
         if not self.pointer:
             self.address()  # raises
-        device().synchronize()
+        self.gpu.synchronize()
         return self
 
     def __array__(
@@ -152,7 +177,7 @@ class DeviceArray(ArrayOnDevice):
         flat = np.empty(count, self.dtype)
         if count:
             start = self.address() + low * self.dtype.itemsize
-            device().copy_out(flat.ctypes.data, start, flat.nbytes)
+            self.gpu.copy_out(flat.ctypes.data, start, flat.nbytes)
         if self.size == 0:
             host: Array = np.empty(self.shape, self.dtype)
         else:
@@ -176,7 +201,8 @@ class DeviceArray(ArrayOnDevice):
         from arrayfn.display.units import in_bytes
 
         type = self.__arrayfn_type__
-        title = f"DeviceArray {type} <small>{in_bytes(type.nbytes)} on cuda</small>"
+        size = in_bytes(type.nbytes)
+        title = f"DeviceArray {type} <small>{size} on {self.device}</small>"
         return markup.shown(title, markup.listing(str(self).splitlines()))
 
     def __str__(self) -> str:
@@ -197,12 +223,12 @@ class DeviceArray(ArrayOnDevice):
             "typestr": self.dtype.str,
             "data": (self.address() if self.size else 0, not self.writable),
             "strides": None if self.layout == layout.C else self.strides,
-            "stream": device().stream,
+            "stream": self.gpu.stream,
             "version": 3,
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.CUDA, device().number
+        return dlpack.CUDA, self.gpu.number
 
     def __dlpack__(
         self,
@@ -221,10 +247,10 @@ class DeviceArray(ArrayOnDevice):
             )
         self.share()
         if stream != -1:
-            device().let_wait(_LEGACY_STREAM if stream is None else stream)
+            self.gpu.let_wait(_LEGACY_STREAM if stream is None else stream)
         steps = self.layout.strides(self.shape)
         return dlpack.export(
-            self, self.address(), self.shape, steps, self.dtype, device().number
+            self, self.address(), self.shape, steps, self.dtype, self.gpu.number
         )
 
 
@@ -234,14 +260,15 @@ class Borrowed:
     That library reuses freed memory at once, without regard to the stream here.
     """
 
-    __slots__ = ("_owner",)
+    __slots__ = ("_gpu", "_owner")
 
     def __init__(self, owner: object) -> None:
         self._owner = owner
+        self._gpu = device()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
-            device().synchronize()
+            self._gpu.synchronize()
 
 
 def device_put(x: Any) -> DeviceArray:
@@ -252,11 +279,11 @@ def device_put(x: Any) -> DeviceArray:
     the default stream.
     """
     if isinstance(x, DeviceArray):
-        return x
+        return x if x.gpu is device() else _moved(x)
     if hasattr(x, "__dlpack__") and x.__dlpack_device__()[0] == dlpack.CUDA:
-        return from_dlpack(x)
+        return device_put(from_dlpack(x))
     if hasattr(x, "__cuda_array_interface__"):
-        return from_cuda(x)
+        return device_put(from_cuda(x))
     return put(x, interned(type_of(x)))
 
 
@@ -271,6 +298,19 @@ def put(x: Any, type: ArrayType) -> DeviceArray:
         start = int(host.__array_interface__["data"][0]) + low * size
         gpu.copy_in(pointer, start, count * size)
     return DeviceArray(type, pointer - low * size, owner)
+
+
+def _moved(x: DeviceArray) -> DeviceArray:
+    """A copy of an array of another GPU on this one, without the host."""
+    low, count = x.type.span()
+    size = x.dtype.itemsize
+    here, there = device(), x.gpu
+    pointer, owner = here.block(count * size)
+    if count:
+        there.let_wait(here.stream)
+        here.copy_from(there, pointer, x.address() + low * size, count * size)
+        here.let_wait(there.stream)  # which may use the memory again
+    return DeviceArray(interned(x.type), pointer - low * size, owner)
 
 
 def from_cuda(x: Any) -> DeviceArray:
@@ -288,8 +328,20 @@ def from_cuda(x: Any) -> DeviceArray:
         kind: Layout = layout.C
     else:
         kind = _layout(shape, [s / dtype.itemsize for s in strides])
-    device().wait_for(given.get("stream") or _LEGACY_STREAM)
-    return _taken(ArrayType(shape, dtype, kind), given["data"][0], x)
+    pointer = given["data"][0]
+    with on(_gpu_of(pointer)):
+        # A stream that is named by a number is one of its GPU.
+        device().wait_for(given.get("stream") or _LEGACY_STREAM)
+        return _taken(ArrayType(shape, dtype, kind), pointer, x)
+
+
+def _gpu_of(pointer: int) -> Device:
+    """The GPU that has the memory at an address."""
+    here = device()
+    if not pointer or gpu_count() < 2:
+        return here
+    number = here.owner_of(pointer)
+    return here if number == here.number else gpu(number)
 
 
 def from_dlpack(x: Any) -> DeviceArray:
@@ -297,17 +349,12 @@ def from_dlpack(x: Any) -> DeviceArray:
     kind, number = x.__dlpack_device__()
     if kind != dlpack.CUDA:
         return device_put(np.from_dlpack(x))
-    gpu = device()
-    if number != gpu.number:
-        raise ArgumentError(
-            f"the array is on GPU {number}, and all work is done on GPU {gpu.number}; "
-            "copy it there first",
-            user_location(),
-        )
-    given = dlpack.receive(x.__dlpack__(stream=gpu.stream))
-    steps = given.strides
-    lies = layout.C if steps is None else _layout(given.shape, steps)
-    return _taken(ArrayType(given.shape, given.dtype, lies), given.pointer, given)
+    there = device() if number == device().number else gpu(number)
+    with on(there):
+        given = dlpack.receive(x.__dlpack__(stream=there.stream))
+        steps = given.strides
+        lies = layout.C if steps is None else _layout(given.shape, steps)
+        return _taken(ArrayType(given.shape, given.dtype, lies), given.pointer, given)
 
 
 def _layout(shape: tuple[int, ...], steps: Any) -> Layout:

@@ -1,7 +1,10 @@
-"""The NVIDIA driver, as far as the runtime needs it: one context, stream and pool.
+"""The NVIDIA driver, as far as the runtime needs it.
 
-``device()`` opens the first GPU. All work goes to one stream, in order, and memory is
-allocated and freed in the order of that stream.
+A ``Device`` is a GPU with one context, stream and memory pool. All work goes to its
+stream, in order, and memory is allocated and freed in the order of that stream.
+``device()`` is the GPU that the calling thread works on: the first one, except within
+``on(gpu)``. What is made once for each GPU is made by functions that are
+``per_device``.
 
 The driver is called through ctypes, so that a process that finds its kernels on disk
 imports nothing of CUDA's packages: ``cuda.bindings.driver`` takes 0.06 s of CPU time to
@@ -14,10 +17,10 @@ from __future__ import annotations
 import ctypes
 import importlib
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from functools import cache
-from typing import Any, Final
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from functools import cache, wraps
+from typing import Any, Final, ParamSpec, TypeVar
 
 from arrayfn.backends.cuda import caching_allocator
 from arrayfn.backends.cuda.caching_allocator import CachingAllocator
@@ -43,6 +46,7 @@ _NON_BLOCKING: Final = 1
 _ATTRIBUTE_MULTIPROCESSORS: Final = 16
 _ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76
 _POINTER_MEMORY_TYPE: Final = 2
+_POINTER_DEVICE: Final = 9
 
 _BROKEN: Final = (
     "; this process cannot use the GPU any more. compute-sanitizer names the kernel, "
@@ -52,10 +56,19 @@ _MAX_IDLE: Final = 1 << 30  # of all that are kept, or a 16th of the card's
 _STAGED_BYTES: Final = 1 << 16  # of results, that come through page-locked memory
 
 
-class Device:
-    """The first GPU: its context, its stream and its memory."""
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
-    def __init__(self) -> None:
+
+class Device:
+    """A GPU, by its number: its context, its stream and its memory.
+
+    ``watch()`` makes what is called now and then during a long wait.
+    """
+
+    watch: Callable[[], Callable[[], None]] | None = None
+
+    def __init__(self, number: int = 0) -> None:
         # ``library`` holds the GIL, for calls that only enqueue; ``waiting`` does not.
         try:
             self.library = ctypes.PyDLL("libcuda.so.1")
@@ -68,13 +81,13 @@ class Device:
         if object_cache().is_empty():
             threading.Thread(target=_import_compiler).start()
         self.check(self.waiting.cuInit(0))
-        number = ctypes.c_int()
-        self.check(self.library.cuDeviceGet(ctypes.byref(number), 0))
+        found = ctypes.c_int()
+        self.check(self.library.cuDeviceGet(ctypes.byref(found), number))
         context = ctypes.c_void_p()
-        self.check(self.waiting.cuDevicePrimaryCtxRetain(ctypes.byref(context), number))
+        self.check(self.waiting.cuDevicePrimaryCtxRetain(ctypes.byref(context), found))
         self.context = int(context.value or 0)
+        self.number = found.value
         self.enter()
-        self.number = number.value
         self.arch = (
             self.attribute(_ATTRIBUTE_MAJOR),
             self.attribute(_ATTRIBUTE_MINOR),
@@ -255,15 +268,15 @@ class Device:
 
     # Copies and waiting.
 
-    def fill(self, pointer: int, byte: int, nbytes: int) -> None:
-        """Set each byte of memory."""
+    def fill(self, pointer: int, byte: int, nbytes: int, stream: int = 0) -> None:
+        """Set each byte of memory; on ``stream`` if one is given."""
         self.enter()
         self.check(
             self.library.cuMemsetD8Async(
                 ctypes.c_uint64(pointer),
                 ctypes.c_ubyte(byte),
                 ctypes.c_size_t(nbytes),
-                ctypes.c_void_p(self.stream),
+                ctypes.c_void_p(stream or self.stream),
             )
         )
 
@@ -334,14 +347,42 @@ class Device:
             )
         )
 
+    def owner_of(self, pointer: int) -> int:
+        """The number of the GPU whose memory has an address."""
+        number = ctypes.c_int()
+        self.check(
+            self.library.cuPointerGetAttribute(
+                ctypes.byref(number), _POINTER_DEVICE, ctypes.c_uint64(pointer)
+            )
+        )
+        return number.value
+
+    def copy_from(self, other: Device, target: int, source: int, nbytes: int) -> None:
+        """Copy from the memory of another GPU."""
+        self.enter()
+        self.check(
+            self.library.cuMemcpyPeerAsync(
+                ctypes.c_uint64(target),
+                ctypes.c_void_p(self.context),
+                ctypes.c_uint64(source),
+                ctypes.c_void_p(other.context),
+                ctypes.c_size_t(nbytes),
+                ctypes.c_void_p(self.stream),
+            )
+        )
+
     def synchronize(self) -> None:
         """Wait for all enqueued work; errors of kernels are raised here.
 
         Ctrl-C ends the wait, and the work goes on.
         """
         status = self._wait()
-        while status == NOT_READY:
-            status = self._wait()
+        if status == NOT_READY:
+            check = self.watch() if self.watch is not None else None
+            while status == NOT_READY:
+                if check is not None:
+                    check()  # raises if what is waited for cannot come
+                status = self._wait()
         if status == _NO_CONTEXT:
             self.enter()
             self.synchronize()
@@ -400,6 +441,7 @@ class Device:
 
     def launch(self, graph: int) -> None:
         """Enqueue an executable graph."""
+        self.enter()
         status = self._launch_graph(graph, self.stream)
         if status:
             self.check(status, "in a graph")
@@ -420,6 +462,59 @@ def _import_compiler() -> None:
 
 
 @cache
+def gpu(number: int) -> Device:
+    """GPU ``number``, opened at the first call."""
+    return Device(number)
+
+
+@cache
+def gpu_count() -> int:
+    """How many GPUs there are; 0 without a driver."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int()
+    failed = library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count))
+    return 0 if failed else count.value
+
+
+class _Current(threading.local):
+    gpu: Device | None = None
+
+
+_CURRENT: Final = _Current()
+
+
+def current_number() -> int:
+    """The number of the GPU that this thread works on, which need not be open yet."""
+    return _CURRENT.gpu.number if _CURRENT.gpu else 0
+
+
 def device() -> Device:
-    """The GPU, opened at the first call."""
-    return Device()
+    """The GPU that this thread works on, opened at the first call."""
+    return _CURRENT.gpu or gpu(0)
+
+
+@contextmanager
+def on(device: Device) -> Generator[None, None, None]:
+    """Have this thread work on another GPU."""
+    before, _CURRENT.gpu = _CURRENT.gpu, device
+    try:
+        yield
+    finally:
+        _CURRENT.gpu = before
+
+
+def per_device(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """``function``, whose results are kept: one for each GPU and its arguments."""
+
+    @cache
+    def kept(number: int, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return function(*args, **kwargs)
+
+    @wraps(function)
+    def found(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return kept(current_number(), *args, **kwargs)
+
+    return found

@@ -44,7 +44,10 @@ from arrayfn.lowering.plan import (
 
 _MAX_BLOCKS: Final = 2**31
 _SMALL_BYTES: Final = 1 << 23  # of a step: two microseconds of traffic, or a launch
-_HANDLES: Final = (-1, 0)  # no memory: what the libraries' handles hold
+# No memory: what the libraries' handles hold, the multiprocessors, and channels.
+_HANDLES: Final = (-1, 0)
+_PROCESSORS: Final = (-2, -1)
+_FIRST_CHANNEL: Final = -3
 
 
 class EncodedPlan:
@@ -64,6 +67,7 @@ class EncodedPlan:
         self._accesses: list[StepAccesses] = []  # by the steps
         self._kept: list[object] = []
         self._has_products = False
+        self._channels = _Channels()
         self._moves = dict(_moves(plan.steps))
         # One slot for each pair of buffer and offset at most, which must not move.
         self._values = np.zeros(max(1, _count_arguments(plan.steps)), np.int64)
@@ -120,6 +124,16 @@ class EncodedPlan:
                 begin = self.address(number, addresses)
                 found.append((begin, begin + self._buffers[number].nbytes, written))
         return (*found, (*step.own, True))
+
+    @property
+    def has_collectives(self) -> bool:
+        """Whether steps may run beside those that fill the GPU."""
+        return bool(self._channels.known)
+
+    def occupancy(self, node: NativeRun | HostCall) -> tuple[Access, ...]:
+        """How one step uses the multiprocessors: alone if it fills them."""
+        step = self._step(node)
+        return () if step.beside else ((*_PROCESSORS, not step.small),)
 
     def is_small(self, node: NativeRun | HostCall) -> bool:
         """Whether one step leaves room on the GPU for others beside it."""
@@ -321,10 +335,23 @@ class EncodedPlan:
         arrays, integers = self._named(step, kernel)
         call = libraries.call(kernel.provider, integers, step.items)
         arguments = tuple(self._location(arrays[name]) for name in call.arrays)
-        lasts = _launches(self._bytes(step))
-        accesses = step.reads, writes_of(step), _HANDLES, not lasts, lasts
-        made = StepAccesses(*accesses)
+        lasts = 0 if call.beside else _launches(self._bytes(step))
+        own = self._channels.of(call.beside) if call.beside else _HANDLES
+        accesses = step.reads, writes_of(step), own, not lasts, lasts
+        made = StepAccesses(*accesses, beside=bool(call.beside))
         return HostCall(call.enqueue, arguments, call.capturable, made)
+
+
+class _Channels:
+    """What the collectives along each axis of a mesh take turns at, by its name."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, tuple[int, int]] = {}
+
+    def of(self, name: str) -> tuple[int, int]:
+        """The channel of a name, as if it were memory."""
+        end = _FIRST_CHANNEL - len(self.known)
+        return self.known.setdefault(name, (end, end + 1))
 
 
 def _launches(nbytes: int) -> int:

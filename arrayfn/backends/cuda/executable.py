@@ -17,13 +17,15 @@ from arrayfn.backends.cuda.device_array import (
     interned,
     put,
 )
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.driver import device, on
 from arrayfn.backends.cuda.graphs.dispatch import Dispatch
 from arrayfn.dtypes import is_python_scalar
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import type_of
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan import BufferAllocation
+
+Call = Callable[..., Any]
 
 
 class Executable:
@@ -41,10 +43,16 @@ class Executable:
         self,
         compiled: CompiledProgram,
         dispatch: Callable[..., Dispatch] | None = None,
+        through: Callable[[Call], Call] = lambda call: call,
     ) -> None:
-        """``dispatch`` makes what launches the plan, if not a ``Dispatch``."""
+        """The plan on this thread's GPU.
+
+        ``dispatch`` makes what launches the plan, if not a ``Dispatch``. What a call
+        does in Python is the function that ``through`` makes of it.
+        """
         plan = compiled.plan
         self.plan = plan
+        self._gpu = device()
         self.input_types = tuple(interned(t) for t in compiled.input_types)
         # Results are arrays: only Python numbers have weak types.
         self.output_types = tuple(
@@ -66,12 +74,12 @@ class Executable:
         self._dispatch = (dispatch or Dispatch)(
             compiled, self._inputs, self._outputs, self._addresses
         )
-        self.call: Callable[..., tuple[DeviceArray, ...] | int] = self._call
-        self.call_single: Callable[..., DeviceArray | int] = self._call_single
+        self.call: Call = through(self._call)
+        self.call_single: Call = through(self._call_single)
         if self._dispatch.is_single and self._donors is None:
             self._entry = entry = self._native_entry()
             self._dispatch.attach(entry)
-            self.call, self.call_single = entry.functions(self._call, self._call_single)
+            self.call, self.call_single = entry.functions(self.call, self.call_single)
 
     def _native_entry(self) -> CallEntry:
         """A native entry of the plan."""
@@ -95,13 +103,17 @@ class Executable:
         """An error text: why input ``number`` does not fit."""
         if len(inputs) != len(self.input_types):
             return f"expected {len(self.input_types)} arrays, not {len(inputs)}"
-        given = inputs[number]
-        what = (
-            str(given.__arrayfn_type__)
-            if isinstance(given, DeviceArray)
-            else f"a {type(given).__name__}"
-        )
-        return f"argument {number} is to be {self.input_types[number]}, not {what}"
+        given, wanted = inputs[number], self.input_types[number]
+        if isinstance(given, DeviceArray):
+            if given.type == wanted:
+                here = given.device
+                return (
+                    f"argument {number} is on {here!r}, but this runs on GPU "
+                    f"{self._gpu.number}; compile it with jit(f, device={here!r}), or "
+                    "move the argument with device_put"
+                )
+            return f"argument {number} is to be {wanted}, not {given.type}"
+        return f"argument {number} is to be {wanted}, not a {type(given).__name__}"
 
     def _call_single(self, *inputs: Any) -> DeviceArray | int:
         """As ``call``, of a plan with one result."""
@@ -110,6 +122,10 @@ class Executable:
 
     def _call(self, *inputs: Any) -> tuple[DeviceArray, ...] | int:
         """The results, or 1 + the number of an input that does not fit."""
+        with on(self._gpu):
+            return self._run(inputs)
+
+    def _run(self, inputs: tuple[Any, ...]) -> tuple[DeviceArray, ...] | int:
         addresses = self._addresses
         with self._lock:
             held = self._enter(inputs)
@@ -154,7 +170,8 @@ class Executable:
         """``x`` on the GPU; None if its type is not that of input ``number``."""
         wanted = self.input_types[number]
         if isinstance(x, DeviceArray):
-            return x if x.__arrayfn_type__ == wanted else None
+            fits = x.__arrayfn_type__ == wanted and x.gpu is self._gpu
+            return x if fits else None
         if is_python_scalar(x):
             known = self._numbers.get(number)
             if known is not None and known[0] is x:

@@ -86,8 +86,8 @@ def _libdevice() -> bytes:
 def with_directives(ptx: str, kernel: Kernel) -> str:
     """``ptx`` with what its entry says of launches, besides the threads of a block."""
     directives: list[str] = []
-    if kernel.min_blocks:
-        directives.append(f".minnctapersm {kernel.min_blocks}")
+    if kernel.blocks_per_multiprocessor:
+        directives.append(f".minnctapersm {kernel.blocks_per_multiprocessor}")
     if kernel.cluster > 1:
         directives += [".explicitcluster", f".reqnctapercluster {kernel.cluster}, 1, 1"]
     head, entry, body = ptx.partition(_ENTRY)

@@ -13,7 +13,7 @@ from collections import deque
 from typing import Final
 from weakref import finalize
 
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.driver import Device, device
 from arrayfn.caches import frees
 
 # CUdevice_attribute, and what cuFuncGetAttribute and cuFuncSetAttribute take.
@@ -26,8 +26,8 @@ _LARGE_CLUSTERS: Final = 14
 
 _PORTABLE_CLUSTER: Final = 8  # blocks
 
-_unused: Final[deque[int]] = deque()
-"""Modules whose kernels nobody launches any more."""
+_unused: Final[deque[tuple[Device, int]]] = deque()
+"""Modules whose kernels nobody launches any more, and where they are loaded."""
 
 
 class LoadedKernel:
@@ -38,7 +38,7 @@ class LoadedKernel:
     def __init__(self, module: int, function: int) -> None:
         self.function = function
         # Not __del__, during which another thread could revive the object.
-        finalize(self, _unused.append, module).atexit = False
+        finalize(self, _unused.append, (device(), module)).atexit = False
 
 
 def load(
@@ -84,9 +84,9 @@ def _shared_beside(function: ctypes.c_void_p) -> int:
 def unload_unused(minimum: int = 1) -> None:
     """Unload the unused modules, if there are ``minimum`` so many.
 
-    Waits until all that is enqueued has run: kernels of dropped functions may be part
-    of it. Graphs hold their kernels, so none of them refers to an unused module. Does
-    nothing while a graph is captured.
+    Those of this thread's GPU, that is. Waits until all that is enqueued has run:
+    kernels of dropped functions may be part of it. Graphs hold their kernels, so none
+    of them refers to an unused module. Does nothing while a graph is captured.
     """
     if len(_unused) < minimum:
         return
@@ -95,11 +95,14 @@ def unload_unused(minimum: int = 1) -> None:
         return
     try:
         # What is dropped from here on may still be running after the wait.
-        modules = [_unused.popleft() for _ in range(len(_unused))]
+        unused = [_unused.popleft() for _ in range(len(_unused))]
         gpu.synchronize()
         gpu.enter()
-        for module in modules:
-            gpu.check(gpu.library.cuModuleUnload(ctypes.c_void_p(module)))
+        for where, module in unused:
+            if where is gpu:
+                gpu.check(gpu.library.cuModuleUnload(ctypes.c_void_p(module)))
+            else:
+                _unused.append((where, module))
     finally:
         gpu.capture_lock.release()
 

@@ -35,7 +35,8 @@ class StepAccesses:
 
     ``own`` is a library's workspace (begin, end), which all of its steps write. A step
     that is not ``small`` fills the GPU: running two of them concurrently would be
-    slower. A step runs at least as long as ``lasts`` launches take.
+    slower. A step runs at least as long as ``lasts`` launches take. One that is
+    ``beside`` leaves the multiprocessors to others: a collective.
     """
 
     reads: tuple[int, ...]
@@ -43,6 +44,7 @@ class StepAccesses:
     own: tuple[int, int] = (0, 0)
     small: bool = True
     lasts: int = 0
+    beside: bool = False
 
 
 @dataclass(frozen=True)

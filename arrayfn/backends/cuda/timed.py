@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.driver import device, on
 from arrayfn.backends.cuda.encoded_plan import EncodedPlan
 from arrayfn.backends.cuda.executable import Executable
 from arrayfn.backends.cuda.graphs.dispatch import Dispatch
@@ -38,6 +38,7 @@ class TimedExecutable:
     """A plan of ``compiled`` on the GPU; calling it waits for the results."""
 
     def __init__(self, compiled: CompiledProgram) -> None:
+        self._gpu = device()
         self._events = Events()
         made = partial(TimedDispatch, self._events)
         self._executable = Executable(compiled, made)
@@ -45,7 +46,8 @@ class TimedExecutable:
     def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
         """Run the plan."""
         results = self._executable(inputs)
-        self._events.read()
+        with on(self._gpu):
+            self._events.read()
         return results
 
     def taken(self) -> Mapping[int, tuple[int, float]]:

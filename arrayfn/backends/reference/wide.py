@@ -19,7 +19,7 @@ from arrayfn import dtypes
 from arrayfn.backends.reference import exact
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var
-from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.base import Primitive, primitive_of
 from arrayfn.primitives.control_flow import limited_while
 
 Array = np.ndarray[Any, Any]
@@ -131,19 +131,18 @@ def _wide_param(value: Any, hooks: EquationHooks | None) -> Any:
 
 def _row(equation: Equation, hooks: EquationHooks | None) -> Primitive:
     """The equation's row with a reference of wide arrays."""
-    row = equation.primitive
-    assert isinstance(row, Primitive)
-    narrow = row.name in OF_A_DTYPE
-    if row.name not in EXACT and not narrow and hooks is None:
-        return row
-    reference = EXACT.get(row.name, row.reference)
+    primitive = primitive_of(equation)
+    narrow = primitive.name in OF_A_DTYPE
+    if primitive.name not in EXACT and not narrow and hooks is None:
+        return primitive
+    reference = EXACT.get(primitive.name, primitive.reference)
     taken = [a.type.dtype for a in equation.inputs]
     types = tuple(_wide_type(v.type) for v in equation.outputs)
 
     def compute(*operands: Array, **params: Any) -> Any:
         if hooks is not None:
             operands = tuple(hooks.operands(equation, operands))
-        if hooks is not None and row.name == "while_loop":
+        if hooks is not None and primitive.name == "while_loop":
             limit = hooks.limit(equation)
             results, count = limited_while(*operands, limit=limit, **params)
             hooks.iterated(equation, count)
@@ -160,4 +159,6 @@ def _row(equation: Equation, hooks: EquationHooks | None) -> Primitive:
             return every
         return hooks.results(equation, operands, every)
 
-    return dataclasses.replace(row, reference=compute, types=lambda *_, **__: types)
+    return dataclasses.replace(
+        primitive, reference=compute, types=lambda *_, **__: types
+    )

@@ -1,1 +1,1 @@
-"""Lowering for CPUs: the dispatch strategy and the codegen target."""
+"""Lowering for CPUs: schedules, and the printers of kernels."""

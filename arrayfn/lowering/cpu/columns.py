@@ -1,4 +1,4 @@
-"""Kernels whose innermost axis is kept: an item is a block of columns."""
+"""Kernels whose innermost axis is kept: a work item is a block of columns."""
 
 from __future__ import annotations
 
@@ -30,15 +30,19 @@ from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
 
 @dataclass
 class PartialColumnsPrinter(StagedPrinter):
-    """An item is a chunk of rows of a block of columns."""
+    """First half of a split reduction: an item is a chunk of rows of some columns."""
 
     def body(self) -> None:
-        """An item is a chunk of rows of a block of columns."""
+        """Print a loop over items, in it loops over the chunk's rows and columns.
+
+        Partial results lie in memory: each row of the chunk is added to one of each
+        column.
+        """
         outer, reduced, inner = _column_axes(self)
-        first, more = reduced[0], reduced[1:]
+        first, inner_reduced = reduced[0], reduced[1:]
         rows = self.nest.axes[first].extent
         width = self.nest.axes[inner].extent
-        per_row = math.prod(self.nest.axes[k].extent for k in more)
+        per_row = math.prod(self.nest.axes[k].extent for k in inner_reduced)
         block = min(CPU.column_block, max(1, width))
         size = chunk_size(rows, per_row * block)
         totals = [partial.reduce for partial in self.partials]
@@ -51,26 +55,26 @@ class PartialColumnsPrinter(StagedPrinter):
         self.grain = grain_of(self.nest, size * per_row * block)
         n, chunk = self.extent(inner), self.integer("chunk", size)
         name = self.integer("block", CPU.column_block)
-        minimum = self.use("min_i64")
+        min_i64 = self.use("min_i64")
         self.open("for item in range(begin, end):")
         self.line(f"blocks = ({n} + {name} - 1) // {name}")
         self.line(f"chunks = ({self.extent(first)} + {chunk} - 1) // {chunk}")
         self.line(f"start = item % blocks * {name}")
-        self.line(f"stop = {minimum}(start + {name}, {n})")
+        self.line(f"stop = {min_i64}(start + {name}, {n})")
         self.line("part = item // blocks")
         self.line(f"first = part % chunks * {chunk}")
-        self.line(f"last = {minimum}(first + {chunk}, {self.extent(first)})")
+        self.line(f"last = {min_i64}(first + {chunk}, {self.extent(first)})")
         variables = self.decompose("part // chunks", outer)
         column = f"i{inner}"
         self.open(f"for {column} in range(start, stop):")
         for k, partial in enumerate(self.partials):
             identity = self.constant(partial.reduce.identity)
-            place = f"{self.partial_name(k)}[part * {n} + {column}]"
-            self.line(f"{place} = {self.narrow_partial(partial, identity)}")
+            element = f"{self.partial_name(k)}[part * {n} + {column}]"
+            self.line(f"{element} = {self.narrow_partial(partial, identity)}")
         self.close()
         self.open(f"for i{first} in range(first, last):")
         variables[first] = f"i{first}"
-        for axis in more:
+        for axis in inner_reduced:
             self.open(f"for i{axis} in range({self.extent(axis)}):")
             variables[axis] = f"i{axis}"
         self.open(f"for {column} in range(start, stop):")
@@ -81,11 +85,13 @@ class PartialColumnsPrinter(StagedPrinter):
         for s in self.stage_bodies[0]:
             if isinstance(s, Reduce):
                 k = [p.reduce for p in self.partials].index(s)
-                place = f"{self.partial_name(k)}[part * {n} + {column}]"
-                have = self.widen_partial(self.partials[k], place)
-                total = f"{self.use(s.function)}({have}, {self.scalar(s.argument)})"
+                element = f"{self.partial_name(k)}[part * {n} + {column}]"
+                sum_so_far = self.widen_partial(self.partials[k], element)
+                total = (
+                    f"{self.use(s.function)}({sum_so_far}, {self.scalar(s.argument)})"
+                )
                 self.line(
-                    f"{place} = {self.narrow_partial(self.partials[k], total)}",
+                    f"{element} = {self.narrow_partial(self.partials[k], total)}",
                     s.source,
                 )
             else:
@@ -98,9 +104,10 @@ class PartialColumnsPrinter(StagedPrinter):
 
 @dataclass
 class ColumnsPrinter(StagedPrinter, BlockPrinter):
-    """In one or several stages, each over the whole height of a block of columns."""
+    """Whole reductions: an item computes all stages of a block of columns."""
 
     def body(self) -> None:
+        """Print a loop over blocks of columns, and in it a loop for each stage."""
         outer, reduced, inner = _column_axes(self)
         width = self.nest.axes[inner].extent
         height = math.prod(self.nest.axes[k].extent for k in reduced)
@@ -122,43 +129,54 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         self.close()
 
     def column_row(self, value: Value) -> str:
-        """The scratch row that holds an outer value for each column of the block."""
-        return self.row_of(f"{self.name_of(value)}_columns", value.dtype)
+        """The scratch array that holds an outer value for each column of the block."""
+        return self.scratch_row(f"{self.name_of(value)}_columns", value.dtype)
 
-    def row_of(self, name: str, dtype: DType) -> str:
+    def scratch_row(self, name: str, dtype: DType) -> str:
+        """``name``, made a scratch array with one element for each column."""
         if all(row.name != name for row in self.scratch):
             self.scratch.append(ScratchRow(name, dtype, CPU.column_block))
         return name
 
     def column_total(self, s: Reduce, column: str) -> str:
-        """The element with the total of sum ``s``, for each column of the block."""
-        return f"{self.row_of(self.total_of(s), total_dtype(s))}[{column} - start]"
+        """The element with the total of sum ``s`` for ``column``."""
+        return f"{self.scratch_row(self.total_of(s), total_dtype(s))}[{column} - start]"
 
     def column_value(self, value: Value, column: str) -> str:
+        """The outer value ``value`` of ``column``, read from scratch memory."""
         text = f"{self.column_row(value)}[{column} - start]"
         return self.widen(dtypes.bool_, text) if value.dtype == dtypes.bool_ else text
 
     def column_set(self, value: Value, column: str, text: str) -> None:
+        """Print the assignment of ``text`` to the outer value of ``column``."""
         if value.dtype == dtypes.bool_:
             text = self.narrow(dtypes.bool_, text)
         self.line(f"{self.column_row(value)}[{column} - start] = {text}")
 
     def column_outer(self, stage: int, variables: dict[int, str], column: str) -> None:
-        local: set[str] = set()
+        """Print the outer statements of ``stage`` for one column."""
+        in_variables: set[str] = set()
         for s in self.outer_statements(stage):
             for value in uses(s):
-                self.fetch(value, local, variables, column)
+                self.fetch(value, in_variables, variables, column)
             self.emit(s, variables)
             if isinstance(s, (Load, Compute, Count)):
-                local.add(s.result.name)
+                in_variables.add(s.result.name)
                 if isinstance(s, Compute):
                     self.column_set(s.result, column, self.name_of(s.result))
 
     def fetch(
-        self, value: Value, local: set[str], variables: dict[int, str], column: str
+        self,
+        value: Value,
+        in_variables: set[str],
+        variables: dict[int, str],
+        column: str,
     ) -> None:
-        """Load an outer value of an earlier stage into a local variable."""
-        if value.name in local:
+        """Print a variable for an outer value of an earlier stage, once.
+
+        ``in_variables`` are the names of values that variables hold already.
+        """
+        if value.name in in_variables:
             return
         s = self.producers[value.name]
         if isinstance(s, Reduce) or (isinstance(s, Compute) and s.level == "outer"):
@@ -167,16 +185,20 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
             self.emit(s, variables)
         else:
             return
-        local.add(value.name)
+        in_variables.add(value.name)
 
     def column_stage(
         self, stage: int, variables: dict[int, str], reduced: list[int], inner: int
     ) -> None:
+        """Print one pass over the rows of the block, with its reductions.
+
+        Long sums are cut into blocks of rows, whose sums are added to totals.
+        """
         column = f"i{inner}"
         reduces = self.reduces(stage)
         sums = [s for s in reduces if is_sum(s) or is_running_sum(s)]
-        found = cut(self.nest, reduced, COLUMN_BLOCK) if sums else None
-        sums = sums if found is not None else []
+        blocks = cut(self.nest, reduced, COLUMN_BLOCK) if sums else None
+        sums = sums if blocks is not None else []
         if reduces:
             self.open(f"for {column} in range(start, stop):")
             for s in reduces:
@@ -186,43 +208,48 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
                 else:
                     self.column_set(s.result, column, self.constant(s.identity))
             self.close()
-        within = dict(variables)
+        inner_variables = dict(variables)
         for axis in reduced:
             bounds = self.extent(axis)
-            if found is not None and found[0] == axis:
-                bounds = self.open_row_blocks(bounds, found[1], sums, column)
+            if blocks is not None and blocks[0] == axis:
+                bounds = self.open_row_blocks(bounds, blocks[1], sums, column)
             self.open(f"for i{axis} in range({bounds}):")
-            within[axis] = f"i{axis}"
+            inner_variables[axis] = f"i{axis}"
         self.open(f"for {column} in range(start, stop):")
-        within[inner] = column
-        local: set[str] = set()
+        inner_variables[inner] = column
+        in_variables: set[str] = set()
         for s in self.stage_bodies[stage]:
             for value in uses(s):
-                self.fetch(value, local, within, column)
+                self.fetch(value, in_variables, inner_variables, column)
             if isinstance(s, Reduce) and s in sums and is_running_sum(s):
                 self.column_run(s, column)
-                local.add(s.result.name)
+                in_variables.add(s.result.name)
             elif isinstance(s, Reduce):
-                have = self.column_value(s.result, column)
-                total = f"{self.use(s.function)}({have}, {self.scalar(s.argument)})"
+                sum_so_far = self.column_value(s.result, column)
+                total = (
+                    f"{self.use(s.function)}({sum_so_far}, {self.scalar(s.argument)})"
+                )
                 self.column_set(s.result, column, total)
             else:
-                self.emit(s, within)
+                self.emit(s, inner_variables)
         self.close()
         for axis in reversed(reduced):
             self.close()
-            if found is not None and found[0] == axis:
+            if blocks is not None and blocks[0] == axis:
                 self.close_row_blocks(sums, column)
-        done = [s for s in sums if is_sum(s)]
-        if done:
+        finished_sums = [s for s in sums if is_sum(s)]
+        if finished_sums:
             self.open(f"for {column} in range(start, stop):")
-            for s in done:
+            for s in finished_sums:
                 value = self.from_total(s, self.column_total(s, column))
                 self.column_set(s.result, column, value)
             self.close()
 
     def column_run(self, s: Reduce, column: str) -> None:
-        """Add a term to a running sum: the total before the block, and that in it."""
+        """Print the addition of a term to a running sum.
+
+        It is the total before the block of rows, plus the sum in the block.
+        """
         within, earlier = self.column_parts(s, column)
         total = self.expression(s.function, [within, self.scalar(s.argument)])
         self.line(f"{within} = {total}", s.source)
@@ -233,7 +260,7 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         """The elements with a column's running sum in this block, and before it."""
         name, dtype = self.name_of(s.result), s.result.dtype
         within, earlier = (
-            f"{self.row_of(f'{name}_{part}', dtype)}[{column} - start]"
+            f"{self.scratch_row(f'{name}_{part}', dtype)}[{column} - start]"
             for part in ("within", "earlier")
         )
         return within, earlier
@@ -241,7 +268,10 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
     def open_row_blocks(
         self, last: str, size: int, sums: Sequence[Reduce], column: str
     ) -> str:
-        """Open a loop over blocks of rows; return the bounds of the loop inside it."""
+        """Open a loop over blocks of ``size`` rows; return the inner loop's bounds.
+
+        The sums of each block begin at their identities.
+        """
         self.open(f"for near in range(0, {last}, {size}):")
         self.open(f"for {column} in range(start, stop):")
         for s in sums:
@@ -259,19 +289,19 @@ class ColumnsPrinter(StagedPrinter, BlockPrinter):
         """Add the sums of a block of rows to the totals."""
         self.open(f"for {column} in range(start, stop):")
         for s in sums:
-            place = self.column_total(s, column)
-            own = (
+            total = self.column_total(s, column)
+            block_sum = (
                 self.column_parts(s, column)[0]
                 if is_running_sum(s)
                 else self.column_value(s.result, column)
             )
-            value = self.plus(s, place, own)
-            self.line(f"{place} = {value}")
+            value = self.plus(s, total, block_sum)
+            self.line(f"{total} = {value}")
         self.close()
         self.close()
 
 
 def _column_axes(printer: KernelPrinter) -> tuple[list[int], list[int], int]:
-    """The kept axes outside, the reduced axes, and the innermost axis."""
+    """``(kept axes but the innermost, reduced axes, the innermost axis)``."""
     inner = len(printer.nest.axes) - 1
     return [k for k in printer.kept_axes if k != inner], printer.reduced_axes, inner

@@ -13,15 +13,16 @@ from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
 
 @dataclass
 class BlockPrinter(KernelPrinter):
-    """Kernels whose items are blocks of the innermost axis."""
+    """Kernels whose work items are blocks of the innermost axis."""
 
     def open_blocks(
         self, outer: Sequence[int], inner: int, size: int, rows: int = 1
     ) -> dict[int, str]:
-        """Items are blocks of axis ``inner`` for each index of the ``outer`` axes.
+        """Open the loop over items; return the variables of the ``outer`` axes.
 
-        With ``rows`` the last outer axis is cut too: an item has that many indices of
-        it, from ``first`` to ``last``.
+        An item is a block of ``size`` indices of axis ``inner``, from ``start`` to
+        ``stop``, for each index of ``outer``. With ``rows`` above 1 the last outer axis
+        is cut too: an item has that many of its indices, from ``first`` to ``last``.
         """
         extents = [self.nest.axes[k].extent for k in outer]
         if rows > 1:
@@ -47,9 +48,10 @@ class BlockPrinter(KernelPrinter):
 
 @dataclass
 class ElementwisePrinter(BlockPrinter):
-    """No axis is reduced."""
+    """Kernels without reduced axes."""
 
     def body(self) -> None:
+        """Print the kernel by elements, tiles or blocks, whichever suits its axes."""
         axes = self.nest.axes
         body = self.nest.statements
         if len(axes) <= 1:
@@ -68,19 +70,19 @@ class ElementwisePrinter(BlockPrinter):
         self.blocks()
 
     def blocks(self) -> None:
-        """Items are blocks of the innermost axis, or of one outside of short ones.
+        """Print items that are blocks of one axis, with all axes inside it.
 
-        An item begins with divisions, more of them the more axes there are: it needs
-        some elements to be worth them.
+        That is the innermost axis, or one outside of short axes: each item begins with
+        divisions, which should be spread over enough elements.
         """
         axes = self.nest.axes
-        first, within = len(axes) - 1, 1
-        while first > 1 and axes[first].extent * within < CPU.short:
-            within *= axes[first].extent
+        first, inner_elements = len(axes) - 1, 1
+        while first > 1 and axes[first].extent * inner_elements < CPU.short:
+            inner_elements *= axes[first].extent
             first -= 1
-        size = max(1, CPU.block // max(1, within))
+        size = max(1, CPU.block // max(1, inner_elements))
         variables = self.open_blocks(list(range(first)), first, size)
-        elements = min(size, max(1, axes[first].extent)) * max(1, within)
+        elements = min(size, max(1, axes[first].extent)) * max(1, inner_elements)
         self.grain = grain_of(self.nest, elements)
         self.hoist_offsets(variables)
         for axis in range(first, len(axes)):
@@ -93,20 +95,20 @@ class ElementwisePrinter(BlockPrinter):
             self.close()
 
     def tiles(self, crossing: int, inner: int) -> None:
-        """Items are square tiles of two axes for each index of the others.
+        """Print items that are square tiles of two axes.
 
-        An operand that is contiguous along the crossing axis is first copied, line by
-        line, into a transposed tile of scratch memory; the tile of the next item is
+        An operand that is contiguous along the axis ``crossing`` is first copied, line
+        by line, into a transposed tile of scratch memory; the tile of the next item is
         prefetched meanwhile. Results are stored by whole rows of the tile.
         """
         outer = [k for k in range(inner) if k != crossing]
         tile = tile_of(self.nest)
         variables = self.open_blocks([*outer, crossing], inner, tile, tile)
         self.hoist_offsets({k: variables[k] for k in outer})
-        here = {**variables, crossing: f"i{crossing}", inner: f"i{inner}"}
+        variables_here = {**variables, crossing: f"i{crossing}", inner: f"i{inner}"}
         crossed = self.crossed_operands(crossing, inner)
         for operand in crossed:
-            self.transpose_tile(operand, crossing, inner, here)
+            self.transpose_tile(operand, crossing, inner, variables_here)
         self.open(f"for i{crossing} in range(first, last):")
         for operand, array in enumerate(self.nest.operands):
             if (
@@ -114,40 +116,45 @@ class ElementwisePrinter(BlockPrinter):
                 and not array.written
                 and array.strides[inner] == 1
             ):
-                self.prefetch(operand, {**here, inner: "(start + block)"})
+                self.prefetch(operand, {**variables_here, inner: "(start + block)"})
         rows = self.tile_rows(inner)
         self.open(f"for i{inner} in range(start, stop):")
         for s in self.nest.statements:
-            self.emit(s, here)
+            self.emit(s, variables_here)
         self.close()
-        for operand, row in rows.items():
-            place = self.index(operand, {**here, inner: "start"})
-            arguments = f"{self.pointer(operand)}, {place}, {row}, stop - start, far"
+        for operand, scratch_row in rows.items():
+            index = self.index(operand, {**variables_here, inner: "start"})
+            arguments = (
+                f"{self.pointer(operand)}, {index}, {scratch_row}, stop - start, far"
+            )
             self.line(f"{self.use('store_row')}({arguments})")
         self.close()
         self.close()
 
     def transpose_tile(
-        self, operand: int, crossing: int, inner: int, here: dict[int, str]
+        self, operand: int, crossing: int, inner: int, variables: dict[int, str]
     ) -> None:
         """Copy the tile of ``operand``, transposed, into scratch memory."""
         tile = f"{self.pointer(operand)}_tile"
         dtype = self.nest.operands[operand].dtype
         self.scratch.append(ScratchRow(tile, dtype, tile_of(self.nest) ** 2))
-        place = f"{tile}[(i{crossing} - first) * block + i{inner} - start]"
-        source = self.element_at(operand, here)
+        element = f"{tile}[(i{crossing} - first) * block + i{inner} - start]"
+        source = self.element_at(operand, variables)
         self.open(f"for i{inner} in range(start, stop):")
         self.prefetch(
-            operand, {**here, crossing: "first", inner: f"(i{inner} + block)"}
+            operand, {**variables, crossing: "first", inner: f"(i{inner} + block)"}
         )
         self.open(f"for i{crossing} in range(first, last):")
-        self.line(f"{place} = {source}")
+        self.line(f"{element} = {source}")
         self.close()
         self.close()
-        self.staged[operand] = place
+        self.staged[operand] = element
 
     def tile_rows(self, inner: int) -> dict[int, str]:
-        """The scratch row of each result that is written by whole rows of a tile."""
+        """The scratch row of each result that is written by whole rows of a tile.
+
+        Their elements are staged there; the row is stored when it is complete.
+        """
         rows: dict[int, str] = {}
         written = [(k, o) for k, o in enumerate(self.nest.operands) if o.written]
         read = {s.operand for s in self.nest.statements if isinstance(s, Load)}
@@ -163,9 +170,9 @@ class ElementwisePrinter(BlockPrinter):
         return rows
 
     def prefetch(self, operand: int, variables: dict[int, str]) -> None:
-        """Prefetch a row of the next tile."""
-        place = f"{self.pointer(operand)}, {self.index(operand, variables)}"
-        self.line(f"{self.use('prefetch_row')}({place}, block)")
+        """Print the prefetch of a row of the next tile."""
+        begin = f"{self.pointer(operand)}, {self.index(operand, variables)}"
+        self.line(f"{self.use('prefetch_row')}({begin}, block)")
 
     def crossed_operands(self, crossing: int, inner: int) -> list[int]:
         """The operands read that are contiguous along ``crossing``."""

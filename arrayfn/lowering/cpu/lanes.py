@@ -1,8 +1,8 @@
-"""Loops whose elements are independent: each can run all iterations by itself.
+"""Finds loops whose elements are independent, so that each can run all iterations.
 
-The body computes elementwise on arrays of one size, and scalars that are the same for
-all. Then a block of elements can go through all iterations while it is in the cache,
-and blocks can go on several threads: one kernel, and no memory traffic in between.
+Their bodies compute elementwise on arrays of one size, and on scalars that are the same
+for all elements. One kernel then takes a block of elements through all iterations while
+they are in the cache; blocks run on several threads.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MAX_STATEMENTS: Final = 600
 
 
 def lanes_of(loop: LoopStep) -> int:
-    """The number of independent elements of ``loop``; 0 if they need each other."""
-    found = _lanes([loop])
-    if found is None or len(found) != 1 or _length([loop]) > MAX_STATEMENTS:
+    """The number of independent elements of ``loop``; 0 if they are not."""
+    sizes = _lanes([loop])
+    if sizes is None or len(sizes) != 1 or _length([loop]) > MAX_STATEMENTS:
         return 0
-    lanes = found.pop()
-    fits = all(
+    lanes = sizes.pop()
+    carries_fit = all(
         c.result.type.size in (1, lanes) and _is_plain(c.result)
         for step in _loops([loop])
         for c in step.carries
@@ -35,11 +35,11 @@ def lanes_of(loop: LoopStep) -> int:
         for step in _loops(loop.body)
         for s in step.slices
     )
-    return lanes if fits and lanes > 1 and not stacks_scalars else 0
+    return lanes if carries_fit and lanes > 1 and not stacks_scalars else 0
 
 
 def _length(steps: Iterable[PlanStep]) -> int:
-    """The number of statements in all nests."""
+    """The number of statements in the nests among ``steps``."""
     nests = (step.nest for step in walk(steps) if isinstance(step, NestStep))
     return sum(len(nest.statements) for nest in nests)
 
@@ -51,45 +51,50 @@ def side_by_side(loop: LoopStep, lanes: int) -> None:
 
 
 def _loops(steps: Iterable[PlanStep]) -> Iterator[LoopStep]:
+    """The loops among ``steps``, nested ones too."""
     return (step for step in walk(steps) if isinstance(step, LoopStep))
 
 
 def _lanes(steps: Iterable[PlanStep]) -> set[int] | None:
-    """The numbers of elements of nests; None if one is not elementwise."""
+    """The extents of all nests' axes; None if some step is not elementwise."""
     lanes: set[int] = set()
     for step in walk(steps):
         if isinstance(step, (LoopStep, BranchStep)):
             continue
         if not isinstance(step, NestStep) or step.partials:
             return None
-        own = _of_nest(step.nest)
-        if own is None:
+        extents = _of_nest(step.nest)
+        if extents is None:
             return None
-        lanes |= own
+        lanes |= extents
     return lanes
 
 
 def _of_nest(nest: Nest) -> set[int] | None:
-    """The extent of the only axis, if there is one; None if it is not elementwise."""
+    """The extent of the nest's axis, if it has one; None if it is not elementwise."""
     if len(nest.axes) > 1 or any(axis.reduced for axis in nest.axes):
         return None
     for statement in nest.statements:
         if isinstance(statement, Reduce):
             return None
-        if isinstance(statement, (Load, Store)) and statement.at:
+        if isinstance(statement, (Load, Store)) and statement.indices:
             return None
     extents = {axis.extent for axis in nest.axes}
     for operand in nest.operands:
         type = operand.array.type
-        plain = operand.dtype == type.dtype and _is_plain(operand.array)
-        whole = not operand.offset and type.size in {1, *extents}
+        has_own_dtype = operand.dtype == type.dtype and _is_plain(operand.array)
+        is_whole = not operand.offset and type.size in {1, *extents}
         # A longer array that does not move along the axis is one element for all.
-        steps = {0, 1} if type.size == 1 else {1}
-        if not plain or not whole or not set(operand.strides) <= steps:
+        allowed_strides = {0, 1} if type.size == 1 else {1}
+        if (
+            not has_own_dtype
+            or not is_whole
+            or not set(operand.strides) <= allowed_strides
+        ):
             return None
     return extents
 
 
 def _is_plain(array: Var) -> bool:
-    """Whether a variable can hold the array, if it is a scalar."""
+    """Whether a local variable can hold ``array``, if it has one element."""
     return array.type.size != 1 or array.type.dtype not in dtypes.HALF_PRECISION

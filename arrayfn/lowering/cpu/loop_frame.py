@@ -1,7 +1,8 @@
-"""The names and locations of values in a kernel that is a loop, while it is printed.
+"""The names and memory of values in a kernel that is a whole loop, while it is printed.
 
-Arrays are known by the Var that they are stored in. Scalars of the loop are variables;
-all else lies in memory: an argument's, or part of one, as a slice of what is scanned.
+An array is identified by the Var that it is stored in. Scalars of the loop are local
+variables; other values lie in the memory of an argument, or in part of one, as the
+slices of a scan do.
 """
 
 from __future__ import annotations
@@ -19,14 +20,30 @@ from arrayfn.lowering.steps import BranchStep, LoopStep, NestStep, walk
 
 @dataclass(frozen=True)
 class Location:
-    """The memory of a value: ``array`` from element ``begin`` on."""
+    """Where a value lies: in the memory of ``array``, from the index ``begin`` on."""
 
     array: Var
     begin: str = ""
 
 
 class LoopFrame(Body):
-    """The text of one loop so far, and its arguments and variables."""
+    """The text of one loop so far, with its arguments and variables.
+
+    Attributes:
+        step: the loop.
+        of: the Var in whose memory a Var lies.
+        pointers: the parameter of each array.
+        written: the arrays that the kernel writes.
+        locations: where an array lies that is not a parameter itself.
+        registers: the local variable that holds a scalar.
+        own_values: the local variable with a scalar that only one work item stores.
+        loaded: the arrays that the body reads.
+        used_names: all names in use.
+        names_of: the name of each owner (a Var, a value of a nest, a step).
+        lanes: the parameter with the number of lanes.
+        outside: the arrays that steps before or after the loop use.
+        in_memory: the arrays that must lie in memory.
+    """
 
     def __init__(
         self,
@@ -50,23 +67,26 @@ class LoopFrame(Body):
         self.written: set[Var] = set()
         self.locations: dict[Var, Location] = {}
         self.registers: dict[Var, str] = {}
-        # Scalars that one item stores for all, by the variable that each item has.
         self.own_values: dict[Var, str] = {}
-        self.loaded: set[Var] = set()  # arrays that the body reads
-        self.taken: set[str] = set()
-        self.known: dict[object, str] = {}
-        self.lanes = ""  # the parameter with their number
+        self.loaded: set[Var] = set()
+        self.used_names: set[str] = set()
+        self.names_of: dict[object, str] = {}
+        self.lanes = ""
         self.outside = {self.of(var) for var in loop.arrays()}
-        self.raw: set[Var] = set()
-        carried = self.find_raw()
-        while any(self.raw & roots and not roots <= self.raw for roots in carried):
-            self.raw.update(*(roots for roots in carried if self.raw & roots))
+        self.in_memory: set[Var] = set()
+        carried = self.find_in_memory()
+        while any(
+            self.in_memory & roots and not roots <= self.in_memory for roots in carried
+        ):
+            self.in_memory.update(
+                *(roots for roots in carried if self.in_memory & roots)
+            )
 
-    def find_raw(self) -> list[set[Var]]:
-        """Note the arrays that lie in memory, and those that steps read.
+    def find_in_memory(self) -> list[set[Var]]:
+        """Record which arrays must lie in memory, and which ones steps read.
 
-        An array that is used as another dtype, or by slices, lies in memory. Returned
-        are the arrays of each carried value: all of them lie in memory, or none.
+        An array that is used as another dtype, or by slices, must lie in memory.
+        Returns the arrays of each carried value: all of them lie in memory, or none.
         """
         carried: list[set[Var]] = []
         for step in walk([self.step]):
@@ -74,11 +94,11 @@ class LoopFrame(Body):
                 for o in step.nest.operands:
                     array = self.of(o.array)
                     if o.dtype != array.type.dtype:
-                        self.raw.add(array)
+                        self.in_memory.add(array)
                     if not o.written:
                         self.loaded.add(array)
             elif isinstance(step, LoopStep):
-                self.raw.update(self.of(s.outer) for s in step.slices)
+                self.in_memory.update(self.of(s.outer) for s in step.slices)
                 self.loaded.update(self.of(c.initial) for c in step.carries)
                 self.loaded.update(self.of(c.next) for c in step.carries)
                 if step.predicate is not None:
@@ -94,29 +114,29 @@ class LoopFrame(Body):
     # Names.
 
     def unique(self, base: str) -> str:
-        """``base``, with a number appended if it is taken."""
+        """``base``, with a number appended if the name is in use."""
         if OWN_NAMES.fullmatch(base):
             base += "_"
         name, number = base, 1
-        while name in self.taken:
+        while name in self.used_names:
             number += 1
             name = f"{base}_{number}"
-        self.taken.add(name)
+        self.used_names.add(name)
         return name
 
     def name_for(self, owner: object, base: str) -> str:
-        """The name of ``owner``: neutral ones are numbered."""
-        if owner not in self.known:
-            neutral = f"v{len(self.known)}"
-            self.known[owner] = self.unique(base if self.readable else neutral)
-        return self.known[owner]
+        """The name of ``owner``, made from ``base``; in the neutral text, a number."""
+        if owner not in self.names_of:
+            neutral = f"v{len(self.names_of)}"
+            self.names_of[owner] = self.unique(base if self.readable else neutral)
+        return self.names_of[owner]
 
     def variable(self, root: Var, suffix: str = "") -> str:
-        """The name of an array or a scalar."""
+        """The name of the array or scalar stored in ``root``."""
         return self.name_for((root, suffix), self.names.get(root, "value") + suffix)
 
     def pointer(self, root: Var) -> str:
-        """The parameter that points to an array."""
+        """The parameter that points to the array ``root``."""
         if root not in self.pointers:
             suffix = "_at" if root in self.outside else "_array"
             self.pointers[root] = self.variable(root, suffix)
@@ -125,35 +145,39 @@ class LoopFrame(Body):
     # Where values are.
 
     def location(self, root: Var) -> Location:
-        """The memory of an array that is no variable."""
+        """Where an array lies that is no local variable."""
         return self.locations.get(root, Location(root))
 
     def register(self, root: Var) -> str | None:
-        """The variable that holds a scalar; None if it lies in memory."""
+        """The variable that holds the scalar ``root``; None if in memory."""
         if root in self.registers:
             return self.registers[root]
-        if root in self.locations or root in self.outside or not self.fits(root):
+        if (
+            root in self.locations
+            or root in self.outside
+            or not self.can_be_variable(root)
+        ):
             return None
         self.registers[root] = self.variable(root)
         return self.registers[root]
 
-    def fits(self, root: Var) -> bool:
-        """Whether a variable can hold the array: one element, used as its dtype."""
-        is_one = root.type.size == 1 and root not in self.raw
+    def can_be_variable(self, root: Var) -> bool:
+        """Whether a variable can hold the array: one element of its own dtype."""
+        is_one = root.type.size == 1 and root not in self.in_memory
         return is_one and root.type.dtype not in dtypes.HALF_PRECISION
 
     def element(self, root: Var, index: str = "") -> str:
-        """The text of an element in memory."""
+        """The text of element ``index`` of ``root`` in memory."""
         location = self.location(root)
         terms = [t for t in (location.begin, index) if t and t != "0"]
         return f"{self.pointer(location.array)}[{' + '.join(terms) or '0'}]"
 
     def index_of(self, root: Var) -> str:
-        """The index of the element in memory that a variable stands for."""
+        """The index of the element that a variable stands for; "" for 0."""
         return ""
 
     def read(self, root: Var, index: str = "") -> str:
-        """The value of a scalar, or of the element at ``index``."""
+        """The value of the scalar ``root``, or of its element ``index``."""
         variable = self.own_values.get(root) or self.register(root)
         if variable is not None:
             return variable
@@ -163,7 +187,7 @@ class LoopFrame(Body):
         return text
 
     def assign(self, root: Var, value: str, index: str = "") -> None:
-        """Set a scalar, or the element at ``index``."""
+        """Print the assignment of ``value`` to a scalar, or to element ``index``."""
         variable = self.register(root)
         if variable is not None:
             self.line(f"{variable} = {value}")
@@ -180,7 +204,7 @@ class LoopFrame(Body):
             self.close()
 
     def own_value(self, root: Var, value: str) -> str:
-        """``value``, which one item stores, in a variable if ``root`` is read later."""
+        """``value``, which one work item stores, held in a variable if read later."""
         if root not in self.loaded:
             return value
         self.own_values[root] = self.variable(root, "_own")
@@ -188,35 +212,37 @@ class LoopFrame(Body):
         return self.own_values[root]
 
     def guard(self, array: Var) -> str:
-        """The condition under which an item stores ``array``; "" without one."""
+        """The condition under which a work item stores ``array``; "" without one."""
         return ""
 
     def stored(self, root: Var, index: str = "") -> str:
-        """The text of an element to be written."""
+        """The text of an element that is about to be written."""
         self.written.add(self.location(root).array)
         return self.element(root, index)
 
     # Text.
 
     def use(self, name: str) -> str:
+        """``name``, recorded as a function that the kernel imports."""
         self.imports.add(name)
         return name
 
     def integer(self, base: str, value: int) -> str:
-        """An integer argument of its own."""
+        """A new integer parameter, whose argument is ``value``."""
         name = self.name_for(object(), base)
         self.integers[name] = Integer(name, value)
         return name
 
     def extent(self, extent: int) -> str:
-        """A number, or the name of that of the lanes."""
+        """The text of ``extent``: a number, or the parameter of the lanes."""
         is_lanes = self.step.lanes and extent == self.step.lanes
         return self.lanes if is_lanes else str(extent)
 
     def bounds(self, extent: int) -> str | None:
-        """What the loop over an axis runs over: of the lanes, this item's block.
+        """The bounds of the loop over an axis of ``extent``.
 
-        None if there is no loop: the item has one of the lanes.
+        For the axis of the lanes, these are the work item's block. None if there is no
+        loop: the item has one of the lanes.
         """
         is_lanes = self.step.lanes and extent == self.step.lanes
         return "start, stop" if is_lanes else str(extent)

@@ -1,4 +1,4 @@
-"""One nest of a loop's body, as plain loops of one thread."""
+"""Prints one nest of a loop's body, as plain loops of one thread."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from arrayfn.ir import Var
 from arrayfn.lowering.cpu.loop_frame import LoopFrame
 from arrayfn.lowering.cpu.stages import StagedPrinter
 from arrayfn.lowering.kernel_ir import Argument as IntegerArgument
-from arrayfn.lowering.kernel_ir import Load, Scalar, Step, Store, Value, uses
+from arrayfn.lowering.kernel_ir import IndexTerm, Load, Scalar, Store, Value, uses
 
 
 @dataclass
 class InlinePrinter(StagedPrinter):
-    """Prints one nest of a loop's body as loops of one thread."""
+    """Prints one nest of a loop's body into the text of ``frame``."""
 
     frame: LoopFrame = field(kw_only=True)
 
@@ -30,17 +30,19 @@ class InlinePrinter(StagedPrinter):
         self.constant_lines = frame.constant_lines
 
     def print(self) -> InlinePrinter:
+        """Print the nest's loops; the frame prints the function around them."""
         self.body()
         return self
 
     def body(self) -> None:
+        """Print loops over the kept axes, and in them the loops of each stage."""
         self.plan_stages()
         length = 1
         for axis in self.reduced_axes:
             length *= self.nest.axes[axis].extent
         self.keep_rows(length)
         variables: dict[int, str] = {}
-        opened = [self.open_axis(axis, variables) for axis in self.kept_axes]
+        kept_loops = [self.open_axis(axis, variables) for axis in self.kept_axes]
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
             for s in self.outer_statements(stage):
                 self.emit(s, variables)
@@ -48,12 +50,14 @@ class InlinePrinter(StagedPrinter):
                 continue
             for s in self.reduces(stage):
                 self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
-            inner = dict(variables)
-            loops = [self.open_axis(axis, inner) for axis in self.reduced_axes]
-            self.stage_loop_body(stage, inner, self.row_index())
+            inner_variables = dict(variables)
+            loops = [
+                self.open_axis(axis, inner_variables) for axis in self.reduced_axes
+            ]
+            self.stage_loop_body(stage, inner_variables, self.row_index())
             for _ in filter(None, loops):
                 self.close()
-        for _ in filter(None, opened):
+        for _ in filter(None, kept_loops):
             self.close()
 
     def open_axis(self, axis: int, variables: dict[int, str]) -> bool:
@@ -65,6 +69,7 @@ class InlinePrinter(StagedPrinter):
         return bounds is not None
 
     def row_index(self) -> str:
+        """The row-major index over the reduced axes."""
         text = ""
         for axis in self.reduced_axes:
             extent = self.nest.axes[axis].extent
@@ -74,6 +79,7 @@ class InlinePrinter(StagedPrinter):
     # Names and places.
 
     def root(self, operand: int) -> Var:
+        """The Var in whose memory ``operand`` lies."""
         return self.frame.of(self.nest.operands[operand].array)
 
     def name_of(self, value: Value) -> str:
@@ -100,44 +106,49 @@ class InlinePrinter(StagedPrinter):
         return self.frame.element(root, self.index(operand, variables))
 
     def written_operands(self) -> set[int]:
+        """The numbers of the operands that the nest writes."""
         return {k for k, o in enumerate(self.nest.operands) if o.written}
 
-    def place(self, s: Load | Store, variables: dict[int, str]) -> str:
-        if not s.at:
+    def element_of(self, s: Load | Store, variables: dict[int, str]) -> str:
+        if not s.indices:
             return self.element_at(s.operand, variables)
-        steps = [self.step(s.operand, k, step) for k, step in enumerate(s.at)]
+        steps = [
+            self.index_term(s.operand, k, step) for k, step in enumerate(s.indices)
+        ]
         affine = self.index(s.operand, variables)
         index = " + ".join(steps if affine == "0" else [affine, *steps])
         write = self.frame.stored if isinstance(s, Store) else self.frame.element
         return write(self.root(s.operand), index)
 
-    def step(self, operand: int, number: int, step: Step) -> str:
+    def index_term(self, operand: int, number: int, step: IndexTerm) -> str:
         name = self.name_of(step.index)
         return name if step.stride == 1 else f"{name} * {step.stride}"
 
     def load(self, s: Load, variables: dict[int, str]) -> None:
+        """Print a load from memory, or use the local variable that holds the value."""
         root = self.root(s.operand)
         variable = self.frame.own_values.get(root) or self.frame.register(root)
         if variable is None:
             super().load(s, variables)
-        elif self.stays(root, s.result):
-            self.frame.known[id(self.nest), s.result.name] = variable
+        elif self.keeps_value(root, s.result):
+            self.frame.names_of[id(self.nest), s.result.name] = variable
         else:
             self.line(f"{self.name_of(s.result)} = {variable}")
 
-    def stays(self, root: Var, value: Value) -> bool:
-        """Whether a variable has ``value`` for as long as the nest needs that."""
+    def keeps_value(self, root: Var, value: Value) -> bool:
+        """Whether a variable keeps ``value`` for as long as the nest reads it."""
         statements = self.nest.statements
-        changes = [
+        stores = [
             k
             for k, s in enumerate(statements)
             if isinstance(s, Store) and self.root(s.operand) is root
         ]
-        used = [k for k, s in enumerate(statements) if value in uses(s)]
-        staged = changes and self.reduced_axes
-        return not changes or (not staged and max(used, default=0) <= min(changes))
+        reads = [k for k, s in enumerate(statements) if value in uses(s)]
+        staged = stores and self.reduced_axes
+        return not stores or (not staged and max(reads, default=0) <= min(stores))
 
     def store(self, s: Store, variables: dict[int, str]) -> None:
+        """Print a store to memory, or the assignment of a local variable."""
         root = self.root(s.operand)
         variable = self.frame.register(root)
         if variable is None:

@@ -1,6 +1,6 @@
-"""The machine that plans are made for: how many cores this process may use.
+"""How many cores of the machine this process may use.
 
-Only what has no bearing on bits may follow from it.
+What affects the bits of results must not depend on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GROUPS: Final = Path("/sys/fs/cgroup")
 
 @cache
 def cores() -> int:
-    """``ARRAYFN_NUM_THREADS``, else the processors that this process may use."""
+    """The value of ``ARRAYFN_NUM_THREADS``, else the processors available."""
     text = os.environ.get(THREADS_VARIABLE)
     if text is None:
         return min(usable_cpus(), MAX_THREADS)
@@ -58,16 +58,16 @@ def _own_group() -> str:
 
 
 def _quotas(group: str, root: Path) -> Iterator[float]:
-    """The quotas of ``group`` and of its parents, in processors."""
+    """The quotas of cgroup ``group`` and of its parents, in processors."""
     for base, files in ((root, ("cpu.max",)), (root / "cpu", _VERSION_1)):
-        place = base / group.lstrip("/")
-        while place.is_relative_to(base):
-            quota = _quota([place / name for name in files])
+        folder = base / group.lstrip("/")
+        while folder.is_relative_to(base):
+            quota = _quota([folder / name for name in files])
             if quota is not None:
                 yield quota
-            if place == base:
+            if folder == base:
                 break
-            place = place.parent
+            folder = folder.parent
 
 
 _VERSION_1: Final = "cpu.cfs_quota_us", "cpu.cfs_period_us"

@@ -1,4 +1,4 @@
-"""Kernels whose innermost axis is reduced: an item is a row, or a chunk of one."""
+"""Kernels whose innermost axis is reduced: a work item is a row, or a chunk of one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STRIP: Final = 256  # elements that are computed while as many are prefetched
 
 @dataclass(frozen=True)
 class Blocks:
-    """How sums are cut: into blocks of ``size`` indices of an axis."""
+    """A cut of ``sums`` into blocks of ``size`` indices of ``axis``."""
 
     sums: Sequence[Reduce]
     axis: int
@@ -28,28 +28,29 @@ class Blocks:
 class BlockedRowsPrinter(StagedPrinter):
     """Kernels whose innermost axis is reduced, with long rows in blocks.
 
-    ``within`` has the names of running sums inside their blocks.
+    ``within`` has the variable of each running sum's part inside its block.
     """
 
     within: dict[str, str] = field(default_factory=dict[str, str])
 
     def blocks(self, stage: int, strip: int = 0) -> Blocks | None:
-        """How the sums of ``stage`` are cut; None if there are none, or no long rows.
+        """How the sums of ``stage`` are cut; None without sums or long rows.
 
-        A loop over strips of ``strip`` elements, if there is one, is that over blocks.
+        A loop over strips of ``strip`` elements, if there is one, also is the loop over
+        blocks.
         """
         reduced = self.reduced_axes
         sums = [s for s in self.reduces(stage) if is_sum(s) or is_running_sum(s)]
         if not sums or not reduced:
             return None
-        found = cut(self.nest, reduced, row_block(self.nest, reduced))
-        if found is None:
+        axis_and_size = cut(self.nest, reduced, row_block(self.nest, reduced))
+        if axis_and_size is None:
             return None
-        axis, size = found
+        axis, size = axis_and_size
         return Blocks(sums, axis, strip or size)
 
     def begin_sums(self, stage: int, blocks: Blocks | None) -> None:
-        """Set the sums of ``stage`` to their identities."""
+        """Print the identities of the reductions of ``stage``."""
         for s in self.reduces(stage):
             if blocks is not None and s in blocks.sums:
                 self.line(f"{self.total_of(s)} = {self.total_identity(s)}")
@@ -64,7 +65,7 @@ class BlockedRowsPrinter(StagedPrinter):
         return f"near, {self.use('min_i64')}(near + {size}, {last})"
 
     def begin_block(self, blocks: Blocks) -> None:
-        """Set the sums of a block to their identities."""
+        """Print the identities of the sums of a block."""
         for s in blocks.sums:
             self.line(f"{self.in_block(s)} = {self.constant(s.identity)}")
             if is_running_sum(s):
@@ -72,11 +73,14 @@ class BlockedRowsPrinter(StagedPrinter):
                 self.line(f"{self.name_of(s.result)}_earlier = {total}")
 
     def in_block(self, s: Reduce) -> str:
-        """The variable of the sum in this block (that of a running sum is its own)."""
+        """The variable with the sum of this block."""
         return self.within.get(s.result.name, self.name_of(s.result))
 
     def accumulate(self, s: Reduce) -> None:
-        """Add a term; a running sum is that before the block plus that in it."""
+        """Print the addition of a term.
+
+        A running sum is the sum before the block, plus that in it.
+        """
         within = self.within.get(s.result.name)
         if within is None:
             super().accumulate(s)
@@ -88,7 +92,7 @@ class BlockedRowsPrinter(StagedPrinter):
         self.line(f"{name} = {total}")
 
     def close_loops(self, blocks: Blocks | None, *, stripped: bool = False) -> None:
-        """Close the loops over the reduced axes, and round totals to sums."""
+        """Close the loops over the reduced axes; convert totals to sums."""
         for axis in reversed(self.reduced_axes):
             self.close()
             if blocks is not None and blocks.axis == axis:
@@ -108,9 +112,10 @@ class BlockedRowsPrinter(StagedPrinter):
 
 @dataclass
 class RowsPrinter(BlockedRowsPrinter):
-    """An item is one row, an index of the kept axes, computed in stages."""
+    """An item is one row (one index of the kept axes), computed in stages."""
 
     def body(self) -> None:
+        """Print a loop over rows; in it, the stages of a row."""
         kept, reduced = self.kept_axes, self.reduced_axes
         length = math.prod(self.nest.axes[k].extent for k in reduced)
         self.plan_stages()
@@ -135,31 +140,37 @@ class RowsPrinter(BlockedRowsPrinter):
                 self.emit(s, variables)
             if stage >= self.nest.stages or not self.stage_bodies[stage]:
                 continue
-            self.row_stage(stage, variables, ahead=stage == prefetching)
+            self.row_stage(stage, variables, prefetches=stage == prefetching)
 
-    def row_stage(self, stage: int, variables: dict[int, str], ahead: bool) -> None:
-        """Print one pass over the row; ``ahead`` if it prefetches the next one."""
+    def row_stage(
+        self, stage: int, variables: dict[int, str], prefetches: bool
+    ) -> None:
+        """Print one pass over the row.
+
+        If it ``prefetches``, it runs in strips, and each first prefetches one of the
+        next row.
+        """
         reduced = self.reduced_axes
-        blocks = self.blocks(stage, STRIP if ahead else 0)
+        blocks = self.blocks(stage, STRIP if prefetches else 0)
         self.begin_sums(stage, blocks)
-        inner = dict(variables)
+        inner_variables = dict(variables)
         for axis in reduced:
             bounds = self.extent(axis)
-            if ahead:
+            if prefetches:
                 bounds = self.open_strips()
             elif blocks is not None and blocks.axis == axis:
                 bounds = self.open_blocks("0", bounds, blocks.size)
             if blocks is not None and blocks.axis == axis:
                 self.begin_block(blocks)
             self.open(f"for i{axis} in range({bounds}):")
-            inner[axis] = f"i{axis}"
-        self.stage_loop_body(stage, inner, self.row_index(reduced))
-        self.close_loops(blocks, stripped=ahead)
+            inner_variables[axis] = f"i{axis}"
+        self.stage_loop_body(stage, inner_variables, self.row_index(reduced))
+        self.close_loops(blocks, stripped=prefetches)
 
     def prefetch_stage(self) -> int | None:
         """The stage that prefetches the next row: the one that computes most.
 
-        The first waits for memory; later ones read the cache. None if nothing is
+        The first stage waits for memory; later ones read the cache. None if nothing is
         prefetched.
         """
         if len(self.reduced_axes) != 1 or not self.kept_axes or self.nest.stages == 1:
@@ -169,7 +180,7 @@ class RowsPrinter(BlockedRowsPrinter):
         return max(range(1, self.nest.stages), key=self.cost_of_stage)
 
     def cost_of_stage(self, stage: int) -> int:
-        """The cost of the stage's statements, without values kept already."""
+        """The cost of the stage's statements, without values that are kept."""
         return sum(
             s.cost
             for s in self.stage_bodies[stage]
@@ -189,19 +200,23 @@ class RowsPrinter(BlockedRowsPrinter):
         ]
 
     def open_strips(self) -> str:
-        """Open a loop over strips of a row; return the bounds of the loop inside it."""
+        """Open a loop over strips of a row; return the bounds of the loop inside it.
+
+        Each strip prefetches the same strip of the next row.
+        """
         (axis,), last = self.reduced_axes, self.kept_axes[-1]
-        n, minimum = self.extent(axis), self.use("min_i64")
+        n, min_i64 = self.extent(axis), self.use("min_i64")
         self.open(f"for near in range(0, {n}, {STRIP}):")
         for k in self.prefetched_operands():
-            row = self.offsets.get(k, "0")
-            place = f"{row} + {self.stride(k, last)} + near"
+            offset = self.offsets.get(k, "0")
+            begin = f"{offset} + {self.stride(k, last)} + near"
             self.line(
-                f"{self.use('prefetch_row')}({self.pointer(k)}, {place}, {STRIP})"
+                f"{self.use('prefetch_row')}({self.pointer(k)}, {begin}, {STRIP})"
             )
-        return f"near, {minimum}(near + {STRIP}, {n})"
+        return f"near, {min_i64}(near + {STRIP}, {n})"
 
     def row_index(self, axes: Sequence[int]) -> str:
+        """The row-major index over ``axes``."""
         text = ""
         for axis in axes:
             text = (
@@ -215,6 +230,7 @@ class RowTotalsPrinter(RowsPrinter):
     """An item is a chunk of rows, whose elements are also summed over the rows."""
 
     def body(self) -> None:
+        """Print a loop over chunks: identities of the totals, then the rows."""
         (kept,), (reduced,) = self.kept_axes, self.reduced_axes
         rows, length = self.nest.axes[kept].extent, self.nest.axes[reduced].extent
         self.plan_stages()
@@ -240,27 +256,29 @@ class RowTotalsPrinter(RowsPrinter):
         self.close()
 
     def total(self, k: int) -> str:
+        """The element of partial results ``k`` for the current element of the row."""
         (reduced,) = self.reduced_axes
         return f"{self.partial_name(k)}[item * {self.extent(reduced)} + i{reduced}]"
 
     def accumulate(self, s: Reduce) -> None:
+        """Print the addition of a term; totals over rows are in memory."""
         if not s.across:
             super().accumulate(s)
             return
         names = [p.reduce.result.name for p in self.partials]
         k = names.index(s.result.name)
-        place, partial = self.total(k), self.partials[k]
-        have = self.widen_partial(partial, place)
-        total = f"{self.use(s.function)}({have}, {self.scalar(s.argument)})"
-        self.line(f"{place} = {self.narrow_partial(partial, total)}", s.source)
+        element, partial = self.total(k), self.partials[k]
+        sum_so_far = self.widen_partial(partial, element)
+        total = f"{self.use(s.function)}({sum_so_far}, {self.scalar(s.argument)})"
+        self.line(f"{element} = {self.narrow_partial(partial, total)}", s.source)
 
 
 @dataclass
 class PartialRowsPrinter(BlockedRowsPrinter):
-    """Every axis is reduced: an item is a chunk of the first."""
+    """Reductions to one value: an item is a chunk of the first axis."""
 
     def body(self) -> None:
-        """Every axis is reduced: an item is a chunk of the first."""
+        """Print a loop over chunks, which stores each chunk's partial results."""
         reduced = self.reduced_axes
         first, inner_axes = reduced[0], reduced[1:]
         inner = math.prod(self.nest.axes[k].extent for k in inner_axes)

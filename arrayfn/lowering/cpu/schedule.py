@@ -1,12 +1,14 @@
-"""The CPU's dispatch strategy: how a nest becomes work items, and how large they are.
+"""How a nest becomes work items on a CPU, and how large they are.
 
-Work items are independent and their results do not depend on how they are spread over
-threads. Three shapes of kernel:
+Work items are independent, and their results do not depend on the threads that run
+them. There are three shapes of kernel:
 
 * elementwise: an item is a block of the innermost axis (an element, if there is only
-  that axis);
+that axis);
+
 * rows: the innermost axis is reduced; an item is one row, that is, one index of the
-  kept axes;
+kept axes;
+
 * columns: the innermost axis is kept; an item is a block of columns.
 
 A reduction in one stage with few results is split first: partial results of fixed
@@ -27,13 +29,13 @@ Shape = Literal["elementwise", "rows", "columns"]
 
 @dataclass(frozen=True, slots=True)
 class CpuConfig:
-    """Hardware parameters that schedules depend on."""
+    """The numbers of CPU hardware that schedules depend on."""
 
     block: int = 4096  # elements of the innermost axis in one item
-    short: int = 64  # elements that are too few for an item
+    short: int = 64  # elements that are too few for a work item
     tile: int = 64  # the most rows and columns of a tile of transposed operands
-    tile_bytes: int = 1 << 15  # of a tile: it is to stay in a core's first cache
-    near: int = 1024  # elements of each matrix of a batch that needs no tiles
+    tile_bytes: int = 1 << 15  # of a tile, which is to stay in a core's L1 cache
+    untiled: int = 1024  # elements of a batch's matrix that stays cached without tiles
     column_block: int = 512  # columns in one item
     min_columns: int = 64
     chunk: int = 16384  # elements of a chunk of a split reduction
@@ -47,7 +49,7 @@ CPU: Final = CpuConfig()
 
 
 def shape_of(nest: Nest) -> Shape:
-    """The shape of kernel that ``nest`` becomes."""
+    """The shape of kernel that ``nest`` becomes: elementwise, rows or columns."""
     if not any(axis.reduced for axis in nest.axes):
         has_reduction = any(isinstance(s, Reduce) for s in nest.statements)
         return "rows" if has_reduction else "elementwise"
@@ -55,10 +57,10 @@ def shape_of(nest: Nest) -> Shape:
 
 
 def is_split(nest: Nest) -> bool:
-    """Whether partial results of chunks are combined in a second kernel.
+    """Whether ``nest`` becomes two kernels: partial results, and their combination.
 
-    Even where the extents at hand make a single chunk: then the same two kernels serve
-    every shape, and a new one compiles nothing.
+    This holds even where the extents at hand make a single chunk: the same two kernels
+    then serve every shape, and a new shape compiles nothing.
     """
     if nest.stages > 1 or not any(axis.reduced for axis in nest.axes):
         return False
@@ -70,16 +72,17 @@ def is_split(nest: Nest) -> bool:
 
 
 def crossing_axis(nest: Nest) -> int | None:
-    """The axis along which some operand is contiguous while the innermost is not.
+    """The axis along which an operand is contiguous while the innermost is not.
 
-    Such an elementwise nest runs in tiles, so that a cache line that it reads is used
-    while it is cached. Batches of small matrices need none, as a whole matrix stays in
-    the cache. (So does a single small one, but it shares the kernel of larger ones.)
+    None if there is none. Such an elementwise nest runs in tiles, so that a cache line
+    is used up while it is cached. Batches of small matrices need no tiles, as a whole
+    matrix stays in the cache. (So does a single small one, but it shares the kernel of
+    larger ones.)
     """
-    if nest.has_computed_places:
+    if nest.has_computed_indices:
         return None
     inner = len(nest.axes) - 1
-    min_extent = CPU.near // max(1, nest.axes[inner].extent) + 1 if inner > 1 else 0
+    min_extent = CPU.untiled // max(1, nest.axes[inner].extent) + 1 if inner > 1 else 0
     for operand in nest.operands:
         for axis in range(inner):
             if nest.axes[axis].extent < min_extent:
@@ -90,7 +93,7 @@ def crossing_axis(nest: Nest) -> int | None:
 
 
 def tile_of(nest: Nest) -> int:
-    """The rows and columns of a tile: fewer where an element is large."""
+    """The rows and columns of a tile: fewer for large elements."""
     widest = max(operand.dtype.itemsize for operand in nest.operands)
     tile = CPU.tile
     while tile * tile * widest > CPU.tile_bytes:
@@ -99,7 +102,7 @@ def tile_of(nest: Nest) -> int:
 
 
 def work_per_element(nest: Nest) -> float:
-    """An estimate of the nanoseconds one element takes."""
+    """An estimate of the nanoseconds that one element takes."""
     cost = sum(
         s.cost if isinstance(s, Compute) else 1
         for s in nest.statements
@@ -117,8 +120,8 @@ def grain_of(nest: Nest, elements_per_item: int) -> int:
 def columns_per_item(nest: Nest, blocks: int, width: int, height: int) -> int:
     """The columns of an item, out of ``blocks`` blocks of ``width`` columns.
 
-    Fewer where there would be fewer items than cores, and each is worth giving to a
-    thread. Columns are independent, so no bits depend on it.
+    There are fewer where there would be fewer items than cores, and each is worth a
+    thread. Columns are independent, so the bits of results do not depend on it.
     """
     size = CPU.column_block
     while (
@@ -131,5 +134,5 @@ def columns_per_item(nest: Nest, blocks: int, width: int, height: int) -> int:
 
 
 def chunk_size(extent: int, per_index: int) -> int:
-    """The number of indices of the first reduced axis in a chunk."""
+    """The indices of the first reduced axis in a chunk, from the elements per index."""
     return max(1, min(max(1, extent), CPU.chunk // max(1, per_index)))

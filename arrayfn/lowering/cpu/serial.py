@@ -1,13 +1,13 @@
-"""A loop as one kernel: for bodies so small that calling kernels would be their cost.
+"""Prints a loop as one kernel, if its body is so small that calls would dominate.
 
 The nests of the body are printed one after the other inside the loop, with the loops
 and branches in it, as plain code of one thread. Scalars are local variables, carried
 from one iteration to the next; small arrays stay in memory; slices of what is scanned
 are indices. Extents are printed as numbers, so that short loops are unrolled: unlike
-other kernels these are compiled again for other shapes (not for other lengths).
+other kernels, these are compiled again for other shapes (not for other lengths).
 
-A loop with ``lanes`` is such a kernel too, of arrays of any size: a work item is a
-block of elements, which go through all iterations (see ``lanes``).
+A loop with ``lanes`` is such a kernel of arrays of any size: a work item is a block of
+elements, which go through all iterations (see ``lanes``).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from arrayfn.lowering.steps import (
     PlanStep,
 )
 
-MANY: Final = 100  # iterations, where the trip count is unknown
-BLOCK: Final = 1024  # elements that go through a loop together: some arrays in L1
+MANY: Final = 100  # assumed iterations where the trip count is unknown
+BLOCK: Final = 1024  # lanes of a work item: a few arrays of them fit in L1
 
 
 def kernel_of(
@@ -46,7 +46,7 @@ def kernel_of(
     storage: Storage,
     names: Mapping[Var, str],
 ) -> tuple[Kernel, CallStep]:
-    """The kernel of ``loop`` as ``printer`` prints it, and its call."""
+    """``(kernel, call)`` of ``loop``, as ``printer`` prints it."""
     neutral = printer(loop, "kernel", storage, names, readable=False)
     neutral.print()
     printed = printer(loop, name, storage, names, readable=True)
@@ -59,7 +59,9 @@ def kernel_of(
         reason="a loop whose body is small, as one kernel",
         threads=printed.threads,
     )
-    scratch, scratch_bytes = scratch_offsets(row.nbytes for row in printed.scratch)
+    scratch, scratch_bytes = scratch_offsets(
+        scratch_array.nbytes for scratch_array in printed.scratch
+    )
     arrays = list(printed.pointers)
     call = CallStep(
         kernel=name,
@@ -77,28 +79,35 @@ def kernel_of(
 
 
 def _trip_count(loop: LoopStep) -> int | None:
-    """The most iterations of the body and of loops in it; None if unknown."""
+    """The largest trip count of the body and of loops in it; None if unknown."""
     inner = [_trip_count(step) for step in loop.body if isinstance(step, LoopStep)]
-    known = [n for n in inner if n is not None]
-    if loop.count is None or len(known) < len(inner):
+    counts = [n for n in inner if n is not None]
+    if loop.count is None or len(counts) < len(inner):
         return None
-    return loop.count * max([1, *known])
+    return loop.count * max([1, *counts])
 
 
 def _is_loop(step: PlanStep) -> TypeGuard[LoopStep]:
+    """Whether ``step`` is a loop; narrows its type."""
     return isinstance(step, LoopStep)
 
 
 class LoopPrinter(LoopFrame):
-    """Prints one loop. A work item is ``block`` of the lanes."""
+    """Prints the kernel of one loop. A work item is ``block`` of the lanes.
+
+    Attributes:
+        looks: whether the loop ends early if the user interrupts the run.
+        threads: threads of a block, on a GPU.
+        items: the last parameters, which give the range of work items.
+        items_text: what the docstring says of them.
+        titles: the primitives of the nests, for the title.
+        work: the estimated nanoseconds of one element.
+    """
 
     block = BLOCK
-    looks = True
-    """Whether a loop ends if the run is interrupted."""
+    is_interruptible = True
     threads = 0
-    """Of a block, on a GPU."""
     items: tuple[str, ...] = ("begin", "end")
-    """The last parameters, which say what is to be done."""
     items_text = "Items begin to end."
 
     def __init__(
@@ -124,13 +133,14 @@ class LoopPrinter(LoopFrame):
         return max(1, math.ceil(CPU.chunk_ns / max(1.0, item)))
 
     def guard(self, array: Var) -> str:
+        """Under lanes, a scalar is stored by the first work item."""
         is_scalar = self.step.lanes > 0 and array.type.size == 1
         return "item == 0" if is_scalar else ""
 
     # Steps.
 
     def print(self) -> None:
-        """Fill in ``source`` and ``parameters``."""
+        """Print the kernel: fills in ``source`` and ``parameters``."""
         self.open("for item in range(begin, end):")
         if self.step.lanes:
             self.lanes = self.integer("n", self.step.lanes)
@@ -142,6 +152,7 @@ class LoopPrinter(LoopFrame):
         self.finish()
 
     def steps(self, steps: Sequence[PlanStep]) -> None:
+        """Print ``steps``, nests, loops and branches of the body."""
         for step in steps:
             if isinstance(step, NestStep):
                 self.titles += step.nest.primitives
@@ -154,15 +165,16 @@ class LoopPrinter(LoopFrame):
                 self.branch(step)
 
     def branch(self, step: BranchStep) -> None:
+        """Print a branch as a chain of ``if`` and ``else``."""
         index = self.read(self.of(step.index))
         last = len(step.branches) - 1
         for number, branch in enumerate(step.branches):
             if number < last:
                 limit = f"{self.use('i32')}({number})"
                 self.open(f"if {self.use('le_i32')}({index}, {limit}):")
-            before = len(self.lines)
+            line_count = len(self.lines)
             self.steps(branch)
-            if len(self.lines) == before:
+            if len(self.lines) == line_count:
                 self.line("pass")
             if number < last:
                 self.close()
@@ -171,8 +183,9 @@ class LoopPrinter(LoopFrame):
             self.close()
 
     def loop(self, step: LoopStep) -> None:
+        """Print a loop with its carried values and slices."""
         of = self.of
-        kept = [c for c in step.carries if self.enter(c)]
+        carries = [c for c in step.carries if self.enter(c)]
         depth = self.depth
         if step.predicate is not None:
             iteration = ""
@@ -181,33 +194,41 @@ class LoopPrinter(LoopFrame):
             iteration = self.name_for(id(step), "iteration")
             iterations = self.integer("iterations", step.count or 0)
             self.open_for(step, iteration, iterations)
-            back = ""
+            reversed_iteration = ""
             for s in step.slices:
                 size = s.inner.type.dtype.itemsize
-                count, where = s.stride // size, iteration
+                count, iteration_variable = s.stride // size, iteration
                 if count < 0:
-                    if not back:
-                        back = self.name_for((id(step), "back"), f"{iteration}_back")
-                        self.line(f"{back} = {iterations} - 1 - {iteration}")
-                    count, where = -count, back
-                begin = where if count == 1 else f"{where} * {self.extent(count)}"
+                    if not reversed_iteration:
+                        reversed_iteration = self.name_for(
+                            (id(step), "back"), f"{iteration}_back"
+                        )
+                        self.line(
+                            f"{reversed_iteration} = {iterations} - 1 - {iteration}"
+                        )
+                    count, iteration_variable = -count, reversed_iteration
+                begin = (
+                    iteration_variable
+                    if count == 1
+                    else f"{iteration_variable} * {self.extent(count)}"
+                )
                 outer = self.location(of(s.outer))
                 if outer.begin:
                     begin = f"{outer.begin} + {begin}"
                 self.locations[of(s.inner)] = Location(outer.array, begin)
-        before = len(self.lines)
+        line_count = len(self.lines)
         self.steps(step.body)
-        for c in kept:
+        for c in carries:
             self.advance(c)
-        if len(self.lines) == before:
+        if len(self.lines) == line_count:
             self.line("pass")
         self.depth = depth
-        for c in kept:
+        for c in carries:
             self.leave(c)
 
     def open_while(self, step: LoopStep, condition: str) -> None:
-        """Open a loop of unknown trip count, which ends if the run is interrupted."""
-        if not self.looks:
+        """Open a loop of unknown trip count, which an interrupt ends."""
+        if not self.is_interruptible:
             self.open(f"while {condition}:")
             return
         iteration = self.name_for(id(step), "iteration")
@@ -217,10 +238,10 @@ class LoopPrinter(LoopFrame):
         self.line(f"{iteration} = {iteration} + 1")
 
     def open_for(self, step: LoopStep, iteration: str, iterations: str) -> None:
-        """Open a loop over iterations; a long one is in parts, to be interruptible."""
+        """Open a loop over iterations; a long one in parts, to be interruptible."""
         inside = max([1, *(_trip_count(s) or MANY for s in step.body if _is_loop(s))])
         part = max(1, ITERATIONS_BETWEEN_LOOKS // inside)
-        if not self.looks or (step.count or 0) <= part:
+        if not self.is_interruptible or (step.count or 0) <= part:
             self.open(f"for {iteration} in range({iterations}):")
             return
         first = self.name_for((id(step), "first"), f"{iteration}_first")
@@ -231,14 +252,16 @@ class LoopPrinter(LoopFrame):
         self.open(f"for {iteration} in range({first}, {last}):")
 
     def break_if_interrupted(self, iteration: str) -> None:
+        """Print ``if interrupted(iteration): break``."""
         self.open(f"if {self.use('interrupted')}({iteration}):")
         self.line("break")
         self.close()
 
     def enter(self, c: CarriedValue) -> bool:
-        """Copy a value to its place in the loop; return whether it has one of its own.
+        """Copy a carried value to its variable or memory inside the loop.
 
-        It has none if an outer loop carries it too.
+        Returns False if an outer loop carries the value too, so that it is not advanced
+        here.
         """
         current, following = self.of(c.current), self.of(c.next)
         initial, result = self.of(c.initial), self.of(c.result)
@@ -249,7 +272,7 @@ class LoopPrinter(LoopFrame):
             if value != self.registers[current]:
                 self.line(f"{self.registers[current]} = {value}")
             return False
-        if self.fits(current) and self.fits(following):
+        if self.can_be_variable(current) and self.can_be_variable(following):
             value = self.read(initial, index)
             self.registers[current] = self.variable(current)
             self.registers.setdefault(following, self.variable(following, "_next"))
@@ -266,7 +289,7 @@ class LoopPrinter(LoopFrame):
         return True
 
     def advance(self, c: CarriedValue) -> None:
-        """Make the next iteration's value the current one."""
+        """Print what makes the next iteration's value the current one."""
         current, following = self.of(c.current), self.of(c.next)
         if current is following:
             return
@@ -276,7 +299,7 @@ class LoopPrinter(LoopFrame):
             self.copy(following, current)
 
     def leave(self, c: CarriedValue) -> None:
-        """Copy the last value to the result."""
+        """Print the copy of the last value to the loop's result."""
         current, following = self.of(c.current), self.of(c.next)
         if current in self.registers:
             result = self.of(c.result)
@@ -287,7 +310,7 @@ class LoopPrinter(LoopFrame):
             self.assign(result, value, self.index_of(current))
 
     def copy(self, source: Var, target: Var) -> None:
-        """Copy an array, element by element."""
+        """Print a copy of an array, element by element."""
         bounds = self.bounds(target.type.size)
         if bounds is not None:
             self.open(f"for i0 in range({bounds}):")
@@ -299,28 +322,30 @@ class LoopPrinter(LoopFrame):
     # The function around it.
 
     def finish(self) -> None:
+        """Fill in ``source`` and ``parameters`` from the printed lines."""
         pointers = [
             Parameter(name, short_name(root.type.dtype) + "*")
             for root, name in self.pointers.items()
         ]
         pointers += [
-            Parameter(row.name, short_name(row.dtype) + "*") for row in self.scratch
+            Parameter(array.name, short_name(array.dtype) + "*")
+            for array in self.scratch
         ]
         integers = [Parameter(name, "i64") for name in self.integers]
         self.parameters = (*pointers, *integers)
         names = ", ".join(dict.fromkeys(self.titles))
         title = shortened(f"# {self.name}: a loop of {names}")
-        kinds = "# " + " ".join(p.kind for p in self.parameters)
+        types = "# " + " ".join(p.kind for p in self.parameters)
         doc = f"{signature(self.parameters)} {self.items_text}"
         self.source = function_text(
             self.name,
             [*(p.name for p in self.parameters), *self.items],
             [*self.constant_lines, *self.lines],
-            comment=title if self.readable else kinds,
+            comment=title if self.readable else types,
             imports=self.vocabularies(),
             doc=doc if self.readable else "",
         )
 
     def vocabularies(self) -> list[tuple[str, set[str]]]:
-        """The modules that the used names are imported from."""
+        """The modules that the kernel imports from, with the names used."""
         return [("scalars", self.imports)]

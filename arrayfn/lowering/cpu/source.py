@@ -1,6 +1,6 @@
-"""The CPU's codegen target: nests as Python source, a function of work items.
+"""Nests as Python source for a CPU: a function of work items.
 
-One kernel is one function ``name(pointers, integers, begin, end)``.
+A kernel is one function ``name(pointers, integers, begin, end)``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _PARTIAL: dict[str, type[KernelPrinter]] = {
 def print_kernel(
     nest: Nest, name: str, partials: Sequence[Partial] = ()
 ) -> ScheduledKernel:
-    """The kernel of ``nest``; with ``partials``, half of a split reduction."""
+    """The kernel of ``nest``.
+
+    With ``partials``, the nest is the first half of a split reduction.
+    """
     printer = (_PARTIAL if partials else _WHOLE)[shape_of(nest)]
     if nest.has_totals:
         printer = RowTotalsPrinter

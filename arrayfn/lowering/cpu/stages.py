@@ -1,4 +1,4 @@
-"""Stages of a kernel: values that each computes, and that it keeps for later ones."""
+"""Kernels of several stages, which keep values for later stages or recompute them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ from arrayfn.lowering.kernel_text import Partial
 
 @dataclass
 class StagedPrinter(KernelPrinter):
-    """Kernels with reductions, whose element-level values may be kept between stages.
+    """Kernels with reductions, whose element values may be kept between stages.
 
-    ``home`` is the first stage that computes a value; ``kept`` says where a dear value
-    stays for later stages: a row of scratch, or ``@k``, operand k where it is stored.
+    Attributes:
+        kept: where a value that is dear to recompute is kept for later stages: a
+            scratch array, or ``@k`` for operand ``k``, in which it is stored.
+        home: the first stage that computes each value.
+        stage_bodies: the statements that each stage runs for each element.
     """
 
     kept: dict[str, str] = field(default_factory=dict)
@@ -37,7 +40,10 @@ class StagedPrinter(KernelPrinter):
     stage_bodies: list[list[Statement]] = field(default_factory=list)
 
     def plan_stages(self, keep: bool = True) -> None:
-        """Decide which element values are kept between stages, and which recomputed."""
+        """Fill in ``stage_bodies``, ``home`` and ``kept``.
+
+        With ``keep`` false every value is recomputed.
+        """
         nest = self.nest
         for stage in range(nest.stages):
             needed: set[str] = set()
@@ -55,8 +61,8 @@ class StagedPrinter(KernelPrinter):
                 needed.add(name)
                 home = self.home.setdefault(name, stage)
                 if isinstance(s, Compute):
-                    dear = self.recompute_cost(name) > CPU.keep_cost
-                    if keep and home < stage and dear:
+                    is_dear = self.recompute_cost(name) > CPU.keep_cost
+                    if keep and home < stage and is_dear:
                         self.kept.setdefault(name, "")
                         continue
                 pending += [value.name for value in uses(s)]
@@ -70,6 +76,7 @@ class StagedPrinter(KernelPrinter):
             self.stage_bodies.append(body)
 
     def recompute_cost(self, name: str) -> int:
+        """The cost of computing a value from memory and from kept values."""
         seen: set[str] = set()
         pending, total = [name], 0
         while pending:
@@ -85,7 +92,10 @@ class StagedPrinter(KernelPrinter):
         return total
 
     def keep_rows(self, elements: int) -> None:
-        """Give each kept value a row of scratch, unless it can be read back."""
+        """Choose where kept values lie: in a result of equal dtype, else in scratch.
+
+        A scratch array has ``elements`` elements.
+        """
         for name in self.kept:
             s = self.producers[name]
             assert isinstance(s, Compute)
@@ -105,24 +115,26 @@ class StagedPrinter(KernelPrinter):
             if stored is not None:
                 self.kept[name] = f"@{stored}"
             else:
-                row = f"{self.name_of(s.result)}_row"
-                self.kept[name] = row
-                self.scratch.append(ScratchRow(row, s.result.dtype, elements))
+                scratch_array = f"{self.name_of(s.result)}_row"
+                self.kept[name] = scratch_array
+                self.scratch.append(ScratchRow(scratch_array, s.result.dtype, elements))
 
     # Sums: totals of blocks.
 
     def total_of(self, s: Reduce) -> str:
+        """The variable with the total of the blocks of sum ``s``."""
         return f"{self.name_of(s.result)}_total"
 
     def total_identity(self, s: Reduce) -> str:
+        """The identity of sum ``s`` in the dtype of totals."""
         return self.constant(Constant(s.identity.value, total_dtype(s)))
 
     def plus(self, s: Reduce, total: str, term: str) -> str:
-        """``total`` with a ``term`` of the sum's dtype."""
+        """The expression ``total + term``, where the term has the sum's dtype."""
         functions = widening(s)
-        wide = f"{self.use(functions[0])}({term})" if functions else term
+        converted = f"{self.use(functions[0])}({term})" if functions else term
         suffix = short_name(total_dtype(s))
-        return self.expression(f"add_{suffix}", [total, wide])
+        return self.expression(f"add_{suffix}", [total, converted])
 
     def from_total(self, s: Reduce, total: str) -> str:
         """``total``, converted to the sum's dtype."""
@@ -142,33 +154,37 @@ class StagedPrinter(KernelPrinter):
     def stage_loop_body(
         self, stage: int, variables: dict[int, str], row_index: str
     ) -> None:
-        """Print the statements of ``stage`` inside its innermost loop."""
+        """Print the statements of ``stage`` inside its innermost loop.
+
+        ``row_index`` is the index of the element in scratch arrays.
+        """
         for s in self.stage_bodies[stage]:
             if isinstance(s, Reduce):
                 self.accumulate(s)
                 continue
             if isinstance(s, Compute) and s.result.name in self.kept:
-                place = self.kept[s.result.name]
-                is_row = not place.startswith("@")
+                where_kept = self.kept[s.result.name]
+                in_scratch = not where_kept.startswith("@")
                 text = (
-                    f"{place}[{row_index}]"
-                    if is_row
-                    else self.element_at(int(place[1:]), variables)
+                    f"{where_kept}[{row_index}]"
+                    if in_scratch
+                    else self.element_at(int(where_kept[1:]), variables)
                 )
-                narrow = s.result.dtype == dtypes.bool_
+                is_bool = s.result.dtype == dtypes.bool_
                 if self.home[s.result.name] < stage:
                     name = self.name_of(s.result)
-                    value = self.widen(s.result.dtype, text) if narrow else text
+                    value = self.widen(s.result.dtype, text) if is_bool else text
                     self.line(f"{name} = {value}")
                     continue
                 self.compute(s)
-                if is_row:
+                if in_scratch:
                     name = self.name_of(s.result)
-                    value = self.narrow(s.result.dtype, name) if narrow else name
+                    value = self.narrow(s.result.dtype, name) if is_bool else name
                     self.line(f"{text} = {value}")
                 continue
             self.emit(s, variables)
 
 
 def _is_element(s: Statement) -> bool:
+    """Whether ``s`` is an element-level statement that is no reduction."""
     return not isinstance(s, Reduce) and s.level == "element"

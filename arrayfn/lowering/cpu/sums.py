@@ -1,13 +1,13 @@
-"""Long sums: blocks in the compute dtype, totals of blocks in a wider one.
+"""Cuts long sums into blocks in the compute dtype, with totals in a wider one.
 
 A sum of n terms, one after the other, is off by up to n * eps relative to the sum of
-their absolute values. So a long one is cut: terms are added up in blocks, and each
+their absolute values. So a long sum is cut: terms are added up in blocks, and each
 block's sum is added to a total in float64 (complex128). The error is that of one block,
 and of rounding the total once. Blocks follow from shapes and strides alone; so do bits.
 
-A block of a row is long, as a vectorised loop adds it up in 64 places at once, and it
-is short where such a loop cannot be had. A block of columns has few rows: each column
-is added up in one place.
+A block of a row is long, as a vectorised loop adds it up in 64 accumulators at once; it
+is short where a loop cannot be vectorised. A block of columns has few rows: each column
+has one accumulator.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from arrayfn.dtypes import DType, short_name
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 
 ROW_BLOCK: Final = 4096  # contiguous elements
-STRIDED_BLOCK: Final = 256  # elements that are far apart, or at computed indices
-RUNNING_BLOCK: Final = 64  # elements whose sums so far are all needed
+STRIDED_BLOCK: Final = 256  # strided elements, or elements at computed indices
+RUNNING_BLOCK: Final = 64  # elements of a running sum
 COLUMN_BLOCK: Final = 64  # rows of a block of columns
 CHUNK_ROWS: Final = 128  # rows that are added up into partial results, without blocks
 
@@ -35,12 +35,12 @@ _WIDE: Final = {
 
 
 def is_sum(s: Reduce) -> bool:
-    """Whether ``s`` adds up floats or complex numbers, in any order."""
+    """Whether ``s`` adds up floats or complex numbers, in an order of our choice."""
     return s.function.startswith("accumulate_add_") and s.result.dtype in _WIDE
 
 
 def is_running_sum(s: Reduce) -> bool:
-    """Whether ``s`` adds up narrow floats in order, every sum so far being needed."""
+    """Whether ``s`` adds up narrow floats in order, with every partial sum stored."""
     dtype = s.result.dtype
     return s.function.startswith("add_") and _WIDE.get(dtype, dtype) != dtype
 
@@ -51,7 +51,7 @@ def total_dtype(s: Reduce) -> DType:
 
 
 def widening(s: Reduce) -> tuple[str, str] | None:
-    """The functions from the sum's dtype to its totals', and back; None if equal."""
+    """The functions to the dtype of totals and back; None if the dtypes are equal."""
     narrow, wide = short_name(s.result.dtype), short_name(total_dtype(s))
     if narrow == wide:
         return None
@@ -59,20 +59,20 @@ def widening(s: Reduce) -> tuple[str, str] | None:
 
 
 def row_block(nest: Nest, reduced: Sequence[int]) -> int:
-    """The elements of a block of a row."""
+    """The number of elements in a block of a row."""
     if any(isinstance(s, Reduce) and is_running_sum(s) for s in nest.statements):
         return RUNNING_BLOCK
     inner = reduced[-1]
     for s in nest.statements:
         if isinstance(s, (Load, Store)):
-            far = nest.operands[s.operand].strides[inner] not in (0, 1)
-            if s.level == "element" and (far or s.at):
+            is_strided = nest.operands[s.operand].strides[inner] not in (0, 1)
+            if s.level == "element" and (is_strided or s.indices):
                 return STRIDED_BLOCK
     return ROW_BLOCK
 
 
 def cut(nest: Nest, reduced: Sequence[int], block: int) -> tuple[int, int] | None:
-    """The axis whose indices are cut into blocks, and the number of them in a block.
+    """``(axis, indices per block)`` of the axis that is cut into blocks of ``block``.
 
     None if all the reduced axes together fit in a block.
     """
@@ -88,7 +88,7 @@ def cut(nest: Nest, reduced: Sequence[int], block: int) -> tuple[int, int] | Non
 def chunk_rows(
     nest: Nest, rows: Sequence[int], size: int, reduces: Iterable[Reduce]
 ) -> int:
-    """``size`` indices of the first of ``rows``, or fewer: no long sums in chunks.
+    """``size`` indices of the first of ``rows``, or fewer, to limit a chunk's sums.
 
     ``reduces`` are the reductions whose partial results, one for each column, are kept.
     """

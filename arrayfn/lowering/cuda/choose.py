@@ -91,7 +91,7 @@ def is_scan(nest: Nest) -> bool:
     stores = [s for s in nest.statements if isinstance(s, Store)]
     return (
         reduced == [len(nest.axes) - 1]
-        and not nest.has_computed_places
+        and not nest.has_computed_indices
         and len(reduces) == len(stores) == 1
         and stores[0].value == reduces[0].result
         and stores[0].where is None
@@ -151,7 +151,7 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
     loaded = {
         s.operand: nest.operands[s.operand]
         for s in nest.statements
-        if isinstance(s, Load) and s.level == "element" and not s.at
+        if isinstance(s, Load) and s.level == "element" and not s.indices
     }
     itemsizes = {
         k: o.dtype.itemsize
@@ -179,7 +179,7 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
         slots=gpu.part_slots,
         row_operands=tuple(itemsizes),
         shared=vector_bytes * tiles,
-        min_blocks=gpu.part_blocks,
+        blocks_per_multiprocessor=gpu.part_blocks,
     )
 
 
@@ -207,8 +207,8 @@ def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
 def gathers_rows(nest: Nest) -> bool:
     """Whether ``nest`` loads at computed indices, and stores in order."""
     stores = [s for s in nest.statements if isinstance(s, Store)]
-    has_gather = any(isinstance(s, Load) and s.at for s in nest.statements)
-    in_order = all(not s.at and s.where is None for s in stores)
+    has_gather = any(isinstance(s, Load) and s.indices for s in nest.statements)
+    in_order = all(not s.indices and s.where is None for s in stores)
     return len(nest.axes) > 1 and has_gather and in_order
 
 
@@ -217,7 +217,7 @@ def transposed_axis(nest: Nest) -> int | None:
 
     None if there is no such axis, or several, or if tiles of it would be too small.
     """
-    if nest.has_computed_places:
+    if nest.has_computed_indices:
         return None
     last = len(nest.axes) - 1
     axes = {
@@ -310,11 +310,23 @@ def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     # The row of one operand leaves room for another block if registers are limited.
     limits = register_resident and threads_per_row > WARP and keeps_one_word(nest)
     is_large = 2 * words * tiles >= gpu.row_words
-    min_blocks = gpu.resident_threads // threads_per_row if limits and is_large else 0
-    schedule = Rows(
-        threads, threads_per_row, lanes, tiles, register_resident, 1, min_blocks
+    blocks_per_multiprocessor = (
+        gpu.resident_threads // threads_per_row if limits and is_large else 0
     )
-    return with_shared_memory(nest, schedule, words, gpu) if min_blocks else schedule
+    schedule = Rows(
+        threads,
+        threads_per_row,
+        lanes,
+        tiles,
+        register_resident,
+        1,
+        blocks_per_multiprocessor,
+    )
+    return (
+        with_shared_memory(nest, schedule, words, gpu)
+        if blocks_per_multiprocessor
+        else schedule
+    )
 
 
 def with_shared_memory(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> Rows:
@@ -337,7 +349,7 @@ def with_shared_memory(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -
         is_half_precision = words < schedule.lanes
         if weights and is_half_precision and schedule.threads_per_row >= half:
             blocks = gpu.resident_half_threads // schedule.threads_per_row
-            return replace(schedule, min_blocks=blocks)
+            return replace(schedule, blocks_per_multiprocessor=blocks)
         return schedule
     if not gpu.max_cluster or half <= WARP:  # cards before Hopper were not measured
         return schedule
@@ -354,7 +366,7 @@ def _with_prefetched_weights(
     copies = all(can_copy(nest.operands[k], schedule.lanes) for k in operands)
     if not copies or sum(a.reduced for a in nest.axes) != 1:
         return schedule
-    threads = schedule.min_blocks * schedule.threads_per_row
+    threads = schedule.blocks_per_multiprocessor * schedule.threads_per_row
     room = gpu.shared_bytes // (threads * COPIED * len(operands))
     distance = min(gpu.prefetch_distance, schedule.tiles, room)
     return replace(schedule, prefetch_distance=distance)

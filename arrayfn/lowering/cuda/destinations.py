@@ -295,7 +295,7 @@ def _may_write(
     """Whether ``step`` may write in ``box`` of ``array``; ``moved``: what it writes."""
     if moved is not None:
         boxes = [other for root, other in moved if root is array]
-    elif isinstance(step, NestStep) and not step.nest.has_computed_places:
+    elif isinstance(step, NestStep) and not step.nest.has_computed_indices:
         extents = [axis.extent for axis in step.nest.axes]
         boxes = [
             box_of(zip(extents, o.strides, strict=True), o.offset, array.type)
@@ -329,7 +329,7 @@ def copy_of(nest: Nest) -> Copy | None:
     if len(loads) != 1 or len(stores) != 1 or any(a.reduced for a in nest.axes):
         return None
     (load,), (store,) = loads, stores
-    if load.at or store.at or store.where is not None:
+    if load.indices or store.indices or store.where is not None:
         return None
     value = load.result
     for s in between:

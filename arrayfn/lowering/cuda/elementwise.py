@@ -177,9 +177,15 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
             known = all(value in same for value in self.places(s))
             if isinstance(s, (Load, Store)):
                 operand = self.nest.operands[s.operand]
-                steps = all(step.stride % lanes == 0 for step in s.at)
+                steps = all(step.stride % lanes == 0 for step in s.indices)
                 adds = isinstance(s, Store) and s.adds
-                if s.at and known and steps and is_vector(operand, lanes) and not adds:
+                if (
+                    s.indices
+                    and known
+                    and steps
+                    and is_vector(operand, lanes)
+                    and not adds
+                ):
                     far.append(s)
                 elif isinstance(s, Load) and known and not operand.strides[inner]:
                     same[s.result] = s
@@ -199,7 +205,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         """The values that say where ``s`` loads or stores, and whether it does."""
         if not isinstance(s, (Load, Store)):
             return []
-        found = [step.index for step in s.at]
+        found = [step.index for step in s.indices]
         where = s.where if isinstance(s, Store) else None
         return found if where is None else [*found, where]
 
@@ -213,7 +219,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     ) -> None:
         """Load or store a vector at a computed place."""
         function = f"{way}_{self.vector_name(s.operand, lanes)}"
-        at = self.index_of_place(s, variables)
+        at = self.full_index(s, variables)
         tile = self.tile_name(s.operand)
         self.line(f"{function}({self.pointer(s.operand)}, {at}, {tile}, {place})")
 

@@ -31,8 +31,8 @@ class Handwritten:
 
     ``body`` are the statements of its function, without indentation, and ``doc`` its
     docstring. ``shared`` are the bytes of a block's dynamic shared memory,
-    ``min_blocks`` how many blocks a multiprocessor must have room for, if that matters,
-    and ``cluster`` how many blocks make a cluster.
+    ``blocks_per_multiprocessor`` how many blocks a multiprocessor must have room for,
+    if that matters, and ``cluster`` how many blocks make a cluster.
     """
 
     stem: str
@@ -41,7 +41,7 @@ class Handwritten:
     doc: str
     reason: str
     shared: int = 0
-    min_blocks: int = 0
+    blocks_per_multiprocessor: int = 0
     cluster: int = 1
 
     def kernel(
@@ -61,7 +61,7 @@ class Handwritten:
             reason=self.reason,
             threads=self.threads,
             shared=self.shared,
-            min_blocks=self.min_blocks,
+            blocks_per_multiprocessor=self.blocks_per_multiprocessor,
             cluster=self.cluster,
         )
 

@@ -15,6 +15,7 @@ from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.solvers import factorizations, reflections
 from arrayfn.lowering.cuda.solvers.factorizations import Names, Reads
 from arrayfn.lowering.kernel_ir import Constant, Nest
+from arrayfn.lowering.libraries import collectives
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,
@@ -73,7 +74,12 @@ def _copied(equation: Equation, names: Names, source: Pointer, copy: Var) -> Nes
     return b.nest(copy.type.shape, "a copy that may be written over")
 
 
+def _collective(equation: Equation, reads: Reads, _: Names) -> Iterable[Made]:
+    return collectives.collective(equation, reads)
+
+
 LIBRARIES: Final[dict[str, Maker]] = {
+    "collective": _collective,
     "fft": _fft,
     "cholesky": factorizations.cholesky,
     "triangular_solve": factorizations.triangular_solve,

@@ -42,7 +42,7 @@ def print_lanes(
 class OneThreadLoopPrinter(LoopPrinter):
     """Prints one loop, which one thread runs; it cannot be interrupted."""
 
-    looks = False
+    is_interruptible = False
 
 
 class _ElementLoopPrinter(OneThreadLoopPrinter):
@@ -77,7 +77,7 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
 
     def fits(self, root: Var) -> bool:
         used_plainly = (
-            root not in self.raw and root.type.dtype not in dtypes.HALF_PRECISION
+            root not in self.in_memory and root.type.dtype not in dtypes.HALF_PRECISION
         )
         return used_plainly and (root.type.size == 1 or self.is_lane(root))
 

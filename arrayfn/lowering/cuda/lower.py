@@ -74,7 +74,12 @@ from arrayfn.lowering.templates.scans import SCANS, scan
 from arrayfn.lowering.verification import verified
 from arrayfn.passes.pipeline import run_passes
 from arrayfn.passes.small import is_small
-from arrayfn.primitives.base import Contraction, Library, Primitive, Template
+from arrayfn.primitives.base import (
+    Contraction,
+    Library,
+    Template,
+    primitive_of,
+)
 
 MAX_SERIAL_WORK: Final = 1 << 8
 # What is computed again rather than stored: a GPU does some fifty operations in the
@@ -156,8 +161,7 @@ class _CudaLowering(Lowering):
         return fuse(program, chains, CLONE_COST, ROW_OF_A_BLOCK if stays else maxsize)
 
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
-        row = equation.primitive
-        assert isinstance(row, Primitive)
+        primitive = primitive_of(equation)
         fixed = self.options.deterministic
         kernel = KERNELS.for_call(equation, "cuda", fixed)
         if kernel is not None and kernel.lowered:
@@ -172,7 +176,7 @@ class _CudaLowering(Lowering):
         if is_arranged(equation):
             self.add_all(convolution(equation, self.reads, fixed))
             return
-        if not isinstance(row.kernel, Contraction):
+        if not isinstance(primitive.kernel, Contraction):
             super().single(equation, outputs)
             return
         made = product(equation, self.reads, self.tiles, provider_of(equation))
@@ -365,7 +369,7 @@ class _CudaLowering(Lowering):
             self.frees = True
         return lanes > 0
 
-    def library_row(self, form: Library, equation: Equation) -> None:
+    def library_equation(self, form: Library, equation: Equation) -> None:
         """Use NVIDIA's library where there is one, else NumPy on the host."""
         if can_sort(equation):
             self.add_all(sort(equation, self.reads, self.gpu))

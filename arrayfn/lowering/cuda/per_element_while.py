@@ -36,7 +36,7 @@ def per_element_while(equation: Equation) -> PerElementWhile | None:
     first: int = equation.params["body_consts"]
     current = body.inputs[first:-1]
     *following, goes_on = body.outputs
-    made = {var: eq for eq in body.equations for var in eq.outputs}
+    made = body.definitions()
     last = made.get(goes_on) if isinstance(goes_on, Var) else None
     if last is None or last.primitive.name != "reduce_or":
         return None

@@ -129,7 +129,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             return
         dtype = self.stored_name(self.nest.operands[s.operand].dtype)
         with self.open_if("" if s.where is None else self.name_of(s.where)):
-            target = f"{self.pointer(s.operand)}, {self.index_of_place(s, variables)}"
+            target = f"{self.pointer(s.operand)}, {self.full_index(s, variables)}"
             self.line(f"atomic_add_{dtype}({target}, {self.scalar(s.value)})")
 
     # Vectors of neighbouring elements.
@@ -149,7 +149,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         conditional = isinstance(s, Store) and s.where is not None
         return (
             s.level == "element"
-            and not s.at
+            and not s.indices
             and not conditional
             and not (isinstance(s, Store) and s.adds)
             and is_vector(self.nest.operands[s.operand], lanes)

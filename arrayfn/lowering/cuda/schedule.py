@@ -72,8 +72,8 @@ class Rows:
         register_resident: The threads have the whole row at once and keep it in
             registers from stage to stage. Otherwise a loop goes along the row, and
             later stages read it from memory again.
-        cluster: Blocks that share a row.
-        min_blocks: How many blocks a multiprocessor must have room for, which limits
+        cluster: Blocks that share a row. blocks_per_multiprocessor: How many blocks a
+        multiprocessor must have room for, which limits
             registers, as in CUDA's ``__launch_bounds__``; 0 for no limit.
         merged: Two stages share one exchange between warps: see ``merges``.
         shared_tiles: How many of a thread's vectors, its last ones, are in shared
@@ -90,7 +90,7 @@ class Rows:
     tiles: int
     register_resident: bool
     cluster: int = 1
-    min_blocks: int = 0
+    blocks_per_multiprocessor: int = 0
     merged: bool = False
     shared_tiles: int = 0
     prefetch_distance: int = 0
@@ -206,7 +206,7 @@ class ScanPipeline(Scan):
 
     A bulk copy brings the ``row_operands`` of a part to one of ``slots`` buffers in
     shared memory. The part is reduced, and scanned two iterations later. ``shared`` and
-    ``min_blocks`` are as in ``Rows`` and ``Pipeline``.
+    ``blocks_per_multiprocessor`` are as in ``Rows`` and ``Pipeline``.
     """
 
     _: KW_ONLY
@@ -214,7 +214,7 @@ class ScanPipeline(Scan):
     slots: int
     row_operands: tuple[int, ...]
     shared: int
-    min_blocks: int
+    blocks_per_multiprocessor: int
 
 
 Schedule = Elementwise | Rows | Pipeline | Columns | Transpose | Scan | ScanPipeline

@@ -53,8 +53,18 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
         is_few = rows * cluster < 2 * gpu.multiprocessors
     if cluster == 1 or threads > gpu.max_threads:
         return None
-    min_blocks = gpu.resident_threads // threads if keeps_one_word(nest) else 0
-    return Rows(threads, cluster * threads, lanes, tiles, True, cluster, min_blocks)
+    blocks_per_multiprocessor = (
+        gpu.resident_threads // threads if keeps_one_word(nest) else 0
+    )
+    return Rows(
+        threads,
+        cluster * threads,
+        lanes,
+        tiles,
+        True,
+        cluster,
+        blocks_per_multiprocessor,
+    )
 
 
 def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | None:
@@ -244,7 +254,7 @@ def _classified_loads(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]] | N
         if not isinstance(s, Load) or s.level != "element":
             continue
         strides = [nest.operands[s.operand].strides[k] for k in kept]
-        if s.at or nest.operands[s.operand].strides[-1] != 1:
+        if s.indices or nest.operands[s.operand].strides[-1] != 1:
             return None
         if all(strides):
             row_operands[s.operand] = None

@@ -321,7 +321,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
 
     def is_staged_load(self, s: Statement) -> bool:
         """Whether ``s`` is a load whose value is read from its operand's registers."""
-        if not isinstance(s, Load) or s.at:
+        if not isinstance(s, Load) or s.indices:
             return False
         lanes = self.schedule.lanes
         return lanes == 1 or self.is_vectorized(s, lanes)

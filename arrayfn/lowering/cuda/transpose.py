@@ -49,7 +49,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
             s.operand
             for s in body
             if isinstance(s, Load)
-            and not s.at
+            and not s.indices
             and not nest.operands[s.operand].written
             and s.operand not in transposed
         ]

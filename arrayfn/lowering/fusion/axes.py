@@ -1,4 +1,4 @@
-"""The axes of a group's domain that a value varies along, and whether it fits."""
+"""Matches the axes of values with the axes of a group's domain."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from arrayfn.ir import Atom, Equation, Var
 from arrayfn.lowering.fusion.groups import AxisIds, Group
 from arrayfn.lowering.fusion.recomputation import Recomputation
 from arrayfn.passes.reads import Read
-from arrayfn.primitives.base import Reduction, row_of
+from arrayfn.primitives.base import Reduction, primitive_of
 
 
 class AxisMatching(Recomputation):
-    """Equations' axes, as axes of the groups that they may join."""
+    """Finds the domain axes of an equation's values in a group that it may join."""
 
     def output_ids(self, equation: Equation, group: Group) -> AxisIds | None:
-        """The domain axes of an elementwise equation's output, if it can join."""
+        """The domain axes of an elementwise output; None if it cannot join."""
         shape = equation.outputs[0].type.shape
         known: list[int | None] = [None] * len(shape)
         matched = False
@@ -21,7 +21,7 @@ class AxisMatching(Recomputation):
             if not isinstance(atom, Var):
                 continue
             read = self.reads[atom]
-            ids = group.maps.get(read.base)
+            ids = group.domain_axes.get(read.base)
             if ids is None:
                 continue
             self.match_axes(read, ids, shape, known, group)
@@ -34,11 +34,14 @@ class AxisMatching(Recomputation):
     def operand_ids(
         self, operand: Atom, shape: tuple[int, ...], group: Group
     ) -> AxisIds | None:
-        """The domain axes that a reduction's operand varies over."""
+        """The domain axes of a reduction's operand, whose extents are ``shape``.
+
+        None if the reduction cannot join ``group``.
+        """
         known: list[int | None] = [None] * len(shape)
         if isinstance(operand, Var):
             read = self.reads[operand]
-            ids = group.maps.get(read.base)
+            ids = group.domain_axes.get(read.base)
             if ids is not None:
                 self.match_axes(read, ids, shape, known, group)
                 return self.fill(shape, known, group)
@@ -59,14 +62,16 @@ class AxisMatching(Recomputation):
         read: Read,
         ids: AxisIds,
         shape: tuple[int, ...],
-        known: list[int | None],
+        matches: list[int | None],
         group: Group,
     ) -> None:
-        """Note the domain axes of ``shape`` in ``known``, as ``read`` indexes its base.
+        """Set ``matches`` for each axis of ``read`` that follows an axis of its base.
 
-        An axis along which it does so gets the domain axis of the base's axis, where
-        their extents agree. Others are left: a base that is computed again for a slice
-        is longer than ``group``. ``may_read`` refuses reads that would be wrong.
+        ``ids`` are the domain axes of the base and ``shape`` the extents of the read
+        value. An axis of the value that indexes an axis of the base gets that axis's
+        domain axis, where their extents agree. Others stay None: a base that is
+        recomputed for a slice is longer than ``group``. ``may_read`` refuses reads that
+        would be wrong.
         """
         for axis_map, domain_axis, extent in zip(
             read.axes, ids, read.base.type.shape, strict=True
@@ -75,12 +80,15 @@ class AxisMatching(Recomputation):
             if extent == 1 or axis is None or domain_axis is None:
                 continue
             if shape[axis] == extent == group.extents[domain_axis]:
-                known[axis] = domain_axis
+                matches[axis] = domain_axis
 
     def fill(
         self, shape: tuple[int, ...], known: list[int | None], group: Group
     ) -> AxisIds | None:
-        """``known``, with the free domain axes, in order, for the axes it lacks."""
+        """``known`` with free domain axes of equal extent, in order, in place of None.
+
+        None if an axis has no match, or if two axes have the same one.
+        """
         used = {i for i in known if i is not None}
         if len(used) != sum(i is not None for i in known):
             return None
@@ -96,33 +104,34 @@ class AxisMatching(Recomputation):
         return tuple(known)
 
     def stage(self, equation: Equation, group: Group) -> int:
-        """The pass over the reduced axes that ``equation`` belongs to, counted from 0.
+        """The stage that ``equation`` belongs to: a pass over the reduced axes, from 0.
 
-        A reduction's result is there from the stage after its operand's.
+        The result of a reduction is available from the stage after its operand's.
         """
-        before = [
+        operand_stages = [
             group.stages.get(self.reads[a].base, 0)
             for a in equation.inputs
             if isinstance(a, Var)
         ]
-        row = row_of(equation)
-        return max(before, default=0) + isinstance(row.kernel, Reduction)
+        primitive = primitive_of(equation)
+        return max(operand_stages, default=0) + isinstance(primitive.kernel, Reduction)
 
     def level_fits(self, equation: Equation, ids: AxisIds, group: Group) -> bool:
-        """Whether values over axes ``ids`` belong to ``group``: all of it, or the kept.
+        """Whether a value over the axes ``ids`` can be computed in ``group``.
 
-        What needs the result of a reduction to one value is a kernel of its own, so
-        that both can run over all threads.
+        It must vary over the whole domain, or over exactly the kept axes. What needs
+        the result of a reduction to one value gets another kernel, so that both can run
+        on all threads.
         """
         if self.is_full(ids, group):
             flat = group.reduced and self.is_flat(group)
             return not (flat and self.stage(equation, group) > 0)
         if not group.reduced:
             return False
-        have = {i for i in ids if i is not None}
+        varying = {i for i in ids if i is not None}
         kept = {i for i in group.kept if group.extents[i] != 1}
-        return have == kept
+        return varying == kept
 
     def can_reduce(self, group: Group, reduced: frozenset[int]) -> bool:
-        """Whether all members so far vary over the whole domain."""
-        return all(self.is_full(ids, group) for ids in group.maps.values())
+        """Whether a first reduction may join: all values vary over the whole domain."""
+        return all(self.is_full(ids, group) for ids in group.domain_axes.values())

@@ -15,10 +15,10 @@ from arrayfn.lowering.fusion.groups import (
     reads_in_place,
 )
 from arrayfn.lowering.fusion.merging import MAX_ARRAYS, MAX_STATEMENTS, Merging
-from arrayfn.lowering.fusion.repetition import cuts
+from arrayfn.lowering.fusion.repetition import piece_starts
 from arrayfn.lowering.fusion.units import FusedGroup, SingleUnit, Unit
 from arrayfn.passes.reads import affine_view
-from arrayfn.primitives.base import Reduction, has_effect, row_of
+from arrayfn.primitives.base import Reduction, has_effect, primitive_of
 
 SIBLING_WINDOW = 24
 CLONE_COST = 8
@@ -32,37 +32,37 @@ def fuse(
 ) -> tuple[Unit, ...]:
     """The units of ``program``, in an order in which they can run.
 
-    ``chains`` are elementwise equations, each of which uses the one before it, that are
-    to be a unit by themselves. A value is computed again rather than stored where that
-    costs up to ``clone_cost``. A reduction to one value, of up to ``short`` elements,
-    shares a unit with what needs that value. Where a unit would grow beyond its limits
+    ``chains`` are runs of elementwise equations, each of which uses the one before it;
+    a chain becomes a unit by itself. A value is recomputed rather than stored where
+    that costs up to ``clone_cost``. A reduction of up to ``short`` elements to one
+    value shares a unit with what reads that value. If a unit would exceed its limits,
     unrolled loops are cut into equal pieces.
     """
     chains = tuple(chains)
     units = Fuser(program, chains, clone_cost, short).run()
     if units is None:
-        pieces = cuts(program, MAX_STATEMENTS)
-        units = Fuser(program, chains, clone_cost, short, pieces).run()
+        starts = piece_starts(program, MAX_STATEMENTS)
+        units = Fuser(program, chains, clone_cost, short, starts).run()
     assert units is not None
     return units
 
 
 def each_alone(program: Program) -> tuple[Unit, ...]:
-    """Units of one equation each; views are read through."""
+    """Units of one equation each; views are still read through."""
     units = _Alone(program, (), -1, 0).run()
     assert units is not None  # no group grows
     return units
 
 
 class Fuser(Merging):
-    """Producers join consumers, reductions share groups, and so do siblings."""
+    """Puts each equation into a group: with its producers, reductions or siblings."""
 
     def run(self) -> tuple[Unit, ...] | None:
-        """The units; None if a group has reached its limits and no cuts are given."""
+        """The units; None if a group has reached its limits and no cuts are chosen."""
         for equation in self.program.equations:
-            if self.cuts is None and self.reached_limit:
+            if self.piece_starts is None and self.reached_limit:
                 return None
-            if self.cuts is not None and equation in self.cuts:
+            if self.piece_starts is not None and equation in self.piece_starts:
                 self.close_groups()
             if affine_view(equation) is not None:
                 continue
@@ -81,8 +81,8 @@ class Fuser(Merging):
                 if equation in self.chains:
                     self.place_chain(self.chains[equation])
                 continue
-            known = not any(isinstance(a, Var) for a in equation.inputs)
-            if known and not is_reduction(equation):
+            is_source = not any(isinstance(a, Var) for a in equation.inputs)
+            if is_source and not is_reduction(equation):
                 # Iota and constants are made where they are used.
                 self.sources[equation.outputs[0]] = equation
                 continue
@@ -94,7 +94,10 @@ class Fuser(Merging):
         return self.finish()
 
     def place_sources(self, equation: Equation, only_odd: bool = False) -> None:
-        """Make arrays of the sources among the operands (those not read plainly)."""
+        """Give groups to the iotas and constants among the operands of ``equation``.
+
+        With ``only_odd``, to those that are read through more than a permutation.
+        """
         for atom in equation.inputs:
             if isinstance(atom, Var):
                 read = self.reads[atom]
@@ -102,10 +105,15 @@ class Fuser(Merging):
                     self.place_source(read.base)
 
     def place_source(self, var: Var) -> None:
-        if var in self.sources and var not in self.made_in:
+        """Give ``var`` a group, if it is an iota or constant without one."""
+        if var in self.sources and var not in self.producer_group:
             self.place(self.sources[var])
 
     def place(self, equation: Equation) -> None:
+        """Put ``equation`` into the first group that takes it, or into a new one.
+
+        Groups of its producers are tried first, then those of its siblings.
+        """
         domain = domain_of(equation)
         producers = self.producers(equation)
         for number in producers:
@@ -147,18 +155,18 @@ class Fuser(Merging):
     def producers(self, equation: Equation) -> list[int]:
         """The open groups that make an operand, those most worth joining first.
 
-        First those whose value could not be had otherwise, then reductions, then those
-        begun last.
+        First come groups whose value cannot be recomputed, then those with reductions,
+        then the latest.
         """
-        binding: dict[int, bool] = {}
+        must_store: dict[int, bool] = {}
         for base in self.bases(equation):
-            number = self.made_in.get(base)
+            number = self.producer_group.get(base)
             if number is not None and self.groups[number].open:
-                needed = self.clone_arrays(base) is None
-                binding[number] = needed or binding.get(number, False)
+                stored = self.clone_arrays(base) is None
+                must_store[number] = stored or must_store.get(number, False)
         return sorted(
-            binding,
-            key=lambda n: (binding[n], bool(self.groups[n].reduced), n),
+            must_store,
+            key=lambda n: (must_store[n], bool(self.groups[n].reduced), n),
             reverse=True,
         )
 
@@ -169,7 +177,7 @@ class Fuser(Merging):
         for base in list(bases):
             bases += self.clone_arrays(base) or ()
         for base in bases:
-            for number in self.read_in.get(base, ())[-4:]:
+            for number in self.reader_groups.get(base, ())[-4:]:
                 group = self.groups.get(number)
                 if (
                     group is not None
@@ -181,11 +189,12 @@ class Fuser(Merging):
         return sorted(found, reverse=True)
 
     def join(self, equation: Equation, group: Group) -> bool:
+        """Add ``equation`` to ``group``; return False if it does not fit."""
         if len(group.equations) >= MAX_STATEMENTS or len(group.arrays) >= MAX_ARRAYS:
             self.reached_limit = True
             return False
-        row = row_of(equation)
-        if isinstance(row.kernel, Reduction):
+        primitive = primitive_of(equation)
+        if isinstance(primitive.kernel, Reduction):
             return self.join_reduction(equation, group)
         ids = self.output_ids(equation, group)
         if ids is None or not self.level_fits(equation, ids, group):
@@ -198,34 +207,35 @@ class Fuser(Merging):
     def add(
         self, equation: Equation, group: Group, operand_ids: AxisIds, ids: AxisIds
     ) -> None:
+        """Append ``equation`` to ``group``, with the domain axes of its values."""
         for atom in equation.inputs:
             if isinstance(atom, Var):
                 self.take(atom, group, operand_ids)
         stage = self.stage(equation, group)
         group.equations.append(equation)
         for var in equation.outputs:
-            group.maps[var] = ids
+            group.domain_axes[var] = ids
             group.stages[var] = stage
         self.note(group, equation)
 
     def take(self, atom: Var, group: Group, ids: AxisIds) -> None:
-        """Have ``group`` read or recompute ``atom``, which another group computes."""
+        """Have ``group`` load or recompute ``atom``, which another group computes."""
         read = self.reads[atom]
         base = read.base
-        if base in group.maps:
-            if not reads_in_place(read, group.maps[base], ids):
+        if base in group.domain_axes:
+            if not reads_in_place(read, group.domain_axes[base], ids):
                 self.read_array(atom, group, ids)
             return
-        if not self.is_computed_again(read):
+        if not self.is_recomputed(read):
             self.read_array(atom, group, ids)
             return
-        equation = self.makers[base]
+        equation = self.definitions[base]
         base_ids = moved_ids(read, ids)
         for operand in equation.inputs:
             if isinstance(operand, Var):
                 self.take(operand, group, base_ids)
         group.equations.append(equation)
-        group.maps[base] = base_ids
+        group.domain_axes[base] = base_ids
         group.stages[base] = 0
 
     def read_array(self, atom: Var, group: Group, ids: AxisIds) -> None:
@@ -235,6 +245,7 @@ class Fuser(Merging):
             group.crossing.add(atom)
 
     def join_reduction(self, equation: Equation, group: Group) -> bool:
+        """Add a reduction to ``group``; return False if it does not fit."""
         (operand,) = equation.inputs
         axes: tuple[int, ...] = equation.params["axes"]
         empty = not isinstance(operand, Var) or operand.type.size == 0
@@ -260,18 +271,19 @@ class Fuser(Merging):
         return True
 
     def finish(self) -> tuple[Unit, ...]:
+        """The units of all groups in order, without values that nothing reads."""
         needed: set[Var] = set(self.outputs)
         units: list[Unit] = []
         for group in reversed(self.sorted_groups()):
-            if not group.open and not group.maps:
+            if not group.open and not group.domain_axes:
                 (equation,) = group.equations
                 needed.update(self.bases(equation))
                 units.append(SingleUnit(equation))
                 continue
             outputs = tuple(
                 v
-                for v in group.maps
-                if v in needed and self.made_in.get(v) == group.number
+                for v in group.domain_axes
+                if v in needed and self.producer_group.get(v) == group.number
             )
             if not outputs:
                 continue
@@ -282,7 +294,7 @@ class Fuser(Merging):
                     tuple(group.equations),
                     group.extents,
                     group.reduced,
-                    group.maps,
+                    group.domain_axes,
                     group.operands,
                     outputs,
                     _reason(group),
@@ -310,13 +322,14 @@ class Fuser(Merging):
 
 
 class _Alone(Fuser):
-    """No equation joins another."""
+    """Puts each equation into a group of its own."""
 
     def place(self, equation: Equation) -> None:
         self.place_alone(equation)
 
 
 def _reason(group: Group) -> str:
+    """The sentence about the fusion of ``group`` that its kernel shows."""
     names = ", ".join(eq.primitive.name for eq in group.equations)
     if not group.reduced:
         return f"one pass over {list(group.extents)}: {names}"

@@ -17,7 +17,7 @@ from arrayfn.primitives.base import (
     Scalar,
     Template,
     View,
-    row_of,
+    primitive_of,
 )
 
 AxisIds = tuple[int | None, ...]
@@ -26,36 +26,47 @@ AxisIds = tuple[int | None, ...]
 
 @dataclass
 class Group:
-    """A unit under construction. ``open`` groups can take equations."""
+    """A unit under construction: it takes equations while it is ``open``.
+
+    ``extents`` are those of the domain, ``reduced`` the domain axes that its reductions
+    run over. ``domain_axes`` and ``stages`` are those of each value that the group
+    computes; ``arrays`` are the arrays it loads, with the domain axes of each.
+    """
 
     number: int
     open: bool
     extents: tuple[int, ...] = ()
     reduced: frozenset[int] = frozenset()
     equations: list[Equation] = field(default_factory=list)
-    maps: dict[Var, AxisIds] = field(default_factory=dict)
+    domain_axes: dict[Var, AxisIds] = field(default_factory=dict)
     stages: dict[Var, int] = field(default_factory=dict)
     arrays: dict[Var, AxisIds] = field(default_factory=dict)
     # The domain axes of what each reduction reduces, by the reduction's result.
     operands: dict[Var, AxisIds] = field(default_factory=dict)
     crossing: set[Var] = field(default_factory=set)  # arrays read along several axes
-    before: int = 0  # bit set of the groups it needs, directly or not
+    ancestors: int = 0  # bit set of the groups it needs, directly or not
     needs: set[int] = field(default_factory=set)  # groups it needs directly
     needed_by: set[int] = field(default_factory=set)  # and those that need it
 
     @property
     def kept(self) -> frozenset[int]:
+        """The domain axes that are not reduced."""
         return frozenset(range(len(self.extents))) - self.reduced
 
 
 class Groups:
-    """The groups of a Program so far, what each makes and reads, and their order.
+    """The groups of a Program under construction, the arrays of each, and their order.
 
-    ``chains`` are equations that a group of their own is for. What may be computed
-    again costs up to ``clone_cost``; a row of up to ``short`` elements is one thread's,
-    or one block's. No group goes on at the equations ``cuts``. ``made_in`` and
-    ``read_in`` say which groups make and read an array; ``sources`` are made where they
-    are used; ``changed`` are arrays that some equation writes over.
+    Attributes:
+        chains: elementwise equations that get groups of their own, by the last of each.
+        clone_cost: the cost up to which a value is recomputed, not stored.
+        short: the number of elements up to which a reduction to one value is in a
+            group with what reads that value: one thread or block computes both.
+        piece_starts: equations at which all groups are closed (see ``repetition``).
+        producer_group: the number of the group that makes an array.
+        reader_groups: the numbers of the groups that read an array.
+        sources: iotas and constants, which each group computes for itself.
+        changed: arrays that some equation writes over.
     """
 
     def __init__(
@@ -64,22 +75,22 @@ class Groups:
         chains: Iterable[Sequence[Equation]],
         clone_cost: int,
         short: int,
-        cuts: AbstractSet[Equation] | None = None,
+        piece_starts: AbstractSet[Equation] | None = None,
     ) -> None:
         self.program = program
         self.clone_cost = clone_cost
         self.short = short
-        self.cuts = cuts
+        self.piece_starts = piece_starts
         self.reached_limit = False  # whether a group was refused more equations
         self.chains = {chain[-1]: chain for chain in chains}
         self.chained = {eq for chain in self.chains.values() for eq in chain}
         self.reads = resolve_reads(program)
         self.position = {eq: k for k, eq in enumerate(program.equations)}
         self.groups: dict[int, Group] = {}
-        self.made_in: dict[Var, int] = {}
-        self.read_in: dict[Var, list[int]] = {}
+        self.producer_group: dict[Var, int] = {}
+        self.reader_groups: dict[Var, list[int]] = {}
         self.sources: dict[Var, Equation] = {}
-        self.makers = {v: eq for eq in program.equations for v in eq.outputs}
+        self.definitions = program.definitions()
         self.outputs = {a for a in program.outputs if isinstance(a, Var)}
         self.clonable: dict[Var, list[Var] | None] = {}
         self.views_of = self.same_memory()
@@ -103,6 +114,7 @@ class Groups:
         self.last_effect: Group | None = None
 
     def new_group(self, equation: Equation, *, is_open: bool) -> Group:
+        """Begin a group for ``equation``; only an open one takes others later."""
         group = Group(self.count, is_open)
         self.groups[group.number] = group
         self.count += 1
@@ -118,18 +130,20 @@ class Groups:
     def note(self, group: Group, equation: Equation) -> None:
         """Record ``equation`` in ``group``, and the arrays that it makes and reads."""
         for var in equation.outputs:
-            self.made_in[var] = group.number
+            self.producer_group[var] = group.number
         arrays = [self.reads[atom].base for atom in group.arrays]
         for base in [*self.bases(equation), *arrays]:
-            number = self.made_in.get(base)
+            number = self.producer_group.get(base)
             if number != group.number:
-                self.read_in.setdefault(base, []).append(group.number)
+                self.reader_groups.setdefault(base, []).append(group.number)
                 # What is computed again here need not be there yet: it may be later.
-                if number is not None and (base not in group.maps or base in arrays):
+                if number is not None and (
+                    base not in group.domain_axes or base in arrays
+                ):
                     self.order(self.groups[number], group)
 
     def same_memory(self) -> dict[Var, list[Var]]:
-        """For each base of a read, the bases that lie in the same memory.
+        """For each base of a read, the bases that share its memory.
 
         A view that is not affine, as a reshape that splits or merges axes, is a base of
         its own.
@@ -138,18 +152,18 @@ class Groups:
         for read in self.reads.values():
             found.setdefault(read.base, [read.base])
         for equation in self.program.equations:
-            row = row_of(equation)
+            primitive = primitive_of(equation)
             operand = equation.inputs[0] if equation.inputs else None
             if (
-                isinstance(row.kernel, View)
+                isinstance(primitive.kernel, View)
                 and isinstance(operand, Var)
                 and affine_view(equation) is None
                 and not is_fusible(equation)
             ):
                 (view,) = equation.outputs
-                together = found[self.reads[operand].base]
-                together.append(view)
-                found[view] = together
+                aliases = found[self.reads[operand].base]
+                aliases.append(view)
+                found[view] = aliases
         return found
 
     def note_overwritten(self, group: Group, equation: Equation) -> None:
@@ -158,19 +172,19 @@ class Groups:
             atom = equation.inputs[number]
             assert isinstance(atom, Var)
             for view in self.views_of[self.reads[atom].base]:
-                for reader in self.read_in.get(view, ()):
+                for reader in self.reader_groups.get(view, ()):
                     if reader != group.number:
                         self.order(self.groups[reader], group)
 
     def order(self, first: Group, second: Group) -> None:
-        """Order ``second`` after ``first``."""
-        if second.before >> first.number & 1:
+        """Record that ``second`` must run after ``first``."""
+        if second.ancestors >> first.number & 1:
             return
         second.needs.add(first.number)
         first.needed_by.add(second.number)
-        earlier = first.before | 1 << first.number
+        earlier = first.ancestors | 1 << first.number
         for group in self.later(second):
-            group.before |= earlier
+            group.ancestors |= earlier
 
     def later(self, first: Group) -> list[Group]:
         """``first`` and the groups that depend on it, directly or not."""
@@ -184,9 +198,9 @@ class Groups:
         return list(found.values())
 
     def is_between(self, first: Group, second: Group) -> bool:
-        """Whether some group depends on ``first`` and ``second`` depends on it."""
+        """Whether some group must run after ``first`` and before ``second``."""
         return any(
-            second.before >> number & 1
+            second.ancestors >> number & 1
             for number in first.needed_by
             if number != second.number
         )
@@ -194,21 +208,22 @@ class Groups:
     def absorb(self, other: Group, group: Group) -> None:
         """Move the equations of ``other`` into ``group``."""
         bit, own = 1 << other.number, 1 << group.number
-        both = {other.number, group.number}
-        group.before = (group.before | other.before) & ~(bit | own)
-        for number in other.needs - both:
+        merged_numbers = {other.number, group.number}
+        group.ancestors = (group.ancestors | other.ancestors) & ~(bit | own)
+        for number in other.needs - merged_numbers:
             self.groups[number].needed_by.discard(other.number)
             self.groups[number].needed_by.add(group.number)
-        for number in other.needed_by - both:
+        for number in other.needed_by - merged_numbers:
             self.groups[number].needs.discard(other.number)
             self.groups[number].needs.add(group.number)
-        group.needs = (group.needs | other.needs) - both
-        group.needed_by = (group.needed_by | other.needed_by) - both
+        group.needs = (group.needs | other.needs) - merged_numbers
+        group.needed_by = (group.needed_by | other.needed_by) - merged_numbers
         for later in self.later(group)[1:]:
-            later.before = (later.before & ~bit) | group.before | own
+            later.ancestors = (later.ancestors & ~bit) | group.ancestors | own
         del self.groups[other.number]
 
     def bases(self, equation: Equation) -> list[Var]:
+        """The arrays that the operands of ``equation`` are views of."""
         return [self.reads[a].base for a in equation.inputs if isinstance(a, Var)]
 
     def in_program_order(self, equations: list[Equation]) -> list[Equation]:
@@ -217,11 +232,15 @@ class Groups:
     def sorted_groups(self) -> list[Group]:
         """The groups in topological order, otherwise as they were begun."""
         groups = sorted(self.groups.values(), key=lambda g: g.number)
-        return sorted(groups, key=lambda g: g.before.bit_count())
+        return sorted(groups, key=lambda g: g.ancestors.bit_count())
 
     def is_full(self, ids: Sequence[int | None], group: Group) -> bool:
-        have = {i for i in ids if i is not None}
-        return all(i in have or n == 1 for i, n in enumerate(group.extents))
+        """Whether a value over domain axes ``ids`` varies over the whole domain.
+
+        Axes of extent 1 do not count.
+        """
+        varying = {i for i in ids if i is not None}
+        return all(i in varying or n == 1 for i, n in enumerate(group.extents))
 
     def is_flat(self, group: Group) -> bool:
         """Whether the group's reductions give one value each, of many elements."""
@@ -231,14 +250,14 @@ class Groups:
 
 
 def is_fusible(equation: Equation) -> bool:
-    """Whether ``equation`` is elementwise, a copy, a count, or a reduction."""
-    row = row_of(equation)
-    form = row.kernel
+    """Whether ``equation`` is elementwise, a copy, an iota, or a reduction."""
+    primitive = primitive_of(equation)
+    form = primitive.kernel
     if isinstance(form, Template):
         return form.name == "iota"
     if isinstance(form, View):
         # A broadcast literal, or a copy.
-        return row is views.relayout or not isinstance(equation.inputs[0], Var)
+        return primitive is views.relayout or not isinstance(equation.inputs[0], Var)
     return isinstance(form, (Scalar, Convert, Reduction))
 
 
@@ -260,28 +279,28 @@ def reads_in_place(read: Read, base_ids: AxisIds, ids: AxisIds) -> bool:
 
 
 def moved_ids(read: Read, ids: AxisIds) -> AxisIds:
-    """The axes along which the base varies if its reader varies along ``ids``."""
+    """The domain axes of the base of ``read``, whose reader has the axes ``ids``."""
     return tuple(None if m.axis is None else ids[m.axis] for m in read.axes)
 
 
 def domain_of(equation: Equation) -> tuple[int, ...]:
-    """The extents of the domain of ``equation``: a reduction's are its operand's."""
-    row = row_of(equation)
-    if isinstance(row.kernel, Reduction):
+    """The extents of the domain of ``equation``: for a reduction, its operand's."""
+    primitive = primitive_of(equation)
+    if isinstance(primitive.kernel, Reduction):
         return equation.inputs[0].type.shape
     return equation.outputs[0].type.shape
 
 
 def is_reduction(equation: Equation) -> bool:
     """Whether ``equation`` reduces axes."""
-    return isinstance(row_of(equation).kernel, Reduction)
+    return isinstance(primitive_of(equation).kernel, Reduction)
 
 
-def price_of(equation: Equation) -> int | None:
-    """The cost of recomputing an elementwise equation; None if it must not be."""
-    row = row_of(equation)
-    if isinstance(row.kernel, Convert):
+def recompute_cost(equation: Equation) -> int | None:
+    """The cost of recomputing an elementwise equation; None if it is too dear."""
+    primitive = primitive_of(equation)
+    if isinstance(primitive.kernel, Convert):
         return 1
-    if isinstance(row.kernel, Scalar) and row.kernel.cost <= 5:
-        return row.kernel.cost
+    if isinstance(primitive.kernel, Scalar) and primitive.kernel.cost <= 5:
+        return primitive.kernel.cost
     return None

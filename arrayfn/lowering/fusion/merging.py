@@ -1,4 +1,4 @@
-"""Groups that one equation brings together become one."""
+"""Merges the groups of an equation's producers into the group it has joined."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ MAX_ARRAYS = 40
 
 
 class Merging(AxisMatching):
-    """The other producers of an equation move into the group that it has joined."""
+    """Moves the other producers of an equation into the group that it has joined."""
 
     def merge_others(
         self, equation: Equation, group: Group, producers: Sequence[int]
     ) -> None:
+        """Merge the groups ``producers`` into ``group``, where they fit."""
         for number in producers:
             other = self.groups.get(number)
             if other is not None and other is not group and other.open:
                 self.merge(equation, other, group)
 
     def merge(self, equation: Equation, other: Group, group: Group) -> None:
-        """Move ``other``, a producer of ``equation``, into ``group``, if it may be."""
+        """Move the equations of ``other`` into ``group``, if that is allowed.
+
+        ``equation``, a member of ``group``, reads a value of ``other``.
+        """
         if (
             len(other.equations) + len(group.equations) > MAX_STATEMENTS
             or len(other.arrays) + len(group.arrays) > MAX_ARRAYS
@@ -45,27 +49,32 @@ class Merging(AxisMatching):
         def moved(axes: AxisIds) -> AxisIds:
             return tuple(None if i is None else ids[i] for i in axes)
 
-        maps = dict(group.maps)
-        if any(maps.setdefault(v, moved(a)) != moved(a) for v, a in other.maps.items()):
+        maps = dict(group.domain_axes)
+        if any(
+            maps.setdefault(v, moved(a)) != moved(a)
+            for v, a in other.domain_axes.items()
+        ):
             return
         arrays = self.merged_arrays(other, group, maps, moved)
         if arrays is None:
             return
-        both = dict.fromkeys([*other.equations, *group.equations])
-        equations = self.in_program_order(list(both))
+        members = dict.fromkeys([*other.equations, *group.equations])
+        equations = self.in_program_order(list(members))
         stages = self.restaged(equations)
         if other.reduced and self.is_flat(group):
-            whole = [v for v, axes in maps.items() if self.is_full(axes, group)]
-            if any(stages[v] for v in whole):
+            element_values = [
+                v for v, axes in maps.items() if self.is_full(axes, group)
+            ]
+            if any(stages[v] for v in element_values):
                 return
-        group.equations, group.maps, group.stages = equations, maps, stages
+        group.equations, group.domain_axes, group.stages = equations, maps, stages
         group.arrays = arrays
         group.operands.update((v, moved(a)) for v, a in other.operands.items())
         group.crossing |= other.crossing
-        for var in other.maps:
-            if self.made_in.get(var) == other.number:
-                self.made_in[var] = group.number
-        for numbers in self.read_in.values():
+        for var in other.domain_axes:
+            if self.producer_group.get(var) == other.number:
+                self.producer_group[var] = group.number
+        for numbers in self.reader_groups.values():
             if other.number in numbers:
                 numbers[:] = [group.number if n == other.number else n for n in numbers]
         self.absorb(other, group)
@@ -77,7 +86,12 @@ class Merging(AxisMatching):
         maps: dict[Var, AxisIds],
         moved: Callable[[AxisIds], AxisIds],
     ) -> dict[Var, AxisIds] | None:
-        """The arrays that both read; None if one is computed there at another index."""
+        """The arrays that the merged group loads, with their domain axes.
+
+        None if one of them is computed in the group, but at another index. ``maps`` are
+        the domain axes of all values, and ``moved`` turns axes of ``other`` into those
+        of ``group``.
+        """
         arrays = dict(group.arrays)
         for atom, axes in other.arrays.items():
             if arrays.setdefault(atom, moved(axes)) != moved(axes):
@@ -89,28 +103,31 @@ class Merging(AxisMatching):
             crosses = atom in group.crossing or atom in other.crossing
             if not crosses and reads_in_place(read, maps[read.base], axes):
                 del arrays[atom]
-            elif self.made_in.get(read.base) in (group.number, other.number):
+            elif self.producer_group.get(read.base) in (group.number, other.number):
                 return None
         return arrays
 
     def restaged(self, equations: Sequence[Equation]) -> dict[Var, int]:
-        """The stages of members that are ``equations``, in order."""
+        """The stage of each value that ``equations``, in order, compute."""
         stages: dict[Var, int] = {}
         for equation in equations:
-            before = [
+            operand_stages = [
                 stages.get(self.reads[a].base, 0)
                 for a in equation.inputs
                 if isinstance(a, Var)
             ]
-            stage = max(before, default=0) + is_reduction(equation)
+            stage = max(operand_stages, default=0) + is_reduction(equation)
             stages.update(dict.fromkeys(equation.outputs, stage))
         return stages
 
     def correspondence(
         self, equation: Equation, other: Group, group: Group
     ) -> dict[int, int] | None:
-        """Which axis of ``group`` each axis of ``other`` is, seen from ``equation``."""
-        own = group.maps[equation.outputs[0]]
+        """The axis of ``group`` for each axis of ``other``; None if they do not match.
+
+        ``equation`` reads a value of ``other`` in ``group``, which relates their axes.
+        """
+        own = group.domain_axes[equation.outputs[0]]
         if is_reduction(equation):
             return None
         if other.reduced:
@@ -121,7 +138,7 @@ class Merging(AxisMatching):
             if not isinstance(atom, Var):
                 continue
             read = self.reads[atom]
-            theirs = other.maps.get(read.base)
+            theirs = other.domain_axes.get(read.base)
             if theirs is None:
                 continue
             if read.base.type.shape != equation.outputs[0].type.shape:
@@ -135,13 +152,13 @@ class Merging(AxisMatching):
             }
             if len(pairs) != sum(n != 1 for n in other.extents):
                 return None
-            spare = [i for i in range(len(group.extents)) if i not in pairs.values()]
+            free = [i for i in range(len(group.extents)) if i not in pairs.values()]
             for axis, extent in enumerate(other.extents):
                 if axis not in pairs:
-                    match = next((i for i in spare if group.extents[i] == extent), None)
+                    match = next((i for i in free if group.extents[i] == extent), None)
                     if match is None:
                         return None
-                    spare.remove(match)
+                    free.remove(match)
                     pairs[axis] = match
             return pairs
         return None
@@ -149,14 +166,17 @@ class Merging(AxisMatching):
     def same_reduction(
         self, equation: Equation, other: Group, group: Group
     ) -> dict[int, int] | None:
-        """The identity, if both reduce one domain alike and ``equation`` sees it so."""
+        """The identity map of axes, if both groups reduce the same domain alike.
+
+        None if they do not, or if ``equation`` reads ``other`` at another index.
+        """
         if (other.extents, other.reduced) != (group.extents, group.reduced):
             return None
-        own = group.maps[equation.outputs[0]]
+        own = group.domain_axes[equation.outputs[0]]
         for atom in equation.inputs:
             if isinstance(atom, Var):
                 read = self.reads[atom]
-                theirs = other.maps.get(read.base)
+                theirs = other.domain_axes.get(read.base)
                 if theirs is not None and not reads_in_place(read, theirs, own):
                     return None
         return {i: i for i in range(len(group.extents))}

@@ -16,7 +16,7 @@ from arrayfn.primitives.base import (
     Control,
     Library,
     Reduction,
-    row_of,
+    primitive_of,
 )
 
 Refusals = dict[tuple[Equation, Equation], str]
@@ -34,33 +34,34 @@ class _Recording(Fuser):
     """Records why an equation does not join the group of an operand."""
 
     def place(self, equation: Equation) -> None:
-        found: list[tuple[Equation, str]] = []
+        """Place ``equation``, and record why it joins no group of a producer."""
+        reasons: list[tuple[Equation, str]] = []
         for base in self.bases(equation):
-            number = self.made_in.get(base)
-            if number is not None and base in self.makers:
+            number = self.producer_group.get(base)
+            if number is not None and base in self.definitions:
                 why = self.why_apart(equation, self.groups[number])
-                found.append((self.makers[base], why))
+                reasons.append((self.definitions[base], why))
         super().place(equation)
-        for maker, why in found:
+        for maker, why in reasons:
             if why:
                 self.refused[maker, equation] = why
 
     @property
     def refused(self) -> Refusals:
-        """The reasons so far."""
+        """The reasons recorded so far."""
         return vars(self).setdefault("_refused", {})
 
     def why_apart(self, equation: Equation, group: Group) -> str:
         """Why ``equation`` cannot join ``group``; empty if it can."""
         if not group.open:
-            return of_its_own(group.equations[0]) or "its kernel was complete by then"
+            return why_single(group.equations[0]) or "its kernel was complete by then"
         if len(group.equations) >= MAX_STATEMENTS or len(group.arrays) >= MAX_ARRAYS:
             return (
                 f"one kernel has at most {MAX_STATEMENTS} equations and {MAX_ARRAYS} "
                 "arrays"
             )
-        row = row_of(equation)
-        if isinstance(row.kernel, Reduction):
+        primitive = primitive_of(equation)
+        if isinstance(primitive.kernel, Reduction):
             return self.why_not_reduced(equation, group)
         ids = self.output_ids(equation, group)
         if ids is None:
@@ -74,7 +75,7 @@ class _Recording(Fuser):
         return ""
 
     def why_not_reduced(self, equation: Equation, group: Group) -> str:
-        """The same of a reduction."""
+        """Why the reduction ``equation`` cannot join ``group``; empty if it can."""
         (operand,) = equation.inputs
         if not isinstance(operand, Var):
             return "it reduces a constant"
@@ -92,11 +93,11 @@ class _Recording(Fuser):
         return ""
 
 
-def of_its_own(equation: Equation) -> str:
+def why_single(equation: Equation) -> str:
     """Why ``equation`` shares a unit with no other; empty if it may."""
-    row = row_of(equation)
-    if isinstance(row.kernel, (Contraction, Library)):
-        return f"a library computes {row.name}"
-    if isinstance(row.kernel, Control):
-        return f"{row.name} is a loop or branch of the plan"
-    return "" if is_fusible(equation) else f"{row.name} has a kernel of its own"
+    primitive = primitive_of(equation)
+    if isinstance(primitive.kernel, (Contraction, Library)):
+        return f"a library computes {primitive.name}"
+    if isinstance(primitive.kernel, Control):
+        return f"{primitive.name} is a loop or branch of the plan"
+    return "" if is_fusible(equation) else f"{primitive.name} has a kernel of its own"

@@ -11,41 +11,42 @@ from arrayfn.lowering.fusion.groups import (
     Groups,
     is_fusible,
     moved_ids,
-    price_of,
     reads_in_place,
+    recompute_cost,
 )
 from arrayfn.passes.reads import Read
 
-CLONE_ARRAYS = 2  # full-size arrays it may be computed from
+CLONE_ARRAYS = 2  # full-size arrays that a recomputed value may be computed from
 
 
 class Recomputation(Groups):
-    """Groups whose members may be recomputed in others: *clones*."""
+    """Groups that may recompute values of other groups: *clones*."""
 
     def is_plain(self, read: Read) -> bool:
-        """Whether ``read`` only permutes and repeats axes."""
+        """Whether ``read`` only permutes and broadcasts axes."""
         return read.is_identity or all(
             m.scale == 1 and m.offset == 0 and (m.axis is not None or n == 1)
             for m, n in zip(read.axes, read.base.type.shape, strict=True)
         )
 
-    def is_computed_again(self, read: Read) -> bool:
+    def is_recomputed(self, read: Read) -> bool:
         """Whether a group without the base of ``read`` recomputes it."""
-        if read.base in self.sources and read.base not in self.made_in:
+        if read.base in self.sources and read.base not in self.producer_group:
             return True
         return self.is_plain(read) and self.clone_arrays(read.base) is not None
 
     def clone_arrays(self, base: Var) -> list[Var] | None:
-        """The arrays from which ``base`` is cheaply recomputed; None if it is not.
+        """The arrays from which ``base`` is recomputed; None if it is to be stored.
 
-        They are arrays that exist in any case, or small ones (results of reductions).
+        These exist in any case, or are small (results of reductions).
         """
         if base not in self.clonable:
             self.clonable[base] = self.find_clone(base)
         return self.clonable[base]
 
     def find_clone(self, base: Var) -> list[Var] | None:
-        if base in self.outputs or self.made_in.get(base) is None:
+        """``clone_arrays`` of a base that has not been asked for before."""
+        if base in self.outputs or self.producer_group.get(base) is None:
             return None
         cost, arrays, pending = 0, dict[Var, None](), [base]
         seen: set[Var] = set()
@@ -57,11 +58,11 @@ class Recomputation(Groups):
             if var is not base and var in self.changed:
                 # It may be read from memory, where it is another value by then.
                 return None
-            if var in self.sources and var not in self.made_in:
+            if var in self.sources and var not in self.producer_group:
                 continue
-            maker = self.makers.get(var)
+            maker = self.definitions.get(var)
             alone = maker is None or maker in self.chained
-            price = None if maker is None or alone else price_of(maker)
+            price = None if maker is None or alone else recompute_cost(maker)
             small = var.type.size * 8 <= base.type.size
             if var is not base and (small or price is None or var in self.outputs):
                 exists = (
@@ -95,40 +96,43 @@ class Recomputation(Groups):
 
         An array does not exist yet if the group itself, a later unit, or no unit so far
         makes it. A value that is used at the index at which the group computes it, or
-        that is computed again, is not loaded.
+        that is recomputed, is not loaded.
         """
-        taken: dict[Var, AxisIds] = {}
+        recomputed: dict[Var, AxisIds] = {}
         for atom in equation.inputs:
             if not isinstance(atom, Var):
                 continue
-            for array in self.arrays_read(atom, group, ids, taken):
-                number = self.made_in.get(array)
+            for array in self.arrays_read(atom, group, ids, recomputed):
+                number = self.producer_group.get(array)
                 if number is None and array in self.sources:
                     return False
                 if number == group.number:
                     return False
                 if (
                     number is not None
-                    and self.groups[number].before >> group.number & 1
+                    and self.groups[number].ancestors >> group.number & 1
                 ):
                     return False
         return True
 
     def arrays_read(
-        self, atom: Var, group: Group, ids: AxisIds, taken: dict[Var, AxisIds]
+        self, atom: Var, group: Group, ids: AxisIds, recomputed: dict[Var, AxisIds]
     ) -> Iterable[Var]:
-        """The arrays that ``group`` reads for ``atom``; ``taken`` is recomputed."""
+        """The arrays that ``group`` would load to use ``atom`` over the axes ``ids``.
+
+        ``recomputed`` collects the values that it would compute again, with their axes.
+        """
         read = self.reads[atom]
         base = read.base
-        here = group.maps.get(base, taken.get(base))
-        if here is not None:
-            if not reads_in_place(read, here, ids):
+        axes_here = group.domain_axes.get(base, recomputed.get(base))
+        if axes_here is not None:
+            if not reads_in_place(read, axes_here, ids):
                 yield base
-        elif not self.is_computed_again(read):
+        elif not self.is_recomputed(read):
             yield base
         else:
             base_ids = moved_ids(read, ids)
-            for operand in self.makers[base].inputs:
+            for operand in self.definitions[base].inputs:
                 if isinstance(operand, Var):
-                    yield from self.arrays_read(operand, group, base_ids, taken)
-            taken[base] = base_ids
+                    yield from self.arrays_read(operand, group, base_ids, recomputed)
+            recomputed[base] = base_ids

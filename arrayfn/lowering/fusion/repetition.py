@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from arrayfn.ir import Atom, Equation, Program, Var
 from arrayfn.passes.reads import affine_view
-from arrayfn.primitives.base import Convert, Scalar, row_of
+from arrayfn.primitives.base import Convert, Scalar, primitive_of
 
 PIECE_COST: Final = 256
 """What a piece costs at most, in additions an element, if it is several iterations.
@@ -23,11 +23,11 @@ takes 0.2 to 0.4 s for a piece, where it takes 1.4 s for 160 sines and tangents.
 """
 
 
-def cuts(program: Program, most: int) -> frozenset[Equation]:
+def piece_starts(program: Program, most: int) -> frozenset[Equation]:
     """The equations of ``program`` at which a piece of an unrolled loop begins.
 
-    A piece is of at most ``most`` statements, the equations that are not views. Loops
-    of fewer than two such pieces, and those of longer iterations, are not cut.
+    A piece has at most ``most`` statements (equations that are not views). Loops of
+    fewer than two such pieces, and those of longer iterations, are not cut.
     """
     equations = program.equations
     found: set[Equation] = set()
@@ -42,17 +42,18 @@ def cuts(program: Program, most: int) -> frozenset[Equation]:
 
 def _cost(equation: Equation) -> int:
     """The cost of ``equation`` per element; views cost nothing."""
-    row = row_of(equation)
-    if isinstance(row.kernel, Scalar):
-        return row.kernel.cost
-    return int(isinstance(row.kernel, Convert))
+    primitive = primitive_of(equation)
+    if isinstance(primitive.kernel, Scalar):
+        return primitive.kernel.cost
+    return int(isinstance(primitive.kernel, Convert))
 
 
 def _numbered(equations: Sequence[Equation], reach: int) -> list[int]:
-    """A number for each equation: equal for those that may be equal statements.
+    """A number for each equation: equal numbers for equations of equal statements.
 
-    These have equal primitives and params, and equal types of what comes from more than
-    ``reach`` equations before. What is not elementwise has a number of its own.
+    Such equations have equal primitives and params. Operands made up to ``reach``
+    equations before are compared by their distance, others by their types. An equation
+    that is not elementwise has a number of its own.
     """
     numbers: dict[Any, int] = {}
     made_at: dict[Atom, int] = {}
@@ -62,9 +63,11 @@ def _numbered(equations: Sequence[Equation], reach: int) -> list[int]:
         if _cost(equation) or affine_view(equation) is not None:
             operands: list[Any] = []
             for atom in equation.inputs:
-                back = position - made_at.get(atom, -reach - 1)
-                near = isinstance(atom, Var) and back <= reach
-                operands.append(back if near else (atom.type.shape, atom.type.dtype))
+                distance = position - made_at.get(atom, -reach - 1)
+                is_recent = isinstance(atom, Var) and distance <= reach
+                operands.append(
+                    distance if is_recent else (atom.type.shape, atom.type.dtype)
+                )
             params = repr(sorted(equation.params.items())) if equation.params else ""
             key = (equation.primitive.name, params, *operands)
         found.append(numbers.setdefault(key, len(numbers)))
@@ -73,7 +76,7 @@ def _numbered(equations: Sequence[Equation], reach: int) -> list[int]:
 
 
 def _repetitions(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]:
-    """Begin, end and period of each repetition of at least twice ``most`` numbers."""
+    """``(begin, end, period)`` of each repetition of at least ``2 * most`` numbers."""
     done = 0
     while done + 2 * most <= len(numbers):
         end = done + 2 * most

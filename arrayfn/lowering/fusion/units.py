@@ -10,18 +10,22 @@ from arrayfn.lowering.fusion.groups import AxisIds
 
 @dataclass(frozen=True)
 class FusedGroup:
-    """Equations computed together.
+    """Equations that one kernel computes.
 
-    ``extents`` are the extents of the domain's axes; ``reduced`` are the axes that its
-    reductions run over. ``maps`` gives the domain axes of each member value, and
-    ``operands``, by a reduction's result, those of the value that it reduces.
-    ``outputs`` are the member values that something outside needs.
+    Attributes:
+        equations: in the order of the Program.
+        extents: the extents of the domain's axes.
+        reduced: the domain axes that its reductions run over.
+        domain_axes: the domain axes of each value that the group computes.
+        operands: the domain axes of what each reduction reduces, by its result.
+        outputs: the values that something outside of the group reads.
+        reason: a sentence about the fusion, for people.
     """
 
     equations: tuple[Equation, ...]
     extents: tuple[int, ...]
     reduced: frozenset[int]
-    maps: dict[Var, AxisIds]
+    domain_axes: dict[Var, AxisIds]
     operands: dict[Var, AxisIds]
     outputs: tuple[Var, ...]
     reason: str
@@ -29,7 +33,7 @@ class FusedGroup:
 
 @dataclass(frozen=True)
 class SingleUnit:
-    """An equation that is lowered by itself: a template, a library call, an alias."""
+    """An equation that is lowered by itself: a template, library call or view."""
 
     equation: Equation
 

@@ -17,7 +17,7 @@ from arrayfn.errors import BackendError, SourceLocation
 from arrayfn.ir import ArrayType, Equation
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
 from arrayfn.passes.reads import Reads
-from arrayfn.primitives.base import Primitive, row_of
+from arrayfn.primitives.base import Primitive, primitive_of
 
 Array = np.ndarray[Any, Any]
 
@@ -67,10 +67,14 @@ COLLECTIVES: Final = CollectiveTable()
 
 def collective(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
     """The step of a collective."""
-    row = row_of(equation)
+    primitive = primitive_of(equation)
     (x,), (y,) = equation.inputs, equation.outputs
     made = Collective(
-        row, dict(equation.params), x.type.plain(), y.type.plain(), equation.source
+        primitive,
+        dict(equation.params),
+        x.type.plain(),
+        y.type.plain(),
+        equation.source,
     )
     number = COLLECTIVES.add(made)
     yield LibraryCall(

@@ -15,7 +15,7 @@ from arrayfn.dtypes import compute_dtype
 from arrayfn.ir import Atom, Equation, Literal, Var
 from arrayfn.ir.layout import Shape
 from arrayfn.lowering.build import drop_unit_axes, merge_axes, select_axes
-from arrayfn.lowering.kernel_ir import Argument, Constant, Nest, Step, Value
+from arrayfn.lowering.kernel_ir import Argument, Constant, IndexTerm, Nest, Value
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,
     StridedArray,
@@ -56,7 +56,7 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     steps = geometry.steps(begins, source)
     source = geometry.windows_of(source)
     if inside is None:
-        b.move(x, source, target, source_at=steps)
+        b.move(x, source, target, source_indices=steps)
     else:
         value = b.scalar(x, source, steps)
         dtype = compute_dtype(target.dtype)
@@ -125,7 +125,7 @@ def _scattered(
     target = geometry.windows_of(target)
     source = source_of(updates, reads)
     if function is None:
-        b.move(updates, source, target, target_at=steps, where=inside)
+        b.move(updates, source, target, target_indices=steps, where=inside)
     elif as_they_come:
         value = b.scalar(updates, source)
         own = b.operand(target, written=True)
@@ -174,7 +174,7 @@ def dynamic_slice(equation: Equation, reads: Reads, names: Names) -> Iterable[Ne
     source, steps = source_of(x, reads), []
     if isinstance(source, StridedArray):
         source, steps = _moved(b, source, starts, x.type.shape, shape, reads)
-    b.move(x, source, output_array(equation), source_at=steps)
+    b.move(x, source, output_array(equation), source_indices=steps)
     yield b.nest(shape, "a slice at a computed index")
 
 
@@ -188,7 +188,7 @@ def dynamic_update_slice(
     b = NestBuilder(equation, names)
     shape, target = update.type.shape, output_array(equation)
     target, steps = _moved(b, target, starts, x.type.shape, shape, reads)
-    b.move(update, source_of(update, reads), target, target_at=steps)
+    b.move(update, source_of(update, reads), target, target_indices=steps)
     yield b.nest(shape, "a slice written at a computed index")
 
 
@@ -199,9 +199,9 @@ def _moved(
     extents: Shape,
     sizes: Shape,
     reads: Reads,
-) -> tuple[StridedArray, list[Step]]:
+) -> tuple[StridedArray, list[IndexTerm]]:
     """The slice of ``sizes`` at ``starts``, as a constant offset and computed steps."""
-    steps: list[Step] = []
+    steps: list[IndexTerm] = []
     known = [0] * len(sizes)
     for axis, start in enumerate(starts):
         last = extents[axis] - sizes[axis]
@@ -212,7 +212,7 @@ def _moved(
             where = array_of(start, reads).spread(len(sizes))
             value = b.scalar(start, where)
             begin = _clamped(b, b.index(value, where.dtype), axis, last)
-            steps.append(Step(begin, place.strides[axis]))
+            steps.append(IndexTerm(begin, place.strides[axis]))
     return place.begin_at(known, (1,) * len(sizes)), steps
 
 
@@ -299,10 +299,10 @@ class _Geometry:
             strides[self.outer[index_axis]] += place.strides[axis]
         return StridedArray(place.array, place.dtype, tuple(strides), place.offset)
 
-    def steps(self, begins: Sequence[Value], place: StridedArray) -> list[Step]:
+    def steps(self, begins: Sequence[Value], place: StridedArray) -> list[IndexTerm]:
         """The steps from the operand's first window to the one at ``begins``."""
         axes = zip(begins, self.windows.indexed_axes, strict=True)
-        return [Step(begin, place.strides[axis]) for begin, axis in axes]
+        return [IndexTerm(begin, place.strides[axis]) for begin, axis in axes]
 
     def meeting_axes(self) -> list[int]:
         """The axes of the array of windows along which two may share an element.

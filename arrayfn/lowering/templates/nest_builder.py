@@ -15,12 +15,12 @@ from arrayfn.lowering.kernel_ir import (
     Axis,
     Compute,
     Constant,
+    IndexTerm,
     Load,
     Nest,
     Reduce,
     Scalar,
     Statement,
-    Step,
     Store,
     Value,
     constant_of,
@@ -117,21 +117,26 @@ class NestBuilder:
         self.taken.add(unique)
         return Value(unique, compute_dtype(dtype))
 
-    def load(self, name: str, operand: int, at: Sequence[Step] = ()) -> Value:
+    def load(self, name: str, operand: int, indices: Sequence[IndexTerm] = ()) -> Value:
         """Load ``operand`` at the current element, moved by the steps ``at``."""
         result = self.value(name, self.operands[operand].dtype)
         source = self.equation.source
-        self.statements.append(Load(result, operand, "element", 0, source, tuple(at)))
+        self.statements.append(
+            Load(result, operand, "element", 0, source, tuple(indices))
+        )
         return result
 
     def scalar(
-        self, atom: Atom, source: StridedArray | Constant, at: Sequence[Step] = ()
+        self,
+        atom: Atom,
+        source: StridedArray | Constant,
+        indices: Sequence[IndexTerm] = (),
     ) -> Scalar:
         """An element of ``atom``, which lies at ``source`` or is a constant."""
         if isinstance(source, Constant):
             return source
         assert isinstance(atom, Var)
-        return self.load(self.names[atom], self.operand(source), at)
+        return self.load(self.names[atom], self.operand(source), indices)
 
     def move(
         self,
@@ -139,17 +144,17 @@ class NestBuilder:
         source: StridedArray | Constant,
         target: StridedArray,
         *,
-        source_at: Sequence[Step] = (),
-        target_at: Sequence[Step] = (),
+        source_indices: Sequence[IndexTerm] = (),
+        target_indices: Sequence[IndexTerm] = (),
         where: Value | None = None,
     ) -> None:
         """Copy the bits of ``atom`` to ``target``."""
         if isinstance(source, StridedArray):
             source, target = source.raw(), target.raw()
-        value = self.scalar(atom, source, source_at)
+        value = self.scalar(atom, source, source_indices)
         name, dtype = self.names[self.equation.outputs[0]], target.dtype
         result = self.compute(name, "identity", value, dtype=dtype, of=dtype)
-        self.store(self.operand(target, written=True), result, target_at, where)
+        self.store(self.operand(target, written=True), result, target_indices, where)
 
     def compute(
         self, name: str, function: str, *arguments: Scalar, dtype: DType, of: DType
@@ -190,7 +195,7 @@ class NestBuilder:
         self,
         operand: int,
         value: Scalar,
-        at: Sequence[Step] = (),
+        indices: Sequence[IndexTerm] = (),
         where: Value | None = None,
         *,
         adds: bool = False,
@@ -198,7 +203,7 @@ class NestBuilder:
         """Store or add ``value`` at the current element, moved by the steps ``at``."""
         source = self.equation.source
         self.statements.append(
-            Store(operand, value, "element", 0, source, tuple(at), where, adds)
+            Store(operand, value, "element", 0, source, tuple(indices), where, adds)
         )
 
     def index(self, scalar: Scalar, dtype: DType) -> Value:

@@ -69,12 +69,8 @@ def _callback(number: int) -> PythonCall:
 def _operator(number: int) -> PythonCall:
     """The call of an operator's kernel, on the plan's own memory."""
     step = HOST_STEPS.find(number)
-    assert step.kernel is not None
     types = step.types_of_call
-    if step.kernel.prepared:
-        function = step.kernel.function(*types, **dict(step.static))
-    else:
-        function = partial(step.kernel.function, **dict(step.static))
+    function = step.call_of_kernel()
 
     def call_kernel(operands: Sequence[Array], results: Sequence[Array]) -> None:
         """Run the kernel once per member of the vmapped axes."""

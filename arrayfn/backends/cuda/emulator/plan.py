@@ -14,12 +14,14 @@ from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
 from arrayfn.backends.cuda.emulator.libraries import call_library, has_library
 from arrayfn.backends.cuda.emulator.names import unassigned_names
 from arrayfn.backends.cuda.requirements import missing_packages
+from arrayfn.backends.members import combine
 from arrayfn.backends.numba.dialect import UntypedKernelError
 from arrayfn.backends.plan_interpreter import HostBuffer, PlanInterpreter, allocated
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.ir import ArrayType
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.host_steps import HOST_STEPS
+from arrayfn.lowering.libraries.collectives import COLLECTIVES
 from arrayfn.lowering.plan import (
     BufferArgument,
     Kernel,
@@ -76,6 +78,8 @@ class _Run(PlanInterpreter):
             )
         elif kernel.provider.startswith("reference_"):
             self.reference(kernel, arguments)
+        elif kernel.provider.startswith("collective_"):
+            collective(kernel, arguments)
         else:
             names = [parameter.name for parameter in kernel.parameters]
             given = dict(zip(names, arguments, strict=True))
@@ -119,6 +123,13 @@ def checked(kernel: Kernel) -> Kernel:
         except UntypedKernelError as error:
             raise EmulationError(f"{kernel.name} does not compile: {error}") from error
     return made
+
+
+def collective(kernel: LibraryKernel, arguments: Sequence[Pointer | int]) -> None:
+    """A step at which the members of a mesh meet: in memory, whoever runs the plan."""
+    step = COLLECTIVES.find(int(kernel.provider.rpartition("_")[2]))
+    operand, result = (a for a in arguments if isinstance(a, Pointer))
+    combine(step, _strided(operand, step.operand), _strided(result, step.result))
 
 
 def _strided(pointer: Pointer, type: ArrayType) -> Array:

@@ -32,6 +32,7 @@ from arrayfn.backends.cuda.runner import (
 from arrayfn.backends.native.structures import Array, Struct, u32
 
 MAX_STEPS: Final = 64  # that are compared with each other
+MAX_ORDERED: Final = 1 << 12  # where most steps wait for the one before
 SET_DEPENDENCIES: Final = 1  # CU_STREAM_SET_CAPTURE_DEPENDENCIES
 KERNEL_NODE: Final = 0  # CUgraphNodeType
 MEMSET_NODE: Final = 2
@@ -116,8 +117,10 @@ def _conflict(first: Sequence[Access], second: Sequence[Access]) -> bool:
 class ConcurrentCapture:
     """Captures the steps of one ``stream``, each after its dependencies only."""
 
-    def __init__(self, stream: int) -> None:
+    def __init__(self, stream: int, most: int = MAX_STEPS) -> None:
+        """``most`` steps are compared with each other."""
         self._stream = stream
+        self._most = most
         self.restart()
 
     def restart(self) -> None:
@@ -129,7 +132,7 @@ class ConcurrentCapture:
 
     def add(self, accesses: Sequence[Access], enqueue: Callable[[], None]) -> None:
         """Capture a step, which ``enqueue`` enqueues, with these memory accesses."""
-        if len(self._hazards) == MAX_STEPS:
+        if len(self._hazards) == self._most:
             self.join()
             self.restart()
         found = self._hazards.add(accesses)

@@ -12,11 +12,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from math import gcd
 from typing import Final
 
-from arrayfn.backends.cuda.driver import CAPTURE_RELAXED, Device, device
+from arrayfn.backends.cuda.driver import CAPTURE_RELAXED, Device, device, per_device
 from arrayfn.backends.cuda.graphs.capture import (
     ConcurrentCapture,
     capture_info,
@@ -188,9 +187,9 @@ class ConditionalNodes:
         self._streams: list[ctypes.c_void_p] = []
         self._depth = 0
 
-    def concurrent(self, stream: int) -> ConcurrentCapture:
+    def concurrent(self, stream: int, most: int) -> ConcurrentCapture:
         """Captures steps into a stream, each after its dependencies only."""
-        return ConcurrentCapture(stream)
+        return ConcurrentCapture(stream, most)
 
     def create_handle(self, stream: int) -> int:
         """A new conditional handle of the graph that ``stream`` is captured into."""
@@ -339,7 +338,7 @@ class ConditionalNodes:
         self._check(status)
 
 
-@cache
+@per_device
 def conditional_nodes() -> ConditionalNodes:
     """Those of the GPU. Captures are made one at a time, under the device's lock."""
     return ConditionalNodes(device())

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
 
 from arrayfn.backends.cuda import runner
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.driver import device, per_device
 from arrayfn.backends.cuda.graphs.capture import CapturedGraph, KernelNodeParams
 from arrayfn.backends.cuda.modules import LoadedKernel, load
 from arrayfn.backends.cuda.runner import Plan, StepKind
@@ -209,6 +208,6 @@ class Staging:
         return KernelNodeParams.of(runner.Kernel(StepKind.KERNEL, kernel, *shape))
 
 
-@cache
+@per_device
 def _kernel(buffers: int) -> LoadedKernel:
     return load(copy_parts_ptx(buffers).encode() + b"\0", "copy_parts")

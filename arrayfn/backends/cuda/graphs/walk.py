@@ -16,7 +16,11 @@ from typing import Any, Final
 
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.encoded_plan import EncodedPlan
-from arrayfn.backends.cuda.graphs.capture import ConcurrentCapture
+from arrayfn.backends.cuda.graphs.capture import (
+    MAX_ORDERED,
+    MAX_STEPS,
+    ConcurrentCapture,
+)
 from arrayfn.backends.cuda.graphs.conditional import (
     ConditionalNodes,
     Scalar,
@@ -165,13 +169,17 @@ class CapturingWalk(Walk):
     ) -> None:
         """Enqueue ``nodes``; small steps that are independent run concurrently.
 
-        ``condition`` is set at the end, and waits only for what writes its scalar.
+        Collectives run beside all that is independent of them. ``condition`` is set at
+        the end, and waits only for what writes its scalar.
         """
-        steps = self.graph.concurrent(stream)
+        beside = self.encoded.has_collectives
+        steps = self.graph.concurrent(stream, MAX_ORDERED if beside else MAX_STEPS)
         for node in one_by_one(nodes):
             is_step = isinstance(node, (NativeRun, HostCall))
-            if is_step and self.encoded.is_small(node):
+            if is_step and (beside or self.encoded.is_small(node)):
                 accesses = self.encoded.accesses(node, self.addresses)
+                if beside:
+                    accesses += self.encoded.occupancy(node)
                 steps.add(accesses, partial(super().run, (node,), stream))
             elif isinstance(node, BranchNode):
                 self._switch(node, stream, steps)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from arrayfn.backends.cuda.libraries import (
+    collectives,
     convolutions,
     fourier,
     host,
@@ -23,6 +24,7 @@ from arrayfn.errors import BackendError
 Provider = Callable[[str, Mapping[str, int], int], Call]
 
 PROVIDERS: Final[dict[str, Provider]] = {
+    "collective": collectives.collective,
     "operator": host.operator,
     "reference": host.reference,
     "convolution": convolutions.convolve,

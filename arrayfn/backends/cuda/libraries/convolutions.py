@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any, Final
 
 from arrayfn.backends.cuda import timing
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.driver import device, per_device
 from arrayfn.backends.cuda.libraries import cudnn
 from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.backends.cuda.libraries.workspaces import Workspace, workspace
@@ -59,7 +58,7 @@ def convolve(form: str, integers: Mapping[str, int], items: int) -> Call:
     return Call(made.enqueue(), made.names)
 
 
-@cache
+@per_device
 def _made(provider: str, key: Key) -> _Convolution | None:
     try:
         return _Convolution(provider, dict(key))

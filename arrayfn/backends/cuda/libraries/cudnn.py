@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Final
 
 from arrayfn import dtypes
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.driver import device, per_device
 from arrayfn.backends.cuda.libraries.workspaces import workspace
 from arrayfn.errors import BackendError
 from arrayfn.ir import ArrayType
@@ -34,7 +34,7 @@ def refusals() -> tuple[type[Exception], ...]:
     return library().cudnnGraphNotSupportedError, RuntimeError, ValueError
 
 
-@cache
+@per_device
 def handle() -> Any:
     """cuDNN's handle."""
     device().enter()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from functools import cache
 from typing import Final
 
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.driver import device, per_device
 from arrayfn.backends.cuda.libraries.calls import Call
 from arrayfn.backends.cuda.libraries.shared import Library
 
@@ -26,7 +25,7 @@ _FORMS: Final[dict[str, tuple[int, str, int]]] = {
 _CUFFT: Final = Library("cuFFT", "cufft", "the Fourier transform")
 
 
-@cache
+@per_device
 def _plan(kind: int, length: int, rows: int) -> int:
     """The plan of ``rows`` transforms; it stays."""
     device().enter()

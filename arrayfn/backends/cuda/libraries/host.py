@@ -44,15 +44,15 @@ def reference(number: str, integers: Mapping[str, int], items: int) -> Call:
 def operator(number: str, integers: Mapping[str, int], items: int) -> Call:
     """An operator's kernel on DeviceArrays; a prepared one says what it enqueues."""
     step = HOST_STEPS.find(int(number))
-    kernel, static = step.kernel, dict(step.static)
+    kernel = step.kernel
     assert kernel is not None
     types = step.types_of_call
     sizes = [type.dtype.itemsize for type in types]
     on_addresses: Callable[..., None]
     if kernel.prepared:
-        on_addresses = kernel.function(*types, **static)
+        on_addresses = step.call_of_kernel()
     else:
-        on_addresses = partial(_call_on_arrays, step, types)
+        on_addresses = partial(_call_on_arrays, step, types, step.call_of_kernel())
 
     def enqueue(stream: int, *addresses: int) -> None:
         for offsets in step.offsets_of_calls():
@@ -73,7 +73,11 @@ def operator(number: str, integers: Mapping[str, int], items: int) -> Call:
 
 
 def _call_on_arrays(
-    step: HostStep, types: Sequence[ArrayType], stream: int, *addresses: int
+    step: HostStep,
+    types: Sequence[ArrayType],
+    call: Callable[..., Any],
+    stream: int,
+    *addresses: int,
 ) -> None:
     """Call the kernel of ``step`` on arrays of ``types`` at ``addresses``."""
     arrays = [_array(t, a) for t, a in zip(types, addresses, strict=True)]
@@ -81,8 +85,7 @@ def _call_on_arrays(
         array.writable = True
     gpu = device()
     gpu.let_wait(_LEGACY_STREAM)
-    assert step.kernel is not None
-    step.kernel.function(*arrays, **dict(step.static))
+    call(*arrays)
     gpu.wait_for(_LEGACY_STREAM)
 
 

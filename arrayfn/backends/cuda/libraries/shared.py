@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.driver import current_number, device
 from arrayfn.errors import BackendError
 
 
@@ -32,7 +32,7 @@ class Library:
         self._what = what
         self._create = create
         self._set_stream = set_stream
-        self._made: dict[str, ctypes.c_void_p] = {}
+        self._made: dict[tuple[int, str], ctypes.c_void_p] = {}
 
     @cached_property
     def functions(self) -> Any:
@@ -55,13 +55,14 @@ class Library:
         return self.made(self._create)
 
     def made(self, create: str) -> ctypes.c_void_p:
-        """The one object that the function ``create`` makes, say default parameters."""
-        if create not in self._made:
+        """The object that the function ``create`` makes for each GPU: a handle, say."""
+        key = current_number(), create
+        if key not in self._made:
             device().enter()
             result = ctypes.c_void_p()
             self.call(create, ctypes.byref(result))
-            self._made[create] = result
-        return self._made[create]
+            self._made[key] = result
+        return self._made[key]
 
     def routine(self, function: str, stream: int) -> Callable[..., None]:
         """``function``, which enqueues on ``stream``; BackendError if it fails."""

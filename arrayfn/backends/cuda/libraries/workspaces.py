@@ -6,10 +6,9 @@ not be given to others between its runs.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
-from arrayfn.backends.cuda.driver import device
+from arrayfn.backends.cuda.driver import device, per_device
 
 _MIN_BYTES: Final = 4 << 20  # bytes
 
@@ -19,10 +18,11 @@ class Workspace:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self.pointer = device().allocate(max(1, nbytes))
+        self._gpu = device()
+        self.pointer = self._gpu.allocate(max(1, nbytes))
 
     def __del__(self) -> None:
-        device().free(self.pointer)
+        self._gpu.free(self.pointer)
 
 
 class _Shared:
@@ -37,7 +37,7 @@ class _Shared:
         return self.largest
 
 
-@cache
+@per_device
 def _shared() -> _Shared:
     return _Shared()
 

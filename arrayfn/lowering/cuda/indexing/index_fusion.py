@@ -79,7 +79,8 @@ def _merged(
     if first.axes[0].extent != array.type.size:
         return None  # a part of the array: other steps write the others
     if any(
-        isinstance(s, Load) and s.operand in reads and s.at for s in nest.statements
+        isinstance(s, Load) and s.operand in reads and s.indices
+        for s in nest.statements
     ):
         return None  # it is read where other indices say: it is data
     return _Merger(first, stores[0], nest).merge(array)
@@ -92,7 +93,7 @@ def _is_flat(nest: Nest) -> bool:
     return (
         len(nest.axes) == 1
         and not nest.axes[0].reduced
-        and not nest.has_computed_places
+        and not nest.has_computed_indices
         and len(loads) + len(computed) + 1 == len(nest.statements)
         and 0 < len(loads) <= 2
         and sum(s.cost for s in computed) <= _MAX

@@ -12,9 +12,9 @@ from typing import Any
 
 from arrayfn import dtypes
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
-from arrayfn.lowering.fusion.groups import is_fusible, price_of
+from arrayfn.lowering.fusion.groups import is_fusible, recompute_cost
 from arrayfn.passes.reads import Read
-from arrayfn.primitives.base import Contraction, Primitive
+from arrayfn.primitives.base import Contraction, primitive_of
 
 Chain = tuple[Equation, ...]
 
@@ -32,7 +32,7 @@ class _Search:
     def __init__(self, program: Program, reads: Mapping[Var, Read]) -> None:
         self.program = program
         self.reads = reads
-        self.makers = {v: eq for eq in program.equations for v in eq.outputs}
+        self.definitions = program.definitions()
         self.users: dict[Atom, list[Equation | None]] = {}
         for equation in program.equations:
             for atom in dict.fromkeys(equation.inputs):
@@ -43,9 +43,8 @@ class _Search:
 
     def run(self) -> list[Chain]:
         for equation in self.program.equations:
-            row = equation.primitive
-            assert isinstance(row, Primitive)
-            if isinstance(row.kernel, Contraction):
+            primitive = primitive_of(equation)
+            if isinstance(primitive.kernel, Contraction):
                 chain = self.chain(equation)
                 if chain:
                     self.found.update(dict.fromkeys(chain, chain))
@@ -102,8 +101,8 @@ class _Search:
         """Whether ``x`` lies whole in memory, or is such an array times a number."""
         if not self.reads[x].is_identity:
             return False
-        maker = self.makers.get(x)
-        if maker is None or maker in self.found or price_of(maker) is None:
+        maker = self.definitions.get(x)
+        if maker is None or maker in self.found or recompute_cost(maker) is None:
             return True
         factor, array = maker.inputs[0], maker.inputs[-1]
         if isinstance(array, Literal):
@@ -111,8 +110,10 @@ class _Search:
         is_scaled = maker.primitive.name == "mul" and isinstance(factor, Literal)
         if not is_scaled or not isinstance(array, Var):
             return False
-        inner = self.makers.get(array)
-        in_memory = inner is None or price_of(inner) is None or inner in self.found
+        inner = self.definitions.get(array)
+        in_memory = (
+            inner is None or recompute_cost(inner) is None or inner in self.found
+        )
         return in_memory and self.reads[array].is_identity
 
     def is_row(self, x: Var, shape: tuple[Any, ...]) -> bool:

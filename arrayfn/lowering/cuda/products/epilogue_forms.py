@@ -31,7 +31,7 @@ from arrayfn.lowering.kernel_ir import (
     uses,
 )
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer
-from arrayfn.lowering.split import needed
+from arrayfn.lowering.split import with_dependencies
 
 _WITH_BIAS: Final = frozenset(
     (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
@@ -123,7 +123,11 @@ class Chain:
     def links(self) -> list[tuple[Epilogue, Value]]:
         """What the product can be followed by, shortest first, and what it is then."""
         found: list[tuple[Epilogue, Value]] = []
-        if self.dtype not in dtypes.INEXACT or len(self.loads) != 1 or self.loads[0].at:
+        if (
+            self.dtype not in dtypes.INEXACT
+            or len(self.loads) != 1
+            or self.loads[0].indices
+        ):
             return found
         if self.loads[0].level != "element" or not self.is_whole():
             return found
@@ -192,12 +196,14 @@ class Chain:
         """Whether ``x`` is the same everywhere, and real."""
         if not isinstance(x, Value) or self.dtype not in _WITH_BIAS:
             return False
-        needs = needed(self.nest.statements, [self.made[x]], through_reductions=True)
+        needs = with_dependencies(
+            self.nest.statements, [self.made[x]], through_reductions=True
+        )
         return all(
             isinstance(s, Compute)
             or (
                 isinstance(s, Load)
-                and not s.at
+                and not s.indices
                 and not any(self.nest.operands[s.operand].strides)
             )
             for s in needs
@@ -215,7 +221,7 @@ class Chain:
             if scale is None or not isinstance(first, Value):
                 return None
             factor, made = factor * scale, self.made.get(first)
-        if not isinstance(made, Load) or made.at:
+        if not isinstance(made, Load) or made.indices:
             return None
         operand = self.nest.operands[made.operand]
         axes = zip(self.nest.axes, operand.strides, strict=True)

@@ -32,7 +32,7 @@ from arrayfn.lowering.kernel_ir import (
     Value,
 )
 from arrayfn.lowering.libraries.calls import LibraryCall
-from arrayfn.lowering.split import needed, restrict
+from arrayfn.lowering.split import restrict, with_dependencies
 from arrayfn.lowering.steps import NestStep, PlanStep
 
 
@@ -58,10 +58,13 @@ class _Folding:
     """Steps, some of which products have taken over."""
 
     def __init__(
-        self, steps: list[PlanStep], needed: set[Var], of: Callable[[Var], Var]
+        self,
+        steps: list[PlanStep],
+        with_dependencies: set[Var],
+        of: Callable[[Var], Var],
     ) -> None:
         self.steps = steps
-        self.needed = needed
+        self.with_dependencies = with_dependencies
         self.of = of
         self.users: dict[Var, list[int]] = {}
         for position, step in enumerate(steps):
@@ -90,7 +93,7 @@ class _Folding:
         """Make what follows the product at ``position`` a part of it, if it can be."""
         product = call.writes["c"].array
         places = [k for k in self.users.get(product, ()) if k != position]
-        if product in self.needed or not places or places[0] < position:
+        if product in self.with_dependencies or not places or places[0] < position:
             return
         nests = [self.nest_at(k, product) for k in places]
         if None in nests:
@@ -204,7 +207,7 @@ class _Folding:
                     lies.offset,
                     lies.dtype,
                 )
-                if same and not s.at and s.where is None:
+                if same and not s.indices and s.where is None:
                     return s
         return None
 
@@ -235,7 +238,7 @@ class _Folding:
             self.dropped.add(position)
             return
         nest = replace(nest, operands=(*nest.operands, operand))
-        kept = needed(statements, stores, through_reductions=True)
+        kept = with_dependencies(statements, stores, through_reductions=True)
         self.steps[position] = NestStep(restrict(nest, kept), [])
 
 
@@ -244,7 +247,9 @@ def _number_nest(nest: Nest, times: Value, alpha: float, result: Var) -> Nest:
     made = next(
         s for s in nest.statements if not isinstance(s, Store) and s.result == times
     )
-    statements = list(needed(nest.statements, [made], through_reductions=True))
+    statements = list(
+        with_dependencies(nest.statements, [made], through_reductions=True)
+    )
     dtype = result.type.dtype
     number = Value(f"{times.name}_alpha", dtype)
     function = f"mul_{short_name(dtype)}"

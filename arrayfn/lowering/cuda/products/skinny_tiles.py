@@ -185,7 +185,7 @@ if m < rows and column < n:
             f"{what}, where a has up to {self.rows} rows: b is read once.",
             "a product of few rows, which takes as long as its matrix takes to read",
             shared=shared,
-            min_blocks=1,
+            blocks_per_multiprocessor=1,
             cluster=self.cluster,
         )
 

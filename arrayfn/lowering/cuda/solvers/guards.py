@@ -20,7 +20,7 @@ from arrayfn.ir.builder import rewritten
 from arrayfn.primitives import discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import linalg_matrices as m
-from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.base import Primitive, primitive_of
 from arrayfn.primitives.linalg_lu import lu, solve
 from arrayfn.primitives.linalg_spectral import eig, eigh, eigvals, eigvalsh
 from arrayfn.primitives.linalg_svd import svd, svdvals
@@ -40,26 +40,25 @@ def guarded(program: Program) -> Program:
 
 
 def _guarded(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
-    row = equation.primitive
-    if row not in _GUARDED or not operands[0].type.size:
+    primitive = primitive_of(equation)
+    if primitive not in _GUARDED or not operands[0].type.size:
         return None
-    assert isinstance(row, Primitive)
-    if row not in _SOLVERS:
-        return _of_finite(row, operands[0], equation)
+    if primitive not in _SOLVERS:
+        return _of_finite(primitive, operands[0], equation)
     *sides, a = operands
-    made = row(*sides, _where(_without_nan(a), a), **equation.params)
+    made = primitive(*sides, _where(_without_nan(a), a), **equation.params)
     return made if isinstance(made, tuple) else (made,)
 
 
-def _of_finite(row: Primitive, x: Atom, equation: Equation) -> list[Atom]:
+def _of_finite(primitive: Primitive, x: Atom, equation: Equation) -> list[Atom]:
     """The results of an iteration: NaN for the matrices that are not finite."""
     finite = discrete.isfinite(x)
     ndim = x.type.ndim
     read = finite
-    if row in _OF_TRIANGLES:
+    if primitive in _OF_TRIANGLES:
         read = discrete.isfinite(m.lower_part(x))
     whole = reduce_and(read, axes=(ndim - 2, ndim - 1))
-    made = row(e.select(finite, x, m.constant(0, x)), **equation.params)
+    made = primitive(e.select(finite, x, m.constant(0, x)), **equation.params)
     results = made if isinstance(made, tuple) else (made,)
     return [_where(whole, result) for result in results]
 

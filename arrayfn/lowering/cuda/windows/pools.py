@@ -35,7 +35,7 @@ from arrayfn.lowering.cuda.windows.stencils import (
 from arrayfn.lowering.libraries.calls import Pointer, pointer_of
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives import slicing
-from arrayfn.primitives.base import Primitive
+from arrayfn.primitives.base import primitive_of
 from arrayfn.primitives.window_elements import window_put
 from arrayfn.primitives.window_reductions import (
     identity_of,
@@ -151,7 +151,7 @@ def pooled(program: Program) -> Program:
     rows = (*_FORWARD, window_put)
     if all(equation.primitive not in rows for equation in program.equations):
         return program
-    made = {v: eq for eq in program.equations for v in eq.outputs}
+    made = program.definitions()
     constants = dict(zip(program.constants, program.constant_values, strict=True))
     builder = ProgramBuilder(program.name)
     with builder:
@@ -164,10 +164,9 @@ def pooled(program: Program) -> Program:
                 builder.replay(equation, environment)
                 continue
             operands = [rename(a, environment) for a in found.inputs]
-            row = found.primitive
-            assert isinstance(row, Primitive)
+            primitive = primitive_of(found)
             (environment[equation.outputs[0]],) = builder.emit(
-                row, operands, found.params
+                primitive, operands, found.params
             )
     return builder.build([rename(a, environment) for a in program.outputs])
 
@@ -176,16 +175,15 @@ def _bordered(
     equation: Equation, made: Mapping[Var, Equation], constants: Mapping[Var, Any]
 ) -> Equation | None:
     """Windows of what is padded with what does not change them, with padding."""
-    row = equation.primitive
-    if row not in _FORWARD or "padding" in equation.params:
+    primitive = primitive_of(equation)
+    if primitive not in _FORWARD or "padding" in equation.params:
         return None
     (x,) = equation.inputs
     pad = made.get(x) if isinstance(x, Var) else None
     if pad is None or pad.primitive is not slicing.pad:
         return None
     given, fill = pad.inputs
-    assert isinstance(row, Primitive)
-    wanted = identity_of(row, given.type.dtype)
+    wanted = identity_of(primitive, given.type.dtype)
     value = fill.value if isinstance(fill, Literal) else constants.get(fill)
     if value is None or value != wanted:
         return None
@@ -229,14 +227,13 @@ def pairs_of(program: Program) -> dict[Equation, Equation]:
     found: dict[tuple[Any, ...], Equation] = {}
     pairs: dict[Equation, Equation] = {}
     for equation in program.equations:
-        row = equation.primitive
-        if row not in _FORWARD or not is_pool(equation):
+        primitive = primitive_of(equation)
+        if primitive not in _FORWARD or not is_pool(equation):
             continue
-        assert isinstance(row, Primitive)
-        extremum = _POSITIONS.get(row, row)
+        extremum = _POSITIONS.get(primitive, primitive)
         key = extremum, equation.inputs, tuple(sorted(equation.params.items()))
         other = found.setdefault(key, equation)
-        if other.primitive is not row:
+        if other.primitive is not primitive:
             pairs[equation], pairs[other] = other, equation
     return pairs
 

@@ -23,13 +23,13 @@ def _none(given: Given) -> dict[str, Any]:
 
 
 def by_reference(
-    row: Primitive,
+    primitive: Primitive,
     operand: str,
     extents: tuple[str, ...],
     *results: str,
     params: Callable[[Given], dict[str, Any]] = _none,
 ) -> Callable[[Given, int], None]:
-    """Compute all items of a call by the reference of ``row``.
+    """Compute all items of a call by the reference of ``primitive``.
 
     ``extents`` name the integers that are the shape of an item of the operand; the
     results are written in the order of the row's outputs.
@@ -37,7 +37,7 @@ def by_reference(
 
     def run(given: Given, items: int) -> None:
         shape = (items, *(int(given[name]) for name in extents))
-        parts = row.reference(given[operand].array(shape).copy(), **params(given))
+        parts = primitive.reference(given[operand].array(shape).copy(), **params(given))
         parts = parts if isinstance(parts, tuple) else (parts,)
         for name, part in zip(results, parts, strict=True):
             given[name].array(part.shape)[...] = part

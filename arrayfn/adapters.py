@@ -1,0 +1,232 @@
+"""Functions of other libraries as kernels of operators.
+
+Each adapter takes a function or kernel of a library and gives what
+``Operator.kernel`` registers::
+
+    @nn.softmax.kernel("cpu")
+    @af.adapters.torch
+    def by_torch(x, where, axis):
+        return torch.softmax(x, axis)
+
+Arrays are shared through DLPack, without a copy. On a GPU the work is enqueued on the
+default stream; the plan's stream waits for it, and it for the plan's. The operands must
+not be written to. The first call of each signature is compared with the operator's body
+as for any kernel. Nothing here imports a library before its kernel is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.errors import ArgumentError, BackendError, ShapeError, user_location
+
+Kernel = Callable[..., None]
+Grid = int | Sequence[int] | Callable[[Mapping[str, Any]], Sequence[int]]
+Launch = Callable[..., tuple[Any, Mapping[str, Any]]]
+
+_STORED_AS: Final = {1: np.uint8, 2: np.uint16}
+
+
+def torch(
+    function: Callable[..., Any] | None = None, *, results: int = 1, out: bool = False
+) -> Any:
+    """A kernel that calls a function of PyTorch tensors, on a CPU or a GPU.
+
+    ``function`` takes the operands (None for one that is not given), then the static
+    arguments by name, and returns the result, or a tuple of ``results`` of them. With
+    ``out`` it takes the tensors to write the results into after the operands, and
+    returns nothing. It runs without PyTorch's own autograd.
+
+    Raises BackendError at the first call if PyTorch is not installed, ShapeError if a
+    result does not have the shape of the operator's.
+
+    >>> import arrayfn as af
+    >>> kernel = af.adapters.torch(lambda x: x * 2)  # af.operator(f).kernel("cpu")(...)
+    >>> kernel.__name__
+    '<lambda>'
+    """
+    if function is None:
+        return functools.partial(torch, results=results, out=out)
+
+    @functools.wraps(function)
+    def kernel(*arrays: Any, **static: Any) -> None:
+        library = _library("torch", function)
+        with ExitStack() as stack:
+            tensors = _tensors(library, arrays, stack)
+            stack.enter_context(library.no_grad())
+            if out:
+                function(*tensors, **static)
+                return
+            given = function(*tensors[:-results], **static)
+            _write(function, given, tensors[-results:])
+
+    _forget_signature(kernel)
+    return kernel
+
+
+def triton(kernel: Any, launch: Launch) -> Kernel:
+    """A kernel that launches a function of ``triton.jit`` (or an autotuner of one).
+
+    ``launch(*arrays, **static)`` gets the arrays of operands and results (for their
+    shapes) and the static arguments. It returns the grid, as Triton takes it, and the
+    arguments to pass by name: sizes, ``tl.constexpr`` parameters, ``num_warps``. The
+    pointers of operands and results are passed first, in their order. With
+    ``TRITON_INTERPRET=1`` such a kernel also computes for ``"cpu"``.
+
+    >>> import arrayfn as af
+    >>> def launch(x, out):  # of @triton.jit def double(x_ptr, out_ptr, n, BLOCK): ...
+    ...     return (-(-x.size // 1024),), {"n": x.size, "BLOCK": 1024}
+    >>> doubled = af.adapters.triton(print, launch)
+    """
+
+    def launched(*arrays: Any, **static: Any) -> None:
+        library = _library("torch", kernel)  # Triton itself finds its stream by it
+        grid, named = _launch_of(launch, kernel, arrays, static)
+        with ExitStack() as stack:
+            tensors = _tensors(library, arrays, stack)
+            pointers = [x for x in tensors if x is not None]
+            kernel[_tuple(grid)](*pointers, **named)
+
+    return _named(launched, kernel)
+
+
+def tilelang(factory: Callable[..., Any], sizes: Callable[..., Any]) -> Kernel:
+    """A kernel that calls what a function of ``tilelang.jit`` compiles.
+
+    ``sizes(*arrays, **static)`` gives the arguments that ``factory`` is called with, a
+    tuple or a mapping by name, from the arrays of operands and results. What it returns
+    is kept for these arguments. It is called with the tensors of operands and results;
+    one with ``out_idx`` is called with the operands, and its results are copied.
+
+    >>> import arrayfn as af
+    >>> tiled = af.adapters.tilelang(print, lambda x, out: x.shape)
+    """
+    made: dict[Any, Any] = {}
+
+    def called(*arrays: Any, **static: Any) -> None:
+        library = _library("torch", factory)
+        given = sizes(*arrays, **static)
+        by_name = isinstance(given, Mapping)
+        key = tuple(given.items()) if by_name else tuple(given)
+        if key not in made:
+            made[key] = factory(**given) if by_name else factory(*given)
+        compiled = made[key]
+        with ExitStack() as stack:
+            tensors = [x for x in _tensors(library, arrays, stack) if x is not None]
+            own = getattr(compiled, "out_idx", None)
+            count = len(own) if isinstance(own, Sequence) else int(own is not None)
+            result = compiled(*tensors[: len(tensors) - count])
+            if count:
+                _write(factory, result, tensors[-count:])
+
+    return _named(called, factory)
+
+
+def cuda_jit(kernel: Any, launch: Callable[..., tuple[Any, Any]]) -> Kernel:
+    """A kernel that launches a function of ``numba.cuda.jit``.
+
+    ``launch(*arrays, **static)`` gets the arrays of operands and results and the static
+    arguments, and returns the grid and the block, and after them, if there are any,
+    values to pass behind the arrays: ``((blocks,), (threads,), n)``.
+
+    >>> import arrayfn as af
+    >>> def launch(x, out):  # of @cuda.jit def double(x, out): ...
+    ...     return -(-x.size // 256), 256
+    >>> doubled = af.adapters.cuda_jit(print, launch)
+    """
+
+    def launched(*arrays: Any, **static: Any) -> None:
+        grid, block, *values = launch(*arrays, **static)
+        there = [x for x in arrays if x is not None]
+        kernel[grid, block](*there, *values)
+
+    return _named(launched, getattr(kernel, "py_func", kernel))
+
+
+def _launch_of(
+    launch: Launch, kernel: Any, arrays: Sequence[Any], static: Mapping[str, Any]
+) -> tuple[Any, Mapping[str, Any]]:
+    given: Any = launch(*arrays, **static)
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
+        return given
+    raise ArgumentError(
+        f"triton: launch of {_name(kernel)} returns the grid and a dict of arguments, "
+        f"as in ((blocks,), {{'n': n, 'BLOCK': 1024}}), not {given!r}",
+        user_location(),
+    )
+
+
+def _tuple(grid: Grid) -> Any:
+    return (grid,) if isinstance(grid, int) else grid
+
+
+def _library(name: str, wanted: Any) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BackendError(
+            f"kernel {_name(wanted)} needs {name}, which is not installed: {error}. "
+            "Install it, or remove the kernel from its operator",
+            user_location(),
+        ) from error
+
+
+def _tensors(library: Any, arrays: Sequence[Any], stack: ExitStack) -> list[Any]:
+    """The arrays as tensors that share their memory; None stays None."""
+    on_gpu = any(not isinstance(x, np.ndarray) for x in arrays if x is not None)
+    if on_gpu:
+        stack.enter_context(library.cuda.stream(library.cuda.default_stream()))
+    return [None if x is None else _tensor(library, x) for x in arrays]
+
+
+def _tensor(library: Any, x: Any) -> Any:
+    if not isinstance(x, np.ndarray) or x.dtype.type.__module__ == "numpy":
+        return library.from_dlpack(x)
+    # NumPy does not know bfloat16 and its like, so it does not export them.
+    bits = library.from_dlpack(x.view(_STORED_AS[x.dtype.itemsize]))
+    return bits.view(getattr(library, x.dtype.name))
+
+
+def _write(function: Any, given: Any, results: Sequence[Any]) -> None:
+    """Copy what ``function`` gave into the tensors of the results."""
+    values = given if isinstance(given, (tuple, list)) else (given,)
+    if len(values) != len(results):
+        raise ArgumentError(
+            f"kernel {_name(function)} returned {len(values)} results, not "
+            f"{len(results)}; say results={len(values)} if the operator has as many",
+            user_location(),
+        )
+    for k, (value, result) in enumerate(zip(values, results, strict=True)):
+        have, want = tuple(value.shape), tuple(result.shape)
+        if have != want:
+            raise ShapeError(
+                f"kernel {_name(function)} returned result {k} of shape {have}; the "
+                f"operator's has {want}",
+                user_location(),
+            )
+        result.copy_(value)
+
+
+def _name(function: Any) -> str:
+    found = getattr(function, "__name__", None)
+    return found or getattr(getattr(function, "fn", None), "__name__", "a kernel")
+
+
+def _named(kernel: Kernel, function: Any) -> Kernel:
+    kernel.__name__ = _name(function)
+    kernel.__doc__ = getattr(function, "__doc__", None)
+    return kernel
+
+
+def _forget_signature(kernel: Any) -> None:
+    """Its parameters are the arrays of operands and results, not the function's."""
+    del kernel.__wrapped__
+
+
+__all__ = ["cuda_jit", "tilelang", "torch", "triton"]

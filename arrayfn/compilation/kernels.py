@@ -1,0 +1,209 @@
+"""Lists the implementations of an operator, and says which of them is taken.
+
+af.kernels(nn.softmax)                # all, by backend, the preferred one first
+af.kernels(nn.softmax, x)             # and which of them takes x
+af.get_kernel("cpu", nn.softmax, x)   # that one; None stands for the body
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from arrayfn.backends.registry import get_backend
+from arrayfn.compilation.jit import jit
+from arrayfn.compilation.operators import Operator
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import Equation, Program
+from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
+from arrayfn.passes.inline_calls import inline_calls
+from arrayfn.transforms import make_program
+
+BODY: Final = "body"
+_GENERATED: Final = ("cpu", "cuda")
+_COLUMNS: Final = ("implementation", "backend", "operator", "applies to", "options")
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One implementation of an operator: a registered kernel, or the body.
+
+    ``kernel`` is None for the body: generated kernels and library calls, or the
+    interpreter. ``where`` says which operands it takes. ``taken`` says whether it
+    computes the operands that ``kernels`` was given; None if it was given none.
+    """
+
+    name: str
+    backend: str
+    operator: str
+    where: str
+    options: str = ""
+    kernel: OperatorKernel | None = None
+    taken: bool | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Implementations(Sequence[Implementation]):
+    """What ``kernels`` lists; as text it is a table."""
+
+    operator: str
+    rows: tuple[Implementation, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        marks = {True: "* ", False: "  ", None: ""}
+        return [
+            (marks[r.taken] + r.name, r.backend, r.operator, r.where, r.options)
+            for r in self
+        ]
+
+    def __repr__(self) -> str:
+        cells = [_COLUMNS, *self._cells()]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+        if any(row.taken for row in self):
+            lines.append("* computes these operands")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from arrayfn.display import markup
+
+        rows = [tuple(map(markup.escape, cells)) for cells in self._cells()]
+        body = markup.table(_COLUMNS, rows, texts=len(_COLUMNS))
+        return markup.shown(f"Implementations of {self.operator}", body)
+
+
+def kernels(
+    operator: Operator[..., Any], *args: Any, backend: str | None = None, **static: Any
+) -> Implementations:
+    """The implementations of ``operator``, by backend, in the order they are tried.
+
+    Each has the operands that it applies to. The last one of a backend is the
+    operator's body. Operators that the body itself calls are listed behind it. With
+    operands ``args`` (and static arguments) the list says which implementations compute
+    them, and which kernels and libraries the body becomes. ``backend`` names one.
+
+    Raises ArgumentError if ``operator`` is none.
+
+    >>> import arrayfn.nn as nn
+    >>> print(kernels(nn.softmax, backend="cpu"))
+    implementation  backend  operator    applies to  options
+    body            cpu      nn.softmax  everywhere  traced inline
+    """
+    made = _operator(operator)
+    names = [made.name, *made.parts]
+    known = [kernel.backend for name in names for kernel in KERNELS.of(name)]
+    backends = dict.fromkeys((*_GENERATED, "reference", *known))
+    if backend is not None:
+        get_backend(backend)
+        backends = {backend: None}
+    program = None
+    if args:
+        program = make_program(partial(operator, **static))(*args)
+    rows: list[Implementation] = []
+    for target in backends:
+        taken = None if program is None else list(_taken(program, target))
+        for name in names:
+            rows += (_row(kernel, taken) for kernel in KERNELS.of(name, target))
+            if name == made.name:
+                rows.append(_body(made, target, args, static, taken))
+    return Implementations(made.name, tuple(rows))
+
+
+def get_kernel(
+    backend: str, operator: Operator[..., Any], *args: Any, **static: Any
+) -> OperatorKernel | None:
+    """The kernel of ``operator`` that ``backend`` takes for operands ``args``.
+
+    Without operands it is the one that is tried first. None stands for the body.
+
+    Raises BackendError for an unknown backend, ArgumentError if ``operator`` is none.
+
+    >>> import arrayfn.nn as nn
+    >>> print(get_kernel("cpu", nn.softmax))
+    None
+    """
+    made, target = _operator(operator), get_backend(backend).name
+    if not args:
+        return next(iter(KERNELS.of(made.name, target)), None)
+    program = make_program(partial(operator, **static))(*args)
+    taken = _taken(program, target)
+    return next((kernel for kernel in taken if kernel.operator == made.name), None)
+
+
+def _operator(given: Any) -> Operator[..., Any]:
+    if isinstance(given, Operator):
+        return given
+    name = getattr(given, "__name__", repr(given))
+    raise ArgumentError(
+        f"{name} is no operator, so it has no kernels; make it one with "
+        f"af.operator({name}), or give an operator such as af.nn.softmax",
+        user_location(),
+    )
+
+
+def _taken(program: Program, backend: str) -> Iterator[OperatorKernel]:
+    """The kernels that ``backend`` takes for the calls in ``program``."""
+
+    def kernel_of(equation: Equation) -> OperatorKernel | None:
+        return KERNELS.for_call(equation, backend)
+
+    inlined = inline_calls(program, keep=lambda call: kernel_of(call) is not None)
+    for equation in inlined.equations:
+        kernel = kernel_of(equation)
+        if kernel is not None:
+            yield kernel
+        for inner in equation.subprograms() if kernel is None else ():
+            yield from _taken(inner, backend)
+
+
+def _row(
+    kernel: OperatorKernel, taken: Sequence[OperatorKernel] | None
+) -> Implementation:
+    options = {
+        "prepared": kernel.prepared,
+        "generated": kernel.lowered,
+        "any order": not kernel.deterministic,
+        "unchecked": kernel.check is False and not kernel.lowered,
+        f"vmap={kernel.vmap}": kernel.vmap is not None,
+    }
+    return Implementation(
+        kernel.title,
+        kernel.backend,
+        kernel.operator,
+        kernel.where,
+        ", ".join(text for text, holds in options.items() if holds),
+        kernel,
+        None if taken is None else kernel in taken,
+    )
+
+
+def _body(
+    operator: Operator[..., Any],
+    backend: str,
+    args: tuple[Any, ...],
+    static: dict[str, Any],
+    taken: Sequence[OperatorKernel] | None,
+) -> Implementation:
+    options = "traced inline" if operator.inline else "inlined"
+    if backend not in _GENERATED:
+        options = "interpreted" if backend.startswith("reference") else options
+    is_taken = None
+    if taken is not None:
+        is_taken = all(kernel.operator != operator.name for kernel in taken)
+        if is_taken and backend in _GENERATED:
+            lowered = jit(partial(operator, **static), device=backend).lower(*args)
+            options = ", ".join(kernel.name for kernel in lowered.kernels)
+    return Implementation(
+        BODY, backend, operator.name, "everywhere", options, None, is_taken
+    )
+
+
+__all__ = ["Implementation", "Implementations", "get_kernel", "kernels"]

@@ -1,0 +1,90 @@
+"""The plan of one device, loaded on each GPU of a mesh that is in this process.
+
+Where a call's graphs are known its plan is enqueued on all GPUs by the calling thread,
+without entering Python in between. What Python enqueues (the first runs, which connect
+the GPUs and capture graphs) is done by a thread for each GPU, as NCCL asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from arrayfn.backends.cuda.device_array import device_put
+from arrayfn.backends.cuda.driver import on
+from arrayfn.backends.cuda.executable import Executable
+from arrayfn.backends.members import LOADING
+from arrayfn.distributed.devices import Device
+from arrayfn.distributed.nccl import GROUPS, NcclMember, Watch, gpu_of
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import Mesh
+from arrayfn.lowering.compiled import CompiledProgram
+
+
+class GpuPlans:
+    """``compiled``, the Program of one device, on the GPUs of some members."""
+
+    def __init__(
+        self, compiled: CompiledProgram, mesh: Mesh, places: dict[int, Device]
+    ) -> None:
+        """``places`` are the GPUs of this process, by their members."""
+        self.generation = GROUPS.generation
+        self._executables: list[Executable] = []
+        self._indices: list[list[Any]] = []
+        for member, place in places.items():
+            here = gpu_of(place)
+            here.watch = partial(Watch, compiled.name)
+            LOADING.member = NcclMember(mesh, member)
+            try:
+                with on(here):
+                    through = partial(_submitted, place)
+                    self._executables.append(Executable(compiled, through=through))
+                    coordinates = mesh.coordinates[member].values()
+                    self._indices.append(
+                        [device_put(np.array(k, np.int32)) for k in coordinates]
+                    )
+            finally:
+                LOADING.member = None
+
+    def __call__(self, given: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+        """The results of each member, of the parts of the arguments that it is given.
+
+        They may still be computed. An error of one member ends the collectives of all.
+        """
+        calls = zip(self._executables, given, self._indices, strict=True)
+        try:
+            pending = [run.call(*parts, *indices) for run, parts, indices in calls]
+            results = _completed(pending)
+        except BaseException:
+            GROUPS.abort()
+            raise
+        for run, parts, indices, result in zip(
+            self._executables, given, self._indices, results, strict=True
+        ):
+            if isinstance(result, int):
+                text = run.mismatch([*parts, *indices], result - 1)
+                raise ArgumentError(text, user_location())
+        return results
+
+
+def _submitted(place: Device, call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, by the thread of a GPU."""
+
+    def submit(*inputs: Any) -> Future[Any]:
+        return place.worker.submit(call, *inputs)
+
+    return submit
+
+
+def _completed(pending: Sequence[Any]) -> list[Any]:
+    """Results, where some are still to come; the first error, at once."""
+    futures = [p for p in pending if isinstance(p, Future)]
+    if futures:
+        done, _ = wait(futures, return_when="FIRST_EXCEPTION")
+        for future in done:
+            future.result()
+    return [p.result() if isinstance(p, Future) else p for p in pending]

@@ -1,0 +1,274 @@
+"""The engine of GPUs: NCCL, through NVIDIA's Python binding nccl4py.
+
+A *group* is the GPUs that differ along one axis of a mesh; it has a communicator for
+each. Its collectives are enqueued by each GPU on the stream it is given, and captured
+in graphs with the kernels around them: no data comes to the host. Sums are NCCL's,
+whose order depends on the group and on the number of bytes, and is the same in each
+run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+from arrayfn import dtypes
+from arrayfn.backends.cuda.driver import Device as Gpu
+from arrayfn.backends.cuda.driver import gpu, on
+from arrayfn.backends.members import Enqueue
+from arrayfn.distributed.communicators import source_of, timeout
+from arrayfn.distributed.devices import DEVICES, Device
+from arrayfn.distributed.processes import broadcast_among
+from arrayfn.errors import BackendError, CollectiveError, user_location
+from arrayfn.ir import Equation, Mesh
+from arrayfn.lowering.libraries.collectives import Collective
+
+# ncclDataType_t and ncclRedOp_t of nccl.h.
+_BYTES: Final = 1
+_KINDS: Final[dict[Any, tuple[int, int]]] = {  # of a dtype: NCCL's, and how many
+    dtypes.int8: (0, 1),
+    dtypes.uint8: (1, 1),
+    dtypes.int32: (2, 1),
+    dtypes.uint32: (3, 1),
+    dtypes.int64: (4, 1),
+    dtypes.uint64: (5, 1),
+    dtypes.float16: (6, 1),
+    dtypes.float32: (7, 1),
+    dtypes.float64: (8, 1),
+    dtypes.bfloat16: (9, 1),
+    dtypes.complex64: (7, 2),
+    dtypes.complex128: (8, 2),
+}
+_OPERATIONS: Final = {"sum": 0, "max": 2, "min": 3}
+_IN_PROGRESS: Final = 7  # of ncclResult_t
+
+
+def reduces(equation: Equation) -> bool:
+    """Whether NCCL does a reduction: not of all dtypes.
+
+    Its maxima of floating-point numbers drop NaN.
+    """
+    dtype = equation.inputs[0].type.dtype
+    is_sum = equation.params.get("op", "sum") == "sum"
+    return dtype in _KINDS and (is_sum or dtype.kind in "iu")
+
+
+@cache
+def bindings() -> Any:
+    """nccl4py's functions of raw addresses. BackendError if it is not installed."""
+    try:
+        made: Any = import_module("nccl.bindings.nccl")
+        made.get_version()  # opens the library
+    except (ImportError, RuntimeError, OSError) as error:
+        raise BackendError(
+            f"collectives between GPUs need NCCL, which cannot be opened ({error}); "
+            "install it with pip install 'arrayfn[nccl]'",
+            user_location(),
+        ) from error
+    return made
+
+
+class Group:
+    """The communicators of some GPUs, by their places among ``devices``."""
+
+    def __init__(self, devices: tuple[Device, ...], step: Collective) -> None:
+        """They are made for ``step``, which all processes of the group come to."""
+        nccl = bindings()
+        self.devices = devices
+        self.communicators: dict[int, Any] = {}
+        here = [k for k, d in enumerate(devices) if d.process_index == DEVICES.process]
+        if len(here) == len(devices):
+            numbers = [gpu_of(device).number for device in devices]
+            for number in numbers:
+                gpu(number).enter()
+            handles = nccl.comm_init_all(len(numbers), numbers)
+            for rank, handle in enumerate(handles):
+                self.communicators[rank] = _as_communicator(nccl, handle)
+            return
+        made = bytes(nccl.get_unique_id()) if here[0] == 0 else None
+        processes = tuple(dict.fromkeys(d.process_index for d in devices))
+        shared = broadcast_among(processes, made, step)
+        name = nccl.UniqueId.from_buffer(shared)
+        nccl.group_start()
+        for rank in here:
+            with on(gpu_of(devices[rank])):
+                gpu_of(devices[rank]).enter()
+                made_here = nccl.comm_init_rank(len(devices), name, rank)
+            self.communicators[rank] = made_here
+        nccl.group_end()
+
+    def check(self) -> None:
+        """Raise CollectiveError if a communicator has failed."""
+        nccl = bindings()
+        for communicator in self.communicators.values():
+            status = nccl.comm_get_async_error(communicator)
+            if status not in {0, _IN_PROGRESS}:
+                raise CollectiveError(
+                    f"NCCL says: {nccl.get_error_string(status)} "
+                    f"({nccl.get_last_error(communicator)}), among "
+                    f"{', '.join(map(str, self.devices))}"
+                )
+
+    def abort(self) -> None:
+        """End all collectives that are running or enqueued."""
+        nccl = bindings()
+        for communicator in self.communicators.values():
+            nccl.comm_abort(communicator)
+        self.communicators.clear()
+
+
+def _as_communicator(nccl: Any, handle: Any) -> Any:
+    return handle if isinstance(handle, nccl.Comm) else nccl.Comm(int(handle))
+
+
+def gpu_of(device: Device) -> Gpu:
+    """The GPU of a device of this process."""
+    return gpu(device.id if device.local_id < 0 else device.local_id)
+
+
+class _Groups:
+    """The groups of this process, by their devices."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.known: dict[tuple[int, ...], Group] = {}
+        self.generation = 0  # one more after each abort
+
+    def of(self, ids: tuple[int, ...], step: Collective) -> Group:
+        """The group of these GPUs, made when it is first asked for."""
+        with self.lock:
+            known = self.known.get(ids)
+            if known is None:
+                devices = DEVICES.gpus()
+                known = self.known[ids] = Group(tuple(devices[k] for k in ids), step)
+            return known
+
+    def abort(self) -> None:
+        """End what is running in all groups; they are made again when needed."""
+        with self.lock:
+            for group in self.known.values():
+                group.abort()
+            self.known.clear()
+            self.generation += 1
+
+
+GROUPS: Final = _Groups()
+
+
+class Watch:
+    """Ends the wait for a GPU whose collectives wait for members that do not come."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.limit = timeout()
+        self.end = time.monotonic() + self.limit
+
+    def __call__(self) -> None:
+        for group in list(GROUPS.known.values()):
+            group.check()
+        if time.monotonic() > self.end:
+            GROUPS.abort()
+            raise CollectiveError(
+                f"{self.what} has not ended within {self.limit:g} s: its GPUs may wait "
+                "for each other in different collectives (ARRAYFN_COLLECTIVE_TIMEOUT "
+                "sets the time)",
+                user_location(),
+            )
+
+
+class NcclMember:
+    """A GPU as a member of a mesh."""
+
+    def __init__(self, mesh: Mesh, member: int) -> None:
+        self.mesh = mesh
+        self.member = member
+
+    def enqueuing(self, step: Collective) -> Enqueue:
+        """What enqueues ``step`` with the other members of its axis."""
+        members = self.mesh.group(self.member, step.params["axis_name"])
+        group = GROUPS.of(tuple(self.mesh.device_ids[k] for k in members), step)
+        rank = members.index(self.member)
+        place = DEVICES.gpus()[self.mesh.device_ids[self.member]]
+        return _ENQUEUING[step.row.name](group, rank, gpu_of(place), step)
+
+
+# Each gives what enqueues a collective of ``group`` by its member ``rank``.
+
+
+def _all_reduce(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
+    run, communicator = bindings().all_reduce, group.communicators[rank]
+    kind, words = _KINDS[step.operand.dtype]
+    count, op = step.operand.size * words, _OPERATIONS[step.params["op"]]
+
+    def enqueue(stream: int, x: int, y: int) -> None:
+        run(x, y, count, kind, op, communicator, stream)
+
+    return enqueue
+
+
+def _all_gather(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
+    run, communicator = bindings().all_gather, group.communicators[rank]
+    nbytes = step.operand.nbytes
+
+    def enqueue(stream: int, x: int, y: int) -> None:
+        run(x, y, nbytes, _BYTES, communicator, stream)
+
+    return enqueue
+
+
+def _reduce_scatter(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
+    run, communicator = bindings().reduce_scatter, group.communicators[rank]
+    kind, words = _KINDS[step.operand.dtype]
+    count = step.result.size * words
+
+    def enqueue(stream: int, x: int, y: int) -> None:
+        run(x, y, count, kind, _OPERATIONS["sum"], communicator, stream)
+
+    return enqueue
+
+
+def _all_to_all(group: Group, rank: int, _: Gpu, step: Collective) -> Enqueue:
+    nccl, communicator = bindings(), group.communicators[rank]
+    size = len(group.devices)
+    nbytes = step.operand.nbytes // size
+
+    def enqueue(stream: int, x: int, y: int) -> None:
+        nccl.group_start()
+        for k in range(size):
+            nccl.send(x + k * nbytes, nbytes, _BYTES, k, communicator, stream)
+            nccl.recv(y + k * nbytes, nbytes, _BYTES, k, communicator, stream)
+        nccl.group_end()
+
+    return enqueue
+
+
+def _ppermute(group: Group, rank: int, place: Gpu, step: Collective) -> Enqueue:
+    nccl, communicator = bindings(), group.communicators[rank]
+    nbytes, permutation = step.operand.nbytes, step.params["permutation"]
+    source = source_of(permutation, rank)
+    targets = [target for start, target in permutation if start == rank]
+
+    def enqueue(stream: int, x: int, y: int) -> None:
+        if source is None:
+            place.fill(y, 0, nbytes, stream)
+        nccl.group_start()
+        for target in targets:
+            nccl.send(x, nbytes, _BYTES, target, communicator, stream)
+        if source is not None:
+            nccl.recv(y, nbytes, _BYTES, source, communicator, stream)
+        nccl.group_end()
+
+    return enqueue
+
+
+_ENQUEUING: Final[dict[str, Callable[[Group, int, Gpu, Collective], Enqueue]]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "ppermute": _ppermute,
+}

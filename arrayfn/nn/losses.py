@@ -1,0 +1,66 @@
+"""Losses of classification."""
+
+from __future__ import annotations
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes
+from arrayfn.compilation.operators import operator
+from arrayfn.errors import ShapeError, user_location
+from arrayfn.nn.softmax_family import logsumexp
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy._operands import Array, ArrayLike
+
+
+@operator(name="nn.cross_entropy", static_argnames=("axis",), inline=True)
+def cross_entropy(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    axis: int = -1,
+    where: ArrayLike | None = None,
+) -> Array:
+    """The cross-entropy of softmax(logits) over ``axis``, for each example.
+
+    Args:
+        logits: [..., C, ...], with the C classes along ``axis``.
+        labels: integers, the classes, of the shape of logits without ``axis``; or
+            floating-point numbers, the probabilities of the classes, of logits' shape.
+            A class outside 0 to C - 1 is treated as by ``take_along_axis``.
+        axis: the axis of classes.
+        where: bool, broadcasts with the result; examples where it is false give 0.
+
+    Returns:
+        An array of logits' dtype, without ``axis``.
+
+    Raises:
+        ShapeError: the shapes do not fit.
+
+    >>> import numpy as np
+    >>> cross_entropy(np.zeros((2, 4)), np.array([0, 3])).round(4)
+    array([1.3863, 1.3863])
+    """
+    logits = ops.as_array(ops.as_floating("cross_entropy", logits))
+    type = ops.type_of_operand("cross_entropy", labels)
+    place = ops.normalize_axis("cross_entropy", axis, logits.ndim)
+    shape = logits.shape
+    are_classes = type.dtype in dtypes.INTEGERS
+    wanted = (*shape[:place], *shape[place + 1 :]) if are_classes else shape
+    if type.shape != wanted:
+        kind = "classes" if are_classes else "probabilities"
+        raise ShapeError(
+            f"cross_entropy takes {kind} of shape {wanted} for logits {list(shape)} "
+            f"with classes along axis {axis}, not labels {type}",
+            user_location(),
+        )
+    total = logsumexp(logits, place)
+    if are_classes:
+        index = anp.expand_dims(labels, place)
+        given = anp.squeeze(anp.take_along_axis(logits, index, place), place)
+        loss = anp.subtract(total, given)
+    else:
+        weights = ops.convert(labels, logits.dtype)
+        spread = anp.subtract(anp.expand_dims(total, place), logits)
+        loss = anp.sum(anp.multiply(weights, spread), place)
+    return loss if where is None else anp.where(where, loss, 0)
+
+
+__all__ = ["cross_entropy"]

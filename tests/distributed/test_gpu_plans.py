@@ -1,0 +1,274 @@
+"""Plans of meshes of GPUs, without one: emulated kernels, a NCCL that takes notes."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import arrayfn as af
+from arrayfn import Mesh, NamedSharding, lax, shard_map
+from arrayfn import PartitionSpec as P
+from arrayfn.backends.cuda.emulator.plan import run_plan
+from arrayfn.backends.cuda.graphs.capture import Hazards
+from arrayfn.backends.cuda.graphs.walk import CapturingWalk
+from arrayfn.backends.cuda.plan_nodes import HostCall, NativeRun, StepAccesses
+from arrayfn.backends.members import RUNNING
+from arrayfn.distributed import gpus, nccl
+from arrayfn.distributed.devices import DEVICES, Device
+from arrayfn.distributed.threads import Run, ThreadMember
+from arrayfn.errors import ArgumentError, BackendError
+from tests.distributed.program_of_processes import BODIES
+
+X = np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)
+PAIR = Mesh((2,), ("i",), platform="cuda")
+
+
+def emulated(f, *args):
+    """The results of each member of a mesh of GPUs, put together."""
+    compiled = af.jit(f).lower(*args).compiled_program
+    mesh, specs = compiled.partitioned.mesh, compiled.partitioned.in_specs
+    run = Run(mesh, [f"cuda:{k}" for k in range(mesh.size)])
+
+    def member(k):
+        RUNNING.member = ThreadMember(run, k)
+        parts = [
+            x[NamedSharding(mesh, s).index(x.shape, k)]
+            for x, s in zip(args, specs, strict=True)
+        ]
+        indices = [np.array(n, np.int32) for n in mesh.coordinates[k].values()]
+        try:
+            return run_plan(compiled.local, [*parts, *indices])
+        finally:
+            RUNNING.member = None
+            run.finish(k)
+
+    with ThreadPoolExecutor(mesh.size) as pool:
+        results = list(pool.map(member, range(mesh.size)))
+    whole = []
+    for number, type in enumerate(compiled.output_types):
+        made = np.empty(type.shape, type.dtype)
+        for k in range(mesh.size):
+            made[type.sharding.index(type.shape, k)] = results[k][number]
+        whole.append(made)
+    return whole
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "gather", "scatter", "exchange"])
+def test_a_gpu_plan_computes_collectives_and_their_derivatives(name):
+    f = shard_map(BODIES[name], mesh=PAIR, in_specs=P("i"), out_specs=P("i"))
+    for g in (f, af.grad(lambda x: (f(x) ** 2).sum())):
+        want = af.jit(g, device="cpu")(X)
+        np.testing.assert_allclose(emulated(g, X)[0], want, 1e-5, 1e-5)
+
+
+def test_maxima_over_gpus_keep_nan():
+    x = X.copy()
+    x[0, 0] = np.nan
+    f = shard_map(lambda x: lax.pmax(x, "i"), mesh=PAIR, in_specs=P("i"), out_specs=P())
+    (y,) = emulated(f, x)
+    np.testing.assert_array_equal(y, np.maximum(x[:2], x[2:]))
+    steps = af.jit(f).lower(x).compiled_program.local.plan.steps
+    # A gather, and a local maximum.
+    assert [s.kernel.partition("_")[0] for s in steps] == ["collective", "columns"]
+
+
+# What is enqueued.
+
+
+class Nccl:
+    """Writes down the calls of its functions."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *arguments: self.calls.append((name, *arguments))
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    made = Nccl()
+    monkeypatch.setattr(nccl, "bindings", lambda: made)
+    card = SimpleNamespace(fill=lambda *a: made.calls.append(("fill", *a)))
+    monkeypatch.setattr(nccl, "gpu_of", lambda device: card)
+    places = tuple(Device(k, platform="cuda") for k in range(2))
+    monkeypatch.setattr(DEVICES, "known_gpus", places)
+    group = SimpleNamespace(devices=places, communicators={0: "first", 1: "second"})
+    monkeypatch.setattr(nccl.GROUPS, "known", {(0, 1): group})
+    return made
+
+
+def enqueued(engine, body, member=0):
+    f = shard_map(body, mesh=PAIR, in_specs=P("i"), out_specs=P("i"), check_vma=False)
+    compiled = af.jit(f).lower(X).compiled_program
+    steps = [k.provider for k in compiled.local.kernels if hasattr(k, "provider")]
+    from arrayfn.lowering.libraries.collectives import COLLECTIVES
+
+    (number,) = [int(s.partition("_")[2]) for s in steps if s.startswith("collective")]
+    step = COLLECTIVES.find(number)
+    nccl.NcclMember(PAIR, member).enqueuing(step)(7, 1000, 2000)
+    return engine.calls
+
+
+def test_sums_are_nccls(engine):
+    calls = enqueued(engine, lambda x: lax.psum(x, "i"), member=1)
+    assert calls == [("all_reduce", 1000, 2000, 32, 7, 0, "second", 7)]
+
+
+def test_complex_sums_are_of_their_parts(engine):
+    calls = enqueued(engine, lambda x: lax.psum(x + 1j, "i").real)
+    assert calls == [("all_reduce", 1000, 2000, 64, 7, 0, "first", 7)]
+
+
+def test_what_is_moved_is_bytes(engine):
+    calls = enqueued(engine, lambda x: lax.all_gather(x, "i")[0])
+    assert calls == [("all_gather", 1000, 2000, 128, 1, "first", 7)]
+
+
+def test_who_is_sent_nothing_has_zeros(engine):
+    body = lambda x: lax.ppermute(x, "i", [(0, 1)])  # noqa: E731
+    sends = [
+        ("fill", 2000, 0, 128, 7),
+        ("group_start",),
+        ("send", 1000, 128, 1, 1, "first", 7),
+        ("group_end",),
+    ]
+    assert enqueued(engine, body) == sends
+    engine.calls.clear()
+    receives = [
+        ("group_start",),
+        ("recv", 2000, 128, 1, 0, "second", 7),
+        ("group_end",),
+    ]
+    assert enqueued(engine, body, member=1) == receives
+
+
+def test_parts_are_exchanged_in_a_group(engine):
+    calls = enqueued(engine, lambda x: lax.all_to_all(x, "i", 1, 0, tiled=True))
+    assert calls == [
+        ("group_start",),
+        ("send", 1000, 64, 1, 0, "first", 7),
+        ("recv", 2000, 64, 1, 0, "first", 7),
+        ("send", 1064, 64, 1, 1, "first", 7),
+        ("recv", 2064, 64, 1, 1, "first", 7),
+        ("group_end",),
+    ]
+
+
+# Calls.
+
+
+def plans(monkeypatch, runs):
+    """GpuPlans whose executables call ``runs``."""
+    made = object.__new__(gpus.GpuPlans)
+    made.generation = 0
+    made._executables = [
+        SimpleNamespace(call=run, mismatch=lambda x, n: f"no {n}") for run in runs
+    ]
+    made._indices = [[k] for k in range(len(runs))]
+    aborted = []
+    monkeypatch.setattr(gpus.GROUPS, "abort", lambda: aborted.append(1))
+    return made, aborted
+
+
+def test_members_that_enter_python_run_beside_each_other(monkeypatch):
+    both = threading.Barrier(2, timeout=10)
+
+    def meet(*inputs):
+        both.wait()
+        return inputs
+
+    places = [Device(k, platform="cuda") for k in range(2)]
+    runs = [gpus._submitted(place, meet) for place in places]
+    made, aborted = plans(monkeypatch, runs)
+    assert made([["a"], ["b"]]) == [("a", 0), ("b", 1)]
+    assert not aborted
+
+
+def test_an_error_of_one_gpu_ends_the_collectives_of_all(monkeypatch):
+    never = threading.Event()
+
+    def fail(*inputs):
+        raise BackendError("out of luck")
+
+    def wait(*inputs):
+        never.wait(10)
+
+    places = [Device(k, platform="cuda") for k in range(2)]
+    calls = zip(places, (fail, wait), strict=True)
+    made, aborted = plans(monkeypatch, [gpus._submitted(p, c) for p, c in calls])
+    with pytest.raises(BackendError, match="out of luck"):
+        made([[], []])
+    assert aborted
+    never.set()
+
+
+def test_an_argument_that_does_not_fit_is_named(monkeypatch):
+    made, _ = plans(monkeypatch, [lambda *x: 1, lambda *x: 1])
+    with pytest.raises(ArgumentError, match="no 0"):
+        made([["a"], ["b"]])
+
+
+# Graphs.
+
+
+def test_a_collective_in_a_graph_waits_only_for_what_it_reads():
+    """Two large steps, a sum of the first one's result, and what reads the sum."""
+    order = []
+
+    class Capture:
+        def __init__(self, most):
+            self.hazards = Hazards()
+
+        def add(self, accesses, enqueue):
+            order.append(self.hazards.add(accesses))
+
+        def join(self):
+            pass
+
+    def step(reads, writes):
+        return [(k, k + 1, False) for k in reads] + [(k, k + 1, True) for k in writes]
+
+    collective = HostCall(print, (), True, StepAccesses((), (), beside=True))
+    table = {
+        0: step([0], [1]),
+        1: step([0], [2]),
+        2: step([2], [4]),
+        3: step([3], [5]),
+    }
+    encoded = SimpleNamespace(
+        has_collectives=True,
+        is_small=lambda node: False,
+        accesses=lambda node, _: (
+            (*step([1], [3]), (-3, -2, True))
+            if node is collective
+            else table[node.first]
+        ),
+        occupancy=lambda node: () if node is collective else ((-2, -1, True),),
+        launch=lambda *a: None,
+    )
+    graph = SimpleNamespace(concurrent=lambda stream, most: Capture(most))
+    nodes = [NativeRun(0, 1), collective, NativeRun(1, 3)]
+    CapturingWalk(encoded, [], graph).run(nodes, 0)
+    assert order == [[], [0], [0], [2], [3, 1]]
+
+
+def test_meshes_are_of_one_platform():
+    gpu_device, cpu_device = Device(0, platform="cuda"), af.devices("cpu")[0]
+    assert Mesh([gpu_device], ("i",)) == Mesh((1,), ("i",), platform="cuda")
+    with pytest.raises(ArgumentError, match="one platform, not of cpu and cuda"):
+        Mesh([gpu_device, cpu_device], ("i",))
+    assert Mesh((1,), ("i",)) != Mesh((1,), ("i",), platform="cuda")
+
+
+def test_a_mesh_of_missing_gpus_says_so(monkeypatch):
+    monkeypatch.setattr(DEVICES, "known_gpus", (Device(0, platform="cuda"),))
+    with pytest.raises(BackendError, match="of GPUs 0 to 1, but "):
+        af.device_put(X, NamedSharding(PAIR, P("i")))
+    with pytest.raises(ArgumentError, match='platform is "cpu" or "cuda"'):
+        af.devices("tpu")
+    assert [str(d) for d in af.devices("cuda")] == ["cuda:0"]
