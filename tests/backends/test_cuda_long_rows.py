@@ -183,7 +183,7 @@ def test_as_many_rows_are_ahead_as_there_is_room_for(case):
     assert kernel.cluster > 1
     # Of each row that is fetched before the first turn.
     assert len(re.findall(r"\n {8}if following < n\d:", kernel.source)) == ahead
-    assert ("_spared = registers_f32(4)" in kernel.source) == bool(spared)
+    assert ("_registers = registers_f32(4)" in kernel.source) == bool(spared)
     assert_equal(function, arguments, compiled, 2e-5)
 
 

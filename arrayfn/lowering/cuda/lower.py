@@ -29,13 +29,13 @@ from arrayfn.lowering.cuda.destinations import (
 )
 from arrayfn.lowering.cuda.handwritten import HandwrittenCall, Made
 from arrayfn.lowering.cuda.host_loops import with_host_loops
-from arrayfn.lowering.cuda.indexing.index_fusion import with_indices
+from arrayfn.lowering.cuda.indexing.index_fusion import fuse_index_computation
 from arrayfn.lowering.cuda.indexing.scatters import FUNCTIONS as SCATTERS
 from arrayfn.lowering.cuda.indexing.scatters import (
-    by_way,
     combines_in_parallel,
+    parts_for,
     scatter,
-    way_of,
+    scatter_by_parts,
 )
 from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.loops import (
@@ -211,7 +211,7 @@ class _CudaLowering(Lowering):
         return step
 
     def nest(self, nest: Nest) -> None:
-        made = with_indices(nest, self.steps, self.uses, self.storage.of)
+        made = fuse_index_computation(nest, self.steps, self.uses, self.storage.of)
         self.frees |= made is not nest
         self.steps += [NestStep(piece, []) for piece in split_nest(made, self.gpu)]
 
@@ -330,7 +330,7 @@ class _CudaLowering(Lowering):
         fixed, vectors = self.options.deterministic, not self.inside
         operand = equation.inputs[0]
         source = copied_last(self.steps, operand, self.uses)
-        way = way_of(
+        way = parts_for(
             equation,
             self.reads,
             deterministic=fixed,
@@ -343,7 +343,7 @@ class _CudaLowering(Lowering):
                 operand = source
             assert isinstance(operand, Var)
             given = (equation, self.reads, self.names, self.gpu)
-            self.add_all(by_way(way, *given, operand))
+            self.add_all(scatter_by_parts(way, *given, operand))
             return
         self.take_over(equation)
         given = (equation, self.reads, self.names, self.gpu)
