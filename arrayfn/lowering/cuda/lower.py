@@ -57,7 +57,10 @@ from arrayfn.lowering.cuda.products.skinny_products import skinny_product
 from arrayfn.lowering.cuda.sorting.sorts import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.splits import split_nest
-from arrayfn.lowering.cuda.windows.convolutions import convolution, is_arranged
+from arrayfn.lowering.cuda.windows.convolutions import (
+    convolution,
+    is_library_convolution,
+)
 from arrayfn.lowering.cuda.windows.pools import is_pool, pairs_of, pool
 from arrayfn.lowering.fusion import Unit, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles
@@ -126,7 +129,9 @@ class _CudaLowering(Lowering):
         self.gpu = gpu
         self.producers: dict[int, Producer] = {}
         self.pairs: dict[Equation, Equation] = {}  # of windows, by one kernel
-        self.pooled: set[Equation] = set()  # whose results the other of a pair made
+        self.computed_pools: set[Equation] = (
+            set()
+        )  # whose results the other of a pair made
         self.inside = 0  # loops and branches whose steps are being made
         self.frees = False  # whether steps computed what nobody reads any more
         self.slices: dict[Var, int] = {}  # of loops: elements from one to the next
@@ -173,7 +178,7 @@ class _CudaLowering(Lowering):
         if is_pool(equation):
             self.pool(equation)
             return
-        if is_arranged(equation):
+        if is_library_convolution(equation):
             self.add_all(convolution(equation, self.reads, fixed))
             return
         if not isinstance(primitive.kernel, Contraction):
@@ -188,11 +193,11 @@ class _CudaLowering(Lowering):
 
     def pool(self, equation: Equation) -> None:
         """A kernel of windows, and of the other equation of its pair."""
-        if equation in self.pooled:
+        if equation in self.computed_pools:
             return
         other = self.pairs.get(equation)
         if other is not None:
-            self.pooled.add(other)
+            self.computed_pools.add(other)
         self.handwritten(pool(equation, other, self.reads))
 
     def produce(self, producer: Producer) -> None:

@@ -188,10 +188,9 @@ def _load_updates(warp_items: int, start: str) -> str:
     They go to the registers ``keys`` and ``updates``.
     """
     return f"""
-first_update = convert_i64_i32({start} + warp * {warp_items} + lane)
+first_at = convert_i64_i32({start} + warp * {warp_items} + lane)
 for item in range({_ITEMS}):
-    at = add_i32(first_update, convert_i64_i32(item * 32))
-    at = convert_i32_i64(min_i32(at, last))
+    at = convert_i32_i64(min_i32(add_i32(first_at, convert_i64_i32(item * 32)), last))
     keys[item] = keys_in[at]
     updates[item] = updates_in[at]
 """.strip()

@@ -179,7 +179,7 @@ if thread == 0:
     totals_out[block_index()] = convert_i64_i32(upto)
 """
     return Handwritten(
-        "digit_places",
+        "digit_offsets",
         body,
         threads,
         "Where each tile's elements of a digit begin: sums of the counts before.",
