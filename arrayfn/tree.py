@@ -14,6 +14,7 @@ from typing import Any, Final, Self, TypeVar, cast
 
 import optree
 
+from arrayfn import documentation as _documentation
 from arrayfn import tree_paths
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.tree_paths import NamedEntry, Path, decisions, key_of
@@ -212,6 +213,27 @@ def broadcast_prefix(prefix: Any, tree: Any) -> list[Any]:
     spread = optree.broadcast_prefix(prefix, tree, **options)
     pairs = zip(spread, below, strict=True)
     return [value for value, leaf in pairs if leaf is not None]
+
+
+def one_level(
+    node: Any,
+) -> tuple[list[Any], Hashable, Callable[[Any, list[Any]], Any]]:
+    """The children of ``node``, its metadata, and what makes a node of the two.
+
+    Raises ValueError for a leaf.
+
+    >>> children, metadata, make = one_level({"a": 1, "b": (2, 3)})
+    >>> children, make(metadata, [4, 5])
+    ([1, (2, 3)], {'a': 4, 'b': 5})
+    """
+    children, metadata, _, make = optree.tree_flatten_one_level(node, namespace=_OWN)
+    return list(children), cast(Hashable, metadata), cast(Any, make)
+
+
+def registered() -> dict[type, Callable[[Any, Any], Any]]:
+    """The classes that are nodes, with ``make(metadata, children)`` of each."""
+    entries = optree.register_pytree_node.get(namespace=_OWN)  # type: ignore[attr-defined]
+    return {cls: entry.unflatten_func for cls, entry in entries.items()}
 
 
 # Custom classes.
@@ -484,3 +506,6 @@ def _fields(
             user_location(),
         )
     return data, meta
+
+
+_documentation.attach(__name__)

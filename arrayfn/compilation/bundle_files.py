@@ -52,12 +52,15 @@ def write_files(place: Path, files: Mapping[str, bytes]) -> None:
         file = place / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
-    lines = [f"{_hash(content)}  {name}\n" for name, content in files.items()]
+    lines = [f"{content_hash(content)}  {name}\n" for name, content in files.items()]
     (place / SUMS).write_text("".join(lines), "ascii")
 
 
-def read_files(place: Path) -> dict[str, bytes]:
-    """The files of a bundle by their names; BundleError unless all are as written."""
+def read_files(place: Path) -> tuple[str, dict[str, bytes]]:
+    """A hash of a bundle, and its files by their names.
+
+    BundleError unless all are as written.
+    """
     sums = _sums(place)
     present = sorted(_names(place))
     if present != sorted([SUMS, *sums]):
@@ -68,10 +71,10 @@ def read_files(place: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for name, wanted in sums.items():
         content = _read(place, name, None if name.endswith(".npy") else _MOST_TEXT)
-        if _hash(content) != wanted:
+        if content_hash(content) != wanted:
             raise BundleError(f"{place / name} was changed after it was saved")
         found[name] = content
-    return found
+    return content_hash(repr(sorted(sums.items())).encode()), found
 
 
 def array_bytes(array: np.ndarray[Any, Any]) -> bytes:
@@ -107,7 +110,8 @@ def read_array(name: str, content: bytes, dtype: str) -> np.ndarray[Any, Any]:
     return flat.reshape(shape, order="F" if order == "True" else "C")
 
 
-def _hash(content: bytes) -> str:
+def content_hash(content: bytes) -> str:
+    """The hash of ``content``, as ``SHA256SUMS`` has it."""
     return hashlib.sha256(content).hexdigest()
 
 

@@ -330,6 +330,8 @@ def clip(
         return ops.same(a) if high is None else minimum(a, high)
     if high is None:
         return maximum(a, low)
+    if ops.is_number(a):  # `a` takes the dtype of both limits at once
+        (a, low, high), _, _ = ops.promoted("clip", (a, low, high))
     return minimum(maximum(a, low), high)
 
 

@@ -180,6 +180,7 @@ def interp(
     >>> interp(np.array([1.5]), np.array([1.0, 2.0]), np.array([10.0, 20.0]))
     array([15.])
     """
+    (x, xp, fp), _, _ = ops.promoted("interp", (x, xp, fp))
     x, xp, fp = (_inexact("interp", v) for v in (x, xp, fp))
     if xp.ndim != 1 or fp.shape != xp.shape or not xp.size:
         raise ShapeError(
@@ -187,7 +188,7 @@ def interp(
             user_location(),
         )
     if period is not None:
-        size = absolute(period)
+        size = abs(period)
         if known_value(ops.as_array(size)) == 0:
             raise ArgumentError("interp takes a period that is not 0", user_location())
         x, xp = remainder(x, size), remainder(xp, size)

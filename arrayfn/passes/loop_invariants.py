@@ -64,16 +64,16 @@ def _costly_invariants(equation: Equation) -> list[Equation]:
     known = set(body.inputs[: second - first])
     found: list[Equation] = []
     for inner in body.equations:
-        if has_effect(inner) or not any(isinstance(a, Var) for a in inner.inputs):
-            continue
-        if all(not isinstance(a, Var) or a in known for a in inner.inputs):
+        given = [a for a in inner.inputs if isinstance(a, Var)]
+        if not has_effect(inner) and all(a in known for a in given):
             known.update(inner.outputs)
-            if _is_costly(inner):
+            if given and is_costly(inner):
                 found.append(inner)
     return found
 
 
-def _is_costly(equation: Equation) -> bool:
+def is_costly(equation: Equation) -> bool:
+    """Whether ``equation`` is worth a kernel of its own, that runs less often."""
     primitive = primitive_of(equation)
     kernel = primitive.kernel
     if isinstance(kernel, (Contraction, Control, Library)):

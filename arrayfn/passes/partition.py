@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from arrayfn import dtypes
@@ -193,7 +194,9 @@ class Partition:
         if primitive.name in LOOPS:
             return LOOPS[primitive.name](self, equation, given)
         if isinstance(primitive.kernel, Body) and "body" in params:
-            return self.run(params["body"], given)
+            return self.call_of_parts(equation, given) or self.run(
+                params["body"], given
+            )
         facts = _factors(primitive, [whole_type(x, self.mesh) for x in given], params)
         if facts is not None:
             return self.cut(equation, given, facts)
@@ -214,6 +217,31 @@ class Partition:
         if equation.primitive is views.broadcast_in_dim:
             self.repeated[results[0]] = given[0], equation.params["axes"]
         return [self.whole(x) for x in results]
+
+    def call_of_parts(
+        self, equation: Equation, given: Sequence[Placed]
+    ) -> list[Placed] | None:
+        """The call of a ``shardable`` operator on parts; it may have a kernel for them.
+
+        None if its body needs other devices' parts, or to know which part it has.
+        """
+        if not equation.params.get("shardable"):
+            return None
+        builder = ProgramBuilder(equation.params["body"].name)
+        builder.source = equation.source
+        with builder:
+            inputs = [Placed(builder.input(x.part.type), x.spec) for x in given]
+            walk = _with_indices(self.mesh, builder)
+            outputs = walk.run(equation.params["body"], inputs)
+            body = builder.build([x.part for x in outputs])
+        indices = set(walk.indices.values())
+        for inner in body.equations:
+            if primitive_of(inner).is_collective or indices.intersection(inner.inputs):
+                return None
+        body = replace(body, inputs=body.inputs[: len(given)])
+        params = {**equation.params, "body": body}
+        results = self.emit(equation, [x.part for x in given], params)
+        return [Placed(r, x.spec) for r, x in zip(results, outputs, strict=True)]
 
     def emit(
         self, equation: Equation, operands: Sequence[Atom], params: Mapping[str, Any]

@@ -12,6 +12,7 @@ from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import discrete, special, views
 from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.assertions import has_check, only_if
 from arrayfn.primitives.base import (
     OWN_VARIANCE,
     Atoms,
@@ -120,7 +121,14 @@ def _each_its_own(
     count, last = len(branches[0].outputs), len(branches) - 1
     results: list[list[Atom]] = []
     for number, branch in enumerate(branches):
-        program, _ = batch(branch, size, spread, [True] * count)
+        checked = has_check(branch)
+        flags = [True] * checked
+        program, _ = batch(
+            only_if(branch) if checked else branch,
+            size,
+            [*flags, *spread],
+            [True] * count,
+        )
         here = (
             discrete.le(index, 0)
             if number == 0
@@ -131,7 +139,8 @@ def _each_its_own(
             _where(here, x, views.stop_gradient(x)) if g and v in used else x
             for x, g, v in zip(given, guarded, branch.inputs, strict=True)
         ]
-        results.append(current_builder().inline(program, own))
+        given_here = [here, *own] if checked else own
+        results.append(current_builder().inline(program, given_here))
     outputs: list[Atom] = []
     dims: list[Dim] = []
     for number, values in enumerate(zip(*results, strict=True)):

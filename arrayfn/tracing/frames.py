@@ -35,6 +35,8 @@ class Frame:
     compiled function, which hold for functions inside it, too. ``asks_around`` says
     whether the function used a named axis of an enclosing frame. ``inlined`` names the
     operators that are traced as their bodies; a frame shares it with those inside it.
+    ``platform`` is the backend that the function is compiled for, empty if another
+    frame knows it; ``asks_platform`` says whether it was asked for.
     """
 
     def __init__(
@@ -43,14 +45,19 @@ class Frame:
         abstract: bool,
         parent: Frame | None,
         checks: frozenset[str] = frozenset(),
+        platform: str = "",
     ) -> None:
         self.name = name
+        self.platform = platform
+        self.asks_platform = False
         self.checks = checks if parent is None else checks | parent.checks
         self.axes: dict[str, NamedAxis] = {}
         self.inlined: set[str] = set() if parent is None else parent.inlined
         self.builder = ProgramBuilder(name)
         self.abstract = abstract or (parent is not None and parent.abstract)
         self.asks_around = False
+        # The values that Refs from outside hold inside this frame.
+        self.references: dict[Any, Any] = {}
         self.parent = parent
         self.closed = False
         self.refused: Refused | None = None
@@ -149,6 +156,17 @@ _local = _Local()
 def current_frame() -> Frame | None:
     """The innermost frame being traced in this thread."""
     return _local.frame
+
+
+def platform() -> str:
+    """The backend that the function being traced is compiled for; empty if none is."""
+    frame = _local.frame
+    while frame is not None and not frame.platform:
+        frame = frame.parent
+    if frame is None:
+        return ""
+    frame.asks_platform = True
+    return frame.platform
 
 
 def checks_indices() -> bool:

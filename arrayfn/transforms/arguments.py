@@ -17,9 +17,21 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType, type_of, unlike_arrays
 from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer
 from arrayfn.tracing.frames import current_frame
+from arrayfn.tracing.references import Ref
 from arrayfn.transforms.shape_struct import ShapeDtypeStruct
 
 Function = Callable[..., Any]
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether ``leaf`` is an array, also of dtypes that are refused, or a number."""
+    return (
+        isinstance(leaf, (np.ndarray, np.generic, ImmutableArray))
+        or dtypes.is_python_scalar(leaf)
+        or hasattr(leaf, "__arrayfn_type__")
+        or hasattr(leaf, "__array__")
+        or hasattr(leaf, "__dlpack__")
+    )
 
 
 def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
@@ -40,6 +52,12 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
         raise ArgumentError(
             f"{name} is an array of {leaf.dtype}, which arrayfn does not have; "
             "convert it, or make the argument static (jit(f, static_argnums=...))",
+            user_location(),
+        )
+    if isinstance(leaf, Ref):
+        raise ArgumentError(
+            f"{name} is a Ref ({leaf.type}), which is no value; ref[...] is the one "
+            "that it holds",
             user_location(),
         )
     if dataclasses.is_dataclass(leaf):

@@ -68,7 +68,7 @@ from arrayfn.lowering.host_steps import reference_call
 from arrayfn.lowering.kernel_ir import Nest
 from arrayfn.lowering.libraries.calls import LibraryCall
 from arrayfn.lowering.libraries.products import product
-from arrayfn.lowering.lower import Lowering
+from arrayfn.lowering.lower import Lowering, in_two_parts
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel, Parameter, kernel_calls
@@ -104,13 +104,18 @@ def lower(
 
     Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
     """
-    passed = run_passes(program, check, passes_for(gpu, options))
-    made = _CudaLowering(passed, donated, gpu, options).run()
-    # A product that had an epilogue folded in is not called by its first name.
-    called = {call.kernel for call in kernel_calls(made.plan.steps)}
-    kernels = tuple(kernel for kernel in made.kernels if kernel.name in called)
-    plan = with_host_loops(made.plan, {kernel.name: kernel for kernel in kernels})
-    return verified(replace(made, kernels=kernels, plan=plan), donated)
+    *passes, layouts = passes_for(gpu, options)
+
+    def lowered(part: Program, donated: frozenset[int]) -> CompiledProgram:
+        laid_out = run_passes(part, check, (layouts,))
+        made = _CudaLowering(laid_out, donated, gpu, options).run()
+        # A product that had an epilogue folded in is not called by its first name.
+        called = {call.kernel for call in kernel_calls(made.plan.steps)}
+        kernels = tuple(kernel for kernel in made.kernels if kernel.name in called)
+        plan = with_host_loops(made.plan, {kernel.name: kernel for kernel in kernels})
+        return verified(replace(made, kernels=kernels, plan=plan), donated)
+
+    return in_two_parts(run_passes(program, check, tuple(passes)), donated, lowered)
 
 
 class _CudaLowering(Lowering):
