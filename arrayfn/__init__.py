@@ -41,7 +41,6 @@ from arrayfn.assertions import check
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.cuda import (
     DeviceArray,
-    from_dlpack,
     memory_stats,
 )
 from arrayfn.backends.registry import (
@@ -59,7 +58,13 @@ from arrayfn.compilation.kernels import get_kernel, kernels
 from arrayfn.compilation.operators import Operator, operator
 from arrayfn.compilation.without_compiling import disable_jit
 from arrayfn.debug import named_scope
-from arrayfn.devices import block_until_ready, device_get, device_put
+from arrayfn.devices import (
+    block_until_ready,
+    device_get,
+    device_put,
+    from_dlpack,
+    to_dlpack,
+)
 from arrayfn.distributed import (
     Device,
     Mesh,
@@ -228,6 +233,7 @@ __all__ = [
     "sharding",
     "sparse",
     "stop_gradient",
+    "to_dlpack",
     "tree",
     "tree_util",
     "typeof",
