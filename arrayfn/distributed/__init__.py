@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.distributed.arrays import (
     Shard,
     ShardedArray,
@@ -39,3 +40,5 @@ __all__ = [
     "process_index",
     "set_num_devices",
 ]
+
+_documentation.attach(__name__)

@@ -15,7 +15,7 @@ from typing import Final
 from arrayfn.ir import Equation, Var
 from arrayfn.lowering.cuda.indexing.scatter_form import Scatter
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.templates.indexing import added
+from arrayfn.lowering.templates.indexing import atomic_scatter_add
 from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
 from arrayfn.passes.reads import Reads
 
@@ -65,4 +65,4 @@ def in_ranges(
         )
         b.move(operand, source, target)
         yield b.nest(((end - begin) * inner,), "a range of the targets")
-        yield from added(equation, reads, names, (begin, end - 1))
+        yield from atomic_scatter_add(equation, reads, names, (begin, end - 1))

@@ -46,7 +46,7 @@ from arrayfn.lowering.kernel_ir import (
     constant_of,
 )
 from arrayfn.lowering.libraries.calls import Pointer
-from arrayfn.lowering.templates.indexing import added
+from arrayfn.lowering.templates.indexing import atomic_scatter_add
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,
     StridedArray,
@@ -107,7 +107,7 @@ def scatter(
     is_atomic = _adds_as_they_come(s, deterministic)
     in_bins = s.width == 1 and power_of_two(limit) <= _BINS <= n
     if is_atomic and not in_bins:
-        yield from added(equation, reads, names)
+        yield from atomic_scatter_add(equation, reads, names)
         return
     keys = Var(ArrayType((n,), dtypes.uint32))
     yield _keys(s, reads, names, keys)
