@@ -82,6 +82,10 @@ def to_dlpack(x: Any) -> Any:
 
     NumPy's arrays of most dtypes and a DeviceArray need none of this. bfloat16 does,
     which NumPy does not export: ``torch.from_dlpack(af.to_dlpack(x))``.
+
+    >>> from arrayfn.dtypes import bfloat16
+    >>> print(from_dlpack(to_dlpack(np.ones(2, bfloat16))).dtype)
+    bfloat16
     """
     check_leaf(x, "to_dlpack: x")
     array = adopted(x)

@@ -47,6 +47,9 @@ def flatten_arguments(tree: Any) -> tuple[list[Any], TreeDef]:
 
     Those are registered under a name of their users' choice. One that is met is
     registered here too.
+
+    >>> flatten_arguments({"a": 1})[0]
+    [1]
     """
     found, structure = flatten(tree)
     classes = {type(x) for x in found if hasattr(type(x), _OPTREE_FIELDS)}
