@@ -14,6 +14,7 @@ from typing import Any, Final, Self, TypeVar, cast
 
 import optree
 
+from arrayfn import documentation as _documentation
 from arrayfn import tree_paths
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.tree_paths import NamedEntry, Path, decisions, key_of
@@ -505,3 +506,6 @@ def _fields(
             user_location(),
         )
     return data, meta
+
+
+_documentation.attach(__name__)
