@@ -66,7 +66,7 @@ from arrayfn.transforms import (
     trace_function,
     with_shardings,
 )
-from arrayfn.transforms.arguments import check_function, hints
+from arrayfn.transforms.arguments import check_function, hints, known_arguments
 
 Device = str | Sequence[str]
 
@@ -190,7 +190,7 @@ class Jitted:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs, static = self._static.split(self._function, args, kwargs)
-        leaves, structure = tree.flatten((args, kwargs))
+        args, kwargs, leaves, structure = known_arguments(args, kwargs)
         if any(type(x) is Ref for x in leaves):
             return self._call_with_refs(args, kwargs, static, leaves, structure)
         if inside_trace(leaves):
@@ -461,7 +461,7 @@ class Jitted:
         ('f64[3]', True)
         """
         args, kwargs, static = self._static.split(self._function, args, kwargs)
-        leaves = tree.leaves((args, kwargs))
+        args, kwargs, leaves, _ = known_arguments(args, kwargs)
         check_leaves(self._function, args, kwargs, leaves)
         types = [leaf_type(x) for x in leaves]
         backend = self._backend_of(leaves)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 
 from arrayfn import tree
+from arrayfn.array_likes import adopted
 from arrayfn.backends.base import AssemblingBackend, Backend, Executable
 from arrayfn.compilation.open_sizes import OpenText
 from arrayfn.compilation.watching import WATCHERS
@@ -65,6 +66,7 @@ class Compiled:
                 f"not {structure}",
                 user_location(),
             )
+        leaves = [adopted(x) for x in leaves]
         types = [leaf_type(x) for x in leaves]
         self.check(types)
         return self.on_leaves(leaves, types)

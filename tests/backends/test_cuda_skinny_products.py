@@ -102,7 +102,9 @@ TILES = {
         (4, 136, 19),
     ),
     "lines, across and apart": (
-        SingleTile(4, warps=1, k_vectors=4, transposed=True, contiguous=False, unaligned=True),
+        SingleTile(
+            4, warps=1, k_vectors=4, transposed=True, contiguous=False, unaligned=True
+        ),
         (3, 72, 3),
     ),
 }
