@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from arrayfn import dtypes, tree
+from arrayfn.array_likes import adopted
 from arrayfn.backends.registry import BACKENDS, get_backend, has_backend
 from arrayfn.dtypes import DType
 from arrayfn.errors import (
@@ -57,6 +58,9 @@ def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
             why = unlike_arrays(x)
             text = f"{name} was given {why}" if why else f"{name}: {error}"
             raise ArgumentError(text, user_location()) from None
+    made = adopted(x)
+    if made is not x:
+        return type_of_operand(name, made)
     text = repr(x)
     if len(text) > _MESSAGE_LENGTH:
         text = text[: _MESSAGE_LENGTH - 3] + "..."
@@ -84,6 +88,7 @@ def convert(x: ArrayLike, dtype: DType, weak: bool = False) -> ArrayLike:
     """
     if is_number(x):
         return scalar(number_in(x), dtype, weak)
+    x = x if type(x) is np.ndarray else adopted(x)
     if x.dtype == dtype:
         return x
     if weak:
@@ -95,6 +100,7 @@ def promoted(
     name: str, operands: Sequence[ArrayLike], dtype: DType | None = None
 ) -> tuple[list[ArrayLike], list[ArrayType], DType]:
     """``operands`` in their common dtype or in ``dtype``; their types; that dtype."""
+    operands = [x if type(x) is np.ndarray else adopted(x) for x in operands]
     types = [type_of_operand(name, x) for x in operands]
     kinds = {t.dtype for t in types}
     uniform = dtype is None and len(kinds) == 1
@@ -171,8 +177,10 @@ def is_on_gpu(x: Any) -> bool:
 
 
 def as_array(x: ArrayLike) -> ArrayLike:
-    """A Literal as a NumPy array; other values are returned as is."""
-    return np.asarray(x.value).astype(x.type.dtype) if isinstance(x, Literal) else x
+    """A Literal, or an array of another library, as a NumPy array; others as is."""
+    if isinstance(x, Literal):
+        return np.asarray(x.value).astype(x.type.dtype)
+    return adopted(x)
 
 
 def broadcast(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.backends.registry import choose
+from arrayfn.array_likes import adopted
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType
@@ -63,9 +63,9 @@ def asarray(
         return stack_parts(parts)
     if isinstance(a, ImmutableArray):
         return a if wanted is None else ops.convert(a, wanted)
-    if ops.is_on_gpu(a):
-        shared = choose("cuda").put(a)
-        return asarray(shared if copy is False else shared.copy(), dtype)
+    a = adopted(a)
+    if isinstance(a, ImmutableArray):  # it is on a GPU
+        return asarray(a if copy is False else a.copy(), dtype)
     if copy is False:
         value = np.asarray(a, dtype=wanted, copy=False)
     else:

@@ -11,12 +11,14 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType, Mesh, Program
 from arrayfn.tracing import Trace, Tracer, trace
 from arrayfn.tracing.frames import current_frame
+from arrayfn.tracing.references import Ref
 from arrayfn.transforms.arguments import (
     Function,
     check_function,
     check_leaf,
     check_leaves,
     hints,
+    known_arguments,
     leaf_type,
     name_of,
     short,
@@ -62,7 +64,7 @@ def trace_function(
     ``varying`` and ``platform``: see ``trace``.
     """
     check_function("tracing", function)
-    leaves, structure = tree.flatten((args, kwargs))
+    args, kwargs, leaves, structure = known_arguments(args, kwargs)
     check_leaves(function, args, kwargs, leaves)
     out_tree: list[tree.TreeDef] = []
 
@@ -98,6 +100,12 @@ def _check_result(function: Function, leaf: Any) -> None:
     try:
         check_leaf(leaf, "")
     except ArgumentError:
+        if isinstance(leaf, Ref):
+            raise ArgumentError(
+                f"{name_of(function)} returned a Ref ({leaf.type}), which is of no use "
+                "outside; return ref[...], its value",
+                user_location(),
+            ) from None
         raise ArgumentError(
             f"{name_of(function)} returned a {type(leaf).__name__} ({short(leaf)}), "
             "not an array or number; return arrays only, and other things from outside "
