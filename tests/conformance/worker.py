@@ -6,6 +6,7 @@ a hang belongs to.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import io
 import json
@@ -40,11 +41,12 @@ def _load(path: Path) -> list[unittest.TestCase]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    _allow_tests_without_cases()
-    spec.loader.exec_module(module)
-    jtu: Any = sys.modules["jax._src.test_util"]
+    jtu: Any = importlib.import_module("jax._src.test_util")
     for name in ("assertRaises", "assertRaisesRegex"):
         setattr(jtu.JaxTestCase, name, getattr(_ErrorsOfOthers, name))
+    jtu.request_cpu_devices = af.set_num_devices
+    _allow_tests_without_cases()
+    spec.loader.exec_module(module)
     suite = unittest.TestLoader().loadTestsFromModule(module)
     return list(_flat(suite))
 
