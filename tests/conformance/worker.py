@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import io
 import json
 import re
 import signal
@@ -200,18 +199,8 @@ def _main(
     left = [name for name in tests if re.search(only, name) and name not in done]
     for name in left[:_TESTS_PER_PROCESS]:
         _write(lines, test=name, status="started")
-        printed, sys.stdout = sys.stdout, _Quiet()
-        try:
-            found = _run(tests[name], seconds)
-        finally:
-            sys.stdout = printed
-        _write(lines, test=name, **found)
+        _write(lines, test=name, **_run(tests[name], seconds))
     return 3 if len(left) > _TESTS_PER_PROCESS else 0
-
-
-class _Quiet(io.StringIO):
-    def fileno(self) -> int:
-        return 1
 
 
 def _write(lines: TextIO, **fields: Any) -> None:
