@@ -276,3 +276,22 @@ def test_sums_that_depend_on_the_number_of_devices_are_named():
         f(X)
     with pytest.raises(ArgumentError, match="a power of two, not 6"):
         af.jit(lambda x: x, deterministic=6)
+
+
+def test_a_pipeline_trains_as_one_device_does():
+    from examples import pipeline
+
+    sizes = {"layers": 1, "width": 8, "rows": 4}
+    have = list(pipeline.train(4, 4, 3, **sizes))
+    want = list(pipeline.train(4, 4, 3, **sizes, device="cpu"))
+    np.testing.assert_allclose(have, want, rtol=1e-5)
+    assert have[-1] < have[0]
+    # As the layers one after the other do.
+    mesh = Mesh((4,), (pipeline.AXIS,))
+    params = pipeline.init_params(4, 1, 8)
+    x = np.random.default_rng(2).standard_normal((3, 4, 8)).astype(np.float32)
+    y = x
+    for k in range(4):
+        y = pipeline.stage(af.tree.map(lambda p, k=k: p[k], params), y)
+    value = pipeline.loss_of(params, x, np.zeros_like(x), mesh)
+    np.testing.assert_allclose(float(value), (np.asarray(y) ** 2).mean(), rtol=1e-5)
