@@ -46,15 +46,16 @@ _NONE: Final = Literal(NO_FAULT, dtypes.int64)
 _DIVISIONS: Final = frozenset(
     (e.div, e.reciprocal, e.floor_divide, e.remainder, e.fmod)
 )
-_MADE: Final = (
+_BAD_RESULTS: Final = (
     (NAN, discrete.isnan, discrete.isnan),
     (INF, discrete.isinf, lambda x: discrete.bitwise_not(discrete.isfinite(x))),
 )
-"""The kinds of bad results, and which operands excuse them."""
+"""(kind, test of results, test of operands that excuse the result)."""
 _MOVES: Final = frozenset(("view", "structure", "sorting"))
 """Families whose results are copies of elements of their operands."""
 
 IsWhole = Callable[[Equation], bool]
+"""Whether a registered kernel computes a call as a whole."""
 
 
 def kinds_of(checks: object) -> frozenset[str]:
@@ -66,10 +67,10 @@ def kinds_of(checks: object) -> frozenset[str]:
         return frozenset((INDEX,) if checks else ())
     if checks == "all":
         return frozenset(KINDS)
-    several = isinstance(checks, (tuple, list, set, frozenset))
-    asked = set[object](checks) if several else {checks}
-    kinds = frozenset(kind for kind in KINDS if kind in asked)
-    if len(kinds) != len(asked):
+    is_collection = isinstance(checks, (tuple, list, set, frozenset))
+    requested = set[object](checks) if is_collection else {checks}
+    kinds = frozenset(kind for kind in KINDS if kind in requested)
+    if len(kinds) != len(requested):
         raise ArgumentError(
             f"jit has no checks {checks!r}; there are {', '.join(map(repr, KINDS))}, "
             "several of them in a tuple, 'all', and True, which is 'index'",
@@ -102,13 +103,13 @@ class _Checker:
 
     def program(self, program: Program) -> Program | None:
         """``program`` with a fault as its last result; None if nothing is checked."""
-        before = len(self.sites)
+        site_count = len(self.sites)
         builder = ProgramBuilder(program.name)
         with builder:
             inputs = builder.inputs_of(program)
             environment = builder.bind_inputs(program, inputs)
             fault = self.walk(program, environment)
-        if len(self.sites) == before:
+        if len(self.sites) == site_count:
             return None
         outputs = [rename(a, environment) for a in program.outputs]
         return builder.build([*outputs, fault])
@@ -139,10 +140,10 @@ class _Checker:
                 results = [rename(a, environment) for a in body.outputs]
                 environment.update(zip(equation.outputs, results, strict=True))
             elif equation.subprograms() and isinstance(primitive.kernel, Composition):
-                made = self._expanded(equation)
-                environment.update(builder.bind_inputs(made, operands))
-                faults.append(self.walk(made, environment))
-                results = [rename(a, environment) for a in made.outputs]
+                expansion = self._expanded(equation)
+                environment.update(builder.bind_inputs(expansion, operands))
+                faults.append(self.walk(expansion, environment))
+                results = [rename(a, environment) for a in expansion.outputs]
                 environment.update(zip(equation.outputs, results, strict=True))
             else:
                 builder.replay(equation, environment)
@@ -161,22 +162,26 @@ class _Checker:
                 a if isinstance(a, Literal) else builder.input(a.type)
                 for a in equation.inputs
             ]
-            made = primitive.kernel.expand(*inputs, **equation.params)
-            program = builder.build(made if isinstance(made, list) else [made])
+            expanded = primitive.kernel.expand(*inputs, **equation.params)
+            program = builder.build(
+                expanded if isinstance(expanded, list) else [expanded]
+            )
         return _with_literals(program, equation.inputs)
 
     def _index(self, index: Atom, equation: Equation) -> list[Atom]:
-        """The fault of the indices of an ``in_bounds`` equation."""
+        """The faults of the indices that an ``in_bounds`` equation passes on."""
         if INDEX not in self.kinds or 0 in index.type.shape:
             return []
         params: dict[str, Any] = dict(equation.params)
         extent, length = params["extent"], params["length"]
         low, high = (0, extent - length) if length else (-extent, extent - 1)
         value = _as_int64(index)
-        bad = discrete.bitwise_or(discrete.lt(value, low), discrete.gt(value, high))
+        is_outside = discrete.bitwise_or(
+            discrete.lt(value, low), discrete.gt(value, high)
+        )
         site = Site(INDEX, "index", index.type, equation.source, **params)
-        near = e.minimum(e.maximum(value, -MAX_INDEX), MAX_INDEX)
-        return [self._fault([(site, bad)], e.add(near, MAX_INDEX))]
+        clamped = e.minimum(e.maximum(value, -MAX_INDEX), MAX_INDEX)
+        return [self._fault([(site, is_outside)], e.add(clamped, MAX_INDEX))]
 
     def _numbers(
         self,
@@ -196,26 +201,31 @@ class _Checker:
         ):
             return faults
         inexact = [x for x in operands if x.type.dtype in dtypes.INEXACT]
-        each = primitive.family == "elementwise"
+        is_elementwise = primitive.family == "elementwise"
         for result in results:
             if result.type.dtype not in dtypes.INEXACT or 0 in result.type.shape:
                 continue
             cases: list[tuple[Site, Atom]] = []
-            for kind, is_bad, was_bad in _MADE:
+            for kind, is_bad, excuses in _BAD_RESULTS:
                 if kind not in self.kinds:
                     continue
-                bad = is_bad(result)
+                is_fault = is_bad(result)
                 for x in inexact:
-                    was = was_bad(x) if each else _any(was_bad(x))
-                    bad = discrete.bitwise_and(bad, discrete.bitwise_not(was))
+                    excuse = excuses(x) if is_elementwise else _any(excuses(x))
+                    is_fault = discrete.bitwise_and(
+                        is_fault, discrete.bitwise_not(excuse)
+                    )
                 type, source = _plain(result.type), equation.source
-                site = Site(kind, primitive.name, type, source, is_elementwise=each)
-                cases.append((site, bad))
+                site = Site(
+                    kind, primitive.name, type, source, is_elementwise=is_elementwise
+                )
+                cases.append((site, is_fault))
             if cases:
                 faults.append(self._fault(cases, _positions(result.type)))
         return faults
 
     def _divisor(self, primitive: Primitive, y: Atom, equation: Equation) -> list[Atom]:
+        """The fault of a divisor ``y`` that is 0."""
         if 0 in y.type.shape or (isinstance(y, Literal) and y.value != 0):
             return []
         site = Site(DIVISION, primitive.name, _plain(y.type), equation.source)
@@ -223,12 +233,16 @@ class _Checker:
         return [self._fault([(site, is_zero)], _positions(y.type))]
 
     def _fault(self, cases: Sequence[tuple[Site, Atom]], detail: Atom) -> Atom:
-        """The first fault of ``cases``, with its smallest ``detail``."""
+        """The fault of the first of ``cases`` that holds anywhere.
+
+        Each case is a site and a mask. ``detail`` is that of each element; the smallest
+        counts.
+        """
         first = len(self.sites)
         self.sites += [site for site, _ in cases]
         fault: Atom = _NONE
-        for number, (_, bad) in reversed(list(enumerate(cases, first))):
-            fault = e.select(bad, e.add(detail, number << DETAIL_BITS), fault)
+        for number, (_, is_fault) in reversed(list(enumerate(cases, first))):
+            fault = e.select(is_fault, e.add(detail, number << DETAIL_BITS), fault)
         axes = tuple(range(len(fault.type.shape)))
         return reductions.reduce_min(fault, axes=axes) if axes else fault
 
@@ -239,99 +253,114 @@ class _Checker:
 def _scan(
     checker: _Checker, equation: Equation, operands: Sequence[Atom]
 ) -> tuple[Sequence[Atom], Atom]:
+    """Emit a scan whose body is checked; return its results and the first fault."""
     params: dict[str, Any] = dict(equation.params)
-    before = params["consts"] + params["carry"]
+    first_slice = params["consts"] + params["carry"]
     body = checker.program(params["program"])
     if body is None:
         return all_of(scan(*operands, **params)), _NONE
     carry = params["carry"]
-    params |= {"program": _carrying(body, before, carry), "carry": carry + 1}
-    made = all_of(scan(*operands[:before], _NONE, *operands[before:], **params))
-    return [*made[:carry], *made[carry + 1 :]], made[carry]
+    params |= {"program": _carrying(body, first_slice, carry), "carry": carry + 1}
+    results = all_of(
+        scan(*operands[:first_slice], _NONE, *operands[first_slice:], **params)
+    )
+    return [*results[:carry], *results[carry + 1 :]], results[carry]
 
 
 def _while_loop(
     checker: _Checker, equation: Equation, operands: Sequence[Atom]
 ) -> tuple[Sequence[Atom], Atom]:
+    """Emit a while_loop that ends at a fault; return its results and the fault."""
     params: dict[str, Any] = dict(equation.params)
     condition = checker.program(params["cond_program"])
     body = checker.program(params["body_program"])
     if condition is None and body is None:
         return all_of(while_loop(*operands, **params)), _NONE
-    first = params["cond_consts"]
-    second = first + params["body_consts"]
-    asked = condition or _with_none(params["cond_program"])
+    cond_end = params["cond_consts"]
+    body_end = cond_end + params["body_consts"]
+    condition_fault_program = condition or _with_none(params["cond_program"])
     step = body or _with_none(params["body_program"])
     # The body also takes the condition's operands, to report the condition's fault.
     params |= {
         "cond_program": _while_none(params["cond_program"]),
-        "body_program": _step(asked, step, first),
-        "body_consts": second,
+        "body_program": _step(condition_fault_program, step, cond_end),
+        "body_consts": body_end,
     }
-    made = all_of(while_loop(*operands[:first], *operands, _NONE, **params))
-    results, fault = made[:-1], made[-1]
+    outputs = all_of(while_loop(*operands[:cond_end], *operands, _NONE, **params))
+    results, fault = outputs[:-1], outputs[-1]
     if condition is not None:
-        last = current_builder().inline(condition, [*operands[:first], *results])[-1]
-        fault = _keeping(fault, last)
+        last_fault = current_builder().inline(
+            condition, [*operands[:cond_end], *results]
+        )[-1]
+        fault = _keeping(fault, last_fault)
     return results, fault
 
 
 def _cond(
     checker: _Checker, equation: Equation, operands: Sequence[Atom]
 ) -> tuple[Sequence[Atom], Atom]:
+    """Emit a cond whose branches are checked; return its results and the fault."""
     branches: tuple[Program, ...] = equation.params["branches"]
     checked = [checker.program(branch) for branch in branches]
     if not any(checked):
         return all_of(cond(*operands, branches=branches)), _NONE
-    made = all_of(
+    outputs = all_of(
         cond(
             *operands,
             branches=tuple(
-                has or _with_none(branch)
-                for has, branch in zip(checked, branches, strict=True)
+                checked_branch or _with_none(branch)
+                for checked_branch, branch in zip(checked, branches, strict=True)
             ),
         )
     )
-    return made[:-1], made[-1]
+    return outputs[:-1], outputs[-1]
 
 
 _LOOPS: Final = {scan: _scan, while_loop: _while_loop, cond: _cond}
 
 
 def _carrying(body: Program, before: int, carry: int) -> Program:
-    """A scan's ``body``, whose last result is a fault, carrying the first fault."""
+    """The body of a scan that also carries the first fault.
+
+    ``body`` returns its own fault last. Its inputs before number ``before`` are
+    constants and carries; there are ``carry`` carries.
+    """
     builder = ProgramBuilder(body.name)
     with builder:
         inputs = [builder.input(v.type, v.hint) for v in body.inputs[:before]]
-        known = builder.input(_NONE.type, "fault")
+        carried_fault = builder.input(_NONE.type, "fault")
         inputs += [builder.input(v.type, v.hint) for v in body.inputs[before:]]
         *results, fault = builder.inline(body, inputs)
-        first = _keeping(known, fault)
+        first = _keeping(carried_fault, fault)
     return builder.build([*results[:carry], first, *results[carry:]])
 
 
 def _while_none(condition: Program) -> Program:
-    """A loop's ``condition`` with one more carry, a fault: stop if there is one."""
+    """``condition`` with one more carry, a fault: the loop ends if there is one."""
     builder = ProgramBuilder(condition.name)
     with builder:
         inputs = builder.inputs_of(condition)
         fault = builder.input(_NONE.type, "fault")
         (goes_on,) = builder.inline(condition, inputs)
-        both = discrete.bitwise_and(goes_on, discrete.eq(fault, _NONE))
-    return builder.build([both])
+        condition_holds = discrete.bitwise_and(goes_on, discrete.eq(fault, _NONE))
+    return builder.build([condition_holds])
 
 
 def _step(condition: Program, body: Program, first: int) -> Program:
-    """A loop's ``body`` that also carries the fault of ``condition`` and its own."""
+    """The body of a while_loop that also carries the first fault.
+
+    Both Programs return a fault last; ``first`` is the number of the condition's
+    constants.
+    """
     builder = ProgramBuilder(body.name)
     with builder:
-        fixed = [builder.input(v.type, v.hint) for v in condition.inputs[:first]]
+        consts = [builder.input(v.type, v.hint) for v in condition.inputs[:first]]
         inputs = builder.inputs_of(body)
         builder.input(_NONE.type, "fault")
         carry = inputs[len(inputs) - len(body.outputs) + 1 :]
-        asked = builder.inline(condition, [*fixed, *carry])[-1]
+        condition_fault = builder.inline(condition, [*consts, *carry])[-1]
         *results, fault = builder.inline(body, inputs)
-        first_fault = _keeping(asked, fault)
+        first_fault = _keeping(condition_fault, fault)
     return builder.build([*results, first_fault])
 
 
@@ -345,9 +374,9 @@ def _with_none(program: Program) -> Program:
 # Small Programs.
 
 
-def _keeping(known: Atom, fault: Atom) -> Atom:
-    """``known``, or ``fault`` if ``known`` is ``NO_FAULT``."""
-    return e.select(discrete.eq(known, _NONE), fault, known)
+def _keeping(earlier: Atom, later: Atom) -> Atom:
+    """The fault ``earlier``, or ``later`` if that is ``NO_FAULT``."""
+    return e.select(discrete.eq(earlier, _NONE), later, earlier)
 
 
 def _first(faults: Iterable[Atom]) -> Atom:
@@ -368,12 +397,13 @@ def _positions(type: ArrayType) -> Atom:
 
 
 def _any(mask: Atom) -> Atom:
+    """Whether any element of ``mask`` is true."""
     axes = tuple(range(len(mask.type.shape)))
     return reductions.reduce_or(mask, axes=axes) if axes else mask
 
 
 def _as_int64(index: Atom) -> Atom:
-    """Indices as int64; larger ones become the largest int64."""
+    """``index`` as int64; larger numbers become the largest int64."""
     if isinstance(index, Literal):
         return Literal(index.value, dtypes.int64)
     if index.type.dtype == dtypes.uint64:
@@ -384,13 +414,14 @@ def _as_int64(index: Atom) -> Atom:
 
 
 def _plain(type: ArrayType) -> ArrayType:
+    """``type`` without a layout, weakness or sharding."""
     return ArrayType(type.shape, type.dtype)
 
 
 def _with_literals(program: Program, operands: Sequence[Atom]) -> Program:
-    """``program``, which takes the Vars of ``operands``, as one that takes them all."""
+    """``program`` with an unused input for each Literal of ``operands``."""
     inputs = iter(program.inputs)
-    whole = tuple(
+    all_inputs = tuple(
         Var(a.type) if isinstance(a, Literal) else next(inputs) for a in operands
     )
-    return Program(program.name, whole, program.equations, program.outputs)
+    return Program(program.name, all_inputs, program.equations, program.outputs)
