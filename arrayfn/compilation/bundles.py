@@ -55,7 +55,7 @@ FORMAT: Final = 2
 EDITED_FORMAT: Final = 3  # of a bundle with edited kernels
 _PROGRAM: Final = "program.txt"
 _DESCRIPTION: Final = "bundle.json"
-_DEEPEST: Final = 64  # of nested arguments
+_MAX_DEPTH: Final = 64  # of nested arguments
 
 
 def save(lowered: Lowered, folder: str | os.PathLike[str]) -> None:
@@ -79,17 +79,17 @@ def save(lowered: Lowered, folder: str | os.PathLike[str]) -> None:
     >>> again(np.arange(3.0))
     {'twice': array([0., 2., 4.])}
     """
-    given: Any = lowered
-    if not isinstance(given, Lowered):
+    argument: Any = lowered
+    if not isinstance(argument, Lowered):
         raise ArgumentError(
             f"save: the first argument is what jit(f).lower(*args) gives, not "
-            f"{type(given).__name__}; give the arguments to lower() first",
+            f"{type(argument).__name__}; give the arguments to lower() first",
             user_location(),
         )
-    place = Path(folder)
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+    path = Path(folder)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ArgumentError(
-            f"save: {place} is there already; give a folder that is new, or empty",
+            f"save: {path} is there already; give a folder that is new, or empty",
             user_location(),
         )
     if lowered.backend.name == "mesh":
@@ -102,9 +102,9 @@ def save(lowered: Lowered, folder: str | os.PathLike[str]) -> None:
     text = format_program(program)
     constants = [np.asarray(x) for x in program.constant_values]
     generated = (k for k in lowered.kernels if isinstance(k, Kernel))
-    edited = {k.name: k for k in generated if k.is_replaced}
+    edited_kernels = {k.name: k for k in generated if k.is_replaced}
     description: dict[str, Any] = {
-        "format": EDITED_FORMAT if edited else FORMAT,
+        "format": EDITED_FORMAT if edited_kernels else FORMAT,
         "device": lowered.backend.name,
         "options": {
             "deterministic": lowered.options.deterministic,
@@ -117,13 +117,15 @@ def save(lowered: Lowered, folder: str | os.PathLike[str]) -> None:
         "machine": _machine(),
         "kernels": _hashes(lowered.kernels),
     }
-    if edited:
-        description["edited"] = {name: _kinds(k) for name, k in edited.items()}
-    whole = json.dumps(description, indent=1)
-    files = {_PROGRAM: text.encode(), _DESCRIPTION: f"{whole}\n".encode()}
+    if edited_kernels:
+        description["edited"] = {
+            name: _parameter_types(k) for name, k in edited_kernels.items()
+        }
+    description_text = json.dumps(description, indent=1)
+    files = {_PROGRAM: text.encode(), _DESCRIPTION: f"{description_text}\n".encode()}
     files |= {_constant(k): array_bytes(x) for k, x in enumerate(constants)}
-    files |= {_kernel(name): k.source.encode() for name, k in edited.items()}
-    write_files(place, files)
+    files |= {_kernel(name): k.source.encode() for name, k in edited_kernels.items()}
+    write_files(path, files)
 
 
 def load(
@@ -143,35 +145,35 @@ def load(
     they do not say who wrote a bundle. Loading one of a stranger runs none of its text,
     but what it computes is the stranger's choice.
     """
-    place = Path(folder)
-    files = read_files(place)
-    description = _description(place, files)
-    program = _program(place, files, description["constants"])
-    in_tree = _arguments(place, description["arguments"], len(program.inputs))
-    out_tree = _structure(place, description["results"], len(program.outputs))
-    options = _options(place, description["options"])
-    donated = _donated(place, description["donated"], len(program.inputs))
+    path = Path(folder)
+    files = read_files(path)
+    description = _description(path, files)
+    program = _program(path, files, description["constants"])
+    in_tree = _arguments(path, description["arguments"], len(program.inputs))
+    out_tree = _structure(path, description["results"], len(program.outputs))
+    options = _options(path, description["options"])
+    donated = _donated(path, description["donated"], len(program.inputs))
     backend = choose(description["device"] if device is None else device)
     try:
-        compiled = _of_a_file(backend.lower(program, donated, options))
+        compiled = _never_executed(backend.lower(program, donated, options))
         lowered = Lowered(
             program, compiled, in_tree, out_tree, backend, (), options, donated
         )
-        edited = _edited(place, files, description, allowed=edited_kernels)
-        alike = description["machine"] == _machine()
-        if alike and backend.name == description["device"]:
-            _compare_kernels(place, lowered, description["kernels"], edited)
-        return _with_sources(place, lowered, description, edited).compile()
+        edited = _edited_sources(path, files, description, allowed=edited_kernels)
+        same_machine = description["machine"] == _machine()
+        if same_machine and backend.name == description["device"]:
+            _compare_kernels(path, lowered, description["kernels"], edited)
+        return _with_sources(path, lowered, description, edited).compile()
     except (BundleError, OutOfMemoryError):
         raise
     except (*MISFITS, ArrayfnError) as error:
         raise BundleError(
-            f"{place / _PROGRAM} cannot be compiled: {type(error).__name__}: {error}"
+            f"{path / _PROGRAM} cannot be compiled: {type(error).__name__}: {error}"
         ) from error
 
 
-def _of_a_file(compiled: CompiledProgram) -> CompiledProgram:
-    """``compiled``, none of whose kernels is ever executed as Python."""
+def _never_executed(compiled: CompiledProgram) -> CompiledProgram:
+    """``compiled``, with all kernels marked as never executed as Python."""
     kernels = tuple(
         replace(k, from_file=True) if isinstance(k, Kernel) else k
         for k in compiled.kernels
@@ -179,33 +181,36 @@ def _of_a_file(compiled: CompiledProgram) -> CompiledProgram:
     return replace(compiled, kernels=kernels)
 
 
-def _edited(
-    place: Path,
+def _edited_sources(
+    folder: Path,
     files: Mapping[str, bytes],
     description: Mapping[str, Any],
     *,
     allowed: bool,
 ) -> dict[str, str]:
-    """The sources of edited kernels; BundleError if there are some, unless allowed."""
+    """The sources of edited kernels by name.
+
+    Raises BundleError if there are some that are not ``allowed``.
+    """
     names = list(description.get("edited", {}))
     if names and not allowed:
         raise BundleError(
-            f"{place} has edited kernels ({', '.join(names)}), whose code is run: pass "
-            "edited_kernels=True if you trust who wrote it"
+            f"{folder} has edited kernels ({', '.join(names)}), whose code is run: "
+            "pass edited_kernels=True if you trust who wrote it"
         )
     try:
         return {name: files[_kernel(name)].decode("utf-8") for name in names}
     except UnicodeDecodeError as error:
-        raise BundleError(f"{place}: an edited kernel is no text: {error}") from None
+        raise BundleError(f"{folder}: an edited kernel is no text: {error}") from None
 
 
 def _with_sources(
-    place: Path,
+    folder: Path,
     lowered: Lowered,
     description: Mapping[str, Any],
     edited: Mapping[str, str],
 ) -> Lowered:
-    """``lowered`` with the sources of edited kernels in place of its own.
+    """``lowered`` with the sources of edited kernels.
 
     Parameters go by position: their names follow from names in the Program, which
     loading does not keep.
@@ -214,40 +219,45 @@ def _with_sources(
     for name, source in edited.items():
         kernel = kernels.get(name)
         if not isinstance(kernel, Kernel) or (
-            _kinds(kernel) != description["edited"][name]
+            _parameter_types(kernel) != description["edited"][name]
         ):
             raise BundleError(
-                f"{place}: the edited kernel {name} is none of those that this version "
-                "makes of the Program; lower it here, and edit it again"
+                f"{folder}: the edited kernel {name} is none of those that this "
+                "version makes of the Program; lower it here, and edit it again"
             )
         kernels[name] = replace(kernel, source=source, key=source)
     program = replace(lowered.compiled_program, kernels=tuple(kernels.values()))
     return replace(lowered, compiled_program=program)
 
 
-def _kinds(kernel: Kernel) -> list[str]:
+def _parameter_types(kernel: Kernel) -> list[str]:
+    """The types of a kernel's parameters, as ``"f32*"``."""
     return [parameter.kind for parameter in kernel.parameters]
 
 
 def _compare_kernels(
-    place: Path,
+    folder: Path,
     lowered: Lowered,
-    wanted: dict[str, Any],
+    saved_hashes: dict[str, Any],
     edited: Collection[str],
 ) -> None:
-    made = _hashes(lowered.kernels)
-    if made.keys() != wanted.keys() or any(
-        made[name] != wanted[name] for name in made if name not in edited
+    """Raise BundleError unless the kernels have the hashes that were saved."""
+    hashes = _hashes(lowered.kernels)
+    if hashes.keys() != saved_hashes.keys() or any(
+        hashes[name] != saved_hashes[name] for name in hashes if name not in edited
     ):
         raise BundleError(
-            f"{place}: the kernels made of the Program are not those that were "
+            f"{folder}: the kernels made of the Program are not those that were "
             "saved, by the same version on a machine like this; were operators' "
             "kernels registered then, or is the bundle changed? Save it again"
         )
 
 
 def _self_contained(lowered: Lowered) -> Program:
-    """The Program without derivative rules, which are functions of this process."""
+    """The Program without derivative rules, which are functions of this process.
+
+    Raises ArgumentError for checks, and for calls of Python functions.
+    """
     if lowered.sites:
         raise ArgumentError(
             "save: the function was compiled with checks, whose errors name lines of "
@@ -263,6 +273,7 @@ def _self_contained(lowered: Lowered) -> Program:
 
 
 def _refuse_callbacks(equations: Sequence[Equation]) -> None:
+    """Raise ArgumentError if an equation calls a Python function."""
     for equation in equations:
         if "callback" in equation.params:
             raise ArgumentError(
@@ -275,13 +286,13 @@ def _refuse_callbacks(equations: Sequence[Equation]) -> None:
 
 
 def _machine() -> list[str]:
-    """What kernels follow from besides the Program."""
+    """What kernels depend on besides the Program: compiler, processor, cores."""
     return [_sources(), platform.machine(), str(machine.cores())]
 
 
 @cache
 def _sources() -> str:
-    """The hash of what makes kernels."""
+    """The hash of the source files of the compiler."""
     package = Path(__file__).parents[1]
     files = sorted((package / "lowering").rglob("*.py")) + sorted(
         (package / "passes").rglob("*.py")
@@ -290,6 +301,7 @@ def _sources() -> str:
 
 
 def _hashes(kernels: Sequence[Kernel | LibraryKernel]) -> dict[str, str]:
+    """The hash of each kernel's neutral text by its name; "" for library kernels."""
     return {
         kernel.name: _hash(kernel.key.encode()) if isinstance(kernel, Kernel) else ""
         for kernel in kernels
@@ -300,14 +312,19 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-# Structures of arguments, as JSON: a number is a leaf, by its place.
+# Structures of arguments, as JSON: a number is a leaf, by its position.
 
 
 def _described(structure: tree.TreeDef) -> Any:
+    """The JSON value of a structure."""
     return _as_json(tree.unflatten(structure, range(structure.num_leaves)))
 
 
 def _as_json(value: Any) -> Any:
+    """The JSON value of a structure of numbers.
+
+    Raises ArgumentError for containers that another process may not have.
+    """
     if value is None or type(value) is int:
         return value
     if type(value) in (tuple, list):
@@ -321,37 +338,38 @@ def _as_json(value: Any) -> Any:
     )
 
 
-def _arguments(place: Path, given: dict[str, Any], count: int) -> tree.TreeDef:
-    """The structure of positional arguments and those by name."""
-    match given:
+def _arguments(folder: Path, value: dict[str, Any], count: int) -> tree.TreeDef:
+    """The structure of arguments by position and by name that JSON describes."""
+    match value:
         case {"tuple": [{"tuple": _}, {"dict": _}]}:
-            return _structure(place, given, count)
+            return _structure(folder, value, count)
         case _:
-            raise BundleError(f"{place / _DESCRIPTION} describes no arguments")
+            raise BundleError(f"{folder / _DESCRIPTION} describes no arguments")
 
 
-def _structure(place: Path, given: Any, count: int) -> tree.TreeDef:
+def _structure(folder: Path, value: Any, count: int) -> tree.TreeDef:
     """The structure that JSON describes, with ``count`` leaves."""
-    leaves, structure = tree.flatten(_from_json(place, given, 0))
+    leaves, structure = tree.flatten(_from_json(folder, value, 0))
     if leaves != list(range(count)):
         raise BundleError(
-            f"{place / _DESCRIPTION} describes {len(leaves)} arrays, not the {count} "
+            f"{folder / _DESCRIPTION} describes {len(leaves)} arrays, not the {count} "
             "of the Program"
         )
     return structure
 
 
-def _from_json(place: Path, given: Any, depth: int) -> Any:
-    if given is None or type(given) is int:
-        return given
-    if isinstance(given, dict) and len(given) == 1 and depth < _DEEPEST:
-        ((kind, content),) = given.items()
-        if kind in ("tuple", "list") and isinstance(content, list):
-            items = [_from_json(place, x, depth + 1) for x in content]
-            return tuple(items) if kind == "tuple" else items
-        if kind == "dict" and isinstance(content, dict):
-            return {k: _from_json(place, x, depth + 1) for k, x in content.items()}
-    raise BundleError(f"{place / _DESCRIPTION} describes no structure of arrays")
+def _from_json(folder: Path, value: Any, depth: int) -> Any:
+    """The containers that a JSON value describes, at ``depth`` containers inside."""
+    if value is None or type(value) is int:
+        return value
+    if isinstance(value, dict) and len(value) == 1 and depth < _MAX_DEPTH:
+        ((container, content),) = value.items()
+        if container in ("tuple", "list") and isinstance(content, list):
+            items = [_from_json(folder, x, depth + 1) for x in content]
+            return tuple(items) if container == "tuple" else items
+        if container == "dict" and isinstance(content, dict):
+            return {k: _from_json(folder, x, depth + 1) for k, x in content.items()}
+    raise BundleError(f"{folder / _DESCRIPTION} describes no structure of arrays")
 
 
 # Files.
@@ -370,55 +388,61 @@ _FIELDS: Final = {
 
 
 def _constant(number: int) -> str:
+    """The file of constant number ``number``."""
     return f"constants/{number}.npy"
 
 
 def _kernel(name: str) -> str:
+    """The file of the edited kernel ``name``."""
     return f"kernels/{name}.py"
 
 
-def _description(place: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
-    file = place / _DESCRIPTION
+def _description(folder: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The content of ``bundle.json``.
+
+    Raises BundleError unless it has the fields that ``save`` writes.
+    """
+    file = folder / _DESCRIPTION
     if not {_DESCRIPTION, _PROGRAM} <= files.keys():
-        raise BundleError(f"{place} has no {_DESCRIPTION}, or no {_PROGRAM}")
+        raise BundleError(f"{folder} has no {_DESCRIPTION}, or no {_PROGRAM}")
     try:
-        found: Any = json.loads(files[_DESCRIPTION])
+        description: Any = json.loads(files[_DESCRIPTION])
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{file} is no JSON: {error}") from None
-    if not isinstance(found, dict) or found.get("format") not in (
+    if not isinstance(description, dict) or description.get("format") not in (
         FORMAT,
         EDITED_FORMAT,
     ):
         raise BundleError(f"{file} describes no bundle of format {FORMAT}")
     fields = dict(_FIELDS)
-    if found["format"] == EDITED_FORMAT:
+    if description["format"] == EDITED_FORMAT:
         fields["edited"] = dict
-    for name, kind in fields.items():
-        if name not in found or not isinstance(found[name], kind):
+    for name, expected_type in fields.items():
+        if name not in description or not isinstance(description[name], expected_type):
             raise BundleError(f"{file} has no {name!r} of the form that save writes")
-    if found.keys() != fields.keys():
-        odd = sorted(found.keys() - fields.keys())
-        raise BundleError(f"{file} has {odd[0]!r}, which save does not write")
-    if not has_backend(found["device"]):
-        raise BundleError(f"{file}: there is no device {found['device']!r}")
-    constants, edited = found["constants"], found.get("edited", {})
+    if description.keys() != fields.keys():
+        unexpected = sorted(description.keys() - fields.keys())
+        raise BundleError(f"{file} has {unexpected[0]!r}, which save does not write")
+    if not has_backend(description["device"]):
+        raise BundleError(f"{file}: there is no device {description['device']!r}")
+    constants, edited = description["constants"], description.get("edited", {})
     if not all(name.isidentifier() for name in edited):
         raise BundleError(f"{file}: 'edited' are names of kernels")
     expected = {_DESCRIPTION, _PROGRAM, *map(_constant, range(len(constants)))}
     expected |= set(map(_kernel, edited))
     if expected != set(files):
-        odd = sorted(expected.symmetric_difference(files))
-        raise BundleError(f"{file} does not go with the files there: {odd[0]}")
+        unexpected = sorted(expected.symmetric_difference(files))
+        raise BundleError(f"{file} does not go with the files there: {unexpected[0]}")
     if not all(type(name) is str and name in BY_SHORT_NAME for name in constants):
         raise BundleError(f"{file}: 'constants' are data types")
-    return found
+    return description
 
 
-def _program(place: Path, files: Mapping[str, bytes], types: list[str]) -> Program:
-    """The Program of a bundle with its constants, checked."""
-    file = place / _PROGRAM
+def _program(folder: Path, files: Mapping[str, bytes], types: list[str]) -> Program:
+    """The Program of a bundle with its constants, parsed and checked."""
+    file = folder / _PROGRAM
     arrays = [
-        read_array(str(place / name), files[name], dtype)
+        read_array(str(folder / name), files[name], dtype)
         for name, dtype in zip(map(_constant, range(len(types))), types, strict=True)
     ]
     try:
@@ -438,10 +462,10 @@ def _program(place: Path, files: Mapping[str, bytes], types: list[str]) -> Progr
 
 
 def _check_equations(file: Path, program: Program) -> None:
-    """BundleError for what no saved Program has.
+    """Raise BundleError for equations that no saved Program has.
 
-    That are calls of Python functions, and layouts that no rule gives: how what is
-    computed lies in memory is the compiler's choice.
+    These are calls of Python functions, and results with layouts that no type rule
+    gives: the compiler chooses how results lie in memory.
     """
     for equation in program.equations:
         if "callback" in equation.params:
@@ -459,31 +483,33 @@ def _check_equations(file: Path, program: Program) -> None:
 def _laid_out(
     file: Path, array: np.ndarray[Any, Any], type: ArrayType
 ) -> np.ndarray[Any, Any]:
-    """An own copy of ``array`` that lies in memory as ``type`` says."""
+    """A copy of ``array`` with the layout of ``type``."""
     strides = type.layout.strides(type.shape)
     order = sorted(range(type.ndim), key=lambda k: -strides[k])
-    whole = np.ascontiguousarray(array.transpose(order))
-    laid_out = np.array(whole.transpose(np.argsort(order)), order="K")
+    ordered = np.ascontiguousarray(array.transpose(order))
+    laid_out = np.array(ordered.transpose(np.argsort(order)), order="K")
     if type_of(laid_out).layout != type.layout:
         raise BundleError(f"{file}: no constant lies in memory as {type} says")
     return laid_out
 
 
-def _options(place: Path, given: dict[str, Any]) -> Options:
-    deterministic, mode = given.get("deterministic"), given.get("mode")
+def _options(folder: Path, value: dict[str, Any]) -> Options:
+    """The options that JSON describes."""
+    deterministic, mode = value.get("deterministic"), value.get("mode")
     if (
-        given.keys() != {"deterministic", "mode"}
+        value.keys() != {"deterministic", "mode"}
         or type(deterministic) is not bool
         or mode not in (None, *MODES)
     ):
-        raise BundleError(f"{place / _DESCRIPTION} has options that jit has not")
+        raise BundleError(f"{folder / _DESCRIPTION} has options that jit has not")
     return Options(deterministic, mode)
 
 
-def _donated(place: Path, given: list[Any], count: int) -> frozenset[int]:
-    numbers = [k for k in given if type(k) is int and 0 <= k < count]
-    if numbers != given or sorted(set(numbers)) != given:
+def _donated(folder: Path, value: list[Any], count: int) -> frozenset[int]:
+    """The numbers of donated arguments that JSON describes."""
+    numbers = [k for k in value if type(k) is int and 0 <= k < count]
+    if numbers != value or sorted(set(numbers)) != value:
         raise BundleError(
-            f"{place / _DESCRIPTION}: 'donated' are numbers of arguments, in order"
+            f"{folder / _DESCRIPTION}: 'donated' are numbers of arguments, in order"
         )
     return frozenset(numbers)

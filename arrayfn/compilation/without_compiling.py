@@ -19,7 +19,7 @@ class _Choice(threading.local):
 _choice = _Choice()
 _compiled = Jitted.__call__
 _lock = threading.Lock()
-_open: list[object] = []  # the blocks of all threads
+_open: list[object] = []  # the ``disable_jit`` blocks of all threads
 
 
 def _chosen(self: Jitted, *args: Any, **kwargs: Any) -> Any:
@@ -43,7 +43,7 @@ def disable_jit(disable: bool = True) -> Generator[None]:
     ...     f(2.0)
     1.0
     """
-    before, block = _choice.plain, object()
+    previous, block = _choice.plain, object()
     with _lock:
         _open.append(block)
         Jitted.__call__ = _chosen
@@ -51,7 +51,7 @@ def disable_jit(disable: bool = True) -> Generator[None]:
     try:
         yield
     finally:
-        _choice.plain = before
+        _choice.plain = previous
         with _lock:
             _open.remove(block)
             if not _open:
