@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from arrayfn import (
     ad_checkpoint,
     checkpoint_policies,
+    custom_batching,
     debug,
     distributed,
     errors,
@@ -34,12 +35,13 @@ from arrayfn import (
     tree,
     tree_util,
 )
+from arrayfn import documentation as _documentation
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
 from arrayfn.arrays import Array, typeof
+from arrayfn.assertions import check
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.cuda import (
     DeviceArray,
-    from_dlpack,
     memory_stats,
 )
 from arrayfn.backends.registry import (
@@ -51,13 +53,25 @@ from arrayfn.backends.registry import (
 from arrayfn.caches import clear_caches
 from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation import immediate
-from arrayfn.compilation.bundles import load, save
+from arrayfn.compilation.bundles import Bundle, load, save
+from arrayfn.compilation.debugging import (
+    config,
+    debug_infs,
+    debug_nans,
+    disable_jit,
+    set_by_environment,
+)
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.kernels import get_kernel, kernels
 from arrayfn.compilation.operators import Operator, operator
-from arrayfn.compilation.without_compiling import disable_jit
 from arrayfn.debug import named_scope
-from arrayfn.devices import block_until_ready, device_get, device_put
+from arrayfn.devices import (
+    block_until_ready,
+    device_get,
+    device_put,
+    from_dlpack,
+    to_dlpack,
+)
 from arrayfn.distributed import (
     Device,
     Mesh,
@@ -70,10 +84,14 @@ from arrayfn.distributed import (
     make_mesh,
     set_num_devices,
 )
+from arrayfn.lax import platform_dependent
+from arrayfn.parameter_files import load_parameters, save_parameters
+from arrayfn.references import Ref, empty_ref, freeze, new_ref
 from arrayfn.tools.compare import compare
 from arrayfn.tools.hazards import lint
 from arrayfn.tracing import Namespace
 from arrayfn.transforms import (
+    Dim,
     ShapeDtypeStruct,
     eval_shape,
     grad,
@@ -97,6 +115,7 @@ from arrayfn.transforms.custom import (
     custom_gradient,
     custom_jvp,
     custom_vjp,
+    custom_vmap,
     stop_gradient,
 )
 
@@ -109,7 +128,9 @@ if TYPE_CHECKING:
 logs.configure_from_environment()
 tracebacks.install()
 immediate.install()
+set_by_environment()
 Namespace.special_module = "arrayfn.scipy.special"
+Namespace.numba_module = "arrayfn.adapters.numba_functions"
 make_jaxpr = make_program
 
 
@@ -132,12 +153,15 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 
 __all__ = [
     "Array",
+    "Bundle",
     "Device",
     "DeviceArray",
+    "Dim",
     "Mesh",
     "NamedSharding",
     "Operator",
     "PartitionSpec",
+    "Ref",
     "ShapeDtypeStruct",
     "ShardedArray",
     "ad_checkpoint",
@@ -146,26 +170,34 @@ __all__ = [
     "backend_info",
     "bisect",
     "block_until_ready",
+    "check",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
     "clear_caches",
     "closure_convert",
     "compare",
+    "config",
+    "custom_batching",
     "custom_gradient",
     "custom_jvp",
     "custom_vjp",
+    "custom_vmap",
     "debug",
+    "debug_infs",
+    "debug_nans",
     "device_get",
     "device_put",
     "devices",
     "disable_jit",
     "distributed",
+    "empty_ref",
     "errors",
     "eval_shape",
     "explain",
     "fft",
     "flatten_util",
+    "freeze",
     "from_dlpack",
     "get_kernel",
     "get_num_threads",
@@ -187,6 +219,7 @@ __all__ = [
     "linearize",
     "lint",
     "load",
+    "load_parameters",
     "local_devices",
     "make_array_from_callback",
     "make_jaxpr",
@@ -194,12 +227,14 @@ __all__ = [
     "make_program",
     "memory_stats",
     "named_scope",
+    "new_ref",
     "nn",
     "numpy",
     "ode",
     "operator",
     "ops",
     "optim",
+    "platform_dependent",
     "pmap",
     "profile",
     "pure_callback",
@@ -207,6 +242,7 @@ __all__ = [
     "register_backend",
     "remat",
     "save",
+    "save_parameters",
     "scipy",
     "set_num_devices",
     "set_num_threads",
@@ -214,6 +250,7 @@ __all__ = [
     "sharding",
     "sparse",
     "stop_gradient",
+    "to_dlpack",
     "tree",
     "tree_util",
     "typeof",
@@ -221,3 +258,5 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+
+_documentation.attach(__name__)

@@ -115,6 +115,10 @@ class DivisionByZeroError(ArrayfnError, FloatingPointError, ZeroDivisionError):
     """A divisor that is zero, in a function that ``jit`` compiled with checks."""
 
 
+class CheckError(ArrayfnError, AssertionError):
+    """A condition of ``check`` that is false."""
+
+
 class DTypeError(ArrayfnError, TypeError):
     """Data types that do not fit an operation."""
 

@@ -85,6 +85,11 @@ def _moved(x: Any, w: Any, at: Any) -> Any:
     return windows, best, anp.var(padded, axis=(0, 2)), drawn, x[:, at, [0, 2, 1]]
 
 
+def _mapped(state: Any, x: Any) -> Any:
+    return state, anp.mean(anp.concatenate([x, x * state[0].mean["w"]]), axis=0)
+
+
+_STATE: Final = af.optim.adam(1e-3).init({"w": np.ones(4)})
 _CAPTURED: Final = _RNG.standard_normal((8, 8))[::2, ::2].T
 _HALF: Final = _RNG.standard_normal((3, 5)).astype(np.float16)
 _P: Final = {
@@ -96,7 +101,10 @@ _A: Final = np.eye(4) * 3 + _RNG.standard_normal((4, 4)) / 9
 
 
 def originals(folder: Path) -> list[Path]:
-    """Valid bundles in ``folder``: of control flow, libraries, indexing, constants."""
+    """Valid bundles in ``folder``.
+
+    They are of control flow, libraries, indexing, constants, open sizes, signatures.
+    """
     step = af.jit(af.value_and_grad(_loss), donate_argnums=0)
     saved = [
         step.lower(_P, _X, scale=2.0),
@@ -104,9 +112,12 @@ def originals(folder: Path) -> list[Path]:
         af.jit(_solved).lower(_A, np.ones(4)),
         af.jit(_moved).lower(np.ones((3, 4, 6)), np.ones((2, 1, 3, 3)), np.int32(1)),
         af.jit(lambda x: x * 2 + 1).lower(np.ones(3, np.float32)),
+        af.jit(_mapped).lower(_STATE, af.ShapeDtypeStruct((af.Dim("n"), 4), "f8")),
     ]
-    for number, lowered in enumerate(saved):
-        af.save(lowered, folder / str(number))
+    several = [af.jit(anp.cumsum).lower(np.ones(n)) for n in (2, 3)]
+    for number, lowered in enumerate([*saved, several]):
+        af.save(lowered, folder / str(number), arrays={"state": _STATE})
+    saved = [*saved, *several[:1]]
     return [folder / str(number) for number in range(len(saved))]
 
 
@@ -191,7 +202,7 @@ def _bytes_of(folder: Path, r: random.Random) -> None:
 
 def _token_of(folder: Path, r: random.Random) -> None:
     """A token of the Program becomes another, goes, or comes twice."""
-    file = folder / "program.txt"
+    file = folder / "programs/0.txt"
     text = _text(file)
     tokens = list(_TOKEN.finditer(text))
     if not tokens:
@@ -207,7 +218,7 @@ def _token_of(folder: Path, r: random.Random) -> None:
 
 def _number_of(folder: Path, r: random.Random) -> None:
     """A number of the Program becomes another, maybe wherever it stands."""
-    file = folder / "program.txt"
+    file = folder / "programs/0.txt"
     text = _text(file)
     numbers = list(re.finditer(r"(?<=[\[(,=])-?\d+", text))
     if not numbers:
@@ -222,7 +233,7 @@ def _number_of(folder: Path, r: random.Random) -> None:
 
 def _line_of(folder: Path, r: random.Random) -> None:
     """A line of the Program goes, moves, or comes twice."""
-    file = folder / "program.txt"
+    file = folder / "programs/0.txt"
     lines = _text(file).splitlines(keepends=True)
     if not lines:
         return
@@ -234,7 +245,7 @@ def _line_of(folder: Path, r: random.Random) -> None:
 
 def _comment_of(folder: Path, r: random.Random) -> None:
     """The place of an equation ends its line, and code follows."""
-    file = folder / "program.txt"
+    file = folder / "programs/0.txt"
     text = _text(file)
     places = [m.end() for m in re.finditer(r"# [^\n]*(?=:\d+\n)", text)]
     if places:
@@ -246,7 +257,7 @@ def _comment_of(folder: Path, r: random.Random) -> None:
 
 def _name_of(folder: Path, r: random.Random) -> None:
     """A value or the Program is called something else, everywhere."""
-    file = folder / "program.txt"
+    file = folder / "programs/0.txt"
     text = _text(file)
     names = re.findall(r"\b[a-z]\w*(?=: \w+\[)|(?<=program )\w+", text)
     if names:
@@ -485,9 +496,10 @@ def _call(report: Report, function: Any, label: str) -> None:
         try:
             _limit_memory()
             signal.alarm(SECONDS)
-            zeros = [np.zeros(t.shape, t.dtype) for t in function.compiled.input_types]
-            args, kwargs = af.tree.unflatten(function.in_tree, zeros)
-            function(*args, **kwargs)
+            for one in function.compiled:
+                zeros = [np.zeros(t.shape, t.dtype) for t in one.compiled.input_types]
+                args, kwargs = af.tree.unflatten(one.in_tree, zeros)
+                function(*args, **kwargs)
         except (ArrayfnError, MemoryError, np.linalg.LinAlgError):
             os._exit(0)
         except BaseException as error:  # noqa: BLE001  # the child says what it was

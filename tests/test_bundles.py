@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,11 +105,50 @@ def test_another_process_loads_it(tmp_path: Path) -> None:
     assert done.stdout.strip() == value.item().hex()
 
 
+def test_a_process_after_the_first_neither_traces_nor_compiles(tmp_path: Path) -> None:
+    """A training step with its optimizer's state, for five sizes."""
+    state = af.optim.adam(1e-2).init({"w": CAPTURED[:3]})
+
+    def step(p: Any, state: Any, x: Any) -> Any:
+        slopes = af.grad(lambda p: anp.mean(anp.tanh(x @ p["w"]) ** 2))(p)
+        updates, state = af.optim.adam(1e-2).update(slopes, state, p)
+        return af.optim.apply_updates(p, updates), state
+
+    rows = af.ShapeDtypeStruct((af.Dim("n"), 3), np.float64)
+    p = {"w": CAPTURED[:3]}
+    arrays = {"p": p, "state": state}
+    af.save(af.jit(step).lower(p, state, rows), tmp_path / "step", arrays=arrays)
+    code = (
+        "import sys, time, arrayfn as af, numpy as np\n"
+        "from arrayfn.backends.object_cache import COUNTS\n"
+        "begin = time.process_time()\n"
+        "f = af.load('step')\n"
+        "for n in (1, 2, 7, 40, 300):\n"
+        "    p, state = f(f.arrays['p'], f.arrays['state'], np.ones((n, 3)))\n"
+        "print(time.process_time() - begin)\n"
+        "print(COUNTS['misses'], 'numba' in sys.modules, type(state[0]).__name__)"
+    )
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env={"PYTHONPATH": python_path(), "PATH": "", "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stderr == ""
+    seconds, rest = done.stdout.splitlines()
+    assert rest == "0 False MomentState"
+    assert float(seconds) < 0.15  # 0.03 on a machine that does nothing else
+
+
 def test_the_files_can_be_read(tmp_path: Path) -> None:
     af.save(lowered(), tmp_path)
-    assert (tmp_path / "program.txt").read_text().startswith("program loss")
+    assert (tmp_path / "programs/0.txt").read_text().startswith("program loss")
     found = json.loads((tmp_path / "bundle.json").read_text())
     assert found["device"] == "cpu"
+    (found,) = found["signatures"]
     assert found["donated"] == [0, 1]
     assert found["arguments"]["tuple"][1] == {"dict": {"scale": 3}}
     np.testing.assert_array_equal(np.load(tmp_path / "constants/0.npy"), CAPTURED)
@@ -119,11 +160,14 @@ def edit(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new, 1))
 
 
+TOP = ("format", "device", "machine", "arrays", "signatures")
+
+
 def changed(name: str, value: Any) -> Any:
     def change(folder: Path) -> None:
         file = folder / "bundle.json"
         found = json.loads(file.read_text())
-        found[name] = value
+        (found if name in TOP else found["signatures"][0])[name] = value
         file.write_text(json.dumps(found))
         rehash(folder)
 
@@ -155,8 +199,8 @@ def array(content: Any) -> Any:
 
 
 def fifo(folder: Path) -> None:
-    (folder / "program.txt").unlink()
-    os.mkfifo(folder / "program.txt")
+    (folder / "programs/0.txt").unlink()
+    os.mkfifo(folder / "programs/0.txt")
 
 
 def link(folder: Path) -> None:
@@ -166,7 +210,7 @@ def link(folder: Path) -> None:
 
 def with_layout(folder: Path) -> None:
     """Say of a value that it lies as no value does that is computed."""
-    file = folder / "program.txt"
+    file = folder / "programs/0.txt"
     pattern = r"(?<=\n  )(\w+: f64\[\d+(?:,\d+)*\])(?= = mul\()"
     axes = re.search(pattern, file.read_text())
     assert axes is not None
@@ -196,20 +240,26 @@ for _ in range(100):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda f: edit(f / "program.txt", "tanh", "sinh"), "program.txt was changed"),
+        (
+            lambda f: edit(f / "programs/0.txt", "tanh", "sinh"),
+            "programs/0.txt was changed",
+        ),
         (lambda f: edit(f / "bundle.json", "cpu", "cuda"), "bundle.json was changed"),
         (lambda f: edit(f / "bundle.json", '"results": {', '"results":{'), "changed"),
-        (lambda f: (f / "program.txt").unlink(), "has not the files .* program.txt"),
+        (
+            lambda f: (f / "programs/0.txt").unlink(),
+            "has not the files .* programs/0.txt",
+        ),
         (lambda f: (f / "SHA256SUMS").unlink(), "SHA256SUMS cannot be read: No such"),
         (lambda f: (f / "new.py").write_text("pass"), "has not the files .* new.py"),
         (lambda f: (f / "constants/x").symlink_to("."), "not the files .* constants/x"),
         (lambda f: edit(f / "SHA256SUMS", "  ", "   "), "is no list of hashes"),
-        (fifo, "program.txt is no plain file"),
+        (fifo, "programs/0.txt is no plain file"),
         (link, "has not the files"),
         (sparse, "more than can be read"),
         (written("bundle.json", "{", "{{"), "is no JSON"),
         (written("bundle.json", "{", "[" * 10**5), "is no JSON"),
-        (changed("format", 1), "no bundle of format 2"),
+        (changed("format", 1), "no bundle of format 4"),
         (changed("new", 1), "has 'new', which save does not write"),
         (changed("device", "tpu"), "there is no device 'tpu'"),
         (changed("kernels", []), "no 'kernels'"),
@@ -219,15 +269,24 @@ for _ in range(100):
         (changed("arguments", {"tuple": [{"tuple": [0]}, None]}), "no arguments"),
         (
             changed("arguments", {"tuple": [{"tuple": [0]}, {"dict": {}}]}),
-            "describes 1 arrays",
+            "numbers of arguments",
         ),
         (changed("results", {"set": [0]}), "no structure of arrays"),
         (changed("results", DEEP), "no structure of arrays"),
-        (written("program.txt", "tanh(", "__import__("), "is no Program: .*__import__"),
-        (written("program.txt", "tanh(", "t\uff41nh("), "not the normal form"),
-        (written("program.txt", "5,3]", "5,3000000000000000000]"), "no memory holds"),
-        (written("program.txt", "(x)", "('a\\x')"), "is no Program"),
-        (written("program.txt", "] F", "] S(1,1000000)"), "no constant lies in memory"),
+        (
+            written("programs/0.txt", "tanh(", "__import__("),
+            "is no Program: .*__import__",
+        ),
+        (written("programs/0.txt", "tanh(", "t\uff41nh("), "not the normal form"),
+        (
+            written("programs/0.txt", "5,3]", "5,3000000000000000000]"),
+            "no memory holds",
+        ),
+        (written("programs/0.txt", "(x)", "('a\\x')"), "is no Program"),
+        (
+            written("programs/0.txt", "] F", "] S(1,1000000)"),
+            "no constant lies in memory",
+        ),
         (with_layout, "is no Program: mul gives"),
         (
             lambda f: np.save(f / "constants/0.npy", CAPTURED + 1),
@@ -264,7 +323,7 @@ def test_the_place_of_an_equation_never_ends_its_line(end: str, tmp_path: Path) 
     assert kernel.source.splitlines() == kernel.source.split("\n")[:-1]
     af.save(made, tmp_path / "f")
     np.testing.assert_array_equal(af.load(tmp_path / "f")(X), X * 3 + 1)
-    written("program.txt", "# model", f"# model{end}import os")(tmp_path / "f")
+    written("programs/0.txt", "# model", f"# model{end}import os")(tmp_path / "f")
     with pytest.raises(BundleError, match="a control character in"):
         af.load(tmp_path / "f")
 
@@ -289,15 +348,17 @@ def test_a_kernel_of_a_loaded_function_is_never_executed(
 
 def test_names_of_a_bundle_are_no_names_in_kernels(tmp_path: Path) -> None:
     af.save(af.jit(lambda secret: secret * 2.0).lower(X), tmp_path / "f")
-    assert "secret" in (tmp_path / "f/program.txt").read_text()
+    assert "secret" in (tmp_path / "f/programs/0.txt").read_text()
     loaded = af.load(tmp_path / "f")
-    assert "secret" not in "".join(k.source for k in loaded.compiled.kernels)
+    assert "secret" not in "".join(
+        k.source for k in loaded.compiled[0].compiled.kernels
+    )
 
 
 def test_a_bundle_calls_no_function_of_the_process(tmp_path: Path) -> None:
     af.save(af.jit(anp.sin).lower(X), tmp_path / "f")
     call = "= sin(x) {callback='sin'}"
-    written("program.txt", "= sin(x)", call)(tmp_path / "f")
+    written("programs/0.txt", "= sin(x)", call)(tmp_path / "f")
     with pytest.raises(BundleError, match="is no Program"):
         af.load(tmp_path / "f")
 
@@ -340,6 +401,110 @@ class Pair(NamedTuple):
     y: Any
 
 
+@af.tree.register_dataclass
+@dataclass
+class Scaled:
+    values: Any
+    name: str = af.tree.static(default="a")
+
+
+@af.tree.register_node
+class Interval:
+    def __init__(self, low: Any, high: Any, closed: Any = (True, "both")) -> None:
+        self.low, self.high, self.closed = low, high, closed
+
+    def tree_flatten(self) -> Any:
+        return (self.low, self.high), self.closed
+
+    @classmethod
+    def tree_unflatten(cls, closed: Any, children: Any) -> Any:
+        return cls(*children, closed)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Pair(X, {"k": 2 * X}),
+        Scaled(X, "weights"),
+        Interval(X, X + 1, (False, None, np.dtype("f4"), 2.5)),
+        OrderedDict(b=X, a=X),
+        {1: X, (2, "b"): [X]},
+        af.random.key(3),
+        af.optim.adam(1e-3).init({"w": X}),
+        af.sparse.COO((X[0], ([0, 1, 2], [2, 1, 0])), (3, 3)),
+    ],
+)
+def test_trees_of_other_classes_come_back(value: Any, tmp_path: Path) -> None:
+    function = af.jit(lambda tree, x: (tree, x + 1))
+    af.save(function.lower(value, X), tmp_path / "f", arrays={"value": value})
+    loaded = af.load(tmp_path / "f")
+    have, _ = loaded(value, X)
+    for again in (have, loaded.arrays["value"]):
+        assert af.tree.structure(again) == af.tree.structure(value)
+        for one, other in zip(
+            af.tree.leaves(again), af.tree.leaves(value), strict=True
+        ):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        (
+            "Scaled",
+            "Sealed",
+            "has a Sealed of the module .* which this process has not",
+        ),
+        ("Scaled", "Interval", "describes no structure"),
+        ("tests.test_bundles:Scaled", "os:PathLike", "has a PathLike of the module os"),
+        ('"weights"', '{"code": 1}', "describes no static values"),
+    ],
+)
+def test_a_bundle_chooses_no_class_that_is_not_registered(
+    old: str, new: str, text: str, tmp_path: Path
+) -> None:
+    lowered = af.jit(lambda s: s.values + 1).lower(Scaled(X, "weights"))
+    af.save(lowered, tmp_path / "f")
+    written("bundle.json", old, new)(tmp_path / "f")
+    with pytest.raises(BundleError, match=text):
+        af.load(tmp_path / "f")
+
+
+def test_named_tuples_are_found_without_running_code(tmp_path: Path) -> None:
+    af.save(af.jit(lambda p: p.x + p.y).lower(Pair(X, X)), tmp_path / "f")
+    named = '"tests.test_bundles:Pair"'
+    written("bundle.json", named, '"tests.test_bundles:Other"')(tmp_path / "f")
+    with pytest.raises(BundleError, match="Other with fields x, y of the module tests"):
+        af.load(tmp_path / "f")
+
+
+def test_signatures_of_one_function(tmp_path: Path) -> None:
+    weights = RNG.standard_normal((3, 4)).astype("f4")
+    function = af.jit(lambda x, **more: x @ weights + more.get("b", 0))
+    x = RNG.standard_normal((6, 3)).astype("f4")
+    b = np.ones(4, "f4")
+    lowered = [function.lower(x[:n]) for n in (1, 2, 5)] + [function.lower(x, b=b)]
+    af.save(lowered, tmp_path / "f")
+    assert len(list((tmp_path / "f/constants").iterdir())) == 1
+    loaded = af.load(tmp_path / "f")
+    for n in (1, 2, 5):
+        np.testing.assert_array_equal(loaded(x[:n]), function(x[:n]))
+    np.testing.assert_array_equal(loaded(x, b=b), function(x, b=b))
+    with pytest.raises(
+        ArgumentError, match=r"takes f32\[3,3\]; there are .*f32\[5,3\]"
+    ):
+        loaded(x[:3])
+    assert loaded.signatures[0].endswith("(f32[1,3]) -> (f32[1,4])")
+
+
+def test_arguments_of_another_layout_are_copied(tmp_path: Path) -> None:
+    for x in (X, X.T.copy().T):
+        af.save(af.jit(lambda x: x[::-1] * 2).lower(x), tmp_path / str(x.strides))
+        loaded = af.load(tmp_path / str(x.strides))
+        for given in (X, X.T.copy().T, np.repeat(X, 2, axis=1)[:, ::2]):
+            np.testing.assert_array_equal(loaded(given), X[::-1] * 2)
+
+
 def test_what_cannot_be_saved(tmp_path: Path) -> None:
     def refused(f: Any, *args: Any, text: str, **options: Any) -> None:
         with pytest.raises(ArgumentError, match=text):
@@ -347,7 +512,13 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
 
     x = np.ones(3)
     shape = af.ShapeDtypeStruct((3,), np.float64)
-    refused(lambda p: p.x, Pair(x, x), text="is a Pair, which another process")
+    partial = af.tree_util.Partial(np.sin)
+    refused(lambda f, x: f(x), partial, x, text="Partial .* has a static ufunc")
+    with pytest.raises(ArgumentError, match="lowered for cpu, reference"):
+        af.save(
+            [af.jit(anp.sin, device=d).lower(x) for d in ("cpu", "reference")],
+            tmp_path / "new",
+        )
     refused(anp.log, x, text="lower it without", checks="nan")
     refused(lambda x: af.pure_callback(np.sin, shape, x), x, text="Python function sin")
     plain = af.jit(lambda x: x + 1).lower(x)

@@ -105,7 +105,7 @@ def test_an_edited_kernel_is_saved_and_loaded_if_it_is_allowed(tmp_path: Path) -
     with pytest.raises(BundleError, match="cannot be compiled"):
         af.load(tmp_path / "python", edited_kernels=True)
     # A changed file is found, and so is a kernel of another function.
-    (folder / "kernels" / "rows_0.py").write_text(edited + "\n")
+    (folder / "kernels" / "0.rows_0.py").write_text(edited + "\n")
     with pytest.raises(BundleError, match="was changed"):
         af.load(folder, edited_kernels=True)
 

@@ -34,7 +34,7 @@ class TimedExecutable(Protocol):
         """Run the plan."""
         ...
 
-    def taken(self) -> Mapping[int, tuple[int, float]]:
+    def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
         """How often each step has run so far, and the seconds it took, by number."""
         ...
 
@@ -61,13 +61,15 @@ class AssemblingBackend(Protocol):
 class BackendInfo:
     """What a backend is called and needs; ``missing`` says why it is not there.
 
-    ``missing`` is empty if the backend can be used.
+    ``missing`` is empty if the backend can be used. The ``kind`` is "backend", or
+    "part" for a library or feature that backends use.
     """
 
     name: str
     description: str
     requires: tuple[str, ...]
     missing: str = ""
+    kind: str = "backend"
 
 
 class Backend(Protocol):

@@ -52,12 +52,12 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
-    lines = [f"{_hash(content)}  {name}\n" for name, content in files.items()]
+    lines = [f"{content_hash(content)}  {name}\n" for name, content in files.items()]
     (folder / SUMS).write_text("".join(lines), "ascii")
 
 
-def read_files(folder: Path) -> dict[str, bytes]:
-    """The files of a bundle by their names.
+def read_files(folder: Path) -> tuple[str, dict[str, bytes]]:
+    """A hash of the bundle, and its files by their names.
 
     Raises BundleError unless all files are as they were written.
     """
@@ -71,10 +71,10 @@ def read_files(folder: Path) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for name, expected_hash in sums.items():
         content = _read(folder, name, None if name.endswith(".npy") else _MAX_TEXT)
-        if _hash(content) != expected_hash:
+        if content_hash(content) != expected_hash:
             raise BundleError(f"{folder / name} was changed after it was saved")
         files[name] = content
-    return files
+    return content_hash(repr(sorted(sums.items())).encode()), files
 
 
 def array_bytes(array: np.ndarray[Any, Any]) -> bytes:
@@ -114,8 +114,8 @@ def read_array(name: str, content: bytes, dtype: str) -> np.ndarray[Any, Any]:
     return flat.reshape(shape, order="F" if order == "True" else "C")
 
 
-def _hash(content: bytes) -> str:
-    """The SHA-256 of ``content`` in hexadecimal."""
+def content_hash(content: bytes) -> str:
+    """The hash of ``content``, as ``SHA256SUMS`` has it."""
     return hashlib.sha256(content).hexdigest()
 
 

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from arrayfn.backends.base import Executable
+from arrayfn.backends.base import Backend, Executable
 from arrayfn.backends.registry import choose, get_backend
 from arrayfn.caches import forgets
+from arrayfn.compilation.stages import with_faults
 from arrayfn.ir import (
     ArrayType,
     Atom,
@@ -34,7 +36,9 @@ from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.ir.format import format_param
 from arrayfn.ir.text import format_program, parse_program
 from arrayfn.lowering.operator_kernels import KERNELS
+from arrayfn.passes.checks import with_checks
 from arrayfn.passes.expand import expand
+from arrayfn.passes.faults import Site
 from arrayfn.primitives.base import Body, Primitive, has_effect, primitive_of
 from arrayfn.primitives.control_flow import (
     cond_reference,
@@ -46,6 +50,7 @@ from arrayfn.primitives.views import relayout
 from arrayfn.tracing import ArrayOnDevice, Immediate, device_of
 
 Array = np.ndarray[Any, Any]
+Sites = tuple[Site, ...]
 
 # Compiling an equation takes about as long as interpreting it so many times.
 _PATIENCE: Final = 300
@@ -87,7 +92,7 @@ def compute(
     except _OutOfPatienceError:
         if primitive.name == "while_loop" and run.carry is not None:
             operands = [np.asarray(x, order="C") for x in run.carry]
-        return _executable(text)(tuple(operands))
+        return _executable(text).run(program, operands)
     finally:
         _spent.add(text, run.done)
 
@@ -107,7 +112,7 @@ def compute_on_device(
     run = _device_cache.find(
         key, device, lambda: _single_equation(primitive, types, params)
     )
-    return run(tuple([_device_cache.put(device, x) for x in operands]))
+    return run.function(tuple([_device_cache.put(device, x) for x in operands]))
 
 
 def run_on_device(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
@@ -122,7 +127,36 @@ def run_on_device(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
     types = tuple([type_of(x) for x in arrays])
     key = (device, format_program(program, comments=False), types)
     run = _device_cache.find(key, device, lambda: _of_types(program, types))
-    return run(tuple([_device_cache.put(device, x) for x in arrays]))
+    return run.run(program, [_device_cache.put(device, x) for x in arrays])
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """A compiled Program, and whether its last result is the fault of checks."""
+
+    function: Executable
+    has_checks: bool
+
+    @classmethod
+    def of(cls, program: Program, backend: Backend) -> _Compiled:
+        """``program`` compiled for ``backend``."""
+        checked, sites = _with_checks(program, backend)
+        run = backend.load(backend.lower(checked, frozenset()))
+        return cls(run, bool(sites))
+
+    def run(self, program: Program, operands: Sequence[Any]) -> Sequence[Any]:
+        """The results; errors of checks name lines of ``program``, which is equal."""
+        run = self.function
+        if self.has_checks:
+            run = with_faults(run, _with_checks(program, choose("cpu"))[1])
+        return run(tuple(operands))
+
+
+def _with_checks(program: Program, backend: Backend) -> tuple[Program, Sites]:
+    name = backend.name
+    return with_checks(
+        program, frozenset(), lambda call: KERNELS.for_call(call, name) is not None
+    )
 
 
 class _DeviceCache:
@@ -132,17 +166,16 @@ class _DeviceCache:
     """
 
     def __init__(self) -> None:
-        self._executables: dict[Any, Executable] = {}
+        self._executables: dict[Any, _Compiled] = {}
         self._numbers: dict[Any, Any] = {}
 
-    def find(self, key: Any, device: str, program: Callable[[], Program]) -> Executable:
+    def find(self, key: Any, device: str, program: Callable[[], Program]) -> _Compiled:
         """The executable under ``key``; if there is none, compile ``program()``."""
         executable = self._executables.get(key)
         if executable is None:
             if len(self._executables) >= _MAX_OPERATIONS:
                 self._executables.clear()
-            backend = get_backend(device)
-            executable = backend.load(backend.lower(program(), frozenset()))
+            executable = _Compiled.of(program(), get_backend(device))
             self._executables[key] = executable
         return executable
 
@@ -298,11 +331,9 @@ def _size(program: Program) -> int:
 
 
 @functools.lru_cache(maxsize=_MAX_LOOPS)
-def _executable(text: str) -> Any:
+def _executable(text: str) -> _Compiled:
     """The Program with this text, compiled for the CPU."""
-    backend = choose("cpu")
-    program = parse_program(text, TABLE)
-    return backend.load(backend.lower(program, frozenset()))
+    return _Compiled.of(parse_program(text, TABLE), choose("cpu"))
 
 
 @KERNELS.on_change

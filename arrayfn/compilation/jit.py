@@ -10,7 +10,7 @@ import functools
 import gc
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 from weakref import WeakSet
@@ -22,6 +22,7 @@ from arrayfn.backends.base import Backend, DirectExecutable
 from arrayfn.backends.registry import choose, get_backend
 from arrayfn.caches import forgets
 from arrayfn.compilation.building import Built, Key, building, reason_of
+from arrayfn.compilation.open_sizes import Sizes, is_open, open_text
 from arrayfn.compilation.own_constants import with_own_constants
 from arrayfn.compilation.short_calls import (
     by_trees,
@@ -44,9 +45,17 @@ from arrayfn.passes.checks import kinds_of, with_checks
 from arrayfn.passes.faults import Site
 from arrayfn.passes.meshes import has_shard_map, mesh_of
 from arrayfn.pickling import pickled
+from arrayfn.primitives.assertions import has_check
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, device_of, too_deep
 from arrayfn.tracing.frames import current_frame
+from arrayfn.tracing.references import (
+    Ref,
+    RefWrittenError,
+    held,
+    is_of_a_body,
+    write_back,
+)
 from arrayfn.transforms import (
     FlatTrace,
     Function,
@@ -57,7 +66,7 @@ from arrayfn.transforms import (
     trace_function,
     with_shardings,
 )
-from arrayfn.transforms.arguments import check_function, hints
+from arrayfn.transforms.arguments import check_function, hints, known_arguments
 
 Device = str | Sequence[str]
 
@@ -68,7 +77,8 @@ class Jitted:
     # Kept apart from the function's attributes, which a wrapper copies.
     __slots__ = (
         *("_function", "_backend", "_static", "_donated", "_options", "_checks"),
-        *("_cache", "_last", "_last_by_trees", "__dict__", "__weakref__"),
+        *("_cache", "_last", "_last_by_trees", "_checked", "_by_refs"),
+        *("__dict__", "__weakref__"),
     )
 
     def __init__(
@@ -90,6 +100,8 @@ class Jitted:
         self._cache: dict[Key, Entry] = {}
         self._last: Callable[..., Any] | None = None
         self._last_by_trees: Callable[..., Any] | None = None
+        self._checked: dict[frozenset[str], Jitted] = {}
+        self._by_refs: dict[Any, Jitted] = {}
         _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -110,6 +122,17 @@ class Jitted:
     def python_function(self) -> Function:
         """The function that was given to ``jit``."""
         return self._function
+
+    def with_checks(self, kinds: frozenset[str]) -> Jitted:
+        """The same function with more checks, compiled for itself."""
+        wanted = self._checks | kinds
+        if wanted == self._checks:
+            return self
+        if wanted not in self._checked:
+            options = self._static, self._donated, self._options, wanted
+            made = Jitted(self._function, self._backend, *options)
+            self._checked[wanted] = made
+        return self._checked[wanted]
 
     def clear_cache(self) -> None:
         """Drop the compiled code; the next call compiles again."""
@@ -170,7 +193,9 @@ class Jitted:
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function for these arguments; compile it for a new signature."""
         args, kwargs, static = self._static.split(self._function, args, kwargs)
-        leaves, structure = tree.flatten((args, kwargs))
+        args, kwargs, leaves, structure = known_arguments(args, kwargs)
+        if any(type(x) is Ref for x in leaves):
+            return self._call_with_refs(args, kwargs, static, leaves, structure)
         if inside_trace(leaves):
             return self._inline(args, kwargs, static, leaves)
         check_leaves(self._function, args, kwargs, leaves)
@@ -184,7 +209,12 @@ class Jitted:
                 key, self._cache, lambda: hints(self._function, arguments, kwargs)
             )
             with building(name_of(self._function), backend.name, reason) as built:
-                traced = self._trace(args, kwargs, static, types)
+                try:
+                    traced = self._trace(args, kwargs, static, types, backend.name)
+                except RefWrittenError as written:
+                    if not is_of_a_body(written):
+                        raise
+                    return static.bound(self._function)(*args, **kwargs)
                 if traced.trace.depends_on_frames:
                     return self._applied(traced, leaves)
                 try:
@@ -238,9 +268,10 @@ class Jitted:
         kwargs: dict[str, Any],
         static: StaticArguments,
         types: Sequence[ArrayType] | None = None,
+        platform: str = "",
     ) -> FlatTrace:
         """Trace the function for these arguments; None for ``types`` takes theirs."""
-        return trace_function(
+        traced = trace_function(
             static.bound(self._function),
             args,
             kwargs,
@@ -249,7 +280,14 @@ class Jitted:
             with_values=False,
             checks=self._checks,
             whole=types is not None,
+            platform=platform,
         )
+        if traced.trace.asks_platform and self._backend is None:
+            # Constants on a device decide where it runs.
+            there = device_of(traced.program.constant_values) or platform
+            if there != platform:
+                return self._trace(args, kwargs, static, types, there)
+        return traced
 
     def _inline(
         self,
@@ -258,9 +296,57 @@ class Jitted:
         static: StaticArguments,
         leaves: list[Any],
     ) -> Any:
-        """Inside a trace, emit one operator_call whose body is the traced function."""
+        """Inside a trace, emit one operator_call whose body is the traced function.
+
+        A function that writes to Refs from outside becomes a part of the trace.
+        """
         self._check_around()
-        return self._applied(self._trace(args, kwargs, static), leaves)
+        try:
+            traced = self._trace(args, kwargs, static)
+        except RefWrittenError as written:
+            if not is_of_a_body(written):
+                raise
+            return static.bound(self._function)(*args, **kwargs)
+        return self._applied(traced, leaves)
+
+    def _call_with_refs(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        static: StaticArguments,
+        leaves: list[Any],
+        structure: tree.TreeDef,
+    ) -> Any:
+        """A call with Refs among the arguments, which hold new values afterwards."""
+        refs = [x for x in leaves if type(x) is Ref]
+        if len(set(map(id, refs))) < len(refs):
+            raise ArgumentError(
+                f"{name_of(self._function)} is given one Ref twice, and would write to "
+                "it under two names; give it once, or copies: new_ref(ref[...])",
+                user_location(),
+            )
+        bound = static.bound(self._function)
+        values = [x.get() if type(x) is Ref else x for x in leaves]
+        if inside_trace(values):
+            return bound(*args, **kwargs)
+        places = tuple(k for k, x in enumerate(leaves) if type(x) is Ref)
+        key = (static, structure, places)
+        if key not in self._by_refs:
+
+            @functools.wraps(self._function)
+            def of_values(values: list[Any]) -> Any:
+                inner = [Ref(x) if k in places else x for k, x in enumerate(values)]
+                given, named = tree.unflatten(structure, inner)
+                result = bound(*given, **named)
+                return result, held([inner[k] for k in places])
+
+            options = StaticParameters((), ()), StaticParameters((), ())
+            self._by_refs[key] = Jitted(
+                of_values, self._backend, *options, self._options, self._checks
+            )
+        result, last = self._by_refs[key](values)
+        write_back(refs, last)
+        return result
 
     def _applied(self, traced: FlatTrace, leaves: list[Any]) -> Any:
         """The operator_call of a traced function, in the current frame."""
@@ -288,11 +374,11 @@ class Jitted:
 
     def _check_on_mesh(self, program: Program) -> None:
         """Raise ArgumentError for checks of what each device computes by itself."""
-        if self._checks and has_shard_map(program):
+        if has_shard_map(program) and (self._checks or has_check(program)):
             name = name_of(self._function)
             raise ArgumentError(
                 f"{name} has a shard_map, which is checked on one device: write "
-                f"jit({name}, checks=..., device='cpu')",
+                f"jit({name}, device='cpu')",
                 user_location(),
             )
 
@@ -340,14 +426,14 @@ class Jitted:
             return []
         dynamic = (k for k in count() if k not in self._static.positions)
         dynamic_arguments = zip(dynamic, args, strict=False)
-        is_donated_and_value = [
+        flagged_arguments = [
             (k in self._donated.positions, x) for k, x in dynamic_arguments
         ]
-        is_donated_and_value += [
+        flagged_arguments += [
             (k in self._donated.names, kwargs[k]) for k in sorted(kwargs)
         ]
         flags = [
-            is_donated for is_donated, x in is_donated_and_value for _ in tree.leaves(x)
+            is_donated for is_donated, x in flagged_arguments for _ in tree.leaves(x)
         ]
         return [number for number, is_donated in enumerate(flags) if is_donated]
 
@@ -387,10 +473,11 @@ class Jitted:
         ('f64[3]', True)
         """
         args, kwargs, static = self._static.split(self._function, args, kwargs)
-        leaves = tree.leaves((args, kwargs))
+        args, kwargs, leaves, _ = known_arguments(args, kwargs)
         check_leaves(self._function, args, kwargs, leaves)
         types = [leaf_type(x) for x in leaves]
-        traced = self._trace(args, kwargs, static, types)
+        backend = self._backend_of(leaves)
+        traced = self._trace(args, kwargs, static, types, backend.name)
         if traced.trace.depends_on_frames:
             raise ArgumentError(
                 f"{name_of(self._function)} uses values or named axes of a function "
@@ -398,7 +485,6 @@ class Jitted:
                 "pass the values as arguments",
                 user_location(),
             )
-        backend = self._backend_of(leaves)
         return Traced(
             traced.program,
             tree.structure((args, kwargs)),
@@ -407,8 +493,26 @@ class Jitted:
         )
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """The Program, kernels and plan for these arguments' types (values unused)."""
-        return self.trace(*args, **kwargs).lower()
+        """The Program, kernels and plan for these arguments' types (values unused).
+
+        A ``ShapeDtypeStruct`` stands for an argument. With open sizes in it (``Dim``)
+        the function is traced for several sizes; what is lowered serves all of them
+        once it is saved. Raises ArgumentError if its Program has not one form.
+        """
+        arguments, structure = tree.flatten((args, kwargs))
+        if not any(map(is_open, arguments)):
+            return self.trace(*args, **kwargs).lower()
+
+        def trace(sizes: Sizes) -> Traced:
+            closed = [x.at(sizes) if is_open(x) else x for x in arguments]
+            given, named = tree.unflatten(structure, closed)
+            return self.trace(*given, **named)
+
+        dynamic, named, _ = self._static.split(self._function, args, kwargs)
+        leaves = tree.leaves((dynamic, named))
+        backend = (self._backend or get_backend("cpu")).name
+        text = open_text(lambda sizes: trace(sizes).program, leaves, backend)
+        return replace(trace(text.example).lower(), open_text=text)
 
 
 _all: WeakSet[Jitted] = WeakSet()
@@ -432,6 +536,8 @@ class Entry:
         is_on_device: whether the backend has arrays of its own.
         operators: the operators that the Program calls.
         built: the record of the compilation.
+        compiled: the plan and the kernels.
+        backend: what compiled it.
         sites: the sites of its checks.
     """
 

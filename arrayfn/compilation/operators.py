@@ -55,6 +55,7 @@ class Operator(Generic[P, R]):
         static_argnames: frozenset[str],
         inline: bool = False,
         parts: tuple[str, ...] = (),
+        shardable: bool = False,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -62,6 +63,7 @@ class Operator(Generic[P, R]):
         self.static_argnames = static_argnames
         self.inline = inline
         self.parts = parts
+        self.shardable = shardable
         self._signature = inspect.signature(function)
         KERNELS.define(name)
 
@@ -225,6 +227,7 @@ class Operator(Generic[P, R]):
             body=with_inputs(traced, (*traced.program.inputs[:own], *inner)),
             static=tuple(sorted(call.static.items())),
             **({"absent": absent} if absent else {}),
+            **({"shardable": True} if self.shardable else {}),
         )
         flat = results if isinstance(results, tuple) else (results,)
         return tree.unflatten(traced.out_tree, flat)
@@ -320,6 +323,7 @@ def operator(
     static_argnames: Sequence[str] | None = None,
     inline: bool = False,
     parts: Sequence[str] = (),
+    shardable: bool = False,
 ) -> Operator[P, R]: ...
 
 
@@ -331,6 +335,7 @@ def operator(
     static_argnames: Sequence[str] | None = None,
     inline: bool = False,
     parts: Sequence[str] = (),
+    shardable: bool = False,
 ) -> Callable[[Callable[P, R]], Operator[P, R]]: ...
 
 
@@ -341,6 +346,7 @@ def operator(
     static_argnames: Sequence[str] | None = None,
     inline: bool = False,
     parts: Sequence[str] = (),
+    shardable: bool = False,
 ) -> Any:
     """Make ``function`` an operator, called ``name`` (by default as the function is).
 
@@ -351,6 +357,11 @@ def operator(
     With ``inline`` the operator is one equation only while it has a kernel. Without
     one, its body is traced as that of any function, and fuses with what is around it.
     ``parts`` names operators that the body calls, for ``kernels`` to list.
+
+    Over a mesh of devices a kernel computes calls whose operands are whole on every
+    device. An operator that is ``shardable`` may have kernels compute each device's
+    part: along axes that it neither reduces nor takes the extent of as a number, a part
+    of the operands gives that part of the results.
 
     >>> import numpy as np
     >>> @operator
@@ -366,6 +377,7 @@ def operator(
             static_argnames=static_argnames,
             inline=inline,
             parts=parts,
+            shardable=shardable,
         )
     parameters = inspect.signature(function).parameters
     variadic = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
@@ -387,4 +399,6 @@ def operator(
             user_location(),
         )
     chosen = name or name_of(function)
-    return Operator(function, chosen, frozenset(static), inline, tuple(parts))
+    return Operator(
+        function, chosen, frozenset(static), inline, tuple(parts), shardable
+    )

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 
 from arrayfn import tree
+from arrayfn.array_likes import adopted
 from arrayfn.backends.base import AssemblingBackend, Backend, Executable
+from arrayfn.compilation.open_sizes import OpenText
 from arrayfn.compilation.watching import WATCHERS
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.ir import Program
+from arrayfn.ir import ArrayType, Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
-from arrayfn.passes.faults import NO_FAULT, Site, fault_error
+from arrayfn.passes.faults import NO_FAULT, Site, fault_error, value_count
 from arrayfn.tracing import ImmutableArray
 from arrayfn.transforms import leaf_type
 
@@ -64,21 +66,50 @@ class Compiled:
                 f"not {structure}",
                 user_location(),
             )
-        types = self.compiled.input_types
-        for number, (leaf, expected) in enumerate(zip(leaves, types, strict=True)):
-            actual = leaf_type(leaf)
-            if (actual.shape, actual.dtype) != (expected.shape, expected.dtype):
+        leaves = [adopted(x) for x in leaves]
+        types = [leaf_type(x) for x in leaves]
+        self.check(types)
+        return self.on_leaves(leaves, types)
+
+    def check(self, types: Sequence[ArrayType]) -> None:
+        """Raise ArgumentError unless arguments of ``types`` fit."""
+        pairs = zip(types, self.compiled.input_types, strict=True)
+        for number, (given, wanted) in enumerate(pairs):
+            if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
                 raise ArgumentError(
-                    f"argument {number} is to be {expected}, not {actual}: this was "
+                    f"argument {number} is to be {wanted}, not {given}: this was "
                     "compiled for one signature; the jitted function takes any",
                     user_location(),
                 )
+
+    def on_leaves(self, leaves: Sequence[Any], types: Sequence[ArrayType]) -> Any:
+        """Run on the leaves of arguments, of ``types`` that fit but for layouts."""
+        wanted = self.compiled.input_types
         arrays = tuple(
-            x if isinstance(x, (np.ndarray, ImmutableArray)) else np.asarray(x)
-            for x in leaves
+            _as_array(x, have, want)
+            for x, have, want in zip(leaves, types, wanted, strict=True)
         )
         results = WATCHERS[-1](self, arrays) if WATCHERS else self.run(arrays)
         return tree.unflatten(self.out_tree, list(results))
+
+
+def _as_array(leaf: Any, have: ArrayType, wanted: ArrayType) -> Any:
+    """``leaf`` as an array of the layout ``wanted``."""
+    if isinstance(leaf, ImmutableArray):
+        return leaf
+    array = np.asarray(leaf)
+    return array if have.layout == wanted.layout else laid_out(array, wanted)
+
+
+def laid_out(array: np.ndarray[Any, Any], type: ArrayType) -> np.ndarray[Any, Any]:
+    """A copy of ``array`` that lies in memory as ``type`` says, with its gaps."""
+    low, extent = type.span()
+    size = type.dtype.itemsize
+    steps = [step * size for step in type.layout.strides(type.shape)]
+    memory = np.empty(extent, type.dtype)
+    made = np.ndarray(type.shape, type.dtype, memory, -low * size, steps)
+    made[...] = array
+    return made
 
 
 @dataclass(frozen=True)
@@ -103,7 +134,9 @@ class Lowered:
 
     ``program`` is the traced Program. ``kernels`` have a name, a source and the reason
     for their fusion. ``plan`` runs them. ``text()`` shows all of it. If there are
-    ``sites``, the Program's last result says which check failed, at one of them.
+    ``sites``, the Program's last result says which check failed, at one of them. A
+    function lowered for open sizes (``Dim``) has the Program of one size here, and the
+    text for all in ``open_text``.
     """
 
     program: Program
@@ -114,6 +147,7 @@ class Lowered:
     sites: tuple[Site, ...] = ()
     options: Options = DEFAULT
     donated: frozenset[int] = frozenset()
+    open_text: OpenText | None = None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(_OF_THIS_PROCESS)
@@ -149,6 +183,10 @@ class Lowered:
             *[k.source for k in self.kernels if isinstance(k, Kernel)],
             str(self.plan),
         ]
+        once = self.compiled_program.once
+        if once is not None:
+            parts += ["# computed once, from captured arrays", once.program.text]
+            parts.append(str(once.program.plan))
         return "\n".join(parts)
 
     def cost(self) -> Cost:
@@ -321,16 +359,21 @@ class Lowered:
 
 
 def with_faults(run: Executable, sites: tuple[Site, ...]) -> Executable:
-    """``run``, whose last result tells which check failed, if there are ``sites``."""
+    """``run``, whose last result tells which check failed, if there are ``sites``.
+
+    The values of checks come before it.
+    """
     if not sites:
         return run
+    count = value_count(sites)
 
     def checked(arrays: tuple[Any, ...]) -> Sequence[Any]:
         *results, last = run(arrays)
+        own = len(results) - count
         fault = int(last)
         if fault != NO_FAULT:
-            raise fault_error(sites, fault)
-        return results
+            raise fault_error(sites, fault, results[own:])
+        return results[:own]
 
     return checked
 

@@ -22,7 +22,7 @@ import difflib
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -46,7 +46,7 @@ from arrayfn.ir.format import format_program
 from arrayfn.ir.layout import Layout
 from arrayfn.ir.sharding import UNVARYING, Mesh, NamedSharding, PartitionSpec
 
-__all__ = ["format_program", "parse_program"]
+__all__ = ["format_program", "parse_program", "tokens"]
 
 T = TypeVar("T")
 
@@ -106,6 +106,33 @@ class _Token:
     kind: str
     text: str
     line: int
+    place: int = 0  # of its first character in the text
+
+
+def tokens(text: str) -> Iterator[_Token]:
+    """The tokens of the text of a Program, without spaces and comments."""
+    return (t for t in _tokens(text) if t.kind not in ("space", "comment"))
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    """The tokens of ``text``; ProgramError, with the line, for what is none."""
+    line, place = 1, 0
+    while place < len(text):
+        match = _TOKEN.match(text, place)
+        if match is None:
+            raise ProgramError(f"line {line}: cannot read {text[place : place + 20]!r}")
+        kind, word = str(match.lastgroup), match.group()
+        if not word.isprintable() and kind != "space":
+            # Printed again, it could end a comment or a line.
+            raise ProgramError(f"line {line}: a control character in {word!r}")
+        if kind == "name" and word != unicodedata.normalize("NFKC", word):
+            raise ProgramError(
+                f"line {line}: {word} is not the normal form of the name "
+                f"{unicodedata.normalize('NFKC', word)}"
+            )
+        yield _Token(kind, word, line, place)
+        line += word.count("\n")
+        place = match.end()
 
 
 class _Parser:
@@ -123,28 +150,12 @@ class _Parser:
 
     def _tokenize(self, text: str) -> list[_Token]:
         tokens: list[_Token] = []
-        line, place = 1, 0
-        while place < len(text):
-            match = _TOKEN.match(text, place)
-            if match is None:
-                raise ProgramError(
-                    f"line {line}: cannot read {text[place : place + 20]!r}"
-                )
-            kind, word = str(match.lastgroup), match.group()
-            if not word.isprintable() and kind != "space":
-                # Printed again, it could end a comment or a line.
-                raise ProgramError(f"line {line}: a control character in {word!r}")
-            if kind == "name" and word != unicodedata.normalize("NFKC", word):
-                raise ProgramError(
-                    f"line {line}: {word} is not the normal form of the name "
-                    f"{unicodedata.normalize('NFKC', word)}"
-                )
-            if kind == "comment":
-                self.comments[line] = word
-            elif kind != "space":
-                tokens.append(_Token(kind, word, line))
-            line += word.count("\n")
-            place = match.end()
+        for token in _tokens(text):
+            if token.kind == "comment":
+                self.comments[token.line] = token.text
+            elif token.kind != "space":
+                tokens.append(token)
+        line = 1 + text.count("\n")
         tokens.append(_Token("end", "the end of the text", line))
         return tokens
 

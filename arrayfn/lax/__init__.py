@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.lax import linalg
 from arrayfn.lax.binary import (
     RoundingMethod,
@@ -97,10 +98,18 @@ from arrayfn.lax.indexing import (
     scatter_sub,
 )
 from arrayfn.lax.linear_calls import linear_call
+from arrayfn.lax.platforms import (
+    composite,
+    platform_dependent,
+)
 from arrayfn.lax.ragged import (
     RaggedDotDimensionNumbers,
     ragged_dot,
     ragged_dot_general,
+)
+from arrayfn.lax.random_words import (
+    RandomAlgorithm,
+    rng_bit_generator,
 )
 from arrayfn.lax.reductions import (
     FftType,
@@ -243,6 +252,7 @@ __all__ = [
     "GatherScatterMode",
     "Precision",
     "RaggedDotDimensionNumbers",
+    "RandomAlgorithm",
     "RoundingMethod",
     "ScatterDimensionNumbers",
     "abs",
@@ -282,6 +292,7 @@ __all__ = [
     "clz",
     "collapse",
     "complex",
+    "composite",
     "concatenate",
     "cond",
     "conj",
@@ -359,6 +370,7 @@ __all__ = [
     "pad",
     "pbroadcast",
     "pcast",
+    "platform_dependent",
     "pmax",
     "pmean",
     "pmin",
@@ -389,6 +401,7 @@ __all__ = [
     "rem",
     "reshape",
     "rev",
+    "rng_bit_generator",
     "round",
     "rsqrt",
     "scan",
@@ -429,3 +442,5 @@ __all__ = [
     "with_sharding_constraint",
     "zeta",
 ]
+
+_documentation.attach(__name__)

@@ -67,8 +67,14 @@ def collapse(
     return reshape(operand, (*shape[:low], middle, *shape[max(high, low) :]))
 
 
-def dtype(x: ArrayLike) -> DType:
-    """The data type of x; for a Python number its default type."""
+def dtype(x: ArrayLike | DTypeLike) -> DType:
+    """The data type of x; for a Python number its default type.
+
+    >>> dtype(1.5), dtype("float32")
+    (dtype('float64'), dtype('float32'))
+    """
+    if isinstance(x, type | str | np.dtype):
+        return dtypes.canonical(x)
     return ops.type_of_operand("dtype", x).dtype
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,7 +17,8 @@ class CompiledProgram:
     """Signature, plan, kernels and constants of a Program lowered for one target.
 
     ``text`` is the Program after the passes, as text. Nothing here refers to the
-    tracer, so that it can be saved, and run by a process that never traced.
+    tracer, so that it can be saved, and run by a process that never traced. What
+    depends on captured arrays alone is in ``once``.
     """
 
     name: str
@@ -27,3 +29,30 @@ class CompiledProgram:
     kernels: tuple[Kernel | LibraryKernel, ...]
     plan: ExecutionPlan
     constants: tuple[np.ndarray[Any, Any], ...]
+    once: Once | None = None
+
+
+@dataclass(frozen=True)
+class Once:
+    """What is computed once, before the first call, from captured arrays alone.
+
+    The results of ``program``, which has no inputs, are constants of another, from
+    number ``first`` on. Until then ``ShapeDtypeStruct``s stand for them.
+    """
+
+    program: CompiledProgram
+    first: int
+
+
+P = TypeVar("P", bound=CompiledProgram)
+
+
+def completed(compiled: P, run: Callable[[CompiledProgram], Sequence[Any]]) -> P:
+    """``compiled`` with the constants that are computed once; ``run`` computes them."""
+    once = compiled.once
+    if once is None:
+        return compiled
+    values = list(compiled.constants)
+    results = run(once.program)
+    values[once.first : once.first + len(results)] = results
+    return replace(compiled, constants=tuple(values), once=None)

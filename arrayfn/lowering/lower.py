@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from arrayfn.ir import ArrayType, Equation, Program, Var
 from arrayfn.ir.format import format_program, name_vars
 from arrayfn.lowering import libraries, templates
 from arrayfn.lowering.build import build_nest
-from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.compiled import CompiledProgram, Once
 from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.control_flow import control_step
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
@@ -44,6 +44,7 @@ from arrayfn.lowering.row_totals import drop_unread, with_totals
 from arrayfn.lowering.split import split
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
 from arrayfn.lowering.verification import verified
+from arrayfn.passes.known_constants import split_known
 from arrayfn.passes.layout_assignment import with_donated
 from arrayfn.passes.pipeline import pipeline, run_passes
 from arrayfn.passes.reads import Read, resolve_reads
@@ -73,9 +74,30 @@ def lower(
     Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
     """
     *passes, _ = _PASSES  # the last one assigns layouts, without donated inputs
-    layouts = partial(with_donated, donated=donated)
-    passed = run_passes(program, check, (*passes, layouts))
-    return verified(Lowering(passed, donated, options).run(), donated)
+
+    def lowered(part: Program, donated: frozenset[int]) -> CompiledProgram:
+        layouts = partial(with_donated, donated=donated)
+        laid_out = run_passes(part, check, (layouts,))
+        return verified(Lowering(laid_out, donated, options).run(), donated)
+
+    return in_two_parts(run_passes(program, check, tuple(passes)), donated, lowered)
+
+
+def in_two_parts(
+    program: Program,
+    donated: frozenset[int],
+    lowered: Callable[[Program, frozenset[int]], CompiledProgram],
+) -> CompiledProgram:
+    """``program``, whose layouts are to be assigned, ``lowered`` in two parts.
+
+    What depends on its constants alone is computed once.
+    """
+    first, rest = split_known(program)
+    made = lowered(rest, donated)
+    if first is None:
+        return made
+    count = len(rest.constants) - len(first.outputs)
+    return replace(made, once=Once(lowered(first, frozenset()), count))
 
 
 class Lowering:

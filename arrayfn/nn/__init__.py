@@ -7,6 +7,7 @@ derivative has a custom derivative rule.
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.nn import initializers
 from arrayfn.nn.activations import (
     celu,
@@ -38,6 +39,10 @@ from arrayfn.nn.activations import (
 from arrayfn.nn.attention import (
     dot_product_attention,
 )
+from arrayfn.nn.block_masks import (
+    BlockMask,
+    create_block_mask,
+)
 from arrayfn.nn.encodings import (
     embedding,
     one_hot,
@@ -66,9 +71,11 @@ from arrayfn.nn.softmax_family import (
 )
 
 __all__ = [
+    "BlockMask",
     "avg_pool",
     "batch_norm",
     "celu",
+    "create_block_mask",
     "cross_entropy",
     "dot_product_attention",
     "elu",
@@ -110,3 +117,5 @@ __all__ = [
     "swish",
     "tanh",
 ]
+
+_documentation.attach(__name__)

@@ -36,6 +36,7 @@ def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> Array:
 
 def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """x if it is positive, else ``alpha * (exp(x) - 1)``."""
+    (x, alpha), _, _ = ops.promoted("elu", (x, alpha))
     positive = anp.greater(x, 0)
     # For positive x exp(x) may overflow, and its derivative would be inf * 0.
     below = anp.where(positive, 0, x)
@@ -44,6 +45,7 @@ def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
 
 def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """x if it is positive, else ``alpha * (exp(x / alpha) - 1)``."""
+    (x, alpha), _, _ = ops.promoted("celu", (x, alpha))
     below = anp.divide(anp.where(anp.greater(x, 0), 0, x), alpha)
     return anp.where(anp.greater(x, 0), x, anp.multiply(alpha, anp.expm1(below)))
 
@@ -157,7 +159,7 @@ def identity(x: ArrayLike) -> Array:
 
 def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
     """(x + sqrt(x**2 + b)) / 2, an algebraic softplus (Barron, 2021)."""
-    x = ops.as_array(ops.as_floating("squareplus", x))
+    x, b = (ops.as_array(v) for v in ops.floated("squareplus", x, b))
     # If x**2 would overflow, b is negligible.
     size = anp.abs(x)
     large = anp.greater(size, math.sqrt(float(anp.finfo(x.dtype).max)) / 2)

@@ -13,8 +13,16 @@ from arrayfn import dtypes, lax
 from arrayfn.compilation.operators import operator
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
+from arrayfn.nn.block_masks import BlockMask, ScoreFunction, mask_of, scores_of
 from arrayfn.nn.fused_attention import fused_attention, grouped, where_to_attend
 from arrayfn.nn.softmax_family import softmax
+from arrayfn.nn.sparse_attention import (
+    check_block_mask,
+    grouped_places,
+    leaves_out_half,
+    places,
+    sparse_attention,
+)
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy._parameters import also_takes
@@ -24,7 +32,10 @@ _BIASES: Final = (*dtypes.HALF_PRECISION, dtypes.float32)
 
 @operator(
     name="nn.dot_product_attention",
-    static_argnames=("scale", "is_causal", "local_window_size", "implementation"),
+    static_argnames=(
+        *("scale", "is_causal", "local_window_size", "score_mod", "block_mask"),
+        "implementation",
+    ),
     inline=True,
     parts=("attention", "attention_gradient", "attention_bias_gradient"),
 )
@@ -41,6 +52,8 @@ def dot_product_attention(
     query_seq_lengths: ArrayLike | None = None,
     key_value_seq_lengths: ArrayLike | None = None,
     local_window_size: int | tuple[int, int] | None = None,
+    score_mod: ScoreFunction | None = None,
+    block_mask: BlockMask | None = None,
 ) -> Array:
     """softmax(query @ key * scale + bias) @ value, for each head.
 
@@ -62,12 +75,19 @@ def dot_product_attention(
         query_seq_lengths: integers [B]; queries from this position on give zeros.
         key_value_seq_lengths: integers [B]; keys from this position on are ignored.
         local_window_size: how far to the left and to the right to attend.
+        score_mod: ``score_mod(score, b, h, q_idx, kv_idx)`` replaces each logit, after
+            ``scale`` and before the masks. It takes and gives scalars, and is traced
+            and differentiated with what it captures. A score of -inf is not attended.
+        block_mask: of ``create_block_mask``, for B or 1, N or 1, T and S; what it does
+            not keep is not attended. If it keeps at most half of the blocks of keys,
+            and no other mask, bias or length is given, the others are left out.
 
     Returns:
         An array of query's shape and dtype.
 
     Raises:
         ShapeError: the shapes do not fit.
+        ArgumentError: ``score_mod`` or a mask function does not give one number.
 
     >>> import numpy as np
     >>> x = np.arange(6.0).reshape(3, 1, 2)
@@ -96,7 +116,18 @@ def dot_product_attention(
     factor = 1.0 / math.sqrt(H) if scale is None else scale
     q = anp.reshape(anp.astype(query, dtype), (B, T, N, H))
     k, v = (anp.reshape(anp.astype(x, dtype), (B, S, K, H)) for x in (key, value))
-    if dtype in dtypes.HALF_PRECISION and isinstance(factor, Real):
+    if block_mask is not None:
+        check_block_mask(block_mask, shape)
+    is_plain = not terms and window == (None, None)
+    if block_mask is not None and is_plain and leaves_out_half(block_mask):
+        result = sparse_attention(q, k, v, factor, score_mod, block_mask)
+        return anp.reshape(result, types[0].shape)
+    can_fuse = dtype in dtypes.HALF_PRECISION and isinstance(factor, Real)
+    if can_fuse and score_mod is None:
+        if block_mask is not None:
+            kept = mask_of(block_mask.mask_mod, *places(*block_mask.shape))
+            given = terms.get("mask")
+            terms["mask"] = kept if given is None else anp.logical_and(given, kept)
         added = terms.pop("bias", None)
         if added is not None and added.dtype not in _BIASES:
             added = anp.astype(added, dtypes.float32)
@@ -111,10 +142,18 @@ def dot_product_attention(
     logits = anp.multiply(logits, factor)
     if "bias" in terms:
         logits = anp.add(logits, anp.astype(grouped(terms["bias"], K, G), wide))
-    where = where_to_attend(B, T, S, window, terms)
+    parts = [where_to_attend(B, T, S, window, terms)]
     if "mask" in terms:
-        given = grouped(terms["mask"], K, G)
-        where = given if where is None else anp.logical_and(where, given)
+        parts.append(grouped(terms["mask"], K, G))
+    if block_mask is not None:
+        at = grouped_places(B, K, T, G, S)
+        parts.append(mask_of(block_mask.mask_mod, *at))
+    if score_mod is not None:
+        logits = scores_of(score_mod, logits, *grouped_places(B, K, T, G, S))
+        parts.append(anp.greater(logits, -math.inf))
+    where = None
+    for part in parts:
+        where = part if where is None or part is None else anp.logical_and(where, part)
     weights = anp.astype(softmax(logits, where=where), dtype)
     # [B, K, T, G, H]
     mixed = lax.dot_general(weights, v, (((4,), (1,)), ((0, 1), (0, 2))))

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.numpy import cumulative, manipulation, reductions
+from arrayfn.numpy import manipulation
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
+from arrayfn.numpy.ufuncs import ufunc
 from arrayfn.primitives import conversion
 from arrayfn.tracing import Namespace, apply
 
@@ -38,52 +39,20 @@ def view_method(x: ArrayLike, dtype: DTypeLike) -> Array:
     return apply(conversion.bitcast, x, dtype=dtypes.canonical(dtype))
 
 
-def _along_first(reduction: Function) -> Function:
-    """A ufunc's ``reduce``: the reduction, but along axis 0 by default."""
-
-    def reduce(x: ArrayLike, axis: Any = 0, **options: Any) -> Array:
-        return reduction(x, axis=axis, **options)
-
-    return reduce
-
-
-def _outer(function: Function) -> Function:
-    """A ufunc's ``outer``: combines each element of x with each of y."""
-
-    def outer(x: ArrayLike, y: ArrayLike) -> Array:
-        ndim = reductions.ndim(y)
-        first = reductions.ndim(x)
-        spread = tuple(range(first, first + ndim))
-        return function(manipulation.expand_dims(x, spread) if spread else x, y)
-
-    return outer
-
-
-_REDUCTIONS: dict[Any, Function] = {
-    np.add: reductions.sum,
-    np.multiply: reductions.prod,
-    np.maximum: reductions.max,
-    np.minimum: reductions.min,
-    np.logical_and: reductions.all,
-    np.logical_or: reductions.any,
-}
-
-
-_ACCUMULATIONS: dict[Any, Function] = {
-    np.add: cumulative.cumsum,
-    np.multiply: cumulative.cumprod,
-    np.maximum: cumulative.cummax,
-    np.minimum: cumulative.cummin,
-}
-
-
 _CHANGING = (np.fill_diagonal, np.place, np.put, np.put_along_axis)
 """NumPy functions that change an array, while ours of the same name return a copy."""
 
 
+_METHODS = ("reduce", "accumulate", "reduceat", "outer")
+
+
 def install(functions: Mapping[str, Function], module: Any) -> None:
     """Install the public functions, by name, and their module for Tracers."""
-    Namespace.functions.update(functions)
+    plain = {
+        name: function.call if isinstance(function, ufunc) else function
+        for name, function in functions.items()
+    }
+    Namespace.functions.update(plain)
     Namespace.functions.update(
         reshape_method=reshape_method,
         transpose_method=transpose_method,
@@ -96,15 +65,13 @@ def install(functions: Mapping[str, Function], module: Any) -> None:
         if function is theirs:
             continue  # NumPy's own function, for concrete arrays
         if isinstance(theirs, np.ufunc):
-            Namespace.ufuncs[theirs, "__call__"] = function
-            if theirs.nin == 2:
-                Namespace.ufuncs[theirs, "outer"] = _outer(function)
+            Namespace.ufuncs[theirs, "__call__"] = plain[name]
+            if isinstance(function, ufunc):
+                methods = _METHODS if function.nin == 2 else ()
+                for method in methods:
+                    Namespace.ufuncs[theirs, method] = getattr(function, method)
         elif callable(theirs) and not isinstance(theirs, type):
             Namespace.array_functions[theirs] = function
-    for ufunc, accumulation in _ACCUMULATIONS.items():
-        Namespace.ufuncs[ufunc, "accumulate"] = _along_first(accumulation)
-    for ufunc, reduction in _REDUCTIONS.items():
-        Namespace.ufuncs[ufunc, "reduce"] = _along_first(reduction)
 
 
 def install_module(ours: ModuleType, named: str) -> None:

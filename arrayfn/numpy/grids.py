@@ -289,7 +289,8 @@ def geomspace(
     """
     floats = [ops.as_array(v) for v in ops.floated("geomspace", start, stop)]
     is_complex = floats[0].dtype in dtypes.COMPLEX
-    sign = sign_of(floats[0]) if is_complex else where(floats[0] < 0, -1.0, 1.0)
+    one = ops.full(1, (), floats[0].dtype)
+    sign = sign_of(floats[0]) if is_complex else where(floats[0] < 0, -one, one)
     logs = [log10(divide(value, sign)) for value in floats]
     exponents = linspace(logs[0], logs[1], num, endpoint, axis=axis)
     values = multiply(sign, moveaxis(power(10.0, exponents), axis, 0))

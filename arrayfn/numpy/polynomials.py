@@ -34,17 +34,25 @@ def _coefficients(name: str, p: Any) -> Array:
     return value
 
 
+def _polynomials(name: str, *polynomials: Any) -> list[Array]:
+    """``polynomials`` as vectors of their common dtype."""
+    known = [asarray(p) if isinstance(p, (list, tuple)) else p for p in polynomials]
+    return [_coefficients(name, p) for p in ops.promoted(name, known)[0]]
+
+
 def polyval(p: ArrayLike, x: ArrayLike, *, unroll: int = 16) -> Array:
     """The polynomial p at x, elementwise, by Horner's rule.
 
+    The coefficients lie along p's first axis; its other axes broadcast with x.
     ``unroll``, the length of another library's loops, has no effect.
 
     >>> import numpy as np
     >>> polyval(np.array([1.0, 0.0, -1.0]), 3.0)
     array(8.)
     """
-    p = _coefficients("polyval", p)
+    p = asarray(p) if isinstance(p, (list, tuple)) else p
     (p, x), types, dtype = ops.promoted("polyval", (p, x))
+    p = atleast_1d(p)
     value: Array = ops.full(0, types[1].shape, dtype)
     for k in range(p.shape[0]):
         value = add(multiply(value, x), p[k])
@@ -63,7 +71,7 @@ def polysub(a1: ArrayLike, a2: ArrayLike) -> Array:
 
 def _aligned(name: str, p: Any, q: Any) -> list[Array]:
     """Both vectors, the shorter padded with leading zeros."""
-    parts = [_coefficients(name, c) for c in (p, q)]
+    parts = _polynomials(name, p, q)
     parts, types, dtype = ops.promoted(name, parts)
     extent = max(t.shape[0] for t in types)
     zero = ops.scalar(0, dtype)
@@ -79,7 +87,7 @@ def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -
     Leading zeros are kept, because their number would decide the shape, unless
     ``trim_leading_zeros`` is asked for and the coefficients are known.
     """
-    factors = [_coefficients("polymul", a) for a in (a1, a2)]
+    factors = _polynomials("polymul", a1, a2)
     return convolve(*(_trimmed(f, trim_leading_zeros) for f in factors))
 
 
@@ -99,7 +107,7 @@ def polydiv(
     The remainder keeps its leading zeros, and has as many coefficients as u,
     unless ``trim_leading_zeros`` is asked for and the coefficients are known.
     """
-    parts = [_coefficients("polydiv", c) for c in (u, v)]
+    parts = _polynomials("polydiv", u, v)
     wide = ops.floating_dtype(ops.common_dtype("polydiv", parts))
     (u, v), _, dtype = ops.promoted("polydiv", parts, wide)
     m, n = u.shape[0], v.shape[0]

@@ -1,10 +1,11 @@
 """Inserts checks of indices and numbers into a Program.
 
 ``with_checks`` returns a Program with one more result, a *fault* (see ``faults``), and
-the sites that faults refer to. Numbers are checked as by NumPy's ``errstate``: NaN is a
-fault if no operand is NaN, an infinity if all operands are finite. NaN and infinities
-among arguments and constants are no faults. Values that no result depends on are not
-checked.
+the sites that faults refer to. Conditions that the user asserts (``check``) are always
+among them; the values for their messages are results before the fault. Numbers are
+checked as by NumPy's ``errstate``: NaN is a fault if no operand is NaN, an infinity if
+all operands are finite. NaN and infinities among arguments and constants are no faults.
+Values that no result depends on are not checked.
 
 Loops and branches return a fault too. A loop returns the fault of the first iteration
 that has one, and a ``while_loop`` ends there. Calls are checked inside their bodies,
@@ -22,6 +23,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType, Atom, Equation, Literal, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
 from arrayfn.passes.faults import (
+    CHECK,
     DETAIL_BITS,
     DIVISION,
     INDEX,
@@ -34,6 +36,7 @@ from arrayfn.passes.faults import (
 )
 from arrayfn.primitives import conversion, discrete, indexing, reductions, views
 from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.assertions import check, has_check
 from arrayfn.primitives.base import Body, Composition, Primitive, primitive_of
 from arrayfn.primitives.bounds import in_bounds
 from arrayfn.primitives.control_flow_cond import cond
@@ -84,8 +87,11 @@ def with_checks(
 ) -> tuple[Program, tuple[Site, ...]]:
     """``program`` with a fault as a further result, and the sites, if there are any.
 
+    Before the fault are the values of the user's checks, in the order of the sites.
     Calls that ``is_whole`` accepts are not entered.
     """
+    if not kinds and not has_check(program):
+        return program, ()
     checker = _Checker(kinds, is_whole)
     checked = checker.program(dce(program))
     if checked is None:
@@ -102,22 +108,29 @@ class _Checker:
         self.sites: list[Site] = []
 
     def program(self, program: Program) -> Program | None:
-        """``program`` with a fault as its last result; None if nothing is checked."""
+        """``program`` with the values of checks and a fault as its last results.
+
+        None if nothing is checked.
+        """
         site_count = len(self.sites)
         builder = ProgramBuilder(program.name)
         with builder:
             inputs = builder.inputs_of(program)
             environment = builder.bind_inputs(program, inputs)
-            fault = self.walk(program, environment)
+            found = self.walk(program, environment)
         if len(self.sites) == site_count:
             return None
         outputs = [rename(a, environment) for a in program.outputs]
-        return builder.build([*outputs, fault])
+        return builder.build([*outputs, *found])
 
-    def walk(self, program: Program, environment: dict[Var, Atom]) -> Atom:
-        """Emit ``program`` and the checks of its equations; return the first fault."""
+    def walk(self, program: Program, environment: dict[Var, Atom]) -> list[Atom]:
+        """Emit ``program`` and the checks of its equations.
+
+        Returns the values of the user's checks, then the first fault.
+        """
         builder = current_builder()
         faults: list[Atom] = []
+        kept: list[Atom] = []
         for equation in program.equations:
             builder.source = equation.source
             primitive = primitive_of(equation)
@@ -130,26 +143,34 @@ class _Checker:
             if primitive is in_bounds:
                 environment[equation.outputs[0]] = operands[0]
                 faults += self._index(operands[0], equation)
+            elif primitive is check:
+                faults += self._condition(operands[0], equation)
+                kept += operands[1:]
             elif primitive in _LOOPS:
-                results, fault = _LOOPS[primitive](self, equation, operands)
+                results, (*values, fault) = _LOOPS[primitive](self, equation, operands)
                 environment.update(zip(equation.outputs, results, strict=True))
+                kept += values
                 faults.append(fault)
             elif body is not None and not self.is_whole(equation):
                 environment.update(builder.bind_inputs(body, operands))
-                faults.append(self.walk(body, environment))
+                *values, fault = self.walk(body, environment)
+                kept += values
+                faults.append(fault)
                 results = [rename(a, environment) for a in body.outputs]
                 environment.update(zip(equation.outputs, results, strict=True))
             elif equation.subprograms() and isinstance(primitive.kernel, Composition):
                 expansion = self._expanded(equation)
                 environment.update(builder.bind_inputs(expansion, operands))
-                faults.append(self.walk(expansion, environment))
+                *values, fault = self.walk(expansion, environment)
+                kept += values
+                faults.append(fault)
                 results = [rename(a, environment) for a in expansion.outputs]
                 environment.update(zip(equation.outputs, results, strict=True))
             else:
                 builder.replay(equation, environment)
                 results = [environment[v] for v in equation.outputs]
                 faults += self._numbers(equation, primitive, operands, results)
-        return _first(faults)
+        return [*kept, _first(faults)]
 
     def _expanded(self, equation: Equation) -> Program:
         """The Program that a Composition with Programs expands to."""
@@ -167,6 +188,23 @@ class _Checker:
                 expanded if isinstance(expanded, list) else [expanded]
             )
         return _with_literals(program, equation.inputs)
+
+    def _condition(self, condition: Atom, equation: Equation) -> list[Atom]:
+        """The fault of a condition that the user asserts."""
+        params, type = equation.params, _plain(condition.type)
+        site = Site(
+            CHECK,
+            params["message"],
+            type,
+            equation.source,
+            names=params["names"],
+            loops=params["loops"],
+        )
+        if 0 in type.shape:
+            self.sites.append(site)
+            return []
+        bad = discrete.bitwise_not(condition)
+        return [self._fault([(site, bad)], _positions(type))]
 
     def _index(self, index: Atom, equation: Equation) -> list[Atom]:
         """The faults of the indices that an ``in_bounds`` equation passes on."""
@@ -250,118 +288,173 @@ class _Checker:
 # Loops and branches.
 
 
-def _scan(
-    checker: _Checker, equation: Equation, operands: Sequence[Atom]
-) -> tuple[Sequence[Atom], Atom]:
+Checked = tuple[Sequence[Atom], Sequence[Atom]]
+"""The results of a loop or branch; the values of its checks and its fault."""
+
+
+def _scan(checker: _Checker, equation: Equation, operands: Sequence[Atom]) -> Checked:
     """Emit a scan whose body is checked; return its results and the first fault."""
     params: dict[str, Any] = dict(equation.params)
     first_slice = params["consts"] + params["carry"]
     body = checker.program(params["program"])
     if body is None:
-        return all_of(scan(*operands, **params)), _NONE
-    carry = params["carry"]
-    params |= {"program": _carrying(body, first_slice, carry), "carry": carry + 1}
-    results = all_of(
-        scan(*operands[:first_slice], _NONE, *operands[first_slice:], **params)
+        return all_of(scan(*operands, **params)), [_NONE]
+    carry, results = params["carry"], len(equation.outputs)
+    inner = _carrying(body, first_slice, carry, results)
+    own = len(body.outputs) - results
+    params |= {"program": inner, "carry": carry + own}
+    start = [*_zeros(body.outputs[results:-1]), _NONE]
+    made = all_of(
+        scan(*operands[:first_slice], *start, *operands[first_slice:], **params)
     )
-    return [*results[:carry], *results[carry + 1 :]], results[carry]
+    return [*made[:carry], *made[carry + own :]], made[carry : carry + own]
 
 
 def _while_loop(
     checker: _Checker, equation: Equation, operands: Sequence[Atom]
-) -> tuple[Sequence[Atom], Atom]:
+) -> Checked:
     """Emit a while_loop that ends at a fault; return its results and the fault."""
     params: dict[str, Any] = dict(equation.params)
     condition = checker.program(params["cond_program"])
     body = checker.program(params["body_program"])
     if condition is None and body is None:
-        return all_of(while_loop(*operands, **params)), _NONE
+        return all_of(while_loop(*operands, **params)), [_NONE]
     cond_end = params["cond_consts"]
     body_end = cond_end + params["body_consts"]
-    condition_fault_program = condition or _with_none(params["cond_program"])
+    checked_condition = condition or _with_none(params["cond_program"])
     step = body or _with_none(params["body_program"])
     # The body also takes the condition's operands, to report the condition's fault.
+    count = len(equation.outputs)
+    asked_values, step_values = checked_condition.outputs[1:-1], step.outputs[count:-1]
+    start = _zeros([*asked_values, *step_values])
     params |= {
-        "cond_program": _while_none(params["cond_program"]),
-        "body_program": _step(condition_fault_program, step, cond_end),
+        "cond_program": _while_none(params["cond_program"], start),
+        "body_program": _step(checked_condition, step, cond_end, start),
         "body_consts": body_end,
     }
-    outputs = all_of(while_loop(*operands[:cond_end], *operands, _NONE, **params))
-    results, fault = outputs[:-1], outputs[-1]
+    outputs = all_of(
+        while_loop(*operands[:cond_end], *operands, *start, _NONE, **params)
+    )
+    results, values, fault = outputs[:count], list(outputs[count:-1]), outputs[-1]
     if condition is not None:
-        last_fault = current_builder().inline(
-            condition, [*operands[:cond_end], *results]
-        )[-1]
-        fault = _keeping(fault, last_fault)
-    return results, fault
+        arguments = [*operands[:cond_end], *results]
+        _, *condition_values, at_end = current_builder().inline(condition, arguments)
+        pairs = zip(values, condition_values, strict=False)
+        values[: len(condition_values)] = [_keeping(fault, x, y) for x, y in pairs]
+        fault = _keeping(fault, fault, at_end)
+    return results, [*values, fault]
 
 
-def _cond(
-    checker: _Checker, equation: Equation, operands: Sequence[Atom]
-) -> tuple[Sequence[Atom], Atom]:
+def _cond(checker: _Checker, equation: Equation, operands: Sequence[Atom]) -> Checked:
     """Emit a cond whose branches are checked; return its results and the fault."""
     branches: tuple[Program, ...] = equation.params["branches"]
     checked = [checker.program(branch) for branch in branches]
     if not any(checked):
-        return all_of(cond(*operands, branches=branches)), _NONE
+        return all_of(cond(*operands, branches=branches)), [_NONE]
+    count = len(equation.outputs)
+    values = [[] if x is None else x.outputs[count:-1] for x in checked]
     outputs = all_of(
         cond(
             *operands,
             branches=tuple(
-                checked_branch or _with_none(branch)
-                for checked_branch, branch in zip(checked, branches, strict=True)
+                _with_values_of_all(
+                    checked_branch or _with_none(branch), count, values, number
+                )
+                for number, (checked_branch, branch) in enumerate(
+                    zip(checked, branches, strict=True)
+                )
             ),
         )
     )
-    return outputs[:-1], outputs[-1]
+    return outputs[:count], outputs[count:]
 
 
 _LOOPS: Final = {scan: _scan, while_loop: _while_loop, cond: _cond}
 
 
-def _carrying(body: Program, before: int, carry: int) -> Program:
-    """The body of a scan that also carries the first fault.
+def _carrying(body: Program, before: int, carry: int, count: int) -> Program:
+    """A scan's ``body`` of ``count`` results, carrying the first fault and its values.
 
-    ``body`` returns its own fault last. Its inputs before number ``before`` are
-    constants and carries; there are ``carry`` carries.
+    These are the other results of ``body``, the fault last. Its inputs before number
+    ``before`` are constants and carries; there are ``carry`` carries.
     """
     builder = ProgramBuilder(body.name)
     with builder:
         inputs = [builder.input(v.type, v.hint) for v in body.inputs[:before]]
+        values = [builder.input(a.type.plain()) for a in body.outputs[count:-1]]
         carried_fault = builder.input(_NONE.type, "fault")
         inputs += [builder.input(v.type, v.hint) for v in body.inputs[before:]]
-        *results, fault = builder.inline(body, inputs)
-        first = _keeping(carried_fault, fault)
-    return builder.build([*results[:carry], first, *results[carry:]])
+        outputs = builder.inline(body, inputs)
+        results, of_step = outputs[:count], outputs[count:]
+        pairs = zip([*values, carried_fault], of_step, strict=True)
+        first = [_keeping(carried_fault, x, y) for x, y in pairs]
+    return builder.build([*results[:carry], *first, *results[carry:]])
 
 
-def _while_none(condition: Program) -> Program:
-    """``condition`` with one more carry, a fault: the loop ends if there is one."""
+def _with_values_of_all(
+    branch: Program, count: int, values: Sequence[Sequence[Atom]], number: int
+) -> Program:
+    """Branch ``number`` with zeros for the values of the other branches' checks."""
+    if not any(values):
+        return branch
+    builder = ProgramBuilder(branch.name)
+    with builder:
+        outputs = builder.inline(branch, builder.inputs_of(branch))
+        branch_values, fault = outputs[count:-1], outputs[-1]
+        all_values = [
+            branch_values if k == number else _zeros(v) for k, v in enumerate(values)
+        ]
+        every = [x for several in all_values for x in several]
+    return builder.build([*outputs[:count], *every, fault])
+
+
+def _zeros(values: Iterable[Atom]) -> list[Atom]:
+    """Zeros of the types of ``values``."""
+    return [views.zeros(x.type.plain()) for x in values]
+
+
+def _while_none(condition: Program, values: Sequence[Atom]) -> Program:
+    """A loop's ``condition`` with more carries: ``values``, and a fault to stop at."""
     builder = ProgramBuilder(condition.name)
     with builder:
         inputs = builder.inputs_of(condition)
+        for x in values:
+            builder.input(x.type.plain())
         fault = builder.input(_NONE.type, "fault")
         (goes_on,) = builder.inline(condition, inputs)
         condition_holds = discrete.bitwise_and(goes_on, discrete.eq(fault, _NONE))
     return builder.build([condition_holds])
 
 
-def _step(condition: Program, body: Program, first: int) -> Program:
-    """The body of a while_loop that also carries the first fault.
+def _step(
+    condition: Program, body: Program, first: int, values: Sequence[Atom]
+) -> Program:
+    """A loop's ``body`` that also carries the values and faults of both Programs.
 
-    Both Programs return a fault last; ``first`` is the number of the condition's
-    constants.
+    Both return a fault last; ``first`` is the number of the condition's constants.
     """
     builder = ProgramBuilder(body.name)
     with builder:
         consts = [builder.input(v.type, v.hint) for v in condition.inputs[:first]]
         inputs = builder.inputs_of(body)
+        for x in values:
+            builder.input(x.type.plain())
         builder.input(_NONE.type, "fault")
-        carry = inputs[len(inputs) - len(body.outputs) + 1 :]
-        condition_fault = builder.inline(condition, [*consts, *carry])[-1]
-        *results, fault = builder.inline(body, inputs)
-        first_fault = _keeping(condition_fault, fault)
-    return builder.build([*results, first_fault])
+        carry = inputs[_first_carry(condition, body, first) :]
+        _, *of_condition, condition_fault = builder.inline(condition, [*consts, *carry])
+        made = builder.inline(body, inputs)
+        count = len(carry)
+        results, of_body, fault = made[:count], made[count:-1], made[-1]
+        found = _keeping(condition_fault, condition_fault, fault)
+    return builder.build([*results, *of_condition, *of_body, found])
+
+
+def _first_carry(condition: Program, body: Program, first: int) -> int:
+    """How many inputs of a loop's ``body`` are constants.
+
+    ``first`` is their number in its ``condition``, which takes the same carries.
+    """
+    return len(body.inputs) - (len(condition.inputs) - first)
 
 
 def _with_none(program: Program) -> Program:
@@ -374,9 +467,9 @@ def _with_none(program: Program) -> Program:
 # Small Programs.
 
 
-def _keeping(earlier: Atom, later: Atom) -> Atom:
-    """The fault ``earlier``, or ``later`` if that is ``NO_FAULT``."""
-    return e.select(discrete.eq(earlier, _NONE), later, earlier)
+def _keeping(fault: Atom, old: Atom, new: Atom) -> Atom:
+    """``old``, or ``new`` if ``fault`` is ``NO_FAULT``."""
+    return e.select(discrete.eq(fault, _NONE), new, old)
 
 
 def _first(faults: Iterable[Atom]) -> Atom:
@@ -419,7 +512,7 @@ def _plain(type: ArrayType) -> ArrayType:
 
 
 def _with_literals(program: Program, operands: Sequence[Atom]) -> Program:
-    """``program`` with an unused input for each Literal of ``operands``."""
+    """``program`` with an unused input for each of ``operands`` that is a Literal."""
     inputs = iter(program.inputs)
     all_inputs = tuple(
         Var(a.type) if isinstance(a, Literal) else next(inputs) for a in operands

@@ -10,24 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from arrayfn.errors import (
     ArrayfnError,
+    CheckError,
     DivisionByZeroError,
     NotFiniteError,
     OutOfBoundsError,
     SourceLocation,
 )
 from arrayfn.ir import ArrayType
+from arrayfn.primitives.assertions import Loops, failure
 from arrayfn.tracing.frames import INDEX
 
 NAN: Final = "nan"
 INF: Final = "inf"
 DIVISION: Final = "division"
 KINDS: Final = (INDEX, DIVISION, NAN, INF)
+"""The checks that ``jit`` can be asked for."""
+CHECK: Final = "check"
+"""The user's own, which are always there."""
 
 DETAIL_BITS: Final = 40
 MAX_INDEX: Final = (1 << (DETAIL_BITS - 1)) - 1
@@ -41,11 +46,12 @@ class Site:
 
     Attributes:
         kind: one of ``KINDS``.
-        name: the primitive.
-        type: the type of the indices, the result or the divisor.
+        name: the primitive; of a check of the user's, its message.
+        type: the type of the indices, the result, the divisor or the condition.
         location: the user's line.
         extent, axis, length: the params of ``in_bounds``.
         is_elementwise: whether an element of the result depends on one of each operand.
+        names, loops: the params of ``check``.
     """
 
     kind: str
@@ -56,9 +62,16 @@ class Site:
     axis: int = 0
     length: int = 0
     is_elementwise: bool = False
+    names: tuple[str, ...] = ()
+    loops: Loops = ()
 
-    def error(self, detail: int) -> ArrayfnError:
-        """The error for a fault at this site."""
+    def error(self, detail: int, values: Sequence[Any] = ()) -> ArrayfnError:
+        """The error for a fault at this site, whose check has these ``values``."""
+        if self.kind == CHECK:
+            text = failure(
+                self.name, self.names, self.loops, self.type.shape, detail, values
+            )
+            return CheckError(text, self.location)
         if self.kind == INDEX:
             return OutOfBoundsError(self._index_message(detail), self.location)
         position = _position(self.type, detail)
@@ -121,6 +134,19 @@ def _position(type: ArrayType, position: int) -> str:
     return f" at [{', '.join(str(int(k)) for k in index)}] of {type}"
 
 
-def fault_error(sites: Sequence[Site], fault: int) -> ArrayfnError:
-    """The error for ``fault``, which is not ``NO_FAULT``."""
-    return sites[fault >> DETAIL_BITS].error(fault & ((1 << DETAIL_BITS) - 1))
+def fault_error(
+    sites: Sequence[Site], fault: int, values: Sequence[Any] = ()
+) -> ArrayfnError:
+    """The error for ``fault``, which is not ``NO_FAULT``.
+
+    ``values`` are those of all checks, in the order of the sites.
+    """
+    number = fault >> DETAIL_BITS
+    begin = value_count(sites[:number])
+    own = values[begin : begin + len(sites[number].names)]
+    return sites[number].error(fault & ((1 << DETAIL_BITS) - 1), own)
+
+
+def value_count(sites: Sequence[Site]) -> int:
+    """How many values the checks at ``sites`` have: results before the fault."""
+    return sum(len(site.names) for site in sites)

@@ -64,17 +64,16 @@ def _costly_invariants(equation: Equation) -> list[Equation]:
     invariant = set(body.inputs[: second - first])
     costly: list[Equation] = []
     for inner in body.equations:
-        if has_effect(inner) or not any(isinstance(a, Var) for a in inner.inputs):
-            continue
-        if all(not isinstance(a, Var) or a in invariant for a in inner.inputs):
+        read = [a for a in inner.inputs if isinstance(a, Var)]
+        if not has_effect(inner) and all(a in invariant for a in read):
             invariant.update(inner.outputs)
-            if _is_costly(inner):
+            if read and is_costly(inner):
                 costly.append(inner)
     return costly
 
 
-def _is_costly(equation: Equation) -> bool:
-    """Whether recomputing ``equation`` takes longer than reading its result."""
+def is_costly(equation: Equation) -> bool:
+    """Whether ``equation`` is worth a kernel of its own, that runs less often."""
     primitive = primitive_of(equation)
     kernel = primitive.kernel
     if isinstance(kernel, (Contraction, Control, Library)):

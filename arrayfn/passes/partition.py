@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from arrayfn import dtypes
@@ -206,7 +207,8 @@ class Partition:
         if primitive.name in LOOPS:
             return LOOPS[primitive.name](self, equation, operands)
         if isinstance(primitive.kernel, Body) and "body" in params:
-            return self.run(params["body"], operands)
+            body: Program = params["body"]
+            return self.call_of_parts(equation, operands) or self.run(body, operands)
         equation_factors = _factors(
             primitive, [whole_type(x, self.mesh) for x in operands], params
         )
@@ -229,6 +231,33 @@ class Partition:
         if equation.primitive is views.broadcast_in_dim:
             self.repeated[results[0]] = placed[0], equation.params["axes"]
         return [self.whole(x) for x in results]
+
+    def call_of_parts(
+        self, equation: Equation, operands: Sequence[Placed]
+    ) -> list[Placed] | None:
+        """Emit the call of a ``shardable`` operator on this device's parts.
+
+        The operator may have a kernel for parts, which its body inlined would not use.
+        Returns None if its body needs other devices' parts, or to know which part it
+        has.
+        """
+        if not equation.params.get("shardable"):
+            return None
+        builder = ProgramBuilder(equation.params["body"].name)
+        builder.source = equation.source
+        with builder:
+            inputs = [Placed(builder.input(x.part.type), x.spec) for x in operands]
+            walk = _with_indices(self.mesh, builder)
+            outputs = walk.run(equation.params["body"], inputs)
+            body = builder.build([x.part for x in outputs])
+        indices = set(walk.indices.values())
+        for inner in body.equations:
+            if primitive_of(inner).is_collective or indices.intersection(inner.inputs):
+                return None
+        body = replace(body, inputs=body.inputs[: len(operands)])
+        params = {**equation.params, "body": body}
+        results = self.emit(equation, [x.part for x in operands], params)
+        return [Placed(r, x.spec) for r, x in zip(results, outputs, strict=True)]
 
     def emit(
         self, equation: Equation, operands: Sequence[Atom], params: Mapping[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ShapeError
+from arrayfn.errors import ArrayfnError, ShapeError, located
 from arrayfn.ir import ArrayType, Atom, Program, Var
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.primitives import elementwise as e
@@ -39,7 +39,10 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
     for equation in program.equations:
         arguments = [_value(a, environment) for a in equation.inputs]
         primitive = primitive_of(equation)
-        result = primitive.reference(*arguments, **equation.params)
+        try:
+            result = primitive.reference(*arguments, **equation.params)
+        except ArrayfnError as error:
+            raise located(error, equation.source) from None
         results = result if isinstance(result, (tuple, list)) else (result,)
         environment.update(zip(equation.outputs, results, strict=True))
     return [_value(a, environment) for a in program.outputs]

@@ -12,6 +12,7 @@ from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives import discrete, special, views
 from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.assertions import has_check, only_if
 from arrayfn.primitives.base import (
     OWN_VARIANCE,
     Atoms,
@@ -122,7 +123,14 @@ def _batch_by_selection(
     count, last = len(branches[0].outputs), len(branches) - 1
     results: list[list[Atom]] = []
     for number, branch in enumerate(branches):
-        program, _ = batch(branch, size, mapped_or_guarded, [True] * count)
+        checked = has_check(branch)
+        flags = [True] * checked
+        program, _ = batch(
+            only_if(branch) if checked else branch,
+            size,
+            [*flags, *mapped_or_guarded],
+            [True] * count,
+        )
         is_chosen = (
             discrete.le(index, 0)
             if number == 0
@@ -135,7 +143,10 @@ def _batch_by_selection(
             else x
             for x, g, v in zip(repeated_operands, guarded, branch.inputs, strict=True)
         ]
-        results.append(current_builder().inline(program, guarded_operands))
+        branch_operands = (
+            [is_chosen, *guarded_operands] if checked else guarded_operands
+        )
+        results.append(current_builder().inline(program, branch_operands))
     outputs: list[Atom] = []
     dims: list[Dim] = []
     for number, values in enumerate(zip(*results, strict=True)):

@@ -16,6 +16,7 @@ from arrayfn.errors import DifferentiationError
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.primitives import control_flow_tape, discrete, reductions, special, views
 from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.assertions import has_check, only_if
 from arrayfn.primitives.base import (
     NOT_LINEAR,
     OWN_VARIANCE,
@@ -132,6 +133,9 @@ def _batch(
         varies = results
     if is_condition_mapped:
         condition, _ = batch(cond_program, size, [*of_cond, *varies], [True])
+        if has_check(body_program):
+            flags = [True, *of_body, *varies]
+            body, _ = batch(only_if(body_program), size, flags, varies)
     operands = [
         x if dim is None and not (k >= 0 and varies[k]) else repeated(size, x, dim)
         for k, (x, dim) in enumerate(
@@ -182,7 +186,9 @@ def _until_all_stop(
             else x
             for x, varies in zip(before, mapped, strict=True)
         ]
-        after = emitted(body, [*inner, *guarded])
+        takes_flags = len(body.inputs) > len(inner) + len(guarded)
+        flags = [goes_on] if takes_flags else []
+        after = emitted(body, [*flags, *inner, *guarded])
         kept = [
             e.select(_along(goes_on, x.type), x, old) if varies else old
             for x, old, varies in zip(after, before, mapped, strict=True)

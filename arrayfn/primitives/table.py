@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Final
 
 from arrayfn.primitives import (
+    assertions,
     bounds,
     callbacks,
     calls,
@@ -19,6 +20,7 @@ from arrayfn.primitives import (
     conversion,
     convolution,
     cumulative,
+    custom_batching,
     custom_rules,
     discrete,
     dynamic_slices,
@@ -84,9 +86,11 @@ _FAMILIES: Final[tuple[ModuleType, ...]] = (
     control_flow_while_linear,
     calls,
     custom_rules,
+    custom_batching,
     linear_call,
     linear_solve,
     callbacks,
+    assertions,
     collectives,
     rematerialization,
     shard_map,

@@ -9,21 +9,25 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import ml_dtypes
 import numpy as np
 
 from arrayfn import dtypes, tree
-from arrayfn.backends.registry import available_backends
+from arrayfn.backends.registry import available_backends, choose, has_backend
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.operators import Operator, operator
 from arrayfn.devices import block_until_ready, device_put
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.lowering.operations import operations
 from arrayfn.lowering.operator_kernels import KERNELS, OperatorKernel
+from arrayfn.numpy._operands import DTypeLike
+from arrayfn.tools.engines import ENGINES, Engine, counterpart, prepared
+from arrayfn.tools.measured import Comparison, Measured, Roof
+from arrayfn.tools.sweep import Sweep, sweep
 from arrayfn.transforms import make_program
 
 Array = np.ndarray[Any, Any]
@@ -33,92 +37,73 @@ _COPIED: Final = 1 << 25  # bytes of the array that is copied for the roof
 _SIDE: Final = 1024  # rows and columns of the matrices that are multiplied for it
 
 
-@dataclass(frozen=True)
-class Roof:
-    """A backend's peak on this machine: bytes and operations per second."""
-
-    bytes: float
-    flops: float
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One implementation on one backend.
-
-    Errors are against the float64 reference: the largest absolute and relative errors,
-    the relative error in the 2-norm, and the largest error in units of the last place
-    of the result's dtype. Times are in seconds. ``bytes`` counts arguments and results,
-    ``flops`` the operations of the Program. ``refused`` says why it was not run.
-    """
-
-    name: str
-    backend: str
-    max_abs: float = 0.0
-    max_rel: float = 0.0
-    l2: float = 0.0
-    ulp: float = 0.0
-    times: tuple[float, ...] = ()
-    bytes: int = 0
-    flops: int = 0
-    refused: str = ""
-
-    @property
-    def median(self) -> float:
-        """The median time of a call, in seconds."""
-        return float(np.median(self.times))
+@overload
+def compare(
+    function: Call,
+    *args: Any,
+    repeats: int = ...,
+    warmup: int = ...,
+    backends: Sequence[str] | None = ...,
+    against: Mapping[str, Call] | None = ...,
+    sizes: None = ...,
+    dtypes: Sequence[DTypeLike] | None = ...,
+    **static: Any,
+) -> Comparison: ...
 
 
-@dataclass(frozen=True, repr=False)
-class Comparison(Sequence[Measured]):
-    """The rows of ``compare``; as text they are its table, with the backends' roofs."""
-
-    rows: tuple[Measured, ...]
-    roofs: dict[str, Roof]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.rows[index]
-
-    def __repr__(self) -> str:
-        return table(self, self.roofs).rstrip("\n")
-
-    def _repr_html_(self) -> str:
-        from arrayfn.display import markup
-
-        escape = markup.escape
-        names = [name for name, _ in COLUMNS]
-        rows = [
-            (escape(row.name), row.backend, *cells_of(row))
-            if not row.refused
-            else (escape(row.name), row.backend, f"<i>{escape(row.refused)}</i>")
-            for row in self
-        ]
-        body = markup.table(["implementation", "backend", *names], rows, texts=2)
-        tops = "<br>".join(escape(roof_text(n, r)) for n, r in self.roofs.items())
-        return markup.shown(
-            "Comparison with the function in float64",
-            f"{body}<div class='afn-dim'>{tops}</div>",
-        )
+@overload
+def compare(
+    function: Call,
+    *args: Any,
+    repeats: int = ...,
+    warmup: int = ...,
+    backends: Sequence[str] | None = ...,
+    against: Mapping[str, Call] | None = ...,
+    sizes: Sequence[Any],
+    dtypes: Sequence[DTypeLike] | None = ...,
+    **static: Any,
+) -> Sweep: ...
 
 
 def compare(
-    function: Callable[..., Any],
+    function: Call,
     *args: Any,
     repeats: int = 20,
     warmup: int = 3,
+    backends: Sequence[str] | None = None,
+    against: Mapping[str, Call] | None = None,
+    sizes: Sequence[Any] | None = None,
+    dtypes: Sequence[DTypeLike] | None = None,
     **static: Any,
-) -> Comparison:
+) -> Any:
     """Run every implementation of ``function`` on every backend: a table to print.
 
-    ``function`` is an operator, whose registered kernels are run beside the generated
-    ones, or any function that can be compiled. ``args`` are its operands, ``static``
-    arguments that are not traced. The table has errors against the function in float64,
-    the minimum, median and maximum time of ``repeats`` calls after ``warmup``, and the
-    median as GB/s and GFLOP/s, beside the machine's roof.
+    Args:
+        function: an operator, whose registered kernels are run beside the generated
+            ones, or any function that can be compiled.
+        *args: its operands. With ``sizes`` a function among them is called with each
+            size, and gives the operand.
+        repeats: how many calls are timed.
+        warmup: how many are run before.
+        backends: what to run, by default all backends that are available; also other
+            libraries: "numpy", "jax", "torch". These run their own function for an
+            operator of arrayfn's, or what ``against`` has for them.
+        against: functions that compute the same, by the library whose arrays they take
+            ("numba" for one that Numba compiled), or by another name, on NumPy arrays.
+        sizes: repeat all of it for each of these.
+        dtypes: and for each of these dtypes, to which floating-point operands are
+            converted.
+        **static: arguments that are not traced.
 
-    Raises ArgumentError if an operand is not an array.
+    Returns:
+        A Comparison: errors against the function in float64, the minimum, median and
+        maximum time, and the median as GB/s and GFLOP/s, beside the machine's roof.
+        With ``sizes`` or ``dtypes`` a Sweep of them, which can ``plot`` the times.
+
+    Raises:
+        ArgumentError: an operand is not an array, or no backend or library has the name
+            in ``backends``.
+        BackendError: one of ``backends`` is not available, or not installed.
 
     >>> import numpy as np
     >>> from arrayfn import nn
@@ -128,24 +113,96 @@ def compare(
     >>> {row.backend for row in rows if row.ulp < 2} >= {"cpu", "reference"}
     True
     """
+    chosen = _Chosen.of(backends, against or {})
+    one = functools.partial(
+        _compared, function, static=static, chosen=chosen, count=(repeats, warmup)
+    )
+    if sizes is None and dtypes is None:
+        return one(args)
+    return sweep(one, args, sizes, dtypes)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What is compared: backends, engines, and functions by name."""
+
+    backends: tuple[str, ...]
+    engines: tuple[Engine, ...]
+    against: Mapping[str, Call]
+
+    @classmethod
+    def of(cls, names: Sequence[str] | None, against: Mapping[str, Call]) -> _Chosen:
+        engines = dict.fromkeys((*(names or ()), *against))
+        if names is None:
+            names = [x for x in available_backends() if x != "reference64"]
+        for name in names:
+            if name not in ENGINES and name not in against and not has_backend(name):
+                known = [*available_backends(), *ENGINES]
+                raise ArgumentError(
+                    f"compare: there is no backend or library {name!r}; there are "
+                    + ", ".join(known),
+                    user_location(),
+                )
+        own = [x for x in names if x not in ENGINES and x not in against]
+        return cls(
+            tuple(choose(name).name for name in own),
+            tuple(
+                ENGINES.get(name, Engine(name, "numpy"))
+                for name in engines
+                if name in ENGINES or name in against
+            ),
+            against,
+        )
+
+
+def _compared(
+    function: Call,
+    args: tuple[Any, ...],
+    *,
+    static: dict[str, Any],
+    chosen: _Chosen,
+    count: tuple[int, int],
+) -> Comparison:
+    """The comparison for one set of operands; ``count``: calls timed, and before."""
     _check(args)
+    repeats, warmup = count
     leaves = tree.leaves(args)
     wanted = tree.leaves(_reference(function, args, static))
     flops = operations(make_program(functools.partial(function, **static))(*args))
     rows: list[Measured] = []
-    for name, backend, call in _implementations(function, args, static):
-        if isinstance(call, str):
-            rows.append(Measured(name, backend, refused=call))
-            continue
-        given = args if backend in ("cpu", "reference") else device_put(args, backend)
+
+    def measure(name: str, backend: str, call: Call, given: Any, get: Call) -> None:
         result = call(*given)
-        have = [np.asarray(x) for x in tree.leaves(result)]
+        have = [get(x) for x in tree.leaves(result)]
         moved = sum(np.asarray(x).nbytes for x in (*leaves, *have))
         times = _times(functools.partial(call, *given), warmup, repeats)
         rows.append(
             Measured(name, backend, *_errors(have, wanted), times, moved, flops)
         )
-    backends = dict.fromkeys(row.backend for row in rows if not row.refused)
+
+    own = chosen.backends
+    for name, backend, call in _implementations(function, args, static, own):
+        if isinstance(call, str):
+            rows.append(Measured(name, backend, refused=call))
+            continue
+        given = args if backend in ("cpu", "reference") else device_put(args, backend)
+        measure(name, backend, call, given, np.asarray)
+    operator_name = function.name if isinstance(function, Operator) else ""
+    for engine in chosen.engines:
+        other = chosen.against.get(engine.name) or counterpart(
+            operator_name, engine.name
+        )
+        if other is None:
+            why = f"no function known; give against={{{engine.name!r}: function}}"
+            rows.append(Measured("", engine.name, refused=why))
+            continue
+        engine.library()
+        call, given = prepared(engine, functools.partial(other, **static), args)
+        title = getattr(other, "__name__", "a function").lstrip("_")
+        measure(title, engine.name, call, given, engine.get)
+    backends = dict.fromkeys(
+        row.backend for row in rows if not row.refused and row.backend in own
+    )
     return Comparison(tuple(rows), {name: roof(name) for name in backends})
 
 
@@ -156,13 +213,14 @@ def _reference(function: Call, args: Any, static: dict[str, Any]) -> Any:
 
 
 def _implementations(
-    function: Call, args: tuple[Any, ...], static: dict[str, Any]
+    function: Call,
+    args: tuple[Any, ...],
+    static: dict[str, Any],
+    backends: Sequence[str],
 ) -> Iterator[tuple[str, str, Any]]:
     """Name, backend and callable of each; text instead of a callable if refused."""
     body = function.function if isinstance(function, Operator) else function
-    for backend in available_backends():
-        if backend == "reference64":
-            continue  # the reference itself
+    for backend in backends:
         compiled = jit(functools.partial(body, **static), device=backend)
         yield (
             ("interpreted" if backend == "reference" else "generated"),
@@ -178,7 +236,7 @@ def _implementations(
 
 
 def _alone(
-    function: Operator,
+    function: Operator[..., Any],
     name: str,
     kernel: OperatorKernel,
     args: Any,
@@ -266,43 +324,6 @@ def roof(backend: str, dtype: type = np.float32) -> Roof:
         2 * array.nbytes / min(_times(lambda: copied(array), 2, 5)),
         2 * side**3 / min(_times(lambda: multiplied(matrix), 2, 5)),
     )
-
-
-COLUMNS: Final = (
-    *(("max abs", 9), ("max rel", 9), ("L2", 9), ("ULP", 9), ("min us", 10)),
-    *(("median", 10), ("max", 10), ("GB/s", 8), ("GFLOP/s", 9)),
-)
-"""The columns of numbers, and their widths."""
-
-
-def cells_of(row: Measured) -> list[str]:
-    """The numbers of a row, by column."""
-    errors = (f"{x:.1e}" for x in (row.max_abs, row.max_rel, row.l2))
-    times = (f"{1e6 * t:.1f}" for t in (min(row.times), row.median, max(row.times)))
-    rates = (f"{x / row.median / 1e9:.3g}" for x in (row.bytes, row.flops))
-    return [*errors, f"{row.ulp:.3g}", *times, *rates]
-
-
-def roof_text(name: str, top: Roof) -> str:
-    """The roof of backend ``name``, as a sentence."""
-    return (
-        f"roof of {name}: {top.bytes / 1e9:.3g} GB/s copying, "
-        f"{top.flops / 1e9:.4g} GFLOP/s multiplying float32 matrices"
-    )
-
-
-def table(rows: Sequence[Measured], roofs: dict[str, Roof]) -> str:
-    """The rows as text, followed by the backends' roofs."""
-    head = "".join(f"{name:>{width}}" for name, width in COLUMNS)
-    lines = [f"{'implementation':24}{'backend':10}{head}"]
-    for row in rows:
-        cells = [row.refused]
-        if not row.refused:
-            pairs = zip(cells_of(row), COLUMNS, strict=True)
-            cells = [f"{cell:>{width}}" for cell, (_, width) in pairs]
-        lines.append(f"{row.name[:23]:24}{row.backend:10}{''.join(cells)}")
-    lines += [roof_text(name, top) for name, top in roofs.items()]
-    return "\n".join(lines) + "\n"
 
 
 def _check(args: tuple[Any, ...]) -> None:

@@ -19,8 +19,10 @@ from arrayfn.errors import SourceLocation
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.ir.format import equation_lines
 from arrayfn.ir.text import parse_program
+from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.fusion.reasons import refusals, why_single
 from arrayfn.lowering.plan import Kernel, KernelCall, kernel_calls, numbered
+from arrayfn.primitives import views
 from arrayfn.primitives.table import TABLE
 
 
@@ -245,6 +247,14 @@ def _text(found: Explanation) -> Iterator[str]:
         where = f"in step {', '.join(map(str, c.steps))}" if c.steps else "no step"
         value = f"{c.value} ({in_bytes(c.nbytes)}), {where}"
         yield f"  {value}: {c.reason}{_at(c.location)}"
+    once = lowered.compiled_program.once
+    if once is not None:
+        values = zip(once.program.output_types, _once_lines(once.program), strict=True)
+        yield ""
+        yield "computed once, from captured arrays:"
+        yield from (
+            f"  {type} ({in_bytes(type.nbytes)}): {line}" for type, line in values
+        )
     yield ""
     yield _cache_text(found)
     if found.signatures:
@@ -253,6 +263,20 @@ def _text(found: Explanation) -> Iterator[str]:
     for types, built in found.signatures:
         because = f", because {built.reason}" if built.reason else ""
         yield f"  ({types}) in {in_seconds(built.seconds)}{because}"
+
+
+def _once_lines(once: CompiledProgram) -> list[str]:
+    """What gives each result of a Program that is computed once, and the line."""
+    program = parse_program(once.text, TABLE, once.constants)
+    made = {v: equation for equation in program.equations for v in equation.outputs}
+    lines: list[str] = []
+    for atom in program.outputs:
+        while isinstance(atom, Var) and made[atom].primitive is views.relayout:
+            (atom,) = made[atom].inputs
+        equation = made[atom] if isinstance(atom, Var) else None
+        name = "" if equation is None else equation.primitive.name
+        lines.append(name + ("" if equation is None else _at(equation.source)))
+    return lines
 
 
 def _at(location: SourceLocation | None) -> str:

@@ -27,7 +27,8 @@ from arrayfn.compilation.watching import Watched, watched
 from arrayfn.display.markup import page
 from arrayfn.errors import SourceLocation
 from arrayfn.lowering.plan import KernelCall, Origin, numbered
-from arrayfn.tools.compare import Roof, roof
+from arrayfn.tools.compare import roof
+from arrayfn.tools.measured import Roof
 from arrayfn.tools.profile_shown import profile_html, profile_text
 from arrayfn.tools.profile_trace import write_trace
 
@@ -218,7 +219,7 @@ class _Run:
         }
 
     def taken(self) -> dict[int, tuple[int, float]]:
-        return {} if self.timed is None else dict(self.timed.taken())
+        return {} if self.timed is None else dict(self.timed.times_of_steps())
 
     def since(
         self, before: dict[int, tuple[int, float]]

@@ -31,6 +31,7 @@ NAMESPACES: Final[tuple[tuple[str, str], ...]] = (
     ("jax", "arrayfn"),
     ("jax.tree", "arrayfn.tree"),
     ("jax.tree_util", "arrayfn.tree_util"),
+    ("jax.custom_batching", "arrayfn.custom_batching"),
     ("jax.debug", "arrayfn.debug"),
     ("jax.image", "arrayfn.image"),
     ("jax.test_util", "arrayfn.test_util"),

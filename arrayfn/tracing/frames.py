@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn.array_likes import adopted
 from arrayfn.ir import ArrayType, Atom, Literal, Mesh, Var, in_place, type_of
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.tracing.array_value import ArrayOnDevice
@@ -35,6 +36,8 @@ class Frame:
     compiled function, which hold for functions inside it, too. ``asks_around`` says
     whether the function used a named axis of an enclosing frame. ``inlined`` names the
     operators that are traced as their bodies; a frame shares it with those inside it.
+    ``platform`` is the backend that the function is compiled for, empty if another
+    frame knows it; ``asks_platform`` says whether it was asked for.
     """
 
     def __init__(
@@ -43,14 +46,19 @@ class Frame:
         abstract: bool,
         parent: Frame | None,
         checks: frozenset[str] = frozenset(),
+        platform: str = "",
     ) -> None:
         self.name = name
+        self.platform = platform
+        self.asks_platform = False
         self.checks = checks if parent is None else checks | parent.checks
         self.axes: dict[str, NamedAxis] = {}
         self.inlined: set[str] = set() if parent is None else parent.inlined
         self.builder = ProgramBuilder(name)
         self.abstract = abstract or (parent is not None and parent.abstract)
         self.asks_around = False
+        # The values that Refs from outside hold inside this frame.
+        self.references: dict[Any, Any] = {}
         self.parent = parent
         self.closed = False
         self.refused: Refused | None = None
@@ -108,6 +116,7 @@ class Frame:
         if dtypes.is_python_scalar(operand):
             value = dtypes.plain_scalar(operand)
             return Literal(value, dtypes.weak_dtype(value), weak=True)
+        operand = adopted(operand)
         if isinstance(operand, ArrayOnDevice):
             return self._capture(operand, operand.type)
         array = np.asarray(operand)
@@ -149,6 +158,17 @@ _local = _Local()
 def current_frame() -> Frame | None:
     """The innermost frame being traced in this thread."""
     return _local.frame
+
+
+def platform() -> str:
+    """The backend that the function being traced is compiled for; empty if none is."""
+    frame = _local.frame
+    while frame is not None and not frame.platform:
+        frame = frame.parent
+    if frame is None:
+        return ""
+    frame.asks_platform = True
+    return frame.platform
 
 
 def checks_indices() -> bool:

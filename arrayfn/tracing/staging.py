@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn.array_likes import adopted
 from arrayfn.errors import (
     ArgumentError,
     ArrayfnError,
@@ -54,6 +55,7 @@ class Immediate:
     ``compute`` computes loops on NumPy's arrays, and returns None for operations that
     are left to the NumPy reference. ``compute_on_device`` computes a primitive, and
     ``run_on_device`` a whole Program, whose operands are on a device (``device_of``).
+    ``inspect`` sees what was computed, and may raise.
     """
 
     compute: ClassVar[
@@ -63,6 +65,9 @@ class Immediate:
         Callable[[Primitive, Sequence[Any], Params], Sequence[Any]]
     ]
     run_on_device: ClassVar[Callable[[Program, Sequence[Any]], Sequence[Any]]]
+    inspect: ClassVar[
+        Callable[[Primitive, Sequence[Any], Params, Any], None] | None
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -72,13 +77,15 @@ class Trace:
     ``program`` takes the function's arguments and then the ``captured`` values.
     ``depends_on_frames`` says whether another call may give another Program, because
     values or named axes of enclosing traces went into it. ``inlined`` names operators
-    without kernels that the function calls: their bodies were traced.
+    without kernels that the function calls: their bodies were traced. ``asks_platform``
+    says whether it is for one platform.
     """
 
     program: Program
     captured: tuple[Captured, ...]
     depends_on_frames: bool = False
     inlined: frozenset[str] = frozenset()
+    asks_platform: bool = False
 
 
 def trace(
@@ -95,6 +102,7 @@ def trace(
     whole: bool = False,
     mesh: Mesh | None = None,
     varying: bool = True,
+    platform: str = "",
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
@@ -103,10 +111,11 @@ def trace(
     top level; inside another trace they do if the Program is to be ``whole`` and does
     not depend on that trace. For each of ``axes``, names and extents, there is one more
     input, the index of a member; so there is for each axis of ``mesh``, along which
-    types say what is ``varying``. ``checks`` are those of ``jit``.
+    types say what is ``varying``. ``checks`` are those of ``jit``; ``platform`` is the
+    backend that it compiles for.
     """
     parent = current_frame()
-    frame = Frame(name, abstract, parent, checks)
+    frame = Frame(name, abstract, parent, checks, platform)
     location = user_location()
     tracers = [
         Tracer(
@@ -145,8 +154,9 @@ def trace(
         captured = []
     builder.inputs += [var for _, var in captured]
     inlined = frozenset(frame.inlined)
+    values = tuple(v for v, _ in captured)
     program = builder.build(outputs)
-    return Trace(program, tuple(v for v, _ in captured), depends, inlined)
+    return Trace(program, values, depends, inlined, frame.asks_platform)
 
 
 def mesh_axes(mesh: Mesh | None) -> Mapping[str, int]:
@@ -339,7 +349,10 @@ def _stage(
     known = None if unknown else _values(operands)
     if known is None:
         return tuple([Tracer(frame, var, None, location) for var in outputs])
-    result = _results(primitive, known, params)
+    try:
+        result = _results(primitive, known, params)
+    except ArrayfnError as error:
+        raise located(error, location) from None
     values = result if isinstance(result, (tuple, list)) else [result]
     return tuple(
         Tracer(frame, var, value, location)
@@ -353,24 +366,32 @@ def _lookup(atom: Atom, environment: dict[Var, Any]) -> Any:
 
 def _array(value: Any) -> Any:
     """``value``, an array or scalar or Literal, as an array."""
+    if type(value) is np.ndarray:
+        return value
     if isinstance(value, ArrayOnDevice):
         return value
     if isinstance(value, Literal):
         return np.asarray(value.value).astype(value.type.dtype)
-    return np.asarray(value)
+    array = adopted(value)
+    return array if isinstance(array, ArrayOnDevice) else np.asarray(array)
 
 
 def _results(primitive: Primitive, arrays: Sequence[Any], params: Params) -> Any:
     """The result, or results, of ``primitive`` on arrays."""
     if any(isinstance(x, ArrayOnDevice) for x in arrays):
         outputs = Immediate.compute_on_device(primitive, arrays, params)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
-    # It computes loops alone, which hold their Programs in params.
-    if Immediate.compute is not None and params:
-        results = Immediate.compute(primitive, arrays, params)
-        if results is not None:
-            return tuple(results)
-    return primitive.reference(*arrays, **params)
+        results = outputs[0] if len(outputs) == 1 else tuple(outputs)
+    else:
+        made = None
+        # It computes loops alone, which hold their Programs in params.
+        if Immediate.compute is not None and params:
+            made = Immediate.compute(primitive, arrays, params)
+        results = (
+            primitive.reference(*arrays, **params) if made is None else tuple(made)
+        )
+    if Immediate.inspect is not None:
+        Immediate.inspect(primitive, arrays, params, results)
+    return results
 
 
 def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
@@ -385,7 +406,10 @@ def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
         if error.location is None:
             raise type(error)(str(error), user_location()) from None
         raise
-    result = _results(primitive, arrays, params)
+    try:
+        result = _results(primitive, arrays, params)
+    except ArrayfnError as error:
+        raise located(error, user_location()) from None
     taken = {id(a) for a in arrays}
     if isinstance(result, (tuple, list)):
         return tuple(own(x, taken) for x in result)

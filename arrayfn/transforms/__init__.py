@@ -25,9 +25,11 @@ from arrayfn.transforms.mapping import vmap
 from arrayfn.transforms.shape_struct import ShapeDtypeStruct
 from arrayfn.transforms.shapes import eval_shape, make_program
 from arrayfn.transforms.shard_map import pmap, shard_map
+from arrayfn.transforms.sizes import Dim
 from arrayfn.transforms.taylor import jet
 
 __all__ = [
+    "Dim",
     "FlatTrace",
     "Function",
     "ShapeDtypeStruct",

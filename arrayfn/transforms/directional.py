@@ -68,7 +68,8 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
 
     With ``has_aux`` the function returns a pair (value, aux), and the result has
     ``aux`` as its third. The cotangents of arguments that are not inexact are zeros;
-    positions of ``tree.Indexed`` nodes stay.
+    positions of ``tree.Indexed`` nodes stay. The function is a tree (``tree.Partial``)
+    of what it keeps of ``fun``, so that compiled code can return and take it.
 
     >>> import numpy as np
     >>> y, pull_back = vjp(lambda x: x * x, np.array(3.0))
@@ -76,25 +77,14 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
     (array(6.),)
     """
     at = _Linearized(fun, primals, has_aux)
-    backward = transpose(at.linear, at.split.residuals)
     leaves, positions = tree.leaves(primals), tree.positions_in(primals)
     others = [
         x if is_position else np.zeros(t.shape)
         for x, t, is_position in zip(leaves, at.types, positions, strict=True)
     ]
 
-    def pull_back(cotangents: Any) -> Any:
-        given = _flat_like(
-            "vjp: cotangent", cotangents, at.value_tree, at.linear.output_types
-        )
-        gradients = iter(apply_program(backward, [*at.residuals, *given]))
-        dense = [
-            next(gradients) if wanted else other
-            for wanted, other in zip(at.wrt, others, strict=True)
-        ]
-        return tree.unflatten(at.structure, dense)
-
-    return at.with_value(pull_back)
+    fixed = list(itertools.compress(others, [not wanted for wanted in at.wrt]))
+    return at.with_value(tree.Partial(_PullBack(at), at.residuals, fixed))
 
 
 def linearize(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
@@ -149,6 +139,25 @@ class _Linearized:
         if self.aux_tree is None:
             return value, linear_map
         return value, linear_map, tree.unflatten(self.aux_tree, self.outputs[own:])
+
+
+class _PullBack:
+    """The transpose of a linearized function, of its residuals and cotangents."""
+
+    def __init__(self, at: _Linearized) -> None:
+        self.backward = transpose(at.linear, at.split.residuals)
+        self.cotangents = at.value_tree, at.linear.output_types
+        self.structure, self.wrt = at.structure, at.wrt
+
+    def __call__(
+        self, residuals: Sequence[Any], fixed: Sequence[Any], cotangents: Any
+    ) -> Any:
+        """The cotangents of the arguments; ``fixed`` are those of integers."""
+        given = _flat_like("vjp: cotangent", cotangents, *self.cotangents)
+        gradients = iter(apply_program(self.backward, [*residuals, *given]))
+        others = iter(fixed)
+        dense = [next(gradients if wanted else others) for wanted in self.wrt]
+        return tree.unflatten(self.structure, dense)
 
 
 def linear_transpose(fun: Function, *primals: Any) -> Function:

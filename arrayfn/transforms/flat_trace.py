@@ -11,12 +11,14 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType, Mesh, Program
 from arrayfn.tracing import Trace, Tracer, trace
 from arrayfn.tracing.frames import current_frame
+from arrayfn.tracing.references import Ref
 from arrayfn.transforms.arguments import (
     Function,
     check_function,
     check_leaf,
     check_leaves,
     hints,
+    known_arguments,
     leaf_type,
     name_of,
     short,
@@ -51,17 +53,18 @@ def trace_function(
     whole: bool = False,
     mesh: Mesh | None = None,
     varying: bool = True,
+    platform: str = "",
 ) -> FlatTrace:
     """Trace ``function(*args, **kwargs)``, every leaf of which becomes an input.
 
     ``types`` replaces the leaves' types, for example without a mapped axis. ``axes``
     has the named axes that the function is mapped along, with their extents; for each,
     the Program has one more input, the member's index. Without ``constants`` captured
-    values are always inputs. ``checks`` are those of ``jit``. ``whole``, ``mesh`` and
-    ``varying``: see ``trace``.
+    values are always inputs. ``checks`` are those of ``jit``. ``whole``, ``mesh``,
+    ``varying`` and ``platform``: see ``trace``.
     """
     check_function("tracing", function)
-    leaves, structure = tree.flatten((args, kwargs))
+    args, kwargs, leaves, structure = known_arguments(args, kwargs)
     check_leaves(function, args, kwargs, leaves)
     out_tree: list[tree.TreeDef] = []
 
@@ -87,6 +90,7 @@ def trace_function(
         whole=whole,
         mesh=mesh,
         varying=varying,
+        platform=platform,
     )
     return FlatTrace(traced, out_tree[0])
 
@@ -96,6 +100,12 @@ def _check_result(function: Function, leaf: Any) -> None:
     try:
         check_leaf(leaf, "")
     except ArgumentError:
+        if isinstance(leaf, Ref):
+            raise ArgumentError(
+                f"{name_of(function)} returned a Ref ({leaf.type}), which is of no use "
+                "outside; return ref[...], its value",
+                user_location(),
+            ) from None
         raise ArgumentError(
             f"{name_of(function)} returned a {type(leaf).__name__} ({short(leaf)}), "
             "not an array or number; return arrays only, and other things from outside "

@@ -18,6 +18,7 @@ from arrayfn.transforms.arguments import (
     as_numbers,
     check_function,
     check_leaf,
+    is_array,
     is_one,
     leaf_type,
     name_of,
@@ -41,7 +42,9 @@ def value_and_grad(
     else; the result is ``(value, gradient)`` or ``((value, aux), gradient)``. The
     gradient has the structure of argument ``argnums`` (a tuple of them for a sequence).
     With ``holomorphic`` arguments and value are complex, and it is the derivative.
-    With ``allow_int`` the gradient by integers and booleans is 0, of float64.
+    With ``allow_int`` the gradient by integers and booleans is 0, of float64. Arguments
+    that it is not differentiated by may hold any values; those that are no arrays are
+    passed on as they are.
 
     Raises DifferentiationError if the value is no scalar, or an argument not inexact.
 
@@ -54,10 +57,11 @@ def value_and_grad(
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         chosen = chosen_arguments(fun, argnums, len(args))
+        of_arrays, args, kwargs = with_others_inside(fun, chosen, args, kwargs)
         wrt, shape_of_gradient = _differentiated(fun, args, kwargs, chosen, allow_int)
         if holomorphic:
             check_holomorphic(fun, [args[k] for k in chosen])
-        traced = trace_function(fun, args, kwargs)
+        traced = trace_function(of_arrays, args, kwargs)
         program, out_tree = traced.program, traced.out_tree
         aux_tree = None
         if has_aux:
@@ -103,6 +107,46 @@ def grad(
         return (gradient, value[1]) if has_aux else gradient
 
     return wrapper
+
+
+@tree.register_static
+class _Other:
+    """A value that is no array, as a part of the arguments' structure."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def with_others_inside(
+    function: Function,
+    chosen: Sequence[int],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[Function, tuple[Any, ...], dict[str, Any]]:
+    """``function`` of arrays alone, and its arguments without leaves of other kinds.
+
+    Arguments in the positions ``chosen`` stay as they are.
+    """
+    others = [x for k, x in enumerate(args) if k not in chosen]
+    if all(map(is_array, tree.leaves((others, kwargs)))):
+        return function, args, kwargs
+
+    def hidden(leaf: Any) -> Any:
+        return leaf if is_array(leaf) else _Other(leaf)
+
+    def shown(leaf: Any) -> Any:
+        return leaf.value if isinstance(leaf, _Other) else leaf
+
+    def is_other(node: Any) -> bool:
+        return isinstance(node, _Other)
+
+    @functools.wraps(function)
+    def of_arrays(*given: Any, **named: Any) -> Any:
+        given, named = tree.map(shown, (given, named), is_leaf=is_other)
+        return function(*given, **named)
+
+    kept = [x if k in chosen else tree.map(hidden, x) for k, x in enumerate(args)]
+    return of_arrays, tuple(kept), tree.map(hidden, kwargs)
 
 
 def chosen_arguments(

@@ -2,34 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.errors import AbstractValueError, user_location
+from arrayfn.errors import AbstractValueError, ArgumentError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.ir.layout import Shape
+from arrayfn.transforms.sizes import Dim
 
 
 class ShapeDtypeStruct:
     """Stands for an array of this shape and data type; it has no elements.
 
     ``eval_shape``, ``make_program``, ``linear_transpose`` and ``jit(f).lower`` take it
-    for an argument.
+    for an argument. An extent that is a ``Dim`` is open; ``jit(f).lower`` alone takes
+    those.
 
     >>> ShapeDtypeStruct((3, 4), "float32")
     ShapeDtypeStruct(shape=(3, 4), dtype=float32)
     """
 
-    __slots__ = ("dtype", "shape", "weak_type")
+    __slots__ = ("_extents", "dtype", "weak_type")
 
     def __init__(
-        self, shape: Sequence[int], dtype: Any, *, weak_type: bool = False
+        self, shape: Sequence[int | Dim], dtype: Any, *, weak_type: bool = False
     ) -> None:
-        self.shape: Shape = tuple(int(n) for n in shape)
+        self._extents = tuple(n if isinstance(n, Dim) else int(n) for n in shape)
         self.dtype: DType = dtypes.canonical(dtype)
         self.weak_type = weak_type
+
+    @property
+    def extents(self) -> tuple[int | Dim, ...]:
+        """The extents of the axes, some of which may be open."""
+        return self._extents
+
+    @property
+    def shape(self) -> Shape:
+        """The extents of the axes; ArgumentError if one is open."""
+        known = tuple(n for n in self._extents if not isinstance(n, Dim))
+        if len(known) != len(self._extents):
+            raise ArgumentError(
+                f"{self!r} has sizes that are open; only jit(f).lower takes it",
+                user_location(),
+            )
+        return known
 
     @property
     def __arrayfn_type__(self) -> ArrayType:
@@ -39,12 +57,31 @@ class ShapeDtypeStruct:
     @property
     def ndim(self) -> int:
         """The number of axes."""
-        return len(self.shape)
+        return len(self._extents)
 
     @property
     def size(self) -> int:
         """The number of elements."""
         return self.__arrayfn_type__.size
+
+    def at(self, sizes: Mapping[str, int]) -> ShapeDtypeStruct:
+        """The same, with these ``sizes`` for the open ones, by their names."""
+        closed = [sizes[n.name] if isinstance(n, Dim) else n for n in self._extents]
+        return ShapeDtypeStruct(closed, self.dtype, weak_type=self.weak_type)
+
+    def update(
+        self, shape: Sequence[int] | None = None, dtype: Any = None
+    ) -> ShapeDtypeStruct:
+        """This with another shape or another data type.
+
+        >>> ShapeDtypeStruct((3, 4), "float32").update(shape=(2,))
+        ShapeDtypeStruct(shape=(2,), dtype=float32)
+        """
+        return ShapeDtypeStruct(
+            self._extents if shape is None else shape,
+            self.dtype if dtype is None else dtype,
+            weak_type=self.weak_type,
+        )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise AbstractValueError(
@@ -59,14 +96,16 @@ class ShapeDtypeStruct:
         return self.shape[0]
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, ShapeDtypeStruct)
-            and self.__arrayfn_type__ == other.__arrayfn_type__
-        )
+        return isinstance(other, ShapeDtypeStruct) and self._parts() == other._parts()
 
     def __hash__(self) -> int:
-        return hash(self.__arrayfn_type__)
+        return hash(self._parts())
+
+    def _parts(self) -> tuple[object, ...]:
+        return self._extents, self.dtype, self.weak_type
 
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""
-        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype}{weak})"
+        ends = "," if len(self._extents) == 1 else ""
+        shape = f"({', '.join(map(str, self._extents))}{ends})"
+        return f"ShapeDtypeStruct(shape={shape}, dtype={self.dtype}{weak})"

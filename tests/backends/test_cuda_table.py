@@ -46,8 +46,10 @@ WIDER: Final = {
 # Vectors of these are unique but for a factor of absolute value 1: absolute values are
 # compared, and no cotangent is given to vectors.
 UP_TO_A_PHASE: Final = {"eigh", "svd", "eig"}
+# Members of a mesh compute them together: tests/distributed/test_on_gpus.py.
+COLLECTIVES: Final = {row.name for row in ROWS if row.is_collective}
 # What holds a function of Python, or has no values.
-LEFT_OUT: Final = {"custom_vjp_linear"}
+LEFT_OUT: Final = {"custom_vjp_linear", *COLLECTIVES}
 
 
 def bound(row: Primitive, dtype: Any, derivative: bool) -> float:

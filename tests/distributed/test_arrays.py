@@ -21,7 +21,8 @@ X = np.arange(32.0).reshape(4, 8)
 
 
 def test_the_cpu_counts_as_many_devices():
-    assert [str(d) for d in af.devices()] == [f"cpu:{k}" for k in range(8)]
+    cpus = [str(d) for d in af.devices() if d.platform == "cpu"]
+    assert cpus == [f"cpu:{k}" for k in range(8)]
     assert af.local_devices() == af.devices()
     code = "import arrayfn as af; print(len(af.devices()), af.devices()[0].threads)"
     env = {**os.environ, "ARRAYFN_CPU_DEVICES": "3", "ARRAYFN_NUM_THREADS": "7"}

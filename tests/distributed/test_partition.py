@@ -335,3 +335,44 @@ def test_one_device_and_several_have_one_result():
     np.testing.assert_array_equal(f(X), on_one)
     with pytest.raises(BackendError, match="runs functions of arrays over a mesh"):
         af.jit(np.sin, device="mesh")(X)
+
+
+@pytest.mark.parametrize(
+    ("spec", "calls"),
+    [
+        (P("data"), [(4, 16)]),  # rows are cut: the kernel computes 4 of them
+        (P(None, "model"), []),  # what the body reduces is cut: it needs collectives
+    ],
+    ids=["by rows", "by columns"],
+)
+def test_a_shardable_operator_stays_a_call_where_a_part_needs_no_other(spec, calls):
+    @af.operator(shardable=True)
+    def centred(x):
+        return x - x.mean(1, keepdims=True)
+
+    lowered = af.jit(lambda x: centred(x) * 2).lower(put(X, *spec.entries(2)))
+    program = lowered.compiled_program.partitioned.program
+    program.check()
+    found = [e for e in program.equations if e.primitive.name == "operator_call"]
+    assert [e.params["body"].inputs[0].type.shape for e in found] == calls
+    values = af.jit(lambda x: centred(x) * 2)(put(X, *spec.entries(2)))
+    np.testing.assert_allclose(values, 2 * (X - X.mean(1, keepdims=True)), atol=1e-12)
+
+
+def test_attention_over_a_mesh_is_a_call_of_each_device_s_part():
+    q = RANDOM.standard_normal((4, 8, 4, 16)).astype(np.float16)
+
+    def loss(q):
+        return anp.sum(af.nn.dot_product_attention(q, q, q, is_causal=True) ** 2)
+
+    gradient = af.jit(af.grad(loss))
+    lowered = gradient.lower(put(q, "data", None, "model"))
+    program = lowered.compiled_program.partitioned.program
+    calls = {
+        e.params["name"]: e.inputs[0].type.shape
+        for e in program.equations
+        if e.primitive.name == "operator_call"
+    }
+    assert calls == {"attention": (2, 8, 1, 16), "attention_gradient": (2, 8, 1, 16)}
+    have = gradient(put(q, "data", None, "model"))
+    np.testing.assert_allclose(have, gradient(q), rtol=4e-3, atol=4e-3)

@@ -9,10 +9,11 @@ import pytest
 
 import arrayfn as af
 import arrayfn.numpy as anp
-from arrayfn import lax
+from arrayfn import lax, nn
 from arrayfn.errors import ArgumentError
 from arrayfn.lowering.operations import operations
 from arrayfn.lowering.operator_kernels import KERNELS
+from arrayfn.tools.engines import COUNTERPARTS, ENGINES
 from arrayfn.transforms import make_program
 
 X = np.random.default_rng(0).standard_normal((40, 50)).astype(np.float32)
@@ -81,3 +82,129 @@ def test_operations_are_counted() -> None:
 def test_operands_are_arrays() -> None:
     with pytest.raises(ArgumentError, match="an operand is a str"):
         af.compare(anp.sum, "x")
+
+
+# Sweeps, and other libraries.
+
+ENGINES_OF = {
+    "nn.softmax": (nn.softmax, (X,), {"axis": 0}),
+    "nn.log_softmax": (nn.log_softmax, (X,), {}),
+    "nn.layer_norm": (nn.layer_norm, (X, X[0], X[1]), {}),
+    "nn.rms_norm": (nn.rms_norm, (X, X[0]), {}),
+    "nn.gelu": (nn.gelu, (X,), {"approximate": False}),
+    "nn.dot_product_attention": (
+        nn.dot_product_attention,
+        (
+            X.reshape(1, 10, 10, 20)[..., :8],
+            *[X.reshape(1, 10, 10, 20)[:, :, :5, :8]] * 2,
+        ),
+        {"is_causal": True},
+    ),
+    "nn.cross_entropy": (nn.cross_entropy, (X, np.arange(40)), {}),
+    "nn.embedding": (nn.embedding, (X, np.array([3, 0, 3])), {}),
+    "numpy.matmul": (anp.matmul, (X, X.T), {}),
+    "lax.conv_general_dilated": (
+        lax.conv_general_dilated,
+        (X.reshape(1, 2, 20, 50), X[:8, :18].reshape(8, 2, 3, 3)),
+        {"window_strides": (1, 1), "padding": "SAME"},
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ["numpy", "jax", "torch"])
+@pytest.mark.parametrize("name", ENGINES_OF)
+def test_counterparts_compute_what_the_operator_does(name: str, engine: str) -> None:
+    function, args, static = ENGINES_OF[name]
+    assert function.name == name
+    if engine not in COUNTERPARTS[name]:
+        pytest.skip(f"{engine} has no {name}")
+    if not ENGINES[engine].is_installed:
+        pytest.skip(f"{engine} is not installed")
+    (row,) = af.compare(
+        function, *args, backends=[engine], repeats=1, warmup=0, **static
+    )
+    assert row.backend == engine
+    assert not row.refused
+    assert row.max_abs < 1e-4
+
+
+def test_one_operator_is_compared_over_several_engines() -> None:
+    names = [
+        "cpu",
+        "reference",
+        "numpy",
+        *(name for name in ("jax", "torch") if ENGINES[name].is_installed),
+    ]
+    compared = af.compare(
+        nn.softmax,
+        X,
+        backends=names,
+        against={"mine": lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True)},
+        repeats=1,
+    )
+    assert [row.backend for row in compared] == [*names, "mine"]
+    assert all(row.max_rel < 1e-5 for row in compared)
+    assert list(compared.roofs) == ["cpu", "reference"]
+
+
+def test_an_engine_without_a_counterpart_is_refused_with_the_remedy() -> None:
+    (row,) = af.compare(nn.rope, X.reshape(8, 5, 50), backends=["numpy"], repeats=1)
+    assert row.refused == "no function known; give against={'numpy': function}"
+
+
+def test_unknown_backends_are_named() -> None:
+    with pytest.raises(ArgumentError, match="no backend or library 'torhc'; there are"):
+        af.compare(nn.softmax, X, backends=["torhc"])
+
+
+def normal(*shape: int) -> Any:
+    return np.random.default_rng(sum(shape)).standard_normal(shape)
+
+
+def test_a_sweep_of_sizes_and_dtypes() -> None:
+    swept = af.compare(
+        nn.softmax,
+        lambda n: normal(8, n),
+        sizes=[16, 64],
+        dtypes=["float32", "float64"],
+        backends=["cpu", "numpy"],
+        repeats=2,
+    )
+    assert [(p.size, p.dtype) for p in swept] == [
+        (16, "float32"),
+        (16, "float64"),
+        (64, "float32"),
+        (64, "float64"),
+    ]
+    lines = str(swept).splitlines()
+    assert lines[0].split()[:4] == ["implementation", "backend", "dtype", "size"]
+    assert [line.split()[:4] for line in lines[1:3]] == [
+        ["generated", "cpu", "float32", "16"],
+        ["generated", "cpu", "float32", "64"],
+    ]
+    assert len(lines) == 1 + 2 * 4
+    for point, row in swept.rows():
+        assert row.max_rel < (1e-5 if point.dtype == "float32" else 1e-13)
+
+
+def test_a_sweep_is_drawn() -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    swept = af.compare(
+        nn.gelu, normal, sizes=[8, 32], backends=["cpu", "numpy"], repeats=2
+    )
+    axes = swept.plot()
+    assert [line.get_label() for line in axes.get_lines()] == [
+        "generated, cpu",
+        "np_gelu, numpy",
+    ]
+    assert [list(line.get_xdata()) for line in axes.get_lines()] == [[8, 32]] * 2
+    page = swept._repr_html_()
+    assert page.count("<svg") == 1
+    assert page.count("<tr>") == 1 + 4
+
+
+def test_sizes_need_an_operand_that_depends_on_them() -> None:
+    with pytest.raises(ArgumentError, match=r"such as lambda n: numpy\.ones"):
+        af.compare(nn.gelu, X, sizes=[1, 2])
+    with pytest.raises(ArgumentError, match="sizes is empty"):
+        af.compare(nn.gelu, normal, sizes=[])

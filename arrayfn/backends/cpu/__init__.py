@@ -13,7 +13,7 @@ from arrayfn.backends.cpu.code import kernel_assembly
 from arrayfn.backends.cpu.donation import DonatingExecutable
 from arrayfn.backends.cpu.executable import bind
 from arrayfn.ir import Program
-from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.compiled import CompiledProgram, completed
 from arrayfn.lowering.lower import lower
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import Kernel
@@ -50,7 +50,8 @@ class CpuBackend:
         return lower(program, donated, options=options)
 
     def load(self, compiled: CompiledProgram) -> Callable:
-        """The callable of ``compiled``."""
+        """The callable of ``compiled``; what is computed once is computed now."""
+        compiled = completed(compiled, lambda once: self.load(once)(()))
         executable = bind(compiled.plan, compiled.kernels, compiled.constants)
         donors = {
             b.index: b.donor

@@ -18,7 +18,7 @@ from arrayfn.backends.cpu.libraries import provider_of
 from arrayfn.backends.cpu.pointer import Pointer
 from arrayfn.backends.plan_interpreter import HostBuffer, PlanInterpreter, allocated
 from arrayfn.errors import BackendError
-from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.compiled import CompiledProgram, completed
 from arrayfn.lowering.plan import (
     Argument,
     BufferArgument,
@@ -52,6 +52,7 @@ def run_unjitted(
     Each kernel's work items are done in two parts, the second first: the result must
     not depend on it. ``watch`` surrounds each call of a generated kernel.
     """
+    compiled = completed(compiled, lambda once: run_unjitted(once, ()))
     buffers = allocated(compiled, inputs, _zeros, over_donors=False)
     return _Run(compiled, buffers, watch).run()
 

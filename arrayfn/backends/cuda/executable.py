@@ -22,7 +22,7 @@ from arrayfn.backends.cuda.graphs.dispatch import Dispatch
 from arrayfn.dtypes import is_python_scalar
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import type_of
-from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.compiled import CompiledProgram, completed
 from arrayfn.lowering.plan import BufferAllocation
 
 Call = Callable[..., Any]
@@ -48,8 +48,10 @@ class Executable:
         """The plan on this thread's GPU.
 
         ``dispatch`` makes what launches the plan, if not a ``Dispatch``. What a call
-        does in Python is the function that ``through`` makes of it.
+        does in Python is the function that ``through`` makes of it. What is computed
+        once is computed now.
         """
+        compiled = completed(compiled, _complete_results)
         plan = compiled.plan
         self.plan = plan
         self._gpu = device()
@@ -230,6 +232,14 @@ class Executable:
         self._dispatch.enqueue(bytes(addresses))
         del temporaries  # freed in stream order: later work may reuse the memory
         return owners
+
+
+def _complete_results(once: CompiledProgram) -> Sequence[DeviceArray]:
+    """The results of a Program without inputs, when they are computed."""
+    results = Executable(once)(())
+    for result in results:
+        result.block_until_ready()
+    return results
 
 
 def _numbered(buffers: Sequence[BufferAllocation], kind: str) -> list[int]:

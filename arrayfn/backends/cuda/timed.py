@@ -50,7 +50,7 @@ class TimedExecutable:
             self._events.read()
         return results
 
-    def taken(self) -> Mapping[int, tuple[int, float]]:
+    def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
         """How often each step has run so far, and the seconds it took, by number."""
         return self._events.taken
 

@@ -31,8 +31,9 @@ def block_diag(*arrs: ArrayLike) -> Array:
     array([[1, 2, 0],
            [0, 0, 3]])
     """
-    blocks = [atleast_2d(asarray(x)) for x in arrs] or [zeros((1, 0))]
-    dtype = ops.common_dtype("block_diag", blocks)
+    known = [x if ops.is_number(x) else asarray(x) for x in arrs] or [zeros((1, 0))]
+    converted, _, dtype = ops.promoted("block_diag", known)
+    blocks = [atleast_2d(x) for x in converted]
     width = sum(x.shape[1] for x in blocks)
     rows: list[Array] = []
     before = 0
@@ -92,6 +93,8 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
            [2, 3, 0],
            [3, 0, 0]])
     """
+    if ops.is_number(c) and r is not None:
+        c = asarray(c, dtype=ops.common_dtype("hankel", (c, asarray(r))))
     column = vectors("hankel", c)
     row = zeros_like(column) if r is None else vectors("hankel", r)
     values = _joined("hankel", column, row[..., 1:])
@@ -173,6 +176,8 @@ def helmert(n: int, full: bool = False) -> Array:
 
     With ``full`` the row of the mean comes first.
     """
+    if n < 1:
+        raise ArgumentError(f"helmert takes n >= 1, not {n}", user_location())
     rows = np.arange(n)[:, None]
     made = np.tril(np.ones((n, n)), -1) - np.diag(np.arange(n))
     size = np.sqrt(rows * (rows + 1.0))

@@ -189,7 +189,8 @@ def boxcox(x: ArrayLike, lmbda: ArrayLike) -> Array:
     >>> boxcox(4.0, 0.5)
     array(2.)
     """
-    return boxcox1p(anp.subtract(x, 1.0), lmbda)
+    x, lmbda = _floated("boxcox", x, lmbda)
+    return boxcox1p(x - 1.0, lmbda)
 
 
 def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:

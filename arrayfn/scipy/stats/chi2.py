@@ -10,7 +10,7 @@ from arrayfn.scipy.stats import gamma
 
 def _gamma_parameters(df: ArrayLike, scale: ArrayLike) -> tuple[Array, Array]:
     """The shape and the scale of the equivalent gamma distribution."""
-    return anp.multiply(df, 0.5), anp.multiply(scale, 2.0)
+    return df * 0.5, scale * 2.0  # Python numbers keep their weak types
 
 
 @quiet

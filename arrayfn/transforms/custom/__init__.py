@@ -1,8 +1,8 @@
-"""Functions with custom derivative rules: ``custom_jvp``, ``custom_vjp``.
+"""Functions with custom rules: ``custom_jvp``, ``custom_vjp``, ``custom_vmap``.
 
 Outside a trace they call the function they wrap. Inside a trace they become an equation
 that holds the Programs of the function and of its rules. Transformations use the rules
-instead of differentiating the function.
+instead of differentiating, or mapping, the function.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from arrayfn import dtypes, tree
 from arrayfn.primitives import views
 from arrayfn.tracing import Tracer, apply
+from arrayfn.transforms.custom.batched import custom_vmap
 from arrayfn.transforms.custom.closed_functions import closure_convert, custom_gradient
 from arrayfn.transforms.custom.closures import closed_over, with_inputs
 from arrayfn.transforms.custom.forward import custom_jvp
@@ -26,6 +27,7 @@ __all__ = [
     "custom_gradient",
     "custom_jvp",
     "custom_vjp",
+    "custom_vmap",
     "stop_gradient",
     "with_inputs",
 ]

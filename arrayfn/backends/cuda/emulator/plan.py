@@ -19,7 +19,7 @@ from arrayfn.backends.numba.dialect import UntypedKernelError
 from arrayfn.backends.plan_interpreter import HostBuffer, PlanInterpreter, allocated
 from arrayfn.dtypes import BY_SHORT_NAME
 from arrayfn.ir import ArrayType
-from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.compiled import CompiledProgram, completed
 from arrayfn.lowering.host_steps import HOST_STEPS
 from arrayfn.lowering.libraries.collectives import COLLECTIVES
 from arrayfn.lowering.plan import (
@@ -43,6 +43,7 @@ def run_plan(compiled: CompiledProgram, inputs: Sequence[Array]) -> list[Array]:
     input lies where a copy of that was. Memory that nothing has written holds NaNs, or
     large numbers.
     """
+    compiled = completed(compiled, lambda once: run_plan(once, ()))
     buffers = allocated(compiled, inputs, _unwritten, over_donors=True)
     return _Run(compiled, buffers).run()
 

@@ -182,10 +182,11 @@ def _tensors(library: Any, arrays: Sequence[Any], stack: ExitStack) -> list[Any]
     on_gpu = any(not isinstance(x, np.ndarray) for x in arrays if x is not None)
     if on_gpu:
         stack.enter_context(library.cuda.stream(library.cuda.default_stream()))
-    return [None if x is None else _tensor(library, x) for x in arrays]
+    return [None if x is None else tensor_of(library, x) for x in arrays]
 
 
-def _tensor(library: Any, x: Any) -> Any:
+def tensor_of(library: Any, x: Any) -> Any:
+    """``x`` as a tensor of PyTorch (``library``) that shares its memory."""
     if not isinstance(x, np.ndarray) or x.dtype.type.__module__ == "numpy":
         return library.from_dlpack(x)
     # NumPy does not know bfloat16 and its like, so it does not export them.

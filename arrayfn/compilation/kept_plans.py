@@ -1,0 +1,121 @@
+"""Lowered Programs in the disk cache, so that a saved function is lowered once.
+
+An entry is a ``CompiledProgram`` without the arrays that its Program captures. It goes
+by the content of the bundle and by all else that lowering follows from: arrayfn's
+files, the number of cores, and whether plans are verified. Like the machine code beside
+it, it is what this user's own processes wrote (see ``object_cache``); bundles hold
+none.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.backends.object_cache import content_key, object_cache
+from arrayfn.ir import layout
+from arrayfn.ir.types import ArrayType
+from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.cpu import machine
+
+Array = np.ndarray[Any, Any]
+_LAYOUTS: Final = {"C": layout.C, "F": layout.F}
+_ROOMS: Final = ("ir", "primitives", "transforms", "passes", "lowering", "compilation")
+
+
+@dataclass(frozen=True)
+class KeptPlan:
+    """What is kept of a lowered Program: the types of its captured arrays, the plan."""
+
+    constant_types: tuple[ArrayType, ...]
+    compiled: CompiledProgram
+
+
+def plan_key(*parts: str) -> str:
+    """The key of what is lowered from ``parts`` by this installation, on this machine.
+
+    Files count by their names, lengths and times, which is a tenth of the time that
+    reading them takes.
+    """
+    versions = sys.version, np.__version__, os.environ.get("ARRAYFN_VERIFY", "")
+    return content_key("plan", *parts, _installation(), str(machine.cores()), *versions)
+
+
+@cache
+def _installation() -> str:
+    package = Path(__file__).parents[1]
+    files: list[str] = []
+    for folder in (str(package / room) for room in _ROOMS):
+        for place, _, names in os.walk(folder):
+            for name in names:
+                if name.endswith(".py"):
+                    status = os.stat(f"{place}/{name}")
+                    files.append(
+                        f"{place}/{name} {status.st_size} {status.st_mtime_ns}"
+                    )
+    return content_key(*sorted(files))
+
+
+def keep(key: str, kept: KeptPlan, captured: Sequence[Array]) -> None:
+    """Keep a plan under ``key``; its arrays ``captured`` are left out."""
+    file = io.BytesIO()
+    pickler = _Pickler(file, captured)
+    pickler.dump(kept.constant_types)
+    pickler.dump(kept.compiled)
+    object_cache().put(key, file.getvalue())
+
+
+def kept_plan(
+    key: str, captured: Callable[[Sequence[ArrayType]], Sequence[Array]]
+) -> KeptPlan | None:
+    """What was kept under ``key``; None if nothing was.
+
+    ``captured`` gives the arrays of these types, which the Program captures.
+    """
+    entry = object_cache().get(key)
+    if entry is None:
+        return None
+    unpickler = _Unpickler(io.BytesIO(entry))
+    types: tuple[ArrayType, ...] = unpickler.load()
+    unpickler.captured = captured(types)
+    return KeptPlan(types, unpickler.load())
+
+
+class _Pickler(pickle.Pickler):
+    """Writes captured arrays as their numbers, and layouts by name: they are unique."""
+
+    def __init__(self, file: io.BytesIO, captured: Sequence[Array]) -> None:
+        super().__init__(file, protocol=5)
+        self.numbers = {id(array): k for k, array in enumerate(captured)}
+
+    def persistent_id(self, obj: Any) -> Any:
+        if obj is layout.C or obj is layout.F:
+            return str(obj)
+        if isinstance(obj, np.ndarray):
+            number = self.numbers.get(id(obj))
+            if number is not None:
+                return number
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what ``_Pickler`` writes, and no class but arrayfn's and NumPy's."""
+
+    captured: Sequence[Array] = ()
+
+    def persistent_load(self, pid: Any) -> Any:
+        return _LAYOUTS[pid] if isinstance(pid, str) else self.captured[pid]
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        if module_name.partition(".")[0] not in ("arrayfn", "numpy", "ml_dtypes"):
+            raise pickle.UnpicklingError(f"{module_name}.{global_name} is in no plan")
+        return super().find_class(module_name, global_name)

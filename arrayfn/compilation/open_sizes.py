@@ -1,0 +1,431 @@
+"""Programs for any size: a text whose numbers are polynomials of open sizes.
+
+A function is traced for several sizes of its ``Dim``s. Where the Programs' texts differ
+in numbers alone, each number that differs is the value of one polynomial at all of
+them. ``OpenText`` is the text with these polynomials in place of the numbers, as
+``$(2*n+1)``; its ``text(sizes)`` is the Program for other sizes, which is parsed and
+checked like any other. A function whose Program has another structure for some sizes
+is refused, with the line where they differ.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations_with_replacement, product
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn.compilation.self_contained import self_contained
+from arrayfn.dtypes import short_name
+from arrayfn.errors import ArgumentError, BundleError, user_location
+from arrayfn.ir import ArrayType, Program
+from arrayfn.ir.text import format_program, tokens
+from arrayfn.transforms import Dim, ShapeDtypeStruct, leaf_type
+
+Sizes = Mapping[str, int]
+Extents = tuple[int | str, ...]
+_DEGREE: Final = 3
+_MOST_DIMS: Final = 3
+_TYPICAL: Final = 67
+_LARGE: Final = 1009
+_TERM: Final = re.compile(
+    r"([+-]?)(\d{1,30})(?:/(\d{1,30}))?((?:\*[A-Za-z_]\w*)*)", re.ASCII
+)
+_OPEN: Final = re.compile(r"\$\((?:(float|reciprocal):)?([^()\s]{1,500})\)")
+Polynomial = dict[tuple[str, ...], Fraction]
+"""The coefficients of products of names, which are sorted."""
+
+
+@dataclass(frozen=True)
+class OpenText:
+    """A Program's text for any sizes of ``dims``.
+
+    ``extents`` are those of its inputs, an open one by its name; ``example`` has sizes
+    that it was traced for.
+    """
+
+    template: str
+    dims: tuple[Dim, ...]
+    extents: tuple[Extents, ...]
+    example: Sizes
+
+    def described(self) -> dict[str, Any]:
+        """All but the template as JSON, which ``open_text_from`` reads."""
+        limits = {d.name: [d.minimum, d.maximum, d.multiple_of] for d in self.dims}
+        extents = [list(shape) for shape in self.extents]
+        return {"dims": limits, "extents": extents, "example": dict(self.example)}
+
+    def shown(self, types: Sequence[ArrayType]) -> str:
+        """The types of the inputs, with the names of open sizes."""
+        pairs = zip(types, self.extents, strict=True)
+        inside = (f"{short_name(t.dtype)}[{','.join(map(str, e))}]" for t, e in pairs)
+        return f"({', '.join(inside)})"
+
+    def text(self, sizes: Sizes) -> str:
+        """The Program's text for ``sizes``.
+
+        Raises ArgumentError where a polynomial is no integer, or is negative: there is
+        no such Program. Raises BundleError for a template that has no such form.
+        """
+
+        def value(match: re.Match[str]) -> str:
+            found = evaluated(parsed(match[2]), sizes)
+            if match[1] == "reciprocal" and found:
+                return repr(float(1 / found))
+            if found.denominator != 1 or match[1] == "reciprocal":
+                names = ", ".join(f"{name} = {sizes[name]}" for name in sizes)
+                raise ArgumentError(
+                    f"the saved function cannot be computed for {names}: {match[2]} "
+                    "in its Program is no whole number then",
+                    user_location(),
+                )
+            return repr(float(found)) if match[1] else str(int(found))
+
+        return _OPEN.sub(value, self.template)
+
+    def sizes(self, shapes: Sequence[tuple[int, ...]]) -> Sizes:
+        """The sizes for inputs of these ``shapes``.
+
+        Raises ArgumentError if there are none, with the axis.
+        """
+        found: dict[str, int] = {}
+        dims = {dim.name: dim for dim in self.dims}
+        pairs = zip(self.extents, shapes, strict=True)
+        for number, (wanted, shape) in enumerate(pairs):
+            if len(wanted) != len(shape):
+                raise ArgumentError(
+                    f"argument {number} has {len(shape)} axes, not {len(wanted)}",
+                    user_location(),
+                )
+            for axis, (name, size) in enumerate(zip(wanted, shape, strict=True)):
+                where = f"axis {axis} of argument {number}"
+                if isinstance(name, int):
+                    if name != size:
+                        raise ArgumentError(
+                            f"{where} has {size} elements, not {name}, which this was "
+                            "lowered for",
+                            user_location(),
+                        )
+                elif found.setdefault(name, size) != size:
+                    raise ArgumentError(
+                        f"{where} has {size} elements, but {name} is {found[name]} by "
+                        "an argument before it; axes of one Dim have one size",
+                        user_location(),
+                    )
+                elif not dims[name].accepts(size):
+                    raise ArgumentError(
+                        f"{where} has {size} elements, but {name} is to be "
+                        f"{dims[name].wanted}",
+                        user_location(),
+                    )
+        return found
+
+
+def open_text_from(template: str, given: Mapping[str, Any]) -> OpenText:
+    """The text of which ``described`` gave ``given``; BundleError if it did not."""
+    match given:
+        case {"dims": dict(limits), "extents": [*extents], "example": dict(example)}:
+            try:
+                dims = tuple(Dim(name, *three) for name, three in limits.items())
+            except (ArgumentError, TypeError) as error:
+                raise BundleError(f"has open sizes that cannot be: {error}") from None
+            shapes = [tuple(shape) for shape in extents if isinstance(shape, list)]
+            used = {n for shape in shapes for n in shape if type(n) is not int}
+            fits = len(shapes) == len(extents) and used == limits.keys()
+            fits = fits and example.keys() == limits.keys()
+            if fits and all(
+                type(example[d.name]) is int and d.accepts(example[d.name])
+                for d in dims
+            ):
+                return OpenText(template, dims, tuple(shapes), example)
+        case _:
+            pass
+    raise BundleError("has open sizes that are not of the form of save's")
+
+
+def open_text(
+    trace: Callable[[Sizes], Program], leaves: Sequence[Any], backend: str
+) -> OpenText:
+    """The text of a function for any sizes; ``trace`` gives its Program for some.
+
+    ``leaves`` are those of its arguments. Raises ArgumentError if there is none.
+    """
+    extents = [_extents(leaf) for leaf in leaves]
+    dims = dims_of(extents)
+    points = samples(dims)
+    programs = [self_contained(trace(sizes), backend) for sizes in points]
+    name, values = programs[0].name, programs[0].constant_values
+    for program in programs:
+        same = len(values) == len(program.constant_values) and all(
+            map(np.array_equal, values, program.constant_values)
+        )
+        if not same:
+            raise ArgumentError(
+                f"{name} captures an array that depends on an open size; make it with "
+                "arrayfn.numpy, so that it is part of the Program",
+                user_location(),
+            )
+    template = template_of(name, [format_program(p) for p in programs], points)
+    names = [
+        tuple(n.name if isinstance(n, Dim) else n for n in shape) for shape in extents
+    ]
+    return OpenText(template, dims, tuple(names), points[0])
+
+
+def _extents(leaf: Any) -> tuple[int | Dim, ...]:
+    if isinstance(leaf, ShapeDtypeStruct):
+        return leaf.extents
+    return leaf_type(leaf).shape
+
+
+def is_open(leaf: Any) -> bool:
+    """Whether ``leaf`` has open sizes."""
+    return isinstance(leaf, ShapeDtypeStruct) and any(
+        isinstance(n, Dim) for n in leaf.extents
+    )
+
+
+def dims_of(shapes: Sequence[Sequence[int | Dim]]) -> tuple[Dim, ...]:
+    """The Dims in ``shapes``, by name; ArgumentError if two of one name differ."""
+    found: dict[str, Dim] = {}
+    for shape in shapes:
+        for dim in shape:
+            if isinstance(dim, Dim) and found.setdefault(dim.name, dim) != dim:
+                raise ArgumentError(
+                    f"two Dims are called {dim.name} and have other limits: "
+                    f"{found[dim.name]!r} and {dim!r}",
+                    user_location(),
+                )
+    if len(found) > _MOST_DIMS:
+        raise ArgumentError(
+            f"{len(found)} sizes are open ({', '.join(found)}), more than "
+            f"{_MOST_DIMS}; lower the function for some of them",
+            user_location(),
+        )
+    return tuple(found[name] for name in sorted(found))
+
+
+def samples(dims: Sequence[Dim]) -> list[Sizes]:
+    """Sizes at which to trace: as many as fix all polynomials, then two to check them.
+
+    Raises ArgumentError if the limits of a Dim leave too few.
+    """
+    most = _DEGREE + 1
+    values: list[list[int]] = []
+    for position, dim in enumerate(dims):
+        # No two Dims have one size: what is done where sizes are equal is not general.
+        typical = _accepted(dim, _TYPICAL + most * position, most)
+        if len(typical) < most:
+            typical = _accepted(dim, 2, most)
+        if len(typical) < most:
+            raise ArgumentError(
+                f"the Dim {dim.name} leaves {len(typical)} sizes above 1; lower the "
+                "function for each, and save them in one bundle",
+                user_location(),
+            )
+        values.append(typical)
+    # The principal lattice, on which polynomials of this degree are unique.
+    lattice = (k for k in product(range(most), repeat=len(dims)) if sum(k) <= _DEGREE)
+    points = [[row[k] for row, k in zip(values, at, strict=True)] for at in lattice]
+    for first in (2, _LARGE):
+        ends = [_accepted(d, first + 7 * p, 1) for p, d in enumerate(dims)]
+        points.append([(e or v)[-1] for e, v in zip(ends, values, strict=True)])
+    names = [dim.name for dim in dims]
+    return [dict(zip(names, point, strict=True)) for point in points]
+
+
+def _accepted(dim: Dim, first: int, count: int) -> list[int]:
+    """The first sizes from ``first`` on that ``dim`` accepts, at most ``count``."""
+    step = dim.multiple_of
+    begin = -(-max(dim.minimum, first) // step) * step
+    sizes = range(begin, begin + count * step, step)
+    return [size for size in sizes if dim.accepts(size)]
+
+
+def template_of(name: str, texts: Sequence[str], points: Sequence[Sizes]) -> str:
+    """The template that gives ``texts`` at these ``points``.
+
+    Raises ArgumentError for the function ``name`` if there is none.
+    """
+    texts = [text.replace("$(", "$ (") for text in texts]  # in comments
+    rows = [list(tokens(text)) for text in texts]
+    first = rows[0]
+    for row, sizes in zip(rows, points, strict=True):
+        _refuse_structure(name, first, row, texts[0], (points[0], sizes))
+    fit = _Fit(points, list(points[0]))
+    parts: list[str] = []
+    end = 0
+    for column in zip(*rows, strict=True):
+        words = [token.text for token in column]
+        if len(set(words)) == 1:
+            continue
+        found = fit.of(words)
+        if found is None:
+            raise ArgumentError(
+                f"{name} has a number in its Program that is no polynomial of its open "
+                f"sizes: {', '.join(words[:4])} for {_listed(points[:4])}, in "
+                f"{_line(texts[0], column[0].line)!r}; lower it for each size",
+                user_location(),
+            )
+        place = column[0].place
+        parts += [texts[0][end:place], found]
+        end = place + len(column[0].text)
+    return "".join(parts) + texts[0][end:]
+
+
+def _refuse_structure(
+    name: str, first: Any, row: Any, text: str, sizes: tuple[Sizes, Sizes]
+) -> None:
+    """ArgumentError unless two texts differ in numbers alone."""
+    for one, other in zip(first, row, strict=False):
+        is_number = one.kind == other.kind == "number"
+        if one.text != other.text and not is_number:
+            break
+    else:
+        if len(first) == len(row):
+            return
+        one = first[min(len(first), len(row)) - 1]
+    raise ArgumentError(
+        f"{name} has another Program for {_listed(sizes[1:])} than for "
+        f"{_listed(sizes[:1])}, from {_line(text, one.line)!r} on. Write loops over a "
+        "size with arrayfn.lax, limit the Dim, or lower the function for each size",
+        user_location(),
+    )
+
+
+def _listed(points: Sequence[Sizes]) -> str:
+    return "; ".join(
+        ", ".join(f"{name} = {size}" for name, size in sizes.items())
+        for sizes in points
+    )
+
+
+def _line(text: str, number: int) -> str:
+    return " ".join(text.splitlines()[number - 1].split())
+
+
+class _Fit:
+    """Polynomials through given points."""
+
+    def __init__(self, points: Sequence[Sizes], names: Sequence[str]) -> None:
+        self.points = points
+        self.known: dict[tuple[str, ...], str | None] = {}
+        self.monomials = [
+            [
+                monomial
+                for degree in range(most + 1)
+                for monomial in combinations_with_replacement(names, degree)
+            ]
+            for most in range(1, _DEGREE + 1)
+        ]
+
+    def of(self, words: list[str]) -> str | None:
+        """What is to stand for numbers that are ``words`` at the points."""
+        key = tuple(words)
+        if key not in self.known:
+            self.known[key] = self._of(words)
+        return self.known[key]
+
+    def _of(self, words: list[str]) -> str | None:
+        if all(re.fullmatch(r"[+-]?\d+", word) for word in words):
+            found = self.through([Fraction(word) for word in words])
+            return None if found is None else f"$({printed(found)})"
+        values = [float(word) for word in words]
+        if not all(map(math.isfinite, values)):
+            return None
+        found = self.through([Fraction(x) for x in values])
+        if found is not None:
+            return f"$(float:{printed(found)})"
+        if not all(values):
+            return None
+        whole = [Fraction(round(1 / x)) for x in values]
+        if any(n == 0 or float(1 / n) != x for n, x in zip(whole, values, strict=True)):
+            return None
+        found = self.through(whole)
+        return None if found is None else f"$(reciprocal:{printed(found)})"
+
+    def through(self, values: Sequence[Fraction]) -> Polynomial | None:
+        """The polynomial of the smallest degree with these values; None if none has."""
+        for monomials in self.monomials:
+            rows = [
+                [Fraction(math.prod(point[name] for name in m)) for m in monomials]
+                for point in self.points
+            ]
+            found = _solution(rows, values)
+            if found is not None:
+                return {m: c for m, c in zip(monomials, found, strict=True) if c}
+        return None
+
+
+def _solution(
+    rows: Sequence[Sequence[Fraction]], values: Sequence[Fraction]
+) -> list[Fraction] | None:
+    """The solution of linear equations, by elimination; None if there is none."""
+    count = len(rows[0])
+    table = [[*row, value] for row, value in zip(rows, values, strict=True)]
+    pivots: list[int] = []
+    for column in range(count):
+        at = len(pivots)
+        chosen = next((k for k in range(at, len(table)) if table[k][column]), None)
+        if chosen is None:
+            continue
+        table[at], table[chosen] = table[chosen], table[at]
+        head = table[at][column]
+        table[at] = [x / head for x in table[at]]
+        for k, row in enumerate(table):
+            if k != at and row[column]:
+                factor = row[column]
+                table[k] = [x - factor * y for x, y in zip(row, table[at], strict=True)]
+        pivots.append(column)
+    if any(row[-1] for row in table[len(pivots) :]):
+        return None
+    found = [Fraction(0)] * count
+    for row, column in zip(table, pivots, strict=False):
+        found[column] = row[-1]
+    return found
+
+
+def printed(polynomial: Polynomial) -> str:
+    """``polynomial`` as text, which ``parsed`` reads.
+
+    >>> printed({("m", "n"): Fraction(3, 2), (): Fraction(-1)})
+    '3/2*m*n-1'
+    >>> printed(parsed("n*n-m+2/3"))
+    'n*n-m+2/3'
+    """
+    text = ""
+    for names, coefficient in polynomial.items():
+        sign = "-" if coefficient < 0 else "+"
+        text += sign + "*".join((str(abs(coefficient)), *names))
+    return re.sub(r"(?<!\w)1\*", "", text).removeprefix("+") or "0"
+
+
+def parsed(text: str) -> Polynomial:
+    """The polynomial of a text; BundleError if it is none."""
+    found: Polynomial = {}
+    text = re.sub(r"(^|[+-])(?=[A-Za-z_])", r"\g<1>1*", text)
+    place = 0
+    while place < len(text):
+        match = _TERM.match(text, place)
+        if match is None or (place and not match[1]) or match[3] == "0":
+            raise BundleError(f"has no polynomial {text!r}")
+        names = tuple(match[4].split("*")[1:])
+        coefficient = Fraction(int(match[2]), int(match[3] or 1) or 1)
+        found[names] = -coefficient if match[1] == "-" else coefficient
+        place = match.end()
+    return found
+
+
+def evaluated(polynomial: Polynomial, sizes: Sizes) -> Fraction:
+    """The value at ``sizes``; BundleError for a name that is not among them."""
+    total = Fraction(0)
+    for names, coefficient in polynomial.items():
+        if not sizes.keys() >= set(names) or len(names) > _DEGREE:
+            raise BundleError(f"has a polynomial of {', '.join(names)}")
+        total += coefficient * math.prod(sizes[name] for name in names)
+    return total

@@ -1,0 +1,35 @@
+"""Programs without what belongs to one process: rules, checks, Python functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arrayfn.errors import ArgumentError
+from arrayfn.ir import Equation, Program
+from arrayfn.lowering.operator_kernels import KERNELS
+from arrayfn.passes.inline_calls import inline_calls
+
+
+def self_contained(program: Program, backend: str) -> Program:
+    """``program`` without derivative rules, which are functions of this process.
+
+    Calls stay that ``backend`` has a kernel for. Raises ArgumentError for a Program
+    that calls Python functions.
+    """
+    made = inline_calls(
+        program, keep=lambda call: KERNELS.for_call(call, backend) is not None
+    )
+    _refuse_callbacks(made.equations)
+    return made
+
+
+def _refuse_callbacks(equations: Sequence[Equation]) -> None:
+    for equation in equations:
+        if "callback" in equation.params:
+            raise ArgumentError(
+                f"save: the function calls the Python function "
+                f"{equation.params['callback']}, which is no part of a Program",
+                equation.source,
+            )
+        for inner in equation.subprograms():
+            _refuse_callbacks(inner.equations)

@@ -1,0 +1,174 @@
+"""Structures of arguments and results as JSON, and back.
+
+A number is a leaf, by its place. Tuples, lists and dicts stand for themselves; named
+tuples and registered classes by their names, with their static values. What reads them
+back imports nothing: a class is one that this process has imported, and, unless it is
+a named tuple, registered as a node of trees.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import tree
+from arrayfn.dtypes import BY_SHORT_NAME, SHORT_NAMES
+from arrayfn.errors import ArgumentError, BundleError, user_location
+
+_DEEPEST: Final = 64  # of nested arguments
+_MAIN: Final = "__main__"
+
+
+def described(structure: tree.TreeDef, first: int = 0) -> Any:
+    """``structure`` as JSON, whose leaves are numbered from ``first`` on.
+
+    Raises ArgumentError for static values that JSON cannot hold, such as functions.
+    """
+    numbers = range(first, first + structure.num_leaves)
+    return _as_json(tree.unflatten(structure, numbers))
+
+
+def read(given: Any) -> tuple[list[Any], tree.TreeDef]:
+    """The leaves, numbers, and the structure of what ``described`` gave.
+
+    Raises BundleError for what it does not give, and for a class that is missing.
+    """
+    return tree.flatten(_from_json(given, 0))
+
+
+def _as_json(value: Any) -> Any:
+    if value is None or type(value) is int:
+        return value
+    cls = type(value)
+    if cls in (tuple, list):
+        return {cls.__name__: [_as_json(x) for x in value]}
+    if cls is dict and all(type(key) is str for key in value):
+        return {"dict": {key: _as_json(x) for key, x in value.items()}}
+    if cls is dict:
+        return {"map": [[_static(k, cls), _as_json(x)] for k, x in value.items()]}
+    if _fields(cls) is not None:
+        children = [_as_json(x) for x in value]
+        return {"named": [_name(cls), list(_fields(cls) or ()), children]}
+    children, metadata, _ = tree.one_level(value)
+    parts = [_as_json(x) for x in children]
+    return {"node": [_name(cls), _static(metadata, cls), parts]}
+
+
+def _static(value: Any, cls: type) -> Any:
+    """A static value of a node of class ``cls`` as JSON."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) in (tuple, list):
+        return {type(value).__name__: [_static(x, cls) for x in value]}
+    if isinstance(value, np.dtype) and value in SHORT_NAMES:
+        return {"dtype": SHORT_NAMES[value]}
+    raise ArgumentError(
+        f"save: the {cls.__name__} among the arguments or results has a static "
+        f"{type(value).__name__} ({str(value)[:40]}), which a bundle cannot hold; use "
+        "numbers, strings, dtypes and tuples of them, or pass its arrays alone",
+        user_location(),
+    )
+
+
+def _fields(cls: type) -> tuple[str, ...] | None:
+    """The fields of a class of named tuples; None for other classes."""
+    if not issubclass(cls, tuple):
+        return None
+    return getattr(cls, "_fields", None)
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _from_json(given: Any, depth: int) -> Any:
+    if given is None or type(given) is int:
+        return given
+    if not isinstance(given, dict) or len(given) != 1 or depth >= _DEEPEST:
+        raise BundleError("describes no structure of arrays")
+    match given:
+        case {"tuple": [*items]}:
+            return tuple(_each(items, depth))
+        case {"list": [*items]}:
+            return _each(items, depth)
+        case {"dict": dict(items)}:
+            return dict(zip(items, _each(list(items.values()), depth), strict=True))
+        case {"map": [*items]} if all(type(x) is list and len(x) == 2 for x in items):
+            keys = [_static_from(key, depth) for key, _ in items]
+            return _made(dict, zip(keys, _each([x for _, x in items], depth)))  # noqa: B905
+        case {"named": [str(name), [*fields], [*items]]}:
+            children = _each(items, depth)
+            return _made(_named_tuple(name, fields)._make, children)
+        case {"node": [str(name), metadata, [*items]]}:
+            cls, make = _registered(name)
+            made = _made(make, _static_from(metadata, depth), _each(items, depth))
+            if type(made) is not cls:
+                raise BundleError(f"describes no {name}")
+            return made
+        case _:
+            raise BundleError("describes no structure of arrays")
+
+
+def _each(items: Sequence[Any], depth: int) -> list[Any]:
+    return [_from_json(x, depth + 1) for x in items]
+
+
+def _made(make: Any, *parts: Any) -> Any:
+    """``make(*parts)``, of a class of this process; BundleError if it refuses them."""
+    try:
+        return make(*parts)
+    except Exception as error:
+        raise BundleError(f"describes an object that cannot be: {error!r}") from error
+
+
+def _static_from(given: Any, depth: int) -> Any:
+    if given is None or type(given) in (bool, int, float, str):
+        return given
+    match given:
+        case {"tuple": [*items]} if len(given) == 1 and depth < _DEEPEST:
+            return tuple(_static_from(x, depth + 1) for x in items)
+        case {"list": [*items]} if len(given) == 1 and depth < _DEEPEST:
+            return [_static_from(x, depth + 1) for x in items]
+        case {"dtype": str(name)} if len(given) == 1 and name in BY_SHORT_NAME:
+            return BY_SHORT_NAME[name]
+        case _:
+            raise BundleError("describes no static values")
+
+
+def _registered(name: str) -> tuple[type, Any]:
+    """The class of ``name`` that is registered, and what makes its objects.
+
+    A class of a script is found under any module, and in a script by its own name.
+    """
+    known = tree.registered()
+    module, _, own = name.partition(":")
+    found = [cls for cls in known if _name(cls) == name] or [
+        cls
+        for cls in known
+        if cls.__qualname__ == own and _MAIN in (module, cls.__module__)
+    ]
+    if len(found) != 1:
+        raise BundleError(
+            f"has a {own} of the module {module}, which this process has not "
+            "registered as a node of trees; import the module that does before loading"
+        )
+    return found[0], known[found[0]]
+
+
+def _named_tuple(name: str, fields: Sequence[Any]) -> Any:
+    """The class of named tuples of ``name``, in a module that is imported."""
+    module, _, own = name.partition(":")
+    for place in (module, _MAIN):
+        found: Any = sys.modules.get(place)
+        for part in own.split("."):
+            # Not getattr, which may run code of a module or a class.
+            found = vars(found).get(part) if hasattr(found, "__dict__") else None
+        if isinstance(found, type) and _fields(found) == tuple(fields):
+            return found
+    raise BundleError(
+        f"has a {own} with fields {', '.join(map(str, fields))} of the module "
+        f"{module}, which this process has not imported; import it before loading"
+    )

@@ -1,0 +1,74 @@
+"""Functions with a version for each platform, or a name for others to know."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from arrayfn import tree
+from arrayfn.compilation.operators import Operator
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.tracing import device_of
+from arrayfn.tracing.frames import platform
+
+Function = Callable[..., Any]
+
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("cuda", "gpu")}
+
+
+def platform_dependent(
+    *args: Any, default: Function | None = None, **per_platform: Function
+) -> Any:
+    """``per_platform[platform](*args)`` for where it runs, else ``default(*args)``.
+
+    Platforms are ``cpu`` and ``cuda`` (or ``gpu``): that of the function that is
+    compiled, and outside ``jit`` that of the arguments. Only the function for it is
+    traced. All should give results of the same structure and types.
+
+    Raises ArgumentError if there is neither a function for the platform nor a default.
+
+    >>> import numpy as np
+    >>> platform_dependent(np.ones(2), cpu=lambda x: x + 1, default=lambda x: x)
+    array([2., 2.])
+    """
+    current = platform() or device_of(tree.leaves(args)) or "cpu"
+    current = current.partition(":")[0]  # of any GPU
+    for name in _NAMES.get(current, (current, "cpu")):
+        if name in per_platform:
+            return per_platform[name](*args)
+    if default is None:
+        raise ArgumentError(
+            f"platform_dependent has functions for {', '.join(sorted(per_platform))}, "
+            f"and is computed on {current}; give default=",
+            user_location(),
+        )
+    return default(*args)
+
+
+def composite(decomposition: Function, name: str, version: int = 0) -> Function:
+    """``decomposition`` as one equation called ``name``: an ``operator`` of that name.
+
+    Operands are given by position, static attributes by name. A kernel registered for
+    the operator computes it; it gets ``attributes``, pairs of name and value, and
+    ``version`` as static arguments. Otherwise ``decomposition`` does.
+
+    >>> import numpy as np
+    >>> import arrayfn as af
+    >>> scaled = composite(lambda x, *, factor: x * factor, "my.scaled")
+    >>> str(af.make_program(lambda x: scaled(x, factor=2.0))(1.0)).count("my.scaled")
+    1
+    >>> af.jit(lambda x: scaled(x, factor=2.0))(np.ones(2))
+    array([2., 2.])
+    """
+
+    def body(operands: Any, attributes: Any = (), version: int = version) -> Any:
+        return decomposition(*operands, **dict(attributes))
+
+    made = Operator(body, name, frozenset({"attributes", "version"}))
+
+    @functools.wraps(decomposition)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return made(args, attributes=tuple(sorted(kwargs.items())))
+
+    return call

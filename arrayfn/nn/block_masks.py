@@ -1,0 +1,188 @@
+"""Which keys attention attends to, as a function of positions and as blocks.
+
+A mask function says for each batch, head, query and key whether they meet. A BlockMask
+also knows, by blocks of queries and keys, where no element is kept, so that attention
+leaves these blocks out (Dong et al., Flex Attention, 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import arrayfn.numpy as anp
+from arrayfn import dtypes, lax
+from arrayfn.compilation.jit import jit
+from arrayfn.errors import AbstractValueError, ArgumentError, user_location
+from arrayfn.numpy._operands import Array
+from arrayfn.tracing import is_staged
+from arrayfn.transforms import vmap
+
+Host = np.ndarray[Any, Any]
+MaskFunction = Callable[[Array, Array, Array, Array], Array]
+ScoreFunction = Callable[[Array, Array, Array, Array, Array], Array]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BlockMask:
+    """A mask function and the blocks of queries and keys in which it keeps something.
+
+    ``shape`` is [B, H, Q, KV], with 1 for B or H where the mask is the same for all.
+    ``kept`` is bool, [B, H, blocks of queries, blocks of keys].
+    """
+
+    mask_mod: MaskFunction
+    shape: tuple[int, int, int, int]
+    block: tuple[int, int]
+    kept: Host = field(repr=False)
+
+    @property
+    def sparsity(self) -> float:
+        """The part of all blocks, in percent, that is left out."""
+        return 100.0 * (1.0 - float(self.kept.mean()) if self.kept.size else 0.0)
+
+    @property
+    def most(self) -> int:
+        """The largest number of blocks of keys that a block of queries meets."""
+        return int(self.kept.sum(-1).max(initial=0))
+
+    def indices(self) -> tuple[Host, Host]:
+        """The kept blocks of keys of each block of queries, and which are there.
+
+        Both are [B, H, blocks of queries, most]. Rows with fewer blocks end in blocks 0
+        that are not there.
+        """
+        order = np.argsort(~self.kept, axis=-1, kind="stable")[..., : self.most]
+        there = np.take_along_axis(self.kept, order, -1)
+        return np.where(there, order, 0).astype(np.int32), there
+
+    def __repr__(self) -> str:
+        name = getattr(self.mask_mod, "__name__", "a function")
+        return (
+            f"<block mask of {name}, {list(self.shape)} in blocks of "
+            f"{self.block[0]} x {self.block[1]}, {self.sparsity:.1f} % left out>"
+        )
+
+
+def create_block_mask(
+    mask_mod: MaskFunction,
+    B: int | None,
+    H: int | None,
+    Q_LEN: int,
+    KV_LEN: int,
+    BLOCK_SIZE: int | tuple[int, int] = 128,
+) -> BlockMask:
+    """The BlockMask of ``mask_mod`` for queries and keys of these lengths.
+
+    ``mask_mod(b, h, q_idx, kv_idx)`` takes int32 scalars and returns whether query
+    ``q_idx`` attends to key ``kv_idx``. B or H is None where it does not depend on
+    them. It is evaluated for all pairs, one block of queries at a time; where a mask is
+    used often, keep it.
+
+    Raises ArgumentError if ``mask_mod`` does not give one bool, AbstractValueError if
+    it depends on values that are being traced.
+
+    >>> create_block_mask(lambda b, h, q, k: q >= k, None, None, 256, 256, 64)
+    <block mask of <lambda>, [1, 1, 256, 256] in blocks of 64 x 64, 37.5 % left out>
+    """
+    rows, columns = (BLOCK_SIZE,) * 2 if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
+    shape = B or 1, H or 1, Q_LEN, KV_LEN
+    if min(rows, columns, *shape) < 1:
+        raise ArgumentError(
+            f"create_block_mask: lengths {list(shape)} and blocks of {rows} x "
+            f"{columns} are positive numbers",
+            user_location(),
+        )
+    count = -(-KV_LEN // columns)
+
+    def of_rows(first: Array) -> Array:
+        """Which blocks of keys the block of queries from ``first`` on meets."""
+        row = anp.add(first, iota(rows, 2))
+        key = iota(count * columns, 3)
+        # Positions behind the end would be outside of what the function captures.
+        places = anp.minimum(row, Q_LEN - 1), anp.minimum(key, KV_LEN - 1)
+        kept = mask_of(mask_mod, iota(shape[0], 0), iota(shape[1], 1), *places)
+        kept = anp.logical_and(kept, anp.less(row, Q_LEN))
+        kept = anp.logical_and(kept, anp.less(key, KV_LEN))
+        blocks = anp.reshape(kept, (*shape[:2], rows, count, columns))
+        return anp.any(blocks, axis=(2, 4))
+
+    if is_staged([]):
+        raise AbstractValueError(
+            "create_block_mask needs the values of the mask to find its blocks, and is "
+            "called while a function is traced; call it outside, and capture the mask",
+            user_location(),
+        )
+    compiled = jit(of_rows)
+    kept = [np.asarray(compiled(np.int32(at))) for at in range(0, Q_LEN, rows)]
+    return BlockMask(mask_mod, shape, (rows, columns), np.stack(kept, axis=2))
+
+
+def mask_of(mask_mod: MaskFunction, *places: Array) -> Array:
+    """``mask_mod`` for each element; the four indices broadcast."""
+    kept = for_each(mask_mod, *places)
+    if kept.dtype != dtypes.bool_:
+        raise ArgumentError(
+            f"mask_mod {_name(mask_mod)} returns whether a query attends to a key, as "
+            f"one bool, not {kept.dtype.name}",
+            user_location(),
+        )
+    return kept
+
+
+def scores_of(score_mod: ScoreFunction, logits: Array, *places: Array) -> Array:
+    """``score_mod`` of each logit; the four indices broadcast with the logits."""
+    scores = for_each(score_mod, logits, *places)
+    if scores.dtype not in dtypes.FLOATS:
+        raise ArgumentError(
+            f"score_mod {_name(score_mod)} returns a score, as one floating-point "
+            f"number, not {scores.dtype.name}",
+            user_location(),
+        )
+    return anp.astype(scores, logits.dtype)
+
+
+def for_each(function: Callable[..., Any], *operands: Array) -> Array:
+    """``function`` of the scalars of operands with equally many axes, extents n or 1.
+
+    Raises ArgumentError if it does not give a scalar.
+    """
+
+    def member(*scalars: Any) -> Array:
+        value = anp.asarray(function(*scalars))
+        if value.ndim:
+            raise ArgumentError(
+                f"{_name(function)} is called for each score, with scalars, and "
+                f"returned an array of shape {tuple(value.shape)}; return one number",
+                user_location(),
+            )
+        return value
+
+    def along(*parts: Any) -> Array:
+        if not parts[0].ndim:
+            return member(*parts)
+        axes = [None if x.shape[0] == 1 else 0 for x in parts]
+        given = [
+            x[0] if axis is None else x for x, axis in zip(parts, axes, strict=True)
+        ]
+        if all(axis is None for axis in axes):
+            return anp.expand_dims(along(*given), 0)
+        return vmap(along, in_axes=axes)(*given)
+
+    return along(*operands)
+
+
+def iota(extent: int, axis: int, rank: int = 4) -> Array:
+    """0 to ``extent`` - 1 along ``axis`` of ``rank`` axes, int32."""
+    shape = tuple(extent if k == axis else 1 for k in range(rank))
+    return lax.broadcasted_iota(dtypes.int32, shape, axis)
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", "a function")
+
+
+__all__ = ["BlockMask", "create_block_mask"]

@@ -1,0 +1,506 @@
+"""``ufunc``: an elementwise function with NumPy's ``reduce``, ``at`` and others.
+
+``elementwise`` has arrayfn's own; ``frompyfunc`` makes one of any function of scalars.
+The methods of functions that have reductions of their own (add, maximum ...) are these.
+Others combine elements by calling the function: in pairs where the order does not
+matter, else one after the other, in a compiled loop.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.dtypes import DType
+from arrayfn.errors import (
+    ArgumentError,
+    DTypeError,
+    InPlaceError,
+    OutOfBoundsError,
+    ShapeError,
+    user_location,
+)
+from arrayfn.ir import Program
+from arrayfn.numpy import _operands as ops
+from arrayfn.numpy import comparison
+from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
+from arrayfn.numpy.application import vectorize
+from arrayfn.numpy.creation import arange, asarray
+from arrayfn.numpy.index_bounds import known_value
+from arrayfn.numpy.indexing import getitem
+from arrayfn.numpy.manipulation import (
+    broadcast_to,
+    concatenate,
+    expand_dims,
+    moveaxis,
+    ravel,
+    reshape,
+)
+from arrayfn.numpy.reductions import check_where
+from arrayfn.numpy.updates import IndexedUpdate
+from arrayfn.pickling import pickled
+from arrayfn.primitives.control_flow_scan import scan
+from arrayfn.primitives.rules import all_of
+from arrayfn.tracing import apply, trace
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+UPDATES: Final = ("add", "subtract", "multiply", "max", "min")
+"""Updates of ``x.at[index]`` that ``at`` may be."""
+
+
+class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
+    """An elementwise function of ``nin`` arrays, which gives ``nout`` of them.
+
+    Calling it calls ``func``, or ``call`` if that is given. ``identity`` is what begins
+    a reduction. ``reduce``, ``accumulate`` and ``reduceat`` replace the methods of
+    these names; ``at`` names the update of ``x.at[index]`` that the method ``at`` is.
+    ``reorderable`` says that elements may be combined in any order.
+
+    >>> import numpy as np
+    >>> import arrayfn.numpy as anp
+    >>> isinstance(anp.add, ufunc), anp.add.nin, anp.add.identity
+    (True, 2, 0)
+    >>> anp.multiply.outer(np.arange(1, 3), np.arange(3))
+    array([[0, 1, 2],
+           [0, 2, 4]])
+    """
+
+    def __init__(
+        self,
+        func: Callable[P, R],
+        /,
+        nin: int,
+        nout: int = 1,
+        *,
+        name: str | None = None,
+        nargs: int | None = None,
+        identity: Any = None,
+        call: Callable[..., Any] | None = None,
+        reduce: Callable[..., Any] | None = None,
+        accumulate: Callable[..., Any] | None = None,
+        at: str | None = None,
+        reduceat: Callable[..., Any] | None = None,
+        reorderable: bool = False,
+    ) -> None:
+        if not callable(func):
+            raise ArgumentError(
+                f"ufunc takes a function, not {type(func).__name__}", user_location()
+            )
+        for what, number in (("nin", nin), ("nout", nout)):
+            if number < 1:
+                raise ArgumentError(f"ufunc: {what} is {number}", user_location())
+        if nargs not in (None, nin + nout):
+            raise ArgumentError(
+                f"ufunc: nargs is nin + nout = {nin + nout}, not {nargs}",
+                user_location(),
+            )
+        functools.update_wrapper(self, func)
+        self.__name__ = name or getattr(func, "__name__", type(func).__name__)
+        self.call: Callable[P, R] = call or func
+        self.nin, self.nout, self.nargs = nin, nout, nin + nout
+        self.identity = identity
+        self._methods = {
+            "reduce": reduce,
+            "accumulate": accumulate,
+            "reduceat": reduceat,
+        }
+        self._update = at
+        self._reorderable = reorderable
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function of each element."""
+        return self.call(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<ufunc {self.__name__}>"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return pickled(self, vars(self))
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def reduce(
+        self,
+        a: ArrayLike,
+        axis: Axis = 0,
+        dtype: DTypeLike = None,
+        out: None = None,
+        keepdims: bool = False,
+        initial: ArrayLike | None = None,
+        where: ArrayLike = True,
+    ) -> Array:
+        """All elements along ``axis`` combined, from the first to the last.
+
+        ``axis`` may be several axes (None: all) if their order does not matter. The
+        result is of ``dtype``, by default that of ``a``, with sums and products of
+        small integers in 64 bits. ``initial`` counts as an element before the first,
+        and only elements where ``where`` is true count. Raises ShapeError for no
+        elements, if there is neither an identity nor ``initial``.
+
+        >>> import numpy as np
+        >>> import arrayfn.numpy as anp
+        >>> anp.add.reduce(np.ones((2, 3))), anp.subtract.reduce(np.array([9, 1, 2]))
+        (array([2., 2., 2.]), array(6))
+        """
+        self._check_binary("reduce")
+        ops.refuse_out(f"{self.__name__}.reduce", out)
+        mask = None if where is True else where
+        known = self._methods["reduce"]
+        if known is not None:
+            options = {"keepdims": keepdims, "initial": initial, "where": mask}
+            return known(a, axis=axis, dtype=dtype, **options)
+        name = f"{self.__name__}.reduce"
+        type = ops.type_of_operand(name, a)
+        axes = ops.normalize_axes(name, axis, type.ndim)
+        if len(axes) > 1 and not self._reorderable:
+            raise ArgumentError(
+                f"{name} over the axes {axes} has no order in which elements are "
+                "combined; reduce one axis after the other",
+                user_location(),
+            )
+        kept = tuple(k for k in range(type.ndim) if k not in axes)
+        shape = tuple(type.shape[k] for k in kept)
+        count = math.prod(type.shape[k] for k in axes)
+        value = self._in_own_dtype(a, dtype)
+
+        def rows(x: ArrayLike) -> Array:
+            return reshape(moveaxis(x, axes, tuple(range(len(axes)))), (count, *shape))
+
+        if mask is not None:
+            check_where(name, mask)
+            mask = rows(broadcast_to(mask, type.shape))
+        result = self._folded(name, rows(value), mask, initial)
+        if not keepdims:
+            return result
+        extents = tuple(1 if k in axes else n for k, n in enumerate(type.shape))
+        return reshape(result, extents)
+
+    def accumulate(
+        self,
+        array: ArrayLike,
+        axis: int = 0,
+        dtype: DTypeLike = None,
+        out: None = None,
+    ) -> Array:
+        """The elements up to each one along ``axis`` combined: array's shape.
+
+        >>> import numpy as np
+        >>> import arrayfn.numpy as anp
+        >>> anp.subtract.accumulate(np.array([9, 1, 2]))
+        array([9, 8, 6])
+        """
+        self._check_binary("accumulate")
+        name = f"{self.__name__}.accumulate"
+        ops.refuse_out(name, out)
+        known = self._methods["accumulate"]
+        if known is not None:
+            return known(array, axis=axis, dtype=dtype)
+        type = ops.type_of_operand(name, array)
+        place = ops.normalize_axis(name, axis, type.ndim)
+        rows = moveaxis(self._in_own_dtype(array, dtype), place, 0)
+        if type.shape[place] < 2:
+            return ops.same(moveaxis(rows, 0, place))
+
+        def step(value: Array, row: Array) -> list[Array]:
+            value = self._combine(value, row)
+            return [value, value]
+
+        _, later = _scanned(name, step, rows[0], [rows[1:]])
+        return moveaxis(concatenate([rows[:1], later]), 0, place)
+
+    def reduceat(
+        self,
+        array: ArrayLike,
+        indices: ArrayLike,
+        axis: int = 0,
+        dtype: DTypeLike = None,
+        out: None = None,
+    ) -> Array:
+        """Slices of ``array`` along ``axis`` reduced, one from each of ``indices``.
+
+        A slice ends where the next one begins, the last one at the end. If the next one
+        begins no later, it is one element. Raises OutOfBoundsError for a known index
+        outside the axis.
+
+        >>> import numpy as np
+        >>> import arrayfn.numpy as anp
+        >>> anp.add.reduceat(np.arange(8), np.array([0, 4, 1, 5]))
+        array([ 6,  4, 10, 18])
+        """
+        self._check_binary("reduceat")
+        name = f"{self.__name__}.reduceat"
+        ops.refuse_out(name, out)
+        own = self._methods["reduceat"]
+        if own is not None:
+            return own(array, indices, axis=axis, dtype=dtype)
+        type = ops.type_of_operand(name, array)
+        place = ops.normalize_axis(name, axis, type.ndim)
+        extent = type.shape[place]
+        begin = asarray(indices)
+        if begin.ndim != 1 or begin.dtype not in dtypes.INTEGERS:
+            raise ShapeError(
+                f"{name}: indices are a vector of integers, not "
+                f"{ops.type_of_operand(name, begin)}",
+                user_location(),
+            )
+        begin = ops.convert(begin, dtypes.int64)
+        known = known_value(begin)
+        if known is None:
+            end = concatenate([begin[1:], ops.full(extent, (1,), dtypes.int64)])
+            lengths = comparison.where(comparison.less(begin, end), end - begin, 1)
+            longest = extent
+        else:
+            for outside in known[(known < 0) | (known >= extent)]:
+                raise OutOfBoundsError(
+                    f"{name}: index {outside} is out of bounds for axis {place} with "
+                    f"size {extent}",
+                    user_location(),
+                )
+            lengths = np.maximum(np.diff(known, append=extent), 1)
+            longest = int(lengths.max(initial=1))
+        # A reduction in 64 bits of small integers has the dtype of reduce.
+        of = None if self._methods["reduce"] is None else self.reduce(array, place)
+        wanted = dtype if dtype is not None or of is None else of.dtype
+        rows = moveaxis(self._in_own_dtype(array, wanted), place, 0)
+        spread = (-1, *(1,) * (type.ndim - 1))
+        lengths = reshape(lengths, spread)
+
+        def step(value: Array, distance: Array, *fixed: Array) -> list[Array]:
+            row = getitem(rows, begin + distance, "clip")
+            more = comparison.less(distance, lengths)
+            return [comparison.where(more, self._combine(value, row), value)]
+
+        first = getitem(rows, begin, "clip")
+        if longest > 1:
+            (first,) = _scanned(name, step, first, [arange(1, longest)])
+        return moveaxis(first, 0, place)
+
+    def at(
+        self,
+        a: ArrayLike,
+        indices: Any,
+        b: ArrayLike | None = None,
+        /,
+        *,
+        inplace: bool = True,
+    ) -> Array:
+        """``a`` with the function applied at ``indices``, as often as one repeats.
+
+        A function of two arrays combines the elements with those of ``b``, one after
+        the other. Arrays are not changed: write ``inplace=False``, and use the result.
+        Raises InPlaceError otherwise.
+
+        >>> import numpy as np
+        >>> import arrayfn.numpy as anp
+        >>> anp.add.at(np.zeros(3), np.array([0, 0, 2]), 1.0, inplace=False)
+        array([2., 0., 1.])
+        """
+        name = f"{self.__name__}.at"
+        if inplace:
+            raise InPlaceError(
+                f"{name} would change its argument; write "
+                f"x = arrayfn.numpy.{name}(x, indices, ..., inplace=False)",
+                user_location(),
+            )
+        if self.nout != 1 or self.nin > 2 or (self.nin == 2) != (b is not None):
+            raise ArgumentError(
+                f"{name}: a function of {self.nin} arrays with {self.nout} results "
+                f"is {'not ' if b is None else ''}given a second operand",
+                user_location(),
+            )
+        if b is None:
+            return IndexedUpdate(a, indices).apply(self.call)  # type: ignore[arg-type]
+        if self._update is not None:
+            return getattr(IndexedUpdate(a, indices), self._update)(b)
+        return self._one_by_one(name, ops.as_array(ops.same(a)), indices, b)
+
+    def outer(self, a: ArrayLike, b: ArrayLike, /) -> R:
+        """The function of each pair of elements: ``a``'s axes, then ``b``'s.
+
+        >>> import numpy as np
+        >>> import arrayfn.numpy as anp
+        >>> anp.add.outer(np.array([0, 10]), np.arange(3))
+        array([[ 0,  1,  2],
+               [10, 11, 12]])
+        """
+        if self.nin != 2:
+            raise ArgumentError(
+                f"{self.__name__}.outer: it takes {self.nin} arrays; outer is of "
+                "functions of two",
+                user_location(),
+            )
+        first, second = (
+            ops.type_of_operand(f"{self.__name__}.outer", x).ndim for x in (a, b)
+        )
+        spread = tuple(range(first, first + second))
+        function: Callable[..., R] = self.call
+        return function(expand_dims(a, spread) if spread else a, b)
+
+    # How elements are combined.
+
+    def _combine(self, x: Array, y: Array) -> Array:
+        function: Callable[..., Any] = self.call
+        return ops.as_array(function(x, y))
+
+    def _check_binary(self, method: str) -> None:
+        if (self.nin, self.nout) != (2, 1):
+            raise ArgumentError(
+                f"{self.__name__}.{method}: it takes {self.nin} arrays and gives "
+                f"{self.nout}; {method} is of functions of two that give one",
+                user_location(),
+            )
+
+    def _in_own_dtype(self, a: ArrayLike, dtype: DTypeLike) -> Array:
+        """``a`` in the dtype that results have, which are combined further."""
+        given = ops.type_of_operand(self.__name__, a).dtype
+        wanted = given if dtype is None else dtypes.canonical(dtype)
+        for _ in range(2):
+            made = self._result_dtype(wanted)
+            if made == wanted:
+                return ops.as_array(ops.convert(a, wanted))
+            if made == dtypes.bool_ and self.identity is None:
+                break  # a comparison, whose results are no operands of it
+            wanted = made
+        raise DTypeError(
+            f"{self.__name__} of two {given} gives {self._result_dtype(given)}, which "
+            "it cannot combine further; give dtype=, or convert the array",
+            user_location(),
+        )
+
+    def _result_dtype(self, dtype: DType) -> DType:
+        one = ops.full(1, (), dtype)
+        return ops.type_of_operand(self.__name__, self._combine(one, one)).dtype
+
+    def _folded(
+        self, name: str, rows: Array, mask: Array | None, initial: ArrayLike | None
+    ) -> Array:
+        """The rows combined, those where ``mask`` is true."""
+        start = self.identity if initial is None else initial
+        count, *shape = rows.shape
+        if start is None and (mask is not None or not count):
+            why = "no elements" if mask is None else "elements left out by where"
+            raise ShapeError(
+                f"{name} of {why}: it has no identity to begin with; give initial=",
+                user_location(),
+            )
+        if start is not None:
+            start = broadcast_to(ops.convert(asarray(start), rows.dtype), tuple(shape))
+        if mask is not None and self.identity is not None:
+            nothing = ops.full(self.identity, tuple(shape), rows.dtype)
+            rows, mask = comparison.where(mask, rows, nothing), None
+        if self._reorderable and mask is None and count:
+            return self._in_pairs(rows, None if initial is None else start)
+        if not count:
+            return ops.same(start)
+        if start is None or (initial is None and mask is None):
+            start, rows = rows[0], rows[1:]
+        if not rows.shape[0]:
+            return ops.same(start)
+
+        def step(value: Array, row: Array, *chosen: Array) -> list[Array]:
+            new = self._combine(value, row)
+            return [comparison.where(chosen[0], new, value) if chosen else new]
+
+        xs = [rows] if mask is None else [rows, mask]
+        (result,) = _scanned(name, step, ops.as_array(start), xs)
+        return result
+
+    def _in_pairs(self, rows: Array, start: Array | None) -> Array:
+        """The rows combined in pairs, until one is left."""
+        while rows.shape[0] > 1:
+            half, odd = divmod(rows.shape[0], 2)
+            pairs = self._combine(rows[:half], rows[half : 2 * half])
+            rows = concatenate([pairs, rows[2 * half :]]) if odd else pairs
+        return rows[0] if start is None else self._combine(start, rows[0])
+
+    def _one_by_one(self, name: str, a: Array, indices: Any, b: ArrayLike) -> Array:
+        """``a`` with its elements at ``indices`` combined with ``b`` in their order."""
+        size = math.prod(a.shape)
+        numbers = reshape(arange(size), a.shape)
+        places = asarray(getitem(numbers, indices))
+        others = ravel(broadcast_to(asarray(b), places.shape))
+        if not places.size:
+            return ops.same(a)
+
+        def step(flat: Array, place: Array, other: Array) -> list[Array]:
+            new = ops.convert(self._combine(flat[place], other), flat.dtype)
+            return [IndexedUpdate(flat, place).set(new)]
+
+        (flat,) = _scanned(name, step, ravel(a), [ravel(places), others])
+        return reshape(flat, a.shape)
+
+
+def _scanned(
+    name: str, step: Callable[..., list[Array]], init: Array, xs: list[Array]
+) -> tuple[Any, ...]:
+    """The last carry of ``step(carry, *rows)``, and what else it gives for each row."""
+    types = [ops.type_of_operand(name, init).plain()]
+    for x in xs:
+        type = ops.type_of_operand(name, x).plain()
+        types.append(type.with_shape(type.shape[1:]))
+    body = trace(step, types, name="step", constants=False)
+    program, captured = body.program, len(body.captured)
+    inputs = program.inputs
+    arranged = Program(
+        program.name,
+        (*inputs[len(types) :], *inputs[: len(types)]),
+        program.equations,
+        program.outputs,
+    )
+    return tuple(
+        all_of(
+            apply(
+                scan,
+                *body.captured,
+                init,
+                *xs,
+                program=arranged,
+                consts=captured,
+                carry=1,
+                length=xs[0].shape[0],
+                reverse=False,
+                unroll=1,
+            )
+        )
+    )
+
+
+def frompyfunc(
+    func: Callable[..., Any], /, nin: int, nout: int, *, identity: Any = None
+) -> ufunc[..., Any]:
+    """The elementwise function that maps ``func``, of ``nin`` scalars, over arrays.
+
+    ``func`` is traced, and gives ``nout`` scalars; results have the dtypes that it
+    computes, not NumPy's objects. ``identity`` begins a reduction.
+
+    >>> import numpy as np
+    >>> f = frompyfunc(lambda x, y: x * 2 + y, 2, 1)
+    >>> f(np.arange(3), 1), f.reduce(np.array([1, 2, 3]))
+    (array([1, 3, 5]), array(11))
+    """
+    mapped = vectorize(func)
+
+    def call(*args: ArrayLike) -> Any:
+        if len(args) != nin:
+            raise ArgumentError(
+                f"{mapped.__name__} takes {nin} arrays, but was given {len(args)}",
+                user_location(),
+            )
+        results = mapped(*args)
+        given = len(results) if isinstance(results, (tuple, list)) else 1
+        if given != nout:
+            raise ArgumentError(
+                f"{mapped.__name__} gave {given} results, not nout={nout}",
+                user_location(),
+            )
+        return results[0] if nout == 1 and isinstance(results, tuple) else results
+
+    return ufunc(func, nin, nout, identity=identity, call=call)

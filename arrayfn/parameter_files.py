@@ -1,0 +1,144 @@
+"""Parameters as safetensors files, which other libraries read and write.
+
+A file has arrays by names. The arrays of a pytree are named by their paths, such as
+``layers.0.w``. It needs the package ``safetensors``, arrayfn's extra of that name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn.array_likes import adopted
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.transforms import check_leaf, leaf_type
+
+Array = np.ndarray[Any, Any]
+_NAMES: Final = {
+    dtypes.bool_: "BOOL",
+    dtypes.uint8: "U8",
+    dtypes.int8: "I8",
+    dtypes.uint16: "U16",
+    dtypes.int16: "I16",
+    dtypes.uint32: "U32",
+    dtypes.int32: "I32",
+    dtypes.uint64: "U64",
+    dtypes.int64: "I64",
+    dtypes.float16: "F16",
+    dtypes.bfloat16: "BF16",
+    dtypes.float32: "F32",
+    dtypes.float64: "F64",
+    dtypes.complex64: "C64",
+}
+_DTYPES: Final = {name: dtype for dtype, name in _NAMES.items()}
+
+
+def save_parameters(
+    parameters: Any,
+    file: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write the arrays of a pytree into a safetensors ``file``, by their paths.
+
+    ``metadata`` are texts that go with them.
+
+    Raises ArgumentError for complex128 and other dtypes that the format has not, for
+    two arrays of one name, and if the package ``safetensors`` is missing.
+    """
+    arrays: dict[str, Array] = {}
+    for path, leaf in _named(parameters):
+        leaf = adopted(leaf)
+        check_leaf(leaf, f"save_parameters: {path}")
+        array = np.asarray(leaf, leaf_type(leaf).dtype, order="C")
+        if array.dtype not in _NAMES:
+            raise ArgumentError(
+                f"save_parameters: {path} is of {array.dtype}, which a safetensors "
+                "file does not hold; convert it, for example to its real and imaginary "
+                "parts",
+                user_location(),
+            )
+        if path in arrays:
+            raise ArgumentError(
+                f"save_parameters: two arrays are called {path}; give their parts "
+                "other keys",
+                user_location(),
+            )
+        arrays[path] = array
+    _package().numpy.save_file(arrays, os.fspath(file), dict(metadata or {}) or None)
+
+
+def load_parameters(file: str | os.PathLike[str], like: Any = None) -> Any:
+    """The arrays of a safetensors ``file``, in a pytree of the structure of ``like``.
+
+    ``like`` has the arrays, numbers or ``ShapeDtypeStruct``s that they are to replace.
+    Without it the result is a dict of the arrays by their names.
+
+    Raises ArgumentError or ShapeError if the file has not the arrays of ``like``, with
+    the names, and ArgumentError for a file that is broken.
+    """
+    package = _package()
+    content = Path(file).read_bytes()
+    try:
+        entries = package.deserialize(content)
+    except package.SafetensorError as error:
+        raise ArgumentError(
+            f"{os.fspath(file)} is no safetensors file: {error}", user_location()
+        ) from None
+    found = {name: _array(name, entry) for name, entry in entries}
+    if like is None:
+        return found
+    pairs = _named(like)
+    missing = [name for name, _ in pairs if name not in found]
+    more = sorted(found.keys() - {name for name, _ in pairs})
+    if missing or more:
+        raise ArgumentError(
+            f"{os.fspath(file)} has not the arrays of like: it lacks "
+            f"{', '.join(missing[:5]) or 'none'}, and has besides "
+            f"{', '.join(more[:5]) or 'none'}",
+            user_location(),
+        )
+    for name, leaf in pairs:
+        wanted, have = leaf_type(leaf), leaf_type(found[name])
+        if (wanted.shape, wanted.dtype) != (have.shape, have.dtype):
+            raise ShapeError(
+                f"{os.fspath(file)}: {name} is {have}, not {wanted} as in like",
+                user_location(),
+            )
+    return tree.unflatten(tree.structure(like), [found[name] for name, _ in pairs])
+
+
+def _named(parameters: Any) -> list[tuple[str, Any]]:
+    """The leaves with their names: their paths, joined by dots."""
+    pairs, _ = tree.flatten_with_path(parameters)
+    return [(tree.keystr(p, simple=True, separator="."), leaf) for p, leaf in pairs]
+
+
+def _array(name: str, entry: Mapping[str, Any]) -> Array:
+    dtype = _DTYPES.get(entry["dtype"])
+    if dtype is None:
+        raise ArgumentError(
+            f"load_parameters: {name} is of {entry['dtype']}, which arrayfn has not",
+            user_location(),
+        )
+    return np.frombuffer(bytearray(entry["data"]), dtype).reshape(entry["shape"])
+
+
+def _package() -> Any:
+    try:
+        import_module("safetensors.numpy")
+        return import_module("safetensors")
+    except ImportError:
+        raise ArgumentError(
+            "safetensors files need the package safetensors: pip install "
+            "'arrayfn[safetensors]'",
+            user_location(),
+        ) from None
+
+
+__all__ = ["load_parameters", "save_parameters"]

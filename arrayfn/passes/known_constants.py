@@ -1,0 +1,83 @@
+"""Splits off what depends on captured arrays alone, so that it is computed once.
+
+After it: no costly equation of the second Program depends on constants alone. The first
+Program computes their values, which are constants of the second. Cheap equations stay
+where they are read, since reading a value costs as much; so do values that would take
+much more memory than the captured arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from arrayfn.ir import Equation, Program, Var
+from arrayfn.passes.loop_invariants import is_costly
+from arrayfn.primitives.base import has_effect, needed, primitive_of
+from arrayfn.transforms.shape_struct import ShapeDtypeStruct
+
+MAX_GROWTH: Final = 64 << 20
+"""By how many bytes a kept value may exceed all captured arrays together."""
+
+
+def split_known(program: Program) -> tuple[Program | None, Program]:
+    """The Program of the values that are computed once, if there are, and the rest.
+
+    The values are the last constants of the rest. ``ShapeDtypeStruct``s stand for them
+    there.
+    """
+    known: set[Var] = set()
+    captured = set(program.constants)
+    limit = MAX_GROWTH + sum(v.type.nbytes for v in program.constants)
+    found: list[Var] = []
+    hoisted: set[Equation] = set()
+    for equation in program.equations if captured else ():
+        given = [a for a in equation.inputs if isinstance(a, Var)]
+        primitive = primitive_of(equation)
+        if has_effect(equation) or primitive.is_collective:
+            continue
+        if not all(v in known or v in captured for v in given):
+            continue
+        known.update(equation.outputs)
+        size = max(v.type.nbytes for v in equation.outputs)
+        if any(v in captured for v in given):
+            captured.update(equation.outputs)
+            if is_costly(equation) and size <= limit:
+                found += equation.outputs
+                hoisted.add(equation)
+    if not found:
+        return None, program
+    left = [equation for equation in program.equations if equation not in hoisted]
+    rest = needed(left, program.outputs)
+    read = {a for equation in rest for a in equation.inputs} | {*program.outputs}
+    values = [var for var in found if var in read]
+    own = [
+        (var, value)
+        for var, value in zip(program.constants, program.constant_values, strict=True)
+        if var in read
+    ]
+    first = Program(
+        f"{program.name}_once",
+        (),
+        tuple(needed(program.equations, values)),
+        tuple(values),
+        program.constants,
+        program.constant_values,
+    )
+    second = Program(
+        program.name,
+        program.inputs,
+        tuple(rest),
+        program.outputs,
+        (*(var for var, _ in own), *values),
+        (
+            *(value for _, value in own),
+            *map(_unknown, values),
+        ),
+    )
+    return first, second
+
+
+def _unknown(var: Var) -> Any:
+    """What stands for an array whose elements are not known yet."""
+    type = var.type
+    return ShapeDtypeStruct(type.shape, type.dtype, weak_type=type.weak)

@@ -1,0 +1,221 @@
+"""check: a condition that the user asserts, with a message and values to format.
+
+``loops`` has the mapped axes of the call, outermost first: the extent of each, and
+which values have it in front. The condition has all of them in front. The reference
+raises; ``passes.checks`` turns the equation into a test, whose result the host reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from string import Formatter
+from typing import Any, cast
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.errors import CheckError, DTypeError
+from arrayfn.ir import ArrayType, Atom, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, current_builder, rename
+from arrayfn.ir.layout import Shape
+from arrayfn.primitives import discrete, families, views
+from arrayfn.primitives.base import (
+    NOT_LINEAR,
+    ZERO_TANGENT,
+    Array,
+    Atoms,
+    Batched,
+    Composition,
+    Dims,
+    Primitive,
+    Sample,
+    primitive_of,
+)
+from arrayfn.primitives.rules import in_front, repeated
+
+Loops = tuple[tuple[int, tuple[bool, ...]], ...]
+
+
+def failure(
+    message: str,
+    names: Sequence[str],
+    loops: Loops,
+    shape: Shape,
+    position: int,
+    values: Sequence[Any],
+) -> str:
+    """``message`` formatted with the values of the member whose condition is false.
+
+    The condition has this ``shape``, and is false at the row-major ``position``. Values
+    without a name are positional.
+
+    >>> failure("{0} < {limit}", ("", "limit"), (), (3,), 1, (2.0, 1.0))
+    '2.0 < 1.0 (the condition is false at [1])'
+    """
+    index = tuple(int(k) for k in np.unravel_index(position, shape)) if shape else ()
+    member, inside = index[: len(loops)], index[len(loops) :]
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for number, (name, value) in enumerate(zip(names, values, strict=True)):
+        mapped = [flags[number] for _, flags in loops]
+        chosen = tuple(k for k, has in zip(member, mapped, strict=True) if has)
+        array = np.asarray(value)[chosen]
+        shown = array if array.ndim else array.item()
+        if name:
+            named[name] = shown
+        else:
+            positional.append(shown)
+    text = _Formatter().vformat(message, positional, named)
+    notes: list[str] = []
+    if inside:
+        notes.append(f"the condition is false at {list(inside)}")
+    if member:
+        notes.append(f"for member {', '.join(map(str, member))} of what vmap maps")
+    return f"{text} ({', '.join(notes)})" if notes else text
+
+
+class _Formatter(Formatter):
+    """Formats the elements of arrays; a value that lacks a format is shown plainly."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """``value`` in a format."""
+        try:
+            if isinstance(value, np.ndarray) and format_spec:
+                each = {"all": lambda x: format(x, format_spec)}
+                return np.array2string(value, formatter=cast(Any, each))
+            return format(value, format_spec)
+        except (ValueError, TypeError):
+            return str(value)
+
+
+def _types(
+    condition: ArrayType,
+    *values: ArrayType,
+    message: str,
+    names: tuple[str, ...],
+    loops: Loops,
+) -> tuple[ArrayType, ...]:
+    if condition.dtype != dtypes.bool_:
+        raise DTypeError(f"check: the condition is of bools, not {condition}")
+    return ()
+
+
+def _reference(
+    condition: Array,
+    *values: Array,
+    message: str,
+    names: tuple[str, ...],
+    loops: Loops,
+) -> tuple[Any, ...]:
+    bad = np.flatnonzero(~np.asarray(condition))
+    if bad.size:
+        shape, first = np.shape(condition), int(bad[0])
+        raise CheckError(failure(message, names, loops, shape, first, values))
+    return ()
+
+
+def _expand(*operands: Atom, **params: Any) -> list[Atom]:
+    """Nothing: whoever compiles a Program with checks reads them by ``with_checks``."""
+    return []
+
+
+def _batch(
+    size: int,
+    inputs: Atoms,
+    dims: Dims,
+    *,
+    message: str,
+    names: tuple[str, ...],
+    loops: Loops,
+) -> Batched:
+    condition, *values = in_front(inputs, dims)
+    if dims[0] is None:
+        condition = repeated(size, condition, None)
+    mapped = tuple(dim is not None for dim in dims[1:])
+    loops = ((size, mapped), *loops)
+    check(condition, *values, message=message, names=names, loops=loops)
+    return [], []
+
+
+def _samples() -> Iterable[Sample]:
+    x = families.random_array(dtypes.float32, (3, 4), 73, -3.0, 3.0)
+    params = {"message": "{x} is not {y}", "names": ("x", "y"), "loops": ()}
+    yield Sample((np.ones((2,), np.bool_), x, x[0]), params, ())
+
+
+check = Primitive(
+    name="check",
+    family="callback",
+    types=_types,
+    reference=_reference,
+    kernel=Composition(_expand),
+    jvp=ZERO_TANGENT,
+    transpose=NOT_LINEAR,
+    batch=_batch,
+    samples=_samples,
+    doc="Raises an error with a message unless a condition is true.",
+    effect=True,
+)
+
+
+def has_check(program: Program) -> bool:
+    """Whether ``program``, or a Program inside it, has a check."""
+    return any(
+        equation.primitive is check or any(map(has_check, equation.subprograms()))
+        for equation in program.equations
+    )
+
+
+# Branches that are computed though they are not taken.
+
+
+def only_if(program: Program) -> Program:
+    """``program`` with a bool as its first input: checks hold only where it is true.
+
+    Checks in functions with rules of their own hold always.
+    """
+    builder = ProgramBuilder(program.name)
+    with builder:
+        active = builder.input(ArrayType((), dtypes.bool_), "active")
+        environment = builder.bind_inputs(program, builder.inputs_of(program))
+        _emit_if(program, environment, active)
+    return builder.build([rename(a, environment) for a in program.outputs])
+
+
+def _emit_if(program: Program, environment: dict[Var, Atom], active: Atom) -> None:
+    builder = current_builder()
+    for equation in program.equations:
+        builder.source = equation.source
+        primitive, params = primitive_of(equation), dict(equation.params)
+        operands = [rename(a, environment) for a in equation.inputs]
+        if primitive is check:
+            idle = discrete.bitwise_not(active)
+            shape = operands[0].type.shape
+            if shape:
+                idle = views.broadcast_in_dim(idle, shape=shape, axes=())
+            operands[0] = discrete.bitwise_or(operands[0], idle)
+        elif not any(map(has_check, equation.subprograms())):
+            builder.replay(equation, environment)
+            continue
+        elif primitive.name == "operator_call":
+            body: Program = params["body"]
+            inner = builder.bind_inputs(body, operands)
+            _emit_if(body, inner, active)
+            results = [rename(a, inner) for a in body.outputs]
+            environment.update(zip(equation.outputs, results, strict=True))
+            continue
+        elif primitive.name == "cond":
+            params["branches"] = tuple(map(only_if, params["branches"]))
+            operands = [operands[0], active, *operands[1:]]
+        elif primitive.name == "scan":
+            params["program"] = only_if(params["program"])
+            params["consts"] += 1
+            operands = [active, *operands]
+        elif primitive.name == "while_loop":
+            first: int = params["cond_consts"]
+            operands = [active, *operands[:first], active, *operands[first:]]
+            for part in ("cond", "body"):
+                params[f"{part}_program"] = only_if(params[f"{part}_program"])
+                params[f"{part}_consts"] += 1
+        outputs = builder.emit(primitive, operands, params)
+        environment.update(zip(equation.outputs, outputs, strict=True))

@@ -1,0 +1,198 @@
+"""Calls of functions with custom batching rules.
+
+``custom_vmap`` computes its body. ``rule`` names a function that maps it:
+``rule(size, mapped)`` gives a Program of the operands, of which those that are mapped
+have the mapped axis in front, and which of its outputs are mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from arrayfn import dtypes
+from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.primitives import elementwise as e
+from arrayfn.primitives import families
+from arrayfn.primitives.base import (
+    OWN_VARIANCE,
+    THROUGH_BODY,
+    Atoms,
+    Batched,
+    Body,
+    Dims,
+    OverPrograms,
+    Primitive,
+    Sample,
+    Tangents,
+    WithTangents,
+)
+from arrayfn.primitives.calls import (
+    body_reference,
+    body_types,
+    operator_call,
+)
+from arrayfn.primitives.control_flow import (
+    Batch,
+    Jvp,
+    Split,
+    built,
+    either,
+    equation,
+    parts_of,
+    unless,
+    where,
+)
+from arrayfn.primitives.named_functions import FUNCTIONS
+from arrayfn.primitives.rules import all_of, in_front, placed, present, repeated
+
+Mapped = tuple[Program, list[bool]]
+
+
+def _batch(
+    batch: Batch,
+    size: int,
+    inputs: Atoms,
+    dims: Dims,
+    *,
+    name: str,
+    body: Program,
+    rule: str,
+) -> Batched:
+    mapped = tuple(dim is not None for dim in dims)
+    program, given = FUNCTIONS.find(rule).function(size, mapped)
+    call = operator_call(*in_front(inputs, dims), name=f"vmap_{name}", body=program)
+    return all_of(call), [0 if is_mapped else None for is_mapped in given]
+
+
+def _jvp(
+    jvp: Jvp,
+    primals: Atoms,
+    tangents: Tangents,
+    *,
+    name: str,
+    body: Program,
+    rule: str,
+) -> WithTangents:
+    """The derivative is mapped by the derivative of the rule."""
+    varies = [t is not None for t in tangents]
+    count = len(body.outputs)
+    derivative, given = jvp(body, varies, [False] * count)
+
+    def mapped_derivative(size: int, mapped: tuple[bool, ...]) -> Mapped:
+        values, directions = parts_of(mapped, len(varies))
+        together = either(values, _flags_in_place(directions, varies))
+        # A value and its direction are mapped together.
+        alone, results = FUNCTIONS.find(rule).function(size, tuple(together))
+        inner, have = jvp(alone, varies, given)
+        builder = ProgramBuilder(inner.name)
+        with builder:
+            wanted = [*together, *where(together, varies)]
+            operands: list[Atom] = []
+            for type, has, needs in zip(inner.input_types, mapped, wanted, strict=True):
+                lacks = needs and not has
+                given_type = type.with_shape(type.shape[1:]) if lacks else type
+                operand = builder.input(given_type)
+                operands.append(repeated(size, operand, None) if lacks else operand)
+            made = builder.inline(inner, operands)
+            outputs, moved = made[:count], placed(made[count:], have)
+            kept = [t for t, is_given in zip(moved, given, strict=True) if is_given]
+            assert all(t is not None for t in kept)
+            program = builder.build([*outputs, *(t for t in kept if t is not None)])
+        return program, [*results, *where(results, given)]
+
+    made = all_of(
+        custom_vmap(
+            *primals,
+            *present(tangents),
+            name=f"jvp_{name}",
+            body=derivative,
+            rule=FUNCTIONS.name(mapped_derivative, f"jvp_{name}"),
+        )
+    )
+    return made[:count], placed(made[count:], given)
+
+
+def _flags_in_place(flags: Sequence[bool], there: Sequence[bool]) -> list[bool]:
+    """``flags`` where ``there`` is true, and False elsewhere."""
+    rest = iter(flags)
+    return [next(rest) if is_there else False for is_there in there]
+
+
+def mapped_type(type: ArrayType, size: int) -> ArrayType:
+    """``type`` with a mapped axis of extent ``size`` in front."""
+    return type.with_shape((size, *type.shape))
+
+
+def _split(
+    split: Split, whole: Equation, unknown: Sequence[bool]
+) -> tuple[list[Equation], list[Equation]]:
+    """The body's parts, as calls: a linear part is mapped as the body is."""
+    body: Program = whole.params["body"]
+    parts = split(body, unknown, [False] * len(whole.outputs))
+    outputs = parts.known.outputs
+    residuals = [Var(a.type) for a in outputs[len(outputs) - parts.residuals :]]
+    name = whole.params["name"]
+    known = equation(
+        operator_call,
+        unless(whole.inputs, unknown),
+        {"name": f"known_{name}", "body": parts.known},
+        [*unless(whole.outputs, parts.unknown), *residuals],
+        whole,
+    )
+    linear = equation(
+        operator_call,
+        [*residuals, *where(whole.inputs, unknown)],
+        {"name": f"linear_{name}", "body": parts.linear},
+        where(whole.outputs, parts.unknown),
+        whole,
+    )
+    return [known], [linear]
+
+
+# The rule has types of its own, so the sample is of the type that tests compute in.
+_SAMPLE_TYPE = ArrayType((3, 4), dtypes.float64)
+
+
+def _double_product(x: Atom, y: Atom) -> list[Atom]:
+    product = e.mul(x, y)
+    return [e.add(product, product)]
+
+
+def _sample_rule(size: int, mapped: tuple[bool, ...]) -> Mapped:
+    builder = ProgramBuilder("double_product")
+    with builder:
+        operands: list[Atom] = []
+        for is_mapped in mapped:
+            type = mapped_type(_SAMPLE_TYPE, size) if is_mapped else _SAMPLE_TYPE
+            x = builder.input(type)
+            operands.append(repeated(size, x, 0 if is_mapped else None))
+        return builder.build(_double_product(*operands)), [True]
+
+
+_SAMPLE_RULE = FUNCTIONS.name(_sample_rule, "double_product")
+
+
+def _samples() -> Iterable[Sample]:
+    operands = tuple(
+        families.random_array(dtypes.float64, (3, 4), seed, -3.0, 3.0)
+        for seed in (61, 62)
+    )
+    body = built("double_product", _double_product, [_SAMPLE_TYPE] * 2)
+    yield Sample(operands, {"name": body.name, "body": body, "rule": _SAMPLE_RULE})
+
+
+custom_vmap = Primitive(
+    name="custom_vmap",
+    family="call",
+    types=body_types,
+    variance=OWN_VARIANCE,
+    reference=body_reference,
+    kernel=Body(),
+    jvp=OverPrograms(_jvp),
+    transpose=THROUGH_BODY,
+    batch=OverPrograms(_batch),
+    split=OverPrograms(_split),
+    samples=_samples,
+    doc="A function with the user's batching rule.",
+)

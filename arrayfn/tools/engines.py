@@ -1,0 +1,325 @@
+"""Other libraries that ``compare`` runs beside arrayfn: NumPy, JAX, PyTorch, Numba.
+
+An engine puts operands into its library's arrays, runs a function of them to its end,
+and gives NumPy arrays back. The functions that arrayfn's own operators have as
+counterparts stand in ``COUNTERPARTS``, written with each library's own functions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import tree
+from arrayfn.adapters.tensors import tensor_of
+from arrayfn.errors import BackendError, user_location
+
+Array = np.ndarray[Any, Any]
+Call = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How a library is used: its module, its arrays, and the end of its work."""
+
+    name: str
+    module: str
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the library can be imported."""
+        return importlib.util.find_spec(self.module) is not None
+
+    def library(self) -> Any:
+        """The library's module; BackendError if it is not installed."""
+        try:
+            return importlib.import_module(self.module)
+        except ImportError as error:
+            raise BackendError(
+                f"compare: engine {self.name!r} needs {self.module}, which is not "
+                f"installed: {error}",
+                user_location(),
+            ) from error
+
+    def put(self, x: Any) -> Any:
+        """A NumPy array as one of the library's; other values as they are."""
+        return x
+
+    def get(self, x: Any) -> Array:
+        """A result as a NumPy array."""
+        return np.asarray(x)
+
+    def wait(self, x: Any) -> Any:
+        """``x``, once it is computed."""
+        return x
+
+    def compiled(self, function: Call) -> Call:
+        """``function`` as the library runs it fast."""
+        return function
+
+    def entered(self) -> AbstractContextManager[Any]:
+        """What is set while the library computes."""
+        return nullcontext()
+
+
+class Jax(Engine):
+    """Jitted functions of JAX, with 64-bit numbers."""
+
+    def put(self, x: Any) -> Any:
+        return self.library().numpy.asarray(x) if isinstance(x, np.ndarray) else x
+
+    def wait(self, x: Any) -> Any:
+        return self.library().block_until_ready(x)
+
+    def compiled(self, function: Call) -> Call:
+        return self.library().jit(function)
+
+    def entered(self) -> AbstractContextManager[Any]:
+        return self.library().enable_x64(True)
+
+
+class Torch(Engine):
+    """Functions of PyTorch's CPU tensors, as they are, without its autograd."""
+
+    def put(self, x: Any) -> Any:
+        if not isinstance(x, np.ndarray):
+            return x
+        return tensor_of(self.library(), np.array(x))
+
+    def get(self, x: Any) -> Array:
+        library = self.library()
+        if x.dtype == library.bfloat16:
+            import ml_dtypes
+
+            return x.view(library.uint16).numpy().view(ml_dtypes.bfloat16)
+        return x.numpy()
+
+    def entered(self) -> AbstractContextManager[Any]:
+        return self.library().no_grad()
+
+
+ENGINES: Final[dict[str, Engine]] = {
+    "numpy": Engine("numpy", "numpy"),
+    "numba": Engine("numba", "numba"),
+    "jax": Jax("jax", "jax"),
+    "torch": Torch("torch", "torch"),
+}
+
+
+def counterpart(operator: str, engine: str) -> Call | None:
+    """The function of ``engine`` that computes ``operator``, if one is known."""
+    return COUNTERPARTS.get(operator, {}).get(engine)
+
+
+# Each takes the operands in the operator's order, then its static arguments by name.
+
+
+def _np_softmax(x: Any, where: Any = None, *, axis: int = -1) -> Any:
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def _np_log_softmax(x: Any, where: Any = None, *, axis: int = -1) -> Any:
+    shifted = x - x.max(axis, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
+
+
+def _np_layer_norm(
+    x: Any, scale: Any = 1, bias: Any = 0, *, axis: int = -1, epsilon: float = 1e-5
+) -> Any:
+    centred = x - x.mean(axis, keepdims=True)
+    size = np.sqrt(np.square(centred).mean(axis, keepdims=True) + x.dtype.type(epsilon))
+    return centred / size * scale + bias
+
+
+def _np_rms_norm(
+    x: Any, scale: Any = 1, *, axis: int = -1, epsilon: float = 1e-6
+) -> Any:
+    size = np.square(x).mean(axis, keepdims=True) + x.dtype.type(epsilon)
+    return x / np.sqrt(size) * scale
+
+
+def _np_gelu(x: Any, *, approximate: bool = True) -> Any:
+    if not approximate:
+        return x * _scipy_ndtr(x)
+    one = x.dtype.type
+    return (
+        x
+        * one(0.5)
+        * (1 + np.tanh(one(0.7978845608028654) * (x + one(0.044715) * x**3)))
+    )
+
+
+def _scipy_ndtr(x: Any) -> Any:
+    return importlib.import_module("scipy.special").ndtr(x)
+
+
+def _np_attention(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
+    groups = q.shape[-2] // k.shape[-2]
+    q, k, v = (np.moveaxis(x, -2, -3) for x in (q, k, v))
+    k, v = (np.repeat(x, groups, axis=-3) for x in (k, v))
+    logits = q @ np.swapaxes(k, -1, -2) * q.dtype.type(q.shape[-1] ** -0.5)
+    if is_causal:
+        logits = np.where(np.tri(*logits.shape[-2:], dtype=bool), logits, -np.inf)
+    return np.moveaxis(_np_softmax(logits) @ v, -3, -2)
+
+
+def _np_cross_entropy(logits: Any, labels: Any) -> Any:
+    return -np.take_along_axis(_np_log_softmax(logits), labels[..., None], -1)[..., 0]
+
+
+def _of(module: str, name: str) -> Call:
+    """The function ``name`` of ``module``, which is imported when it is called."""
+
+    def call(*operands: Any, **static: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*operands, **static)
+
+    call.__name__ = name
+    return call
+
+
+def _torch_softmax(name: str) -> Call:
+    def call(x: Any, *, axis: int = -1) -> Any:
+        return _of("torch", name)(x, dim=axis)
+
+    call.__name__ = name
+    return call
+
+
+def _torch_normalized(name: str, default: float) -> Call:
+    def call(x: Any, *affine: Any, axis: int = -1, epsilon: float = default) -> Any:
+        functional = importlib.import_module("torch.nn.functional")
+        assert axis in (-1, x.ndim - 1)
+        return getattr(functional, name)(x, x.shape[-1:], *affine, eps=epsilon)
+
+    call.__name__ = name
+    return call
+
+
+def _torch_attention(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
+    attention = _of("torch.nn.functional", "scaled_dot_product_attention")
+    q, k, v = (x.transpose(-2, -3) for x in (q, k, v))
+    is_grouped = q.shape[-3] != k.shape[-3]
+    out = attention(q, k, v, is_causal=is_causal, enable_gqa=is_grouped)
+    return out.transpose(-2, -3)
+
+
+def _torch_gelu(x: Any, *, approximate: bool = True) -> Any:
+    gelu = _of("torch.nn.functional", "gelu")
+    return gelu(x, approximate="tanh" if approximate else "none")
+
+
+def _torch_cross_entropy(logits: Any, labels: Any) -> Any:
+    cross_entropy = _of("torch.nn.functional", "cross_entropy")
+    return cross_entropy(logits, labels.long(), reduction="none")
+
+
+def _torch_conv(
+    x: Any, kernel: Any, *, window_strides: Sequence[int], padding: Any
+) -> Any:
+    name = f"conv{x.ndim - 2}d"
+    conv = _of("torch.nn.functional", name)
+    around = padding.lower() if isinstance(padding, str) else padding[0][0]
+    return conv(x, kernel, stride=tuple(window_strides), padding=around)
+
+
+def _jax_layer_norm(
+    x: Any, scale: Any = 1, bias: Any = 0, *, axis: int = -1, epsilon: float = 1e-5
+) -> Any:
+    standardized = _of("jax.nn", "standardize")(x, axis=axis, epsilon=epsilon)
+    return standardized * scale + bias
+
+
+def _jax_rms_norm(
+    x: Any, scale: Any = 1, *, axis: int = -1, epsilon: float = 1e-6
+) -> Any:
+    jnp, lax = (importlib.import_module(f"jax.{name}") for name in ("numpy", "lax"))
+    size = jnp.mean(jnp.square(x), axis=axis, keepdims=True)
+    return x * lax.rsqrt(size + epsilon) * scale
+
+
+def _jax_cross_entropy(logits: Any, labels: Any) -> Any:
+    jnp = importlib.import_module("jax.numpy")
+    taken = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    return _of("jax.nn", "logsumexp")(logits, axis=-1) - taken
+
+
+def _rows(table: Any, indices: Any) -> Any:
+    return table[indices]
+
+
+COUNTERPARTS: Final[dict[str, dict[str, Call]]] = {
+    "nn.softmax": {
+        "numpy": _np_softmax,
+        "jax": _of("jax.nn", "softmax"),
+        "torch": _torch_softmax("softmax"),
+    },
+    "nn.log_softmax": {
+        "numpy": _np_log_softmax,
+        "jax": _of("jax.nn", "log_softmax"),
+        "torch": _torch_softmax("log_softmax"),
+    },
+    "nn.layer_norm": {
+        "numpy": _np_layer_norm,
+        "jax": _jax_layer_norm,
+        "torch": _torch_normalized("layer_norm", 1e-5),
+    },
+    "nn.rms_norm": {
+        "numpy": _np_rms_norm,
+        "jax": _jax_rms_norm,
+        "torch": _torch_normalized("rms_norm", 1e-6),
+    },
+    "nn.gelu": {
+        "numpy": _np_gelu,
+        "jax": _of("jax.nn", "gelu"),
+        "torch": _torch_gelu,
+    },
+    "nn.dot_product_attention": {
+        "numpy": _np_attention,
+        "jax": _of("jax.nn", "dot_product_attention"),
+        "torch": _torch_attention,
+    },
+    "nn.cross_entropy": {
+        "numpy": _np_cross_entropy,
+        "jax": _jax_cross_entropy,
+        "torch": _torch_cross_entropy,
+    },
+    "nn.embedding": {
+        "numpy": _rows,
+        "jax": _rows,
+        "torch": _rows,
+    },
+    "numpy.matmul": {
+        "numpy": np.matmul,
+        "jax": _of("jax.numpy", "matmul"),
+        "torch": _of("torch", "matmul"),
+    },
+    "lax.conv_general_dilated": {
+        "jax": _of("jax.lax", "conv_general_dilated"),
+        "torch": _torch_conv,
+    },
+}
+"""What other libraries call arrayfn's operators, by the operator's name."""
+
+
+# What is measured is checked by the errors in the table: a counterpart that computes
+# something else has large ones.
+
+
+def prepared(engine: Engine, function: Call, args: Any) -> tuple[Call, Any]:
+    """``function`` of ``engine``, which waits for its result, and its operands."""
+    with engine.entered():
+        given = tree.map(engine.put, args)
+        compiled = engine.compiled(function)
+
+    def call(*operands: Any) -> Any:
+        with engine.entered():
+            return engine.wait(compiled(*operands))
+
+    return call, given

@@ -1,0 +1,178 @@
+"""Comparisons over sizes and dtypes: a table of errors and times, and their plot."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn.display.units import in_seconds
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.tools.measured import Comparison, Measured
+
+_COLUMNS: Final = (
+    *("implementation", "backend", "dtype", "size"),
+    *("max rel", "ULP", "median", "GB/s", "GFLOP/s"),
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """The comparison of one size, with floating-point operands of one dtype.
+
+    ``dtype`` is empty if the operands were taken as they are.
+    """
+
+    size: Any
+    dtype: str
+    comparison: Comparison
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep(Sequence[Point]):
+    """What ``compare`` gives for several sizes or dtypes; as text it is a table."""
+
+    points: tuple[Point, ...]
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.points[index]
+
+    def rows(self) -> Iterator[tuple[Point, Measured]]:
+        """All rows of the comparisons: implementation by implementation."""
+        found = [(point, row) for point in self for row in point.comparison]
+        order = {key: k for k, key in enumerate(dict.fromkeys(map(_key, found)))}
+        return iter(sorted(found, key=lambda pair: order[_key(pair)]))
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        cells: list[tuple[str, ...]] = []
+        for point, row in self.rows():
+            size = "" if point.size is None else str(point.size)
+            head = row.name, row.backend, point.dtype, size
+            if row.refused:
+                cells.append((*head, row.refused, "", "", "", ""))
+                continue
+            rates = (f"{x / row.median / 1e9:.3g}" for x in (row.bytes, row.flops))
+            numbers = f"{row.max_rel:.1e}", f"{row.ulp:.3g}", in_seconds(row.median)
+            cells.append((*head, *numbers, *rates))
+        return cells
+
+    def __repr__(self) -> str:
+        rows = [_COLUMNS, *self._cells()]
+        short = [row for row in rows if row[5]]
+        widths = [max(map(len, column)) for column in zip(*short, strict=True)]
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) if k < 3 or not row[5] else cell.rjust(width)
+                for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        )
+
+    def _repr_html_(self) -> str:
+        from arrayfn.display import markup
+
+        rows = [tuple(map(markup.escape, row)) for row in self._cells()]
+        body = markup.table(_COLUMNS, rows, texts=3)
+        try:
+            picture = self._svg()
+        except ImportError:
+            picture = ""
+        return markup.shown("Comparison with the function in float64", picture, body)
+
+    def _svg(self) -> str:
+        figure_of = importlib.import_module("matplotlib.figure").Figure
+        figure = figure_of(figsize=(7, 4), layout="constrained")
+        self.plot(figure.subplots())
+        text = io.StringIO()
+        figure.savefig(text, format="svg")
+        return text.getvalue().partition("<svg")[2].join(("<svg", ""))
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the median times over the sizes, and give Matplotlib's axes.
+
+        Without ``axes`` a figure is made. Where sizes are numbers both scales are
+        logarithmic. Raises ArgumentError if Matplotlib is not installed.
+        """
+        if axes is None:
+            try:
+                pyplot = importlib.import_module("matplotlib.pyplot")
+            except ImportError as error:
+                raise ArgumentError(
+                    "a sweep is drawn by Matplotlib, which is not installed; pip "
+                    "install arrayfn[demo]",
+                    user_location(),
+                ) from error
+            axes = pyplot.subplots(layout="constrained")[1]
+        lines: dict[tuple[str, ...], list[tuple[Any, float]]] = {}
+        for point, row in self.rows():
+            if not row.refused:
+                line = lines.setdefault((row.name, row.backend, point.dtype), [])
+                line.append((point.size, row.median))
+        are_numbers = all(isinstance(p.size, (int, float, np.integer)) for p in self)
+        for (name, backend, dtype), line in lines.items():
+            sizes, times = zip(*line, strict=True)
+            places = sizes if are_numbers else [str(size) for size in sizes]
+            label = f"{name}, {backend}" + (f", {dtype}" if dtype else "")
+            axes.plot(places, times, marker="o", label=label)
+        if are_numbers:
+            axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xlabel("size")
+        axes.set_ylabel("seconds (median)")
+        axes.legend(fontsize="small")
+        return axes
+
+
+def _key(pair: tuple[Point, Measured]) -> tuple[str, ...]:
+    point, row = pair
+    return row.name, row.backend, point.dtype
+
+
+def sweep(
+    compared: Callable[[tuple[Any, ...]], Comparison],
+    args: tuple[Any, ...],
+    sizes: Sequence[Any] | None,
+    wanted: Sequence[Any] | None,
+) -> Sweep:
+    """``compared`` of the operands for each size, converted to each dtype."""
+    if sizes is not None and not any(map(callable, args)):
+        raise ArgumentError(
+            "compare: with sizes, an operand that depends on the size is given as a "
+            "function, such as lambda n: numpy.ones((8, n)); all of these are arrays",
+            user_location(),
+        )
+    if not (list(sizes) if sizes is not None else [None]):
+        raise ArgumentError(
+            "compare: sizes is empty; give one or more", user_location()
+        )
+    points: list[Point] = []
+    dtypes_wanted = [None] if wanted is None else [dtypes.canonical(x) for x in wanted]
+    for size, dtype in itertools.product(
+        [None] if sizes is None else sizes, dtypes_wanted
+    ):
+        made = tuple(arg(size) if callable(arg) else arg for arg in args)
+        name = ""
+        if dtype is not None:
+            made, name = (
+                tree.map(lambda x, to=dtype: _converted(x, to), made),
+                dtype.name,
+            )
+        points.append(Point(size, name, compared(made)))
+    return Sweep(tuple(points))
+
+
+def _converted(x: Any, dtype: Any) -> Any:
+    is_floating = getattr(x, "dtype", None) in dtypes.FLOATS
+    return x.astype(dtype) if is_floating else x
+
+
+__all__ = ["Point", "Sweep", "sweep"]

@@ -1,0 +1,183 @@
+"""``custom_vmap``: a function with a custom batching rule."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from arrayfn import tree
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import Program
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.pickling import Wrapper, pickled
+from arrayfn.primitives.custom_batching import custom_vmap as primitive
+from arrayfn.primitives.custom_batching import mapped_type
+from arrayfn.primitives.named_functions import FUNCTIONS
+from arrayfn.tracing import apply, is_staged
+from arrayfn.transforms import FlatTrace, leaf_type, name_of, trace_function
+from arrayfn.transforms.custom.closures import closed, closed_over, with_inputs
+from arrayfn.transforms.custom.functions import fitted, pair_of, struct
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Rule = Callable[..., tuple[Any, Any]]
+
+
+class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
+    """A function that ``vmap`` maps by the rule that ``def_vmap`` gives it.
+
+    The rule takes ``(axis_size, in_batched, *arguments)`` and gives the pair (result,
+    out_batched). ``in_batched`` has, for each argument, a bool or a tree of them like
+    the argument: whether it has the mapped axis, in front. So has ``out_batched`` for
+    the result; it may be a prefix. The function takes no mapped values but arguments.
+
+    Its derivative in forward mode is mapped by the derivative of the rule. Reverse mode
+    differentiates the function itself: where the rule is wanted in it, map first, as in
+    ``grad`` of a function that calls ``vmap``.
+
+    >>> import numpy as np
+    >>> from arrayfn.transforms import vmap
+    >>> @custom_vmap
+    ... def f(x, y):
+    ...     return x + y
+    >>> @f.def_vmap
+    ... def f_vmap(axis_size, in_batched, x, y):
+    ...     return 10 * (x + y), in_batched[0] or in_batched[1]
+    >>> f(1.0, 2.0), vmap(f, in_axes=(0, None))(np.ones(2), 2.0)
+    (3.0, array([30., 30.]))
+    """
+
+    def __init__(self, fun: Callable[P, R]) -> None:
+        functools.update_wrapper(self, fun)
+        self.function = fun
+        self._rule: Rule | None = None
+        self._signature = inspect.signature(fun)
+
+    def def_vmap(self, vmap_rule: Rule) -> Rule:
+        """Set the rule; usable as a decorator."""
+        self._rule = vmap_rule
+        return vmap_rule
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function; one equation inside a trace."""
+        name = name_of(self.function)
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        if bound.kwargs:
+            raise ArgumentError(
+                f"{name} has a batching rule, so its arguments are positional; "
+                f"{sorted(bound.kwargs)} can only be given by keyword",
+                user_location(),
+            )
+        leaves, structure = tree.flatten(bound.args)
+        if not is_staged(leaves):
+            return self.function(*args, **kwargs)
+        if self._rule is None:
+            raise ArgumentError(
+                f"{name} is a custom_vmap function without a rule; give it one with "
+                f"@{name}.def_vmap",
+                user_location(),
+            )
+        body = trace_function(self.function, bound.args, {})
+        own = len(leaves)
+        captured, (inputs,) = closed_over([(body, own)])
+        call = _Call(name, self._rule, structure, body, own)
+        results = apply(
+            primitive,
+            *leaves,
+            *captured,
+            name=name,
+            body=with_inputs(body, (*body.program.inputs[:own], *inputs)),
+            rule=FUNCTIONS.name(call.mapped, name),
+        )
+        flat = results if isinstance(results, tuple) else (results,)
+        return tree.unflatten(body.out_tree, flat)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        state = {k: v for k, v in vars(self).items() if k != "_signature"}
+        return pickled(cast(Wrapper, self), state)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._signature = inspect.signature(self.function)
+
+
+class _Call:
+    """A call of a ``custom_vmap`` function, whose rule is traced when it is mapped."""
+
+    def __init__(
+        self, name: str, rule: Rule, structure: tree.TreeDef, body: FlatTrace, own: int
+    ) -> None:
+        self.name = name
+        self.rule = rule
+        self.structure = structure
+        self.out_tree = body.out_tree
+        self.types = body.program.output_types
+        self.leaf_types = body.program.input_types[:own]
+        self.captured_types = [leaf_type(x) for x in body.trace.captured]
+
+    def mapped(
+        self, size: int, mapped: Sequence[bool]
+    ) -> tuple[Program, Sequence[bool]]:
+        """The rule's Program, and which of its outputs are mapped."""
+        own = len(self.leaf_types)
+        if any(mapped[own:]):
+            raise ArgumentError(
+                f"{self.name} has a batching rule, but closes over a value that is "
+                "mapped; pass it as an argument",
+                user_location(),
+            )
+        what = f"the batching rule of {self.name}"
+        in_batched = list(tree.unflatten(self.structure, list(mapped[:own])))
+        arguments = [
+            struct(mapped_type(type, size) if is_mapped else type)
+            for type, is_mapped in zip(self.leaf_types, mapped, strict=False)
+        ]
+        out_batched: list[bool] = []
+
+        def rule(*args: Any) -> list[Any]:
+            given = self.rule(size, in_batched, *args)
+            result, batched = pair_of(what, "(result, out_batched)", given)
+            out_batched[:] = self._flags(what, batched)
+            types = [
+                mapped_type(type, size) if is_mapped else type
+                for type, is_mapped in zip(self.types, out_batched, strict=True)
+            ]
+            return fitted(what, result, self.out_tree, types)
+
+        traced = trace_function(
+            rule,
+            tree.unflatten(self.structure, arguments),
+            {},
+            abstract=True,
+            with_values=False,
+        )
+        alone = closed(what, traced, own)
+        builder = ProgramBuilder(alone.name)
+        with builder:
+            inputs = builder.inputs_of(alone)
+            for type in self.captured_types:
+                builder.input(type)
+            program = builder.build(builder.inline(alone, inputs))
+        return program, out_batched
+
+    def _flags(self, what: str, batched: Any) -> list[Any]:
+        leaves = [0] * self.out_tree.num_leaves
+        try:
+            flags = tree.broadcast_prefix(
+                batched, tree.unflatten(self.out_tree, leaves)
+            )
+        except ValueError:
+            flags = [None]
+        if any(not isinstance(flag, bool) for flag in flags):
+            raise ArgumentError(
+                f"{what} says for each result whether it is mapped: out_batched is a "
+                f"bool, or a tree of them like the result, not {batched!r}",
+                user_location(),
+            )
+        return flags

@@ -1,0 +1,76 @@
+"""``Dim``: the size of an axis that is known when a saved function is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arrayfn.errors import ArgumentError, user_location
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A size that is open when a function is lowered, by the name of the size.
+
+    It is an extent of a ``ShapeDtypeStruct``. What ``jit(f).lower`` makes of it can be
+    saved, and the loaded function takes arrays of any such size from ``minimum`` to
+    ``maximum`` that is a multiple of ``multiple_of``. Axes of one name have one size.
+
+    Raises ArgumentError for a name that is no ASCII identifier, and for limits that
+    leave no size.
+
+    >>> import numpy as np
+    >>> import tempfile
+    >>> import arrayfn as af
+    >>> rows = af.ShapeDtypeStruct((Dim("n"), 2), np.float64)
+    >>> lowered = af.jit(lambda x: x.sum(axis=0)).lower(rows)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     af.save(lowered, folder)
+    ...     sums = af.load(folder)
+    >>> sums(np.ones((3, 2))), sums(np.ones((50, 2)))
+    (array([3., 3.]), array([50., 50.]))
+    """
+
+    name: str
+    minimum: int = 1
+    maximum: int | None = None
+    multiple_of: int = 1
+
+    def __post_init__(self) -> None:
+        if not (self.name.isidentifier() and self.name.isascii()):
+            raise ArgumentError(
+                f"Dim: {self.name!r} is no name; use letters, digits and _",
+                user_location(),
+            )
+        bounds = (self.minimum, self.multiple_of, self.maximum or 0)
+        if any(type(n) is not int or n < 0 for n in bounds) or not self.multiple_of:
+            raise ArgumentError(
+                f"Dim: the limits of {self.name} are positive integers, not {bounds}",
+                user_location(),
+            )
+        if self.maximum is not None and self.smallest > self.maximum:
+            raise ArgumentError(
+                f"Dim: no size is {self.wanted}; give other limits", user_location()
+            )
+
+    @property
+    def smallest(self) -> int:
+        """The smallest size within the limits."""
+        return -(-self.minimum // self.multiple_of) * self.multiple_of
+
+    @property
+    def wanted(self) -> str:
+        """What sizes are to be, for messages."""
+        words = [f"at least {self.minimum}"]
+        if self.maximum is not None:
+            words.append(f"at most {self.maximum}")
+        if self.multiple_of != 1:
+            words.append(f"a multiple of {self.multiple_of}")
+        return " and ".join(words)
+
+    def accepts(self, size: int) -> bool:
+        """Whether ``size`` is within the limits."""
+        below = self.maximum is None or size <= self.maximum
+        return self.minimum <= size and below and size % self.multiple_of == 0
+
+    def __str__(self) -> str:
+        return self.name

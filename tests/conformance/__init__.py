@@ -1,0 +1,1 @@
+"""Other projects' test suites, run on arrayfn: ``python -m tests.conformance -h``."""
