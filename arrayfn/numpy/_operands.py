@@ -7,7 +7,7 @@ promoted dtype, arrays are converted, and ``broadcast_in_dim`` makes the shapes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -204,14 +204,18 @@ def elementwise(
     *operands: ArrayLike,
     dtype: DType | None = None,
     of_bools: Primitive | None = None,
+    of_complex: Callable[..., Array] | None = None,
 ) -> Array:
     """Apply ``primitive`` to ``operands``, promoted (or converted to ``dtype``).
 
-    ``of_bools`` is used instead if the promoted dtype is bool.
+    ``of_bools`` and ``of_complex`` are used instead if the promoted dtype is bool, or
+    complex.
     """
     converted, types, common = promoted(name, operands, dtype)
     if of_bools is not None and common == dtypes.bool_:
         primitive = of_bools
+    if of_complex is not None and common in dtypes.COMPLEX:
+        return of_complex(*broadcast(name, converted, types))
     return apply(primitive, *broadcast(name, converted, types))
 
 

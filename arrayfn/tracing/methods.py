@@ -88,12 +88,11 @@ def reflected(name: str) -> Callable[[Any, Any], Any]:
 
 def _not_an_operand(name: str, value: Any) -> Any:
     """NotImplemented; an error for sequences, whose own operators would repeat them."""
-    if isinstance(value, (list, tuple)):
-        raise ArgumentError(
-            f"{name} takes arrays and numbers, not {type(value).__name__}; convert it "
-            "with arrayfn.numpy.asarray",
-            user_location(),
-        )
+    if isinstance(value, (list, tuple, str, bytes)):
+        text = f"{name} takes arrays and numbers, not {type(value).__name__}"
+        if isinstance(value, (list, tuple)):
+            text += "; convert it with arrayfn.numpy.asarray"
+        raise ArgumentError(text, user_location())
     return NotImplemented
 
 
