@@ -61,9 +61,10 @@ from arrayfn.compilation.debugging import (
     disable_jit,
     set_by_environment,
 )
-from arrayfn.compilation.jit import jit
+from arrayfn.compilation.jit import Jitted, jit
 from arrayfn.compilation.kernels import get_kernel, kernels
 from arrayfn.compilation.operators import Operator, operator
+from arrayfn.compilation.stages import Compiled, Lowered
 from arrayfn.debug import named_scope
 from arrayfn.devices import block_until_ready, device_get, device_put
 from arrayfn.distributed import (
@@ -78,7 +79,9 @@ from arrayfn.distributed import (
     make_mesh,
     set_num_devices,
 )
+from arrayfn.ir import Program
 from arrayfn.lax import platform_dependent
+from arrayfn.lowering.plan import ExecutionPlan as Plan
 from arrayfn.parameter_files import load_parameters, save_parameters
 from arrayfn.references import Ref, empty_ref, freeze, new_ref
 from arrayfn.tools.compare import compare
@@ -147,13 +150,18 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 __all__ = [
     "Array",
     "Bundle",
+    "Compiled",
     "Device",
     "DeviceArray",
     "Dim",
+    "Jitted",
+    "Lowered",
     "Mesh",
     "NamedSharding",
     "Operator",
     "PartitionSpec",
+    "Plan",
+    "Program",
     "Ref",
     "ShapeDtypeStruct",
     "ShardedArray",

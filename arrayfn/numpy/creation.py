@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def asarray(
         parts = [asarray(part, dtype) for part in a]
         return stack_parts(parts)
     if isinstance(a, ImmutableArray):
-        return a if wanted is None else ops.convert(a, wanted)
+        return cast(Array, a) if wanted is None else ops.convert(a, wanted)
     if ops.is_on_gpu(a):
         shared = choose("cuda").put(a)
         return asarray(shared if copy is False else shared.copy(), dtype)

@@ -7,7 +7,7 @@ dropped, and missing ones are ``fill_value``.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -292,7 +292,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     if device is not None:
         return ops.placed("from_dlpack", from_dlpack(x, copy=copy), device)
     if isinstance(x, ImmutableArray):
-        return x
+        return cast(Array, x)
     if ops.is_on_gpu(x):
         made = choose("cuda").put(x)
         return made.copy() if copy else made

@@ -37,11 +37,11 @@ _SCIPYS: Final = (
 
 def transposed(format: str, indices: Indices) -> tuple[str, Indices]:
     """The format and indices of the transpose; its data are the same."""
-    turned = indices[::-1] if format == "coo" else indices
-    return TRANSPOSED[format], turned
+    first, second = indices
+    return TRANSPOSED[format], (second, first) if format == "coo" else indices
 
 
-def expanded(pointers: Array, count: int) -> Array:
+def expanded(pointers: Any, count: int) -> Array:
     """The number of the row of each of ``count`` entries; past all rows it is the last.
 
     >>> expanded(np.array([0, 2, 2, 3]), 4)
@@ -90,12 +90,14 @@ def matmul(format: str, data: Array, indices: Indices, shape: Shape, x: Array) -
         return sparse_product(data, indices, x, format=format, shape=shape)
 
     def forward(matrix: Any, x: Array) -> Array:
-        return sparse_product(*matrix, x, format=format, shape=shape)
+        data, indices = matrix
+        return sparse_product(data, indices, x, format=format, shape=shape)
 
     def backward(matrix: Any, y: Array) -> Array:
         data, indices = matrix
         turned, exchanged = transposed(format, indices)
-        return sparse_product(data, exchanged, y, format=turned, shape=shape[::-1])
+        other = (shape[1], shape[0])
+        return sparse_product(data, exchanged, y, format=turned, shape=other)
 
     return lax.linear_call(forward, backward, (data, indices), x)
 
