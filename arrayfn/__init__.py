@@ -35,13 +35,13 @@ from arrayfn import (
     tree,
     tree_util,
 )
+from arrayfn import documentation as _documentation
 from arrayfn.ad_checkpoint import checkpoint, checkpoint_name, remat
 from arrayfn.arrays import Array, typeof
 from arrayfn.assertions import check
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.cuda import (
     DeviceArray,
-    from_dlpack,
     memory_stats,
 )
 from arrayfn.backends.registry import (
@@ -66,7 +66,13 @@ from arrayfn.compilation.kernels import get_kernel, kernels
 from arrayfn.compilation.operators import Operator, operator
 from arrayfn.compilation.stages import Compiled, Lowered
 from arrayfn.debug import named_scope
-from arrayfn.devices import block_until_ready, device_get, device_put
+from arrayfn.devices import (
+    block_until_ready,
+    device_get,
+    device_put,
+    from_dlpack,
+    to_dlpack,
+)
 from arrayfn.distributed import (
     Device,
     Mesh,
@@ -127,6 +133,7 @@ tracebacks.install()
 immediate.install()
 set_by_environment()
 Namespace.special_module = "arrayfn.scipy.special"
+Namespace.numba_module = "arrayfn.adapters.numba_functions"
 make_jaxpr = make_program
 
 
@@ -251,6 +258,7 @@ __all__ = [
     "sharding",
     "sparse",
     "stop_gradient",
+    "to_dlpack",
     "tree",
     "tree_util",
     "typeof",
@@ -258,3 +266,5 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+
+_documentation.attach(__name__)

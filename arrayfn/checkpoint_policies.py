@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from arrayfn import documentation as _documentation
 from arrayfn.ir import ArrayType
 from arrayfn.primitives import contraction, convolution, rematerialization
 from arrayfn.primitives.base import Primitive
@@ -86,3 +87,6 @@ def save_from_both_policies(first: Policy, second: Policy) -> Policy:
         return first(primitive, *types, **params) or second(primitive, *types, **params)
 
     return policy
+
+
+_documentation.attach(__name__)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 import arrayfn.numpy as anp
+from arrayfn import documentation as _documentation
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
@@ -196,3 +197,5 @@ def _weights(
 
 
 __all__ = ["ResizeMethod", "resize", "scale_and_translate"]
+
+_documentation.attach(__name__)

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, cast
 
 import optree
 
+from arrayfn import documentation as _documentation
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.tree import (
     IsLeaf,
@@ -217,3 +218,5 @@ __all__ = [
     "treedef_is_leaf",
     "treedef_tuple",
 ]
+
+_documentation.attach(__name__)

@@ -19,7 +19,12 @@ import pytest
 from arrayfn.errors import ArrayfnError
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+FOLDERS = ("", "tutorial", "coming-from")
+PAGES = [
+    ROOT / "README.md",
+    *(page for name in FOLDERS for page in sorted((DOCS / name).glob("*.md"))),
+]
 BLOCKS = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<text>.*?)^```\n)?",
     re.MULTILINE | re.DOTALL,
@@ -59,7 +64,7 @@ def with_text(page: str, replacements: list[tuple[tuple[int, int], str]]) -> str
     return page
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_python_of_a_page_runs_and_prints_what_the_page_says(path, request):
     page = path.read_text(encoding="utf-8")
     namespace: dict[str, object] = {"__name__": "example"}

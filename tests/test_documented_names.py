@@ -19,7 +19,11 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "benchmarks" / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *(
+        page
+        for folder in ("", "tutorial", "coming-from")
+        for page in sorted((ROOT / "docs" / folder).glob("*.md"))
+    ),
 ]
 DECISIONS = ROOT / "docs" / "decisions"
 TREES = "arrayfn|tests|docs|benchmarks|notebooks|examples"

@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.distributed.arrays import (
     Shard,
     ShardedArray,
     make_array_from_callback,
 )
 from arrayfn.distributed.backend import MeshBackend
+from arrayfn.distributed.checkpoints import load, save
+from arrayfn.distributed.data import batches, spread
 from arrayfn.distributed.devices import (
     Device,
     devices,
@@ -30,12 +33,18 @@ __all__ = [
     "PartitionSpec",
     "Shard",
     "ShardedArray",
+    "batches",
     "devices",
     "initialize",
+    "load",
     "local_devices",
     "make_array_from_callback",
     "make_mesh",
     "process_count",
     "process_index",
+    "save",
     "set_num_devices",
+    "spread",
 ]
+
+_documentation.attach(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.lax import linalg
 from arrayfn.lax.binary import (
     RoundingMethod,
@@ -441,3 +442,5 @@ __all__ = [
     "with_sharding_constraint",
     "zeta",
 ]
+
+_documentation.attach(__name__)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from arrayfn import documentation as _documentation
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.lax.control_flow_loops import scan
 from arrayfn.numpy import linalg
@@ -381,3 +382,6 @@ def tridiagonal_solve(
 
     _, x = scan(back, start[1], (ratios, values), reverse=True)
     return moveaxis(x, 0, -2)
+
+
+_documentation.attach(__name__)

@@ -7,6 +7,7 @@ derivative has a custom derivative rule.
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.nn import initializers
 from arrayfn.nn.activations import (
     celu,
@@ -116,3 +117,5 @@ __all__ = [
     "swish",
     "tanh",
 ]
+
+_documentation.attach(__name__)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 import arrayfn.numpy as anp
+from arrayfn import documentation as _documentation
 from arrayfn import dtypes, random
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, ShapeError, user_location
@@ -323,3 +324,5 @@ __all__ = [
     "xavier_uniform",
     "zeros",
 ]
+
+_documentation.attach(__name__)

@@ -11,6 +11,7 @@ import sys
 from numpy import __array_namespace_info__, e, euler_gamma, inf, nan, newaxis, pi
 
 from arrayfn import arrays
+from arrayfn import documentation as _documentation
 from arrayfn.numpy import dispatch, fft, linalg
 from arrayfn.numpy.application import (
     apply_along_axis,
@@ -886,3 +887,5 @@ dispatch.install(
 )
 dispatch.install_module(fft, "fft")
 dispatch.install_module(linalg, "linalg")
+
+_documentation.attach(__name__)

@@ -42,7 +42,9 @@ def also_takes(*hints: str, **names: str) -> Callable[[F], F]:
 
         own = inspect.signature(function)
         more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=...)
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation="Any"
+            )
             for name in (*hints, *names)
         ]
         parameters = [*own.parameters.values(), *more]

@@ -15,6 +15,7 @@ schedule: a function of the number of updates so far.
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.optim.optimizers import (
     adagrad,
     adam,
@@ -90,3 +91,5 @@ __all__ = [
     "trace",
     "warmup_cosine_decay_schedule",
 ]
+
+_documentation.attach(__name__)

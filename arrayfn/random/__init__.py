@@ -14,6 +14,7 @@ unless given, as JAX's are with ``jax_enable_x64``.
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.random.bits import (
     bits,
     randint,
@@ -125,3 +126,5 @@ __all__ = [
     "weibull_min",
     "wrap_key_data",
 ]
+
+_documentation.attach(__name__)

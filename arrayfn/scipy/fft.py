@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import arrayfn.numpy as anp
+from arrayfn import documentation as _documentation
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
@@ -216,3 +217,5 @@ def _cosines(x: Array, kind: int) -> Array:
 
 
 __all__ = ["dct", "dctn", "idct", "idctn"]
+
+_documentation.attach(__name__)

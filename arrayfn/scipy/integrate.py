@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import arrayfn.numpy as anp
+from arrayfn import documentation as _documentation
 from arrayfn import ode, tree
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import trapezoid
@@ -205,3 +206,5 @@ def odeint(
 
 
 __all__ = ["OdeResult", "odeint", "solve_ivp", "trapezoid"]
+
+_documentation.attach(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.sparse.array import SparseArray
 from arrayfn.sparse.construct import (
     block_array,
@@ -31,3 +32,5 @@ __all__ = [
     "kron",
     "vstack",
 ]
+
+_documentation.attach(__name__)

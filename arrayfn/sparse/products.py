@@ -96,8 +96,8 @@ def matmul(format: str, data: Array, indices: Indices, shape: Shape, x: Array) -
     def backward(matrix: Any, y: Array) -> Array:
         data, indices = matrix
         turned, exchanged = transposed(format, indices)
-        other = (shape[1], shape[0])
-        return sparse_product(data, exchanged, y, format=turned, shape=other)
+        there = shape[1], shape[0]
+        return sparse_product(data, exchanged, y, format=turned, shape=there)
 
     return lax.linear_call(forward, backward, (data, indices), x)
 

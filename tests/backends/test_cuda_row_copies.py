@@ -16,7 +16,7 @@ from tests.common_functions import layernorm, random
 from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
-ASIDE = GpuConfig(multiprocessors=2, max_threads=128, row_words=16, aside_words=4)
+ASIDE = GpuConfig(multiprocessors=2, max_threads=128, row_words=16, split_row_words=4)
 EARLY = GpuConfig(multiprocessors=2, max_threads=256, row_words=8)
 
 
@@ -85,7 +85,9 @@ def test_rows_aside_with_infinities_and_nan():
     ],
 )
 def test_what_rows_share_is_copied_ahead(function, shape, dtype, early):
-    gpu = GpuConfig(multiprocessors=2, max_threads=256, row_words=8, early=early)
+    gpu = GpuConfig(
+        multiprocessors=2, max_threads=256, row_words=8, prefetch_distance=early
+    )
     x = (random(*shape) + 1).astype(dtype)
     weights = [random(shape[1], seed=k).astype(dtype) for k in (1, 2)]
     weights = weights[: 1 if function is root_mean_square else 2]
@@ -125,3 +127,20 @@ def test_a_row_aside_compiles_without_spills_to_local_memory():
     assert ptx.count("cp.async.cg.shared.global") == 13
     assert ptx.count("ld.global.v4") == 3
     assert ".local" not in ptx
+
+
+def test_rows_of_a_warp_share_blocks_of_four_warps():
+    for n in (512, 1024):
+        (kernel,) = lowered(nn.softmax, np.empty((4096, n), np.float32)).kernels
+        assert kernel.threads == 128, n
+
+
+def test_what_blocks_of_a_cluster_send_is_whole_lines_of_shared_memory():
+    (kernel,) = lowered(nn.softmax, np.empty((4096, 131072), np.float32)).kernels
+    assert kernel.cluster == 8
+    arrays = dict(re.findall(r"(\w+) = (shared_\w+\(\d+\))", kernel.source))
+    assert arrays == {
+        "numbers": "shared_i64(16)",  # 128 bytes each
+        **dict.fromkeys(("a_warps", "e_warps"), "shared_f32(32)"),
+        **dict.fromkeys(("a_sent", "e_sent"), "shared_f32(32)"),
+    }

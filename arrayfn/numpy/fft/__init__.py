@@ -5,6 +5,7 @@ They can be differentiated, mapped and compiled; rows run on all threads.
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.numpy.fft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq
 from arrayfn.numpy.fft.transforms import (
     fft,
@@ -43,3 +44,5 @@ __all__ = [
     "rfftfreq",
     "rfftn",
 ]
+
+_documentation.attach(__name__)

@@ -9,6 +9,7 @@ infinite.
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.numpy.linalg.decompositions import (
     cholesky,
     eig,
@@ -77,3 +78,5 @@ __all__ = [
     "vecdot",
     "vector_norm",
 ]
+
+_documentation.attach(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.numpy import linalg
 from arrayfn.numpy._parameters import also_takes
 from arrayfn.numpy.linalg import expm
@@ -101,3 +102,5 @@ __all__ = [
     "svdvals",
     "toeplitz",
 ]
+
+_documentation.attach(__name__)

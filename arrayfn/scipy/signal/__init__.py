@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.scipy.signal.convolution import (
     convolve,
     convolve2d,
@@ -24,3 +25,5 @@ __all__ = [
     "stft",
     "welch",
 ]
+
+_documentation.attach(__name__)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import arrayfn.numpy as anp
+from arrayfn import documentation as _documentation
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.numpy import _operands as ops
@@ -338,3 +339,5 @@ class Slerp(NamedTuple):
 
 
 __all__ = ["Rotation", "Slerp"]
+
+_documentation.attach(__name__)

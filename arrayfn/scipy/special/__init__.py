@@ -7,6 +7,7 @@ computed in float64 for every dtype, by loops that run until all elements conver
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.nn import logsumexp
 from arrayfn.scipy.special.elementary import (
     boxcox,
@@ -126,3 +127,5 @@ __all__ = [
 ]
 
 Namespace.special.update({name: globals()[name] for name in __all__})
+
+_documentation.attach(__name__)

@@ -9,6 +9,7 @@ differentiable by all arguments.
 
 from __future__ import annotations
 
+from arrayfn import documentation as _documentation
 from arrayfn.scipy.stats import (
     bernoulli,
     beta,
@@ -73,3 +74,5 @@ __all__ = [
     "vonmises",
     "wrapcauchy",
 ]
+
+_documentation.attach(__name__)

@@ -1,0 +1,37 @@
+"""Examples and facts of public functions, which ``help`` shows below their docstrings.
+
+``NAMESPACE.txt`` has an entry for each function of ``arrayfn.NAMESPACE`` that has no
+example in its docstring: its name, the function of NumPy or SciPy that it is, shapes,
+dtypes and errors, and an example. Empty lines separate entries. Of these, names and
+calls are written by hand; ``pytest tests/test_reference.py --update-golden`` computes
+the rest, and without it the tests compare. Examples call NumPy ``np``, arrayfn ``af``
+and arrayfn.numpy ``anp``.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import reduce
+from pathlib import Path
+from typing import Any, Final
+
+FOLDER: Final = Path(__file__).parent
+# Python 3.13 takes the indentation from docstrings when it compiles them.
+_INDENT: Final = "" if sys.version_info >= (3, 13) else "    "
+
+
+def entries(namespace: str) -> dict[str, str]:
+    """The texts of ``NAMESPACE.txt`` by names, without those names."""
+    text = (FOLDER / f"{namespace}.txt").read_text(encoding="utf-8")
+    found = (entry.partition("\n") for entry in text.strip().split("\n\n") if entry)
+    return {name: rest for name, _, rest in found}
+
+
+def attach(module: str) -> None:
+    """Add the entries of ``arrayfn.NAMESPACE`` to the docstrings of its functions."""
+    namespace = sys.modules[module]
+    for name, text in entries(module.removeprefix("arrayfn.")).items():
+        value: Any = reduce(getattr, name.split("."), namespace)
+        if value.__doc__ is not None and value.__module__.startswith("arrayfn"):
+            indented = text.replace("\n", f"\n{_INDENT}")
+            value.__doc__ += f"\n\n{_INDENT}{indented}"

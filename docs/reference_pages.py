@@ -1,0 +1,253 @@
+"""The reference pages, from the functions themselves: a hook of MkDocs.
+
+A line ``::: arrayfn.random`` in a page stands for all public names of a module, and an
+indented list ``members: [...]`` below it for some. Each name is shown with its
+signature, its parameters with their types and defaults, and its docstring, whose
+examples become code. ``::: arrayfn.numpy by module`` stands for a table of links to
+pages that are made here, one for each module that defines some of the names, so that no
+page is too long to read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from mkdocs.structure.files import File, Files
+
+from tests import reference
+
+_EXAMPLE = re.compile(r"(^>>> .*\n(?:^(?!\s*$).*\n)*)", re.MULTILINE)
+_HEADING = re.compile(r"^(Args|Arguments|Returns|Raises|Yields):$", re.MULTILINE)
+_LIBRARY = re.compile(r"``((?:numpy|scipy)\.[\w.]+)``")
+_SITES = {
+    "numpy": "https://numpy.org/doc/stable/reference/generated/{}.html",
+    "scipy": "https://docs.scipy.org/doc/scipy/reference/generated/{}.html",
+}
+
+
+@cache
+def _paths() -> dict[int, str]:
+    """The public path of each value, by its identity."""
+    return {id(each.value): each.path for each in reference.public_names()}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add a page for each module of a namespace that is shown by module."""
+    for file in list(files.documentation_pages()):
+        page = Path(config["docs_dir"], file.src_uri)
+        if not page.exists():
+            continue
+        for found in reference.DIRECTIVE.finditer(page.read_text(encoding="utf-8")):
+            if found["split"]:
+                for name, names in _by_module(found["module"]).items():
+                    text = _module_page(found["module"], name, names)
+                    uri = _uri(found["module"], name)
+                    files.append(File.generated(config, uri, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace the directives of a page."""
+    return reference.DIRECTIVE.sub(_expanded, markdown)
+
+
+def _expanded(found: re.Match[str]) -> str:
+    if found["split"]:
+        return _table(importlib.import_module(found["module"]))
+    return "\n\n".join(
+        _shown(found["module"], *each) for each in reference.shown_by(found)
+    )
+
+
+# Names of a namespace, by the module that defines them.
+
+
+def _by_module(namespace: str) -> dict[str, list[str]]:
+    module = importlib.import_module(namespace)
+    found: dict[str, list[str]] = {}
+    for name in reference.names_of(module):
+        value = getattr(module, name)
+        if inspect.ismodule(value):
+            continue
+        home = getattr(value, "__module__", None) or ""
+        part = home.removeprefix(namespace + ".").split(".")[0]
+        known = home.startswith(namespace + ".") and callable(value)
+        found.setdefault(part if known else "other_names", []).append(name)
+    return dict(sorted(found.items()))
+
+
+def _uri(namespace: str, module: str) -> str:
+    return f"reference/{namespace.removeprefix('arrayfn.')}-{module}.md"
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").capitalize()
+
+
+def _module_page(namespace: str, module: str, names: list[str]) -> str:
+    values = importlib.import_module(namespace)
+    entries = [_shown(namespace, name, getattr(values, name)) for name in names]
+    return "\n\n".join([f"# {namespace}: {_title(module).lower()}", *entries])
+
+
+def _table(module: ModuleType) -> str:
+    lines = []
+    for part, names in _by_module(module.__name__).items():
+        page = _uri(module.__name__, part)
+        lines += [f"\n### [{_title(part)}]({page})\n", "| Name | |", "| --- | --- |"]
+        for name in names:
+            value = getattr(module, name)
+            lines.append(
+                f"| [`{name}`]({page}#{module.__name__}.{name}) | {_summary(value)} |"
+            )
+    return "\n".join(lines)
+
+
+def _summary(value: Any) -> str:
+    if not callable(value) or not reference.documented(value):
+        return f"`{value!r}`" if isinstance(value, float) else ""
+    first = (inspect.getdoc(value) or "").partition("\n\n")[0]
+    return " ".join(first.split()).replace("``", "`").replace("|", "\\|")
+
+
+# One name.
+
+
+def _shown(namespace: str, name: str, value: Any, level: int = 3) -> str:
+    path = _paths().get(id(value), f"{namespace}.{name}")
+    here = path
+    if namespace in reference.NAMESPACES:
+        here = f"{namespace}.{name}"
+    title = name.replace("_", r"\_")
+    heading = f"{'#' * level} {title} {{#{here}}}"
+    if here != path and callable(value):
+        return f"{heading}\n\nAnother name of `{path}`."
+    if not callable(value):
+        return f"{heading}\n\n`{here}` is `{value!r}`."
+    parts = [heading]
+    if signature := _signature(name, value):
+        parts.append(f"```py\n{signature}\n```")
+    own_namespace, _, own_name = path.rpartition(".")
+    doc = reference.Public(own_namespace, own_name, value).doc
+    parts.append(_markdown(doc))
+    if table := _parameters(value):
+        parts.append(table)
+    if inspect.isclass(value) and reference.documented(value):
+        parts += [_method(path, *each) for each in _methods(value)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _method(path: str, name: str, value: Any) -> str:
+    signature = _signature(name, value)
+    doc = _markdown(inspect.getdoc(value) or "")
+    code = f"```py\n{signature}\n```\n\n" if signature else ""
+    return f"#### {name} {{#{path}.{name}}}\n\n{code}{doc}"
+
+
+def _methods(cls: type) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(cls).items():
+        value = getattr(value, "__func__", value)
+        is_shown = inspect.isfunction(value) or isinstance(value, property)
+        if is_shown and not name.startswith("_") and inspect.getdoc(value):
+            yield name, value
+
+
+def _signature(name: str, value: Any) -> str:
+    try:
+        found = inspect.signature(value)
+    except (TypeError, ValueError):
+        return ""
+    plain = [p.replace(default=_Shown(p.default)) for p in found.parameters.values()]
+    text = f"{name}{found.replace(parameters=plain)}".replace("'", "")
+    if len(text) <= 88:
+        return text
+    inside = ",\n    ".join(_with_marks(plain))
+    result = found.return_annotation
+    arrow = "" if result is inspect.Signature.empty else f" -> {_type(result)}"
+    return f"{name}(\n    {inside},\n){arrow}"
+
+
+def _with_marks(parameters: list[inspect.Parameter]) -> Iterator[str]:
+    """The parameters as text, with the marks ``/`` and ``*`` between their kinds."""
+    before = None
+    for parameter in parameters:
+        kind = parameter.kind
+        if before == kind.POSITIONAL_ONLY != kind:
+            yield "/"
+        if kind == kind.KEYWORD_ONLY and before not in (kind, kind.VAR_POSITIONAL):
+            yield "*"
+        yield str(parameter).replace("'", "")
+        before = kind
+    if before == inspect.Parameter.POSITIONAL_ONLY:
+        yield "/"
+
+
+class _Shown:
+    """A default as it is written in a call."""
+
+    def __new__(cls, value: Any) -> Any:
+        if value is inspect.Parameter.empty:
+            return value
+        made = super().__new__(cls)
+        made.value = value
+        return made
+
+    value: Any
+
+    def __repr__(self) -> str:
+        text = repr(self.value)
+        return "..." if self.value is ... or text.startswith("<") else text
+
+
+def _type(annotation: Any) -> str:
+    if isinstance(annotation, str):
+        return annotation
+    return getattr(annotation, "__name__", None) or str(annotation)
+
+
+def _parameters(value: Any) -> str:
+    """A table of the parameters: name, type, default."""
+    if inspect.isclass(value) or not _signature("", value):
+        return ""
+    rows = []
+    for name, parameter in inspect.signature(value).parameters.items():
+        if name in ("self", "cls"):
+            continue
+        stars = {
+            inspect.Parameter.VAR_POSITIONAL: "*",
+            inspect.Parameter.VAR_KEYWORD: "**",
+        }.get(parameter.kind, "")
+        default = parameter.default
+        shown = "" if default is parameter.empty else f"`{_Shown(default)!r}`"
+        kind = "" if parameter.annotation is parameter.empty else parameter.annotation
+        escaped = _type(kind).replace("|", "\\|")
+        rows.append(f"| `{stars}{name}` | `{escaped}` | {shown} |")
+    if not rows:
+        return ""
+    return "\n".join(["| Parameter | Type | Default |", "| --- | --- | --- |", *rows])
+
+
+def _markdown(doc: str) -> str:
+    """A docstring as Markdown: examples fenced, functions of libraries linked."""
+    parts = _EXAMPLE.split(doc.strip() + "\n")
+    for k, part in enumerate(parts):
+        if part.startswith(">>>"):
+            parts[k] = f"\n```pycon\n{part.strip()}\n```\n"
+        else:
+            parts[k] = _LIBRARY.sub(_linked, part.strip()).replace("``", "`")
+    return re.sub(_HEADING, r"**\1.**\n", "\n".join(parts)).strip()
+
+
+def _linked(found: re.Match[str]) -> str:
+    site = _SITES[found[1].partition(".")[0]]
+    return f"[`{found[1]}`]({site.format(found[1])})"

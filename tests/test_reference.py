@@ -1,0 +1,152 @@
+"""Every public name has types, a description and an example that runs.
+
+``--update-golden`` writes the computed lines of ``arrayfn/documentation/*.txt`` again;
+the examples themselves run as doctests of the functions that they are attached to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import warnings
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy
+
+import arrayfn as af
+from arrayfn import documentation
+from tests import reference
+from tests.reference import NAMESPACES, Public, public_names
+
+WITH_ENTRIES = [
+    namespace
+    for namespace in NAMESPACES
+    if (documentation.FOLDER / f"{namespace.removeprefix('arrayfn.')}.txt").exists()
+]
+# Names without an example, and why.
+NO_EXAMPLE = {
+    "arrayfn.memory_stats": "needs a GPU",
+    "arrayfn.DeviceArray": "needs a GPU",
+    "arrayfn.load_parameters": "needs the package safetensors",
+    "arrayfn.save_parameters": "needs the package safetensors",
+}
+
+
+def test_every_public_name_has_an_example() -> None:
+    names = public_names()
+    missing = {each.path for each in names if ">>>" not in each.doc}
+    assert missing == set(NO_EXAMPLE)
+    assert len(names) > 1100
+
+
+def test_every_public_function_and_class_is_described() -> None:
+    missing = [
+        each.path
+        for each in public_names()
+        if inspect.isfunction(each.value) or inspect.isclass(each.value)
+        if not each.doc or each.doc.startswith(">>>")
+    ]
+    assert missing == []
+
+
+def test_every_parameter_of_a_public_function_has_a_type() -> None:
+    untyped = []
+    for each in public_names():
+        if not inspect.isfunction(each.value) or not reference.documented(each.value):
+            continue
+        for name, parameter in inspect.signature(each.value).parameters.items():
+            if parameter.annotation is inspect.Parameter.empty:
+                untyped.append(f"{each.path}({name})")
+    assert untyped == []
+
+
+def test_every_public_name_is_on_a_page() -> None:
+    shown = reference.shown_on_pages()
+    missing = [each.path for each in public_names() if id(each.value) not in shown]
+    further = {id(value) for _, value in reference.further("arrayfn")}
+    known = {each.path for each in public_names() if id(each.value) in further}
+    assert set(missing) == known
+
+
+def test_every_file_of_entries_belongs_to_a_namespace() -> None:
+    files = {path.stem for path in documentation.FOLDER.glob("*.txt")}
+    assert files == {name.removeprefix("arrayfn.") for name in WITH_ENTRIES}
+
+
+@pytest.mark.parametrize("namespace", WITH_ENTRIES)
+def test_entries_are_what_the_functions_do(
+    namespace: str, request: pytest.FixtureRequest
+) -> None:
+    module = importlib.import_module(namespace)
+    short = namespace.removeprefix("arrayfn.")
+    stored = documentation.entries(short)
+    assert list(stored) == sorted(stored)
+    computed = {}
+    for name, text in stored.items():
+        public = Public(namespace, name, reduce(getattr, name.split("."), module))
+        computed[name] = reference.entry(public, reference.code_of(text))
+    if request.config.getoption("--update-golden"):
+        text = "\n\n".join(computed.values()) + "\n"
+        (documentation.FOLDER / f"{short}.txt").write_text(text, encoding="utf-8")
+        return
+    differing = {
+        name: (text, computed[name])
+        for name, text in stored.items()
+        if f"{name}\n{text}" != computed[name]
+    }
+    assert differing == {}
+
+
+# Where a result is not the one of the library of the same name, and why.
+DIFFERENT = {
+    "numpy.empty": "its numbers are arbitrary",
+    "numpy.empty_like": "its numbers are arbitrary",
+}
+
+
+def with_source() -> list[tuple[str, str, str]]:
+    """(namespace, function of NumPy or SciPy, code) for entries that name one."""
+    found = []
+    for namespace in WITH_ENTRIES:
+        short = namespace.removeprefix("arrayfn.")
+        for text in documentation.entries(short).values():
+            source = re.match(r"The same\s+as\s+``([\w.]+)``", text)
+            code = reference.code_of(text)
+            if source and "\n" not in code and "lambda" not in code:
+                found.append((namespace, source[1], code))
+    return found
+
+
+@pytest.mark.parametrize("namespace", sorted({each[0] for each in with_source()}))
+def test_the_library_of_the_same_name_gives_the_same_numbers(namespace: str) -> None:
+    root: dict[str, Any] = {"numpy": np, "scipy": scipy}
+    compared = 0
+    for here, source, code in with_source():
+        if here != namespace or source in DIFFERENT:
+            continue
+        theirs = re.sub(r"\banp\b", "np", re.sub(r"\baf\.scipy\b", "scipy", code))
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            importlib.import_module(source.rpartition(".")[0])
+            want = eval(theirs, {**root, "np": np})
+            got = eval(code, dict(reference.NAMES))
+        leaves = af.tree.leaves(got), af.tree.leaves(want)
+        assert len(leaves[0]) == len(leaves[1]), code
+        for g, w in zip(*leaves, strict=True):
+            if isinstance(w, np.ndarray | np.generic | int | float | complex):
+                np.testing.assert_allclose(g, w, 1e-6, 1e-12, err_msg=code)
+            else:
+                assert repr(g) == repr(w), code
+        compared += 1
+    assert compared
+
+
+def test_help_shows_an_entry_below_the_docstring() -> None:
+    text = inspect.getdoc(af.numpy.exp) or ""
+    assert text.startswith("e to the power")
+    assert "The same as ``numpy.exp``." in text
+    assert ">>> anp.exp(np.array([0.0, 1.0]))\narray([1.        , 2.71828183])" in text
