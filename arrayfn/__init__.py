@@ -55,10 +55,16 @@ from arrayfn.caches import clear_caches
 from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation import immediate
 from arrayfn.compilation.bundles import Bundle, load, save
+from arrayfn.compilation.debugging import (
+    config,
+    debug_infs,
+    debug_nans,
+    disable_jit,
+    set_by_environment,
+)
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.kernels import get_kernel, kernels
 from arrayfn.compilation.operators import Operator, operator
-from arrayfn.compilation.without_compiling import disable_jit
 from arrayfn.debug import named_scope
 from arrayfn.devices import block_until_ready, device_get, device_put
 from arrayfn.distributed import (
@@ -75,6 +81,7 @@ from arrayfn.distributed import (
 )
 from arrayfn.lax import platform_dependent
 from arrayfn.parameter_files import load_parameters, save_parameters
+from arrayfn.references import Ref, empty_ref, freeze, new_ref
 from arrayfn.tools.compare import compare
 from arrayfn.tools.hazards import lint
 from arrayfn.tracing import Namespace
@@ -116,7 +123,9 @@ if TYPE_CHECKING:
 logs.configure_from_environment()
 tracebacks.install()
 immediate.install()
+set_by_environment()
 Namespace.special_module = "arrayfn.scipy.special"
+Namespace.numba_module = "arrayfn.adapters.numba_functions"
 make_jaxpr = make_program
 
 
@@ -147,6 +156,7 @@ __all__ = [
     "NamedSharding",
     "Operator",
     "PartitionSpec",
+    "Ref",
     "ShapeDtypeStruct",
     "ShardedArray",
     "ad_checkpoint",
@@ -162,22 +172,27 @@ __all__ = [
     "clear_caches",
     "closure_convert",
     "compare",
+    "config",
     "custom_batching",
     "custom_gradient",
     "custom_jvp",
     "custom_vjp",
     "custom_vmap",
     "debug",
+    "debug_infs",
+    "debug_nans",
     "device_get",
     "device_put",
     "devices",
     "disable_jit",
     "distributed",
+    "empty_ref",
     "errors",
     "eval_shape",
     "explain",
     "fft",
     "flatten_util",
+    "freeze",
     "from_dlpack",
     "get_kernel",
     "get_num_threads",
@@ -207,6 +222,7 @@ __all__ = [
     "make_program",
     "memory_stats",
     "named_scope",
+    "new_ref",
     "nn",
     "numpy",
     "ode",

@@ -12,7 +12,7 @@ import pytest
 import arrayfn as af
 import arrayfn.numpy as anp
 from arrayfn import lax
-from arrayfn.backends import registry
+from arrayfn.backends import parts, registry
 from arrayfn.backends.base import BackendInfo
 from arrayfn.backends.reference import ReferenceBackend
 from arrayfn.errors import BackendError
@@ -50,6 +50,54 @@ def test_each_backend_says_what_it_is_and_needs(name: str) -> None:
     assert info.description
     assert info.requires
     assert bool(info.missing) != af.is_backend_available(name)
+
+
+NAMES = (
+    *("cuda", "cpu", "mps", "cudnn", "mkl", "mkldnn", "openmp", "nki", "triton"),
+    *("cusparselt", "mha", "nnpack", "opt_einsum", "xeon"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parts_of_backends_say_what_they_are_and_why_they_are_missing(
+    name: str,
+) -> None:
+    info = af.backend_info(name)
+    assert info.name == name
+    assert info.kind == ("backend" if name in ("cpu", "cuda") else "part")
+    assert len(info.description) > 10
+    assert info.requires
+    assert af.is_backend_available(name) == (not info.missing)
+
+
+def test_what_a_part_lacks_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert af.is_backend_available("opt_einsum")
+    monkeypatch.setattr(parts, "missing_here", lambda: "no GPU")
+    monkeypatch.setattr(parts.importlib.util, "find_spec", lambda name: None)
+    assert af.backend_info("cudnn").missing == (
+        "no GPU; cudnn is not installed: pip install 'arrayfn[cuda-libraries]'"
+    )
+    assert af.backend_info("triton").missing == (
+        "no GPU; triton and torch are not installed: pip install triton torch"
+    )
+    monkeypatch.setattr(parts.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(parts, "missing_here", lambda: "")
+    assert not af.backend_info("cudnn").missing
+    monkeypatch.setattr(parts.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(parts.platform, "machine", lambda: "arm64")
+    assert af.backend_info("mps").missing == (
+        "there is no backend for Metal: use 'cpu'"
+    )
+
+
+def test_a_part_is_not_computed_on() -> None:
+    with pytest.raises(BackendError, match=r"'mkl' is no backend to compute on, but a"):
+        af.jit(anp.exp, device="mkl")
+
+
+def test_a_name_that_is_near_is_suggested() -> None:
+    with pytest.raises(BackendError, match=r"Did you mean 'cudnn'\?"):
+        af.backend_info("cudn")
 
 
 def test_what_is_missing_is_said() -> None:

@@ -20,6 +20,7 @@ WORDS = Words(
     rooms_of_names=["tests/words.py"],
     rooms_of_prose=[],
     allowed={},
+    names_in_rooms={},
 )
 SOURCE = '''
 def run(turns, turn_of):  # they run by turns
@@ -34,7 +35,7 @@ def test_no_word_that_was_given_up_is_in_a_clean_room():
 
 
 def test_a_part_of_a_name_is_refused_and_a_longer_word_is_not():
-    found = list(refused_names(SOURCE, WORDS))
+    found = list(refused_names(SOURCE, WORDS.names))
     assert found == [(2, "turn_of", "iteration"), (5, "Turn", "iteration")]
 
 
@@ -50,13 +51,18 @@ def test_code_of_a_page_is_not_prose_and_lines_keep_their_numbers():
 
 
 def test_what_a_file_is_allowed_is_not_refused():
-    words = Words({"return": "x"}, {}, ["tests/words.py"], [], {})
+    words = Words({"return": "x"}, {}, ["tests/words.py"], [], {}, {})
     (first, *_) = complaints(words)
     assert first.endswith("name 'return' was given up: x")
-    words = Words(
-        {"return": "x"}, {}, ["tests/words.py"], [], {"tests/words.py": ["return"]}
-    )
+    allowed = {"tests/words.py": ["return"]}
+    words = Words({"return": "x"}, {}, ["tests/words.py"], [], allowed, {})
     assert list(complaints(words)) == []
+
+
+def test_a_room_may_refuse_further_names():
+    names = {"tests/words.py": {"return": "x"}}
+    (first, *_) = complaints(Words({}, {}, [], [], {}, names))
+    assert first.endswith("name 'return' was given up: x")
 
 
 def test_long_subjects_of_commits_are_refused_but_not_of_merges():

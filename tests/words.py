@@ -34,6 +34,8 @@ class Words:
     rooms_of_names: Sequence[str]
     rooms_of_prose: Sequence[str]
     allowed: Mapping[str, Sequence[str]]
+    names_in_rooms: Mapping[str, Mapping[str, str]]
+    """Further parts of identifiers, refused in one room each."""
 
 
 def read_words(path: Path = ROOT / "tests" / "words.toml") -> Words:
@@ -45,6 +47,7 @@ def read_words(path: Path = ROOT / "tests" / "words.toml") -> Words:
         found["rooms"]["names"],
         found["rooms"]["prose"],
         found["allowed"],
+        found["names_in"],
     )
 
 
@@ -68,12 +71,14 @@ def without_code(page: str) -> str:
     return CODE.sub("", page)
 
 
-def refused_names(source: str, words: Words) -> Iterator[tuple[int, str, str]]:
+def refused_names(
+    source: str, names: Mapping[str, str]
+) -> Iterator[tuple[int, str, str]]:
     """(line, name, what to write) of each name in ``source`` with a refused part."""
     for line, name in names_in(source):
         for part in PARTS.findall(name):
-            if part.lower() in words.names:
-                yield line, name, words.names[part.lower()]
+            if part.lower() in names:
+                yield line, name, names[part.lower()]
 
 
 def refused_prose(
@@ -108,10 +113,12 @@ def files_of(rooms: Iterable[str]) -> list[Path]:
 
 def complaints(words: Words) -> Iterator[str]:
     """One line for each refused word, ``path:line: ...``."""
-    for path in files_of(words.rooms_of_names):
-        if path.suffix == ".py":
-            found = refused_names(path.read_text(encoding="utf-8"), words)
-            yield from shown(path, "name", found, words)
+    rooms = dict.fromkeys(words.rooms_of_names, words.names)
+    for room, names in (*rooms.items(), *words.names_in_rooms.items()):
+        for path in files_of([room]):
+            if path.suffix == ".py":
+                found = refused_names(path.read_text(encoding="utf-8"), names)
+                yield from shown(path, "name", found, words)
     for path in files_of(words.rooms_of_prose):
         text = path.read_text(encoding="utf-8")
         texts = prose_in(text) if path.suffix == ".py" else [(1, without_code(text))]

@@ -61,13 +61,15 @@ class AssemblingBackend(Protocol):
 class BackendInfo:
     """What a backend is called and needs; ``missing`` says why it is not there.
 
-    ``missing`` is empty if the backend can be used.
+    ``missing`` is empty if the backend can be used. The ``kind`` is "backend", or
+    "part" for a library or feature that backends use.
     """
 
     name: str
     description: str
     requires: tuple[str, ...]
     missing: str = ""
+    kind: str = "backend"
 
 
 class Backend(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import warnings
 from collections.abc import Sequence
 from functools import cache
@@ -11,6 +12,7 @@ from typing import Final
 from arrayfn.backends.base import Backend, BackendInfo
 from arrayfn.backends.cpu import CpuBackend
 from arrayfn.backends.cuda import CudaBackend
+from arrayfn.backends.parts import PARTS
 from arrayfn.backends.reference import ReferenceBackend, WideReferenceBackend
 from arrayfn.errors import BackendError, user_location
 
@@ -54,8 +56,16 @@ def get_backend(name: str) -> Backend:
     "cuda:1" is the second GPU; "cuda" and "cuda:0" are the first one.
     """
     if not has_backend(name):
+        if name in PARTS:
+            raise BackendError(
+                f"{name!r} is no backend to compute on, but a part that backends may "
+                f"use ({PARTS[name].description}); there are {', '.join(BACKENDS)}",
+                user_location(),
+            )
+        near = difflib.get_close_matches(name, (*BACKENDS, *PARTS), 1)
         raise BackendError(
-            f"there is no backend {name!r}; there are " + ", ".join(BACKENDS),
+            f"there is no backend {name!r}; there are {', '.join(BACKENDS)}"
+            + "".join(f". Did you mean {found!r}?" for found in near),
             user_location(),
         )
     number = _gpu_number(name)
@@ -113,15 +123,28 @@ def available_backends() -> tuple[str, ...]:
 
 
 def is_backend_available(name: str) -> bool:
-    """Whether backend ``name`` exists and can be used here."""
-    return has_backend(name) and not get_backend(name).info().missing
+    """Whether backend ``name`` exists and can be used here.
+
+    Of a part, such as "cudnn" or "mkl", it says whether backends use it here.
+    """
+    return (has_backend(name) or name in PARTS) and not backend_info(name).missing
 
 
 def backend_info(name: str) -> BackendInfo:
     """What backend ``name`` needs and supports, and why it is missing if it is.
 
-    Raises BackendError if there is no such backend.
+    It also answers for libraries and features that backends use, or could: cudnn,
+    cusparselt, mha, mkl, mkldnn, mps, nki, nnpack, openmp, opt_einsum, triton, xeon.
+
+    Raises BackendError, with a suggestion, if there is no such name.
+
+    >>> print(backend_info("cpu").description)
+    compiled kernels on threads
+    >>> print(backend_info("nnpack").missing)
+    arrayfn does not call NNPACK: its convolutions are generated
     """
+    if name in PARTS and not has_backend(name):
+        return PARTS[name].info(name)
     return get_backend(name).info()
 
 
@@ -134,7 +157,7 @@ def choose(device: str | Sequence[str], *, to_lower: bool = False) -> Backend:
     names = (device,) if isinstance(device, str) else tuple(device)
     reasons: list[str] = []
     for name in names:
-        info = backend_info(name)
+        info = get_backend(name).info()
         if not info.missing:
             if reasons:
                 warnings.warn(

@@ -49,6 +49,13 @@ from arrayfn.primitives.assertions import has_check
 from arrayfn.primitives.calls import operator_call
 from arrayfn.tracing import apply, device_of, too_deep
 from arrayfn.tracing.frames import current_frame
+from arrayfn.tracing.references import (
+    Ref,
+    RefWrittenError,
+    held,
+    is_of_a_body,
+    write_back,
+)
 from arrayfn.transforms import (
     FlatTrace,
     Function,
@@ -70,7 +77,8 @@ class Jitted:
     # Kept apart from the function's attributes, which a wrapper copies.
     __slots__ = (
         *("_function", "_backend", "_static", "_donated", "_options", "_checks"),
-        *("_cache", "_last", "_last_by_trees", "__dict__", "__weakref__"),
+        *("_cache", "_last", "_last_by_trees", "_checked", "_by_refs"),
+        *("__dict__", "__weakref__"),
     )
 
     def __init__(
@@ -92,6 +100,8 @@ class Jitted:
         self._cache: dict[Key, Entry] = {}
         self._last: Callable[..., Any] | None = None
         self._last_by_trees: Callable[..., Any] | None = None
+        self._checked: dict[frozenset[str], Jitted] = {}
+        self._by_refs: dict[Any, Jitted] = {}
         _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -112,6 +122,17 @@ class Jitted:
     def python_function(self) -> Function:
         """The function that was given to ``jit``."""
         return self._function
+
+    def with_checks(self, kinds: frozenset[str]) -> Jitted:
+        """The same function with more checks, compiled for itself."""
+        wanted = self._checks | kinds
+        if wanted == self._checks:
+            return self
+        if wanted not in self._checked:
+            options = self._static, self._donated, self._options, wanted
+            made = Jitted(self._function, self._backend, *options)
+            self._checked[wanted] = made
+        return self._checked[wanted]
 
     def clear_cache(self) -> None:
         """Drop the compiled code; the next call compiles again."""
@@ -170,6 +191,8 @@ class Jitted:
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs, static = self._static.split(self._function, args, kwargs)
         leaves, structure = tree.flatten((args, kwargs))
+        if any(type(x) is Ref for x in leaves):
+            return self._call_with_refs(args, kwargs, static, leaves, structure)
         if inside_trace(leaves):
             return self._inline(args, kwargs, static, leaves)
         check_leaves(self._function, args, kwargs, leaves)
@@ -183,7 +206,12 @@ class Jitted:
                 key, self._cache, lambda: hints(self._function, given, kwargs)
             )
             with building(name_of(self._function), backend.name, why) as built:
-                traced = self._trace(args, kwargs, static, types, backend.name)
+                try:
+                    traced = self._trace(args, kwargs, static, types, backend.name)
+                except RefWrittenError as written:
+                    if not is_of_a_body(written):
+                        raise
+                    return static.bound(self._function)(*args, **kwargs)
                 if traced.trace.depends_on_frames:
                     return self._applied(traced, leaves)
                 try:
@@ -264,9 +292,57 @@ class Jitted:
         static: StaticArguments,
         leaves: list[Any],
     ) -> Any:
-        """Inside a trace, emit one operator_call whose body is the traced function."""
+        """Inside a trace, emit one operator_call whose body is the traced function.
+
+        A function that writes to Refs from outside becomes a part of the trace.
+        """
         self._check_around()
-        return self._applied(self._trace(args, kwargs, static), leaves)
+        try:
+            traced = self._trace(args, kwargs, static)
+        except RefWrittenError as written:
+            if not is_of_a_body(written):
+                raise
+            return static.bound(self._function)(*args, **kwargs)
+        return self._applied(traced, leaves)
+
+    def _call_with_refs(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        static: StaticArguments,
+        leaves: list[Any],
+        structure: tree.TreeDef,
+    ) -> Any:
+        """A call with Refs among the arguments, which hold new values afterwards."""
+        refs = [x for x in leaves if type(x) is Ref]
+        if len(set(map(id, refs))) < len(refs):
+            raise ArgumentError(
+                f"{name_of(self._function)} is given one Ref twice, and would write to "
+                "it under two names; give it once, or copies: new_ref(ref[...])",
+                user_location(),
+            )
+        bound = static.bound(self._function)
+        values = [x.get() if type(x) is Ref else x for x in leaves]
+        if inside_trace(values):
+            return bound(*args, **kwargs)
+        places = tuple(k for k, x in enumerate(leaves) if type(x) is Ref)
+        key = (static, structure, places)
+        if key not in self._by_refs:
+
+            @functools.wraps(self._function)
+            def of_values(values: list[Any]) -> Any:
+                inner = [Ref(x) if k in places else x for k, x in enumerate(values)]
+                given, named = tree.unflatten(structure, inner)
+                result = bound(*given, **named)
+                return result, held([inner[k] for k in places])
+
+            options = StaticParameters((), ()), StaticParameters((), ())
+            self._by_refs[key] = Jitted(
+                of_values, self._backend, *options, self._options, self._checks
+            )
+        result, last = self._by_refs[key](values)
+        write_back(refs, last)
+        return result
 
     def _applied(self, traced: FlatTrace, leaves: list[Any]) -> Any:
         """The operator_call of a traced function, in the current frame."""

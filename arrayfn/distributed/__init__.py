@@ -13,6 +13,8 @@ from arrayfn.distributed.arrays import (
     make_array_from_callback,
 )
 from arrayfn.distributed.backend import MeshBackend
+from arrayfn.distributed.checkpoints import load, save
+from arrayfn.distributed.data import batches, spread
 from arrayfn.distributed.devices import (
     Device,
     devices,
@@ -31,14 +33,18 @@ __all__ = [
     "PartitionSpec",
     "Shard",
     "ShardedArray",
+    "batches",
     "devices",
     "initialize",
+    "load",
     "local_devices",
     "make_array_from_callback",
     "make_mesh",
     "process_count",
     "process_index",
+    "save",
     "set_num_devices",
+    "spread",
 ]
 
 _documentation.attach(__name__)

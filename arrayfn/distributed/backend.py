@@ -1,56 +1,18 @@
-"""The backend of meshes: one plan, which each device runs on its parts.
-
-``lower`` partitions a Program and lowers the Program of one device, for the mesh's
-platform. The executable runs the plan once for each device of this process. On a CPU
-that is a thread each, or the calling thread where each process is one device; GPUs have
-their plans enqueued (``gpus``).
-"""
+"""The backend of meshes. What it computes with is imported at its first use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import wait
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from arrayfn.backends.base import BackendInfo, Executable
-from arrayfn.backends.cpu.executable import bind
-from arrayfn.backends.members import RUNNING, Member
-from arrayfn.backends.registry import BACKENDS, register_backend
-from arrayfn.distributed.arrays import ShardedArray, put_sharded
-from arrayfn.distributed.devices import DEVICES, Device, devices_of, run_on
-from arrayfn.distributed.nccl import reduces
-from arrayfn.distributed.processes import process_member, stop_others
-from arrayfn.distributed.threads import Run, ThreadMember
-from arrayfn.errors import BackendError, CollectiveError, user_location
-from arrayfn.ir import ArrayType, Mesh, NamedSharding, Program
-from arrayfn.lowering.compiled import CompiledProgram, completed
+from arrayfn.backends.registry import register_backend
+from arrayfn.distributed.arrays import ShardedArray
+from arrayfn.errors import BackendError
+from arrayfn.ir import Program
+from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
-from arrayfn.passes.member_sums import with_member_sums
-from arrayfn.passes.meshes import cut_on_the_host, mesh_of
-from arrayfn.passes.partition import partition
-from arrayfn.passes.partition_values import Partitioned
-
-if TYPE_CHECKING:
-    from arrayfn.distributed.gpus import GpuPlans
-
-Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeshProgram(CompiledProgram):
-    """A Program lowered for the devices of a mesh.
-
-    ``partitioned`` is the Program of one device, which the plan computes. ``sharded``
-    has the captured arrays that lie over the mesh; the plan takes them after the
-    arguments. ``local`` is the Program of one device, lowered.
-    """
-
-    local: CompiledProgram
-    partitioned: Partitioned
-    sharded: tuple[ShardedArray, ...]
 
 
 class MeshBackend:
@@ -77,207 +39,19 @@ class MeshBackend:
 
     def lower(
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
-    ) -> MeshProgram:
+    ) -> CompiledProgram:
         """``program`` for each device. No argument is overwritten."""
-        program, sharded = _constants_as_inputs(program)
-        mesh = mesh_of(program)
-        if mesh is None:
-            raise BackendError(
-                f"{program.name} has no array over a mesh and no shard_map: there is "
-                "no mesh to run it on",
-                user_location(),
-            )
-        partitioned = partition(cut_on_the_host(program, mesh), mesh)
-        local = lowered_for(mesh, partitioned.program, options)
-        return MeshProgram(
-            local.name,
-            self.name,
-            local.text,
-            program.input_types[: len(program.inputs) - len(sharded)],
-            _output_types(program, partitioned),
-            local.kernels,
-            local.plan,
-            local.constants,
-            local.once,
-            local=local,
-            partitioned=partitioned,
-            sharded=sharded,
-        )
+        from arrayfn.distributed.programs import lower_for_mesh
+
+        return lower_for_mesh(program, options)
 
     def load(self, compiled: CompiledProgram) -> Executable:
         """The callable of ``compiled``."""
+        from arrayfn.distributed.programs import MeshExecutable, MeshProgram
+
         if not isinstance(compiled, MeshProgram):
             raise BackendError("a saved function has no mesh; trace it here")
         return MeshExecutable(compiled)
-
-
-def lowered_for(mesh: Mesh, program: Program, options: Options) -> CompiledProgram:
-    """The Program of one device of ``mesh``, lowered for it."""
-    if mesh.platform == "cuda":
-        program = with_member_sums(program, mesh.shape, reduces)
-    return BACKENDS[mesh.platform].lower(program, frozenset(), options)
-
-
-def _constants_as_inputs(
-    program: Program,
-) -> tuple[Program, tuple[ShardedArray, ...]]:
-    """``program`` with captured arrays over a mesh as its last inputs."""
-    pairs = list(zip(program.constants, program.constant_values, strict=True))
-    over = [(v, x) for v, x in pairs if isinstance(x, ShardedArray)]
-    if not over:
-        return program, ()
-    rest = [(v, x) for v, x in pairs if not isinstance(x, ShardedArray)]
-    changed = replace(
-        program,
-        inputs=(*program.inputs, *(v for v, _ in over)),
-        constants=tuple(v for v, _ in rest),
-        constant_values=tuple(x for _, x in rest),
-    )
-    return changed, tuple(x for _, x in over)
-
-
-def _output_types(program: Program, partitioned: Partitioned) -> tuple[ArrayType, ...]:
-    pairs = zip(program.output_types, partitioned.out_specs, strict=True)
-    return tuple(
-        ArrayType(t.shape, t.dtype, sharding=NamedSharding(partitioned.mesh, spec))
-        for t, spec in pairs
-    )
-
-
-class MeshExecutable:
-    """A plan bound for each device of this process."""
-
-    def __init__(self, compiled: MeshProgram) -> None:
-        self.mesh = compiled.partitioned.mesh
-        self.in_shardings = [
-            NamedSharding(self.mesh, spec) for spec in compiled.partitioned.in_specs
-        ]
-        places = devices_of(self.mesh)
-        self.compiled = compiled
-        self.local = [
-            k for k, d in enumerate(places) if d.process_index == DEVICES.process
-        ]
-        self.places = {member: places[member] for member in self.local}
-        self.on_gpus = self.mesh.platform == "cuda"
-        self.gpus: GpuPlans | None = None
-        self.runs: dict[int, Callable[..., Any]] = {}
-        if not self.on_gpus:
-            load = BACKENDS["cpu"].load
-            self.compiled = completed(compiled, lambda once: load(once)(()))
-            self.runs = {k: self._bind(place) for k, place in self.places.items()}
-
-    def _bind(self, place: Device) -> Callable[..., Any]:
-        compiled = self.compiled
-        runtime = place.runtime
-        return bind(compiled.plan, compiled.kernels, compiled.constants, runtime)
-
-    def __call__(self, inputs: tuple[Any, ...]) -> list[ShardedArray]:
-        """Run on arrays over the mesh, or on NumPy's, which are cut first."""
-        if RUNNING.member is not None:
-            raise BackendError(
-                "a device of a mesh, in a callback, calls a function that runs on a "
-                "mesh: its devices are busy. Call it outside",
-                user_location(),
-            )
-        given = [
-            self._parts(x, sharding)
-            for x, sharding in zip(
-                (*inputs, *self.compiled.sharded), self.in_shardings, strict=True
-            )
-        ]
-        if self.on_gpus:
-            results = self._run_on_gpus([[x[k] for x in given] for k in self.local])
-        else:
-            results = self._run(
-                [
-                    (k, [x[k] for x in given] + _indices(self.mesh, k))
-                    for k in self.local
-                ]
-            )
-        outputs: list[ShardedArray] = []
-        for number, type in enumerate(self.compiled.output_types):
-            parts = {
-                member: result[number]
-                for member, result in zip(self.local, results, strict=True)
-            }
-            for part in () if self.on_gpus else parts.values():
-                part.flags.writeable = False
-            outputs.append(ShardedArray(type, parts))
-        return outputs
-
-    def _parts(self, x: Any, sharding: NamedSharding) -> Any:
-        """The parts of an argument, by member."""
-        if isinstance(x, ShardedArray):
-            return x.parts
-        if not isinstance(x, np.ndarray):
-            return dict.fromkeys(self.local, x)
-        if sharding.spec.axes():
-            return put_sharded(x, sharding).parts
-        return dict.fromkeys(self.local, np.ascontiguousarray(x).reshape(x.shape))
-
-    def _run_on_gpus(self, given: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-        """The results of each member, whose plans are loaded again after a failure."""
-        from arrayfn.distributed.gpus import GROUPS, GpuPlans
-
-        if self.gpus is None or self.gpus.generation != GROUPS.generation:
-            self.gpus = GpuPlans(self.compiled.local, self.mesh, self.places)
-        return self.gpus(given)
-
-    def _run(self, arguments: Sequence[tuple[int, list[Any]]]) -> list[Any]:
-        if len(self.local) == 1 and self.mesh.size > 1:
-            member, given = arguments[0]
-            try:
-                return [self._as(process_member(self.mesh, member), member, given)]
-            except CollectiveError:
-                raise
-            except BaseException as error:
-                name = f"rank {DEVICES.process}"
-                stop_others(f"{name} raised {type(error).__name__}: {error}")
-                raise
-        places = devices_of(self.mesh)
-        names = [_name(place, self.mesh, k) for k, place in enumerate(places)]
-        run = Run(self.mesh, names)
-
-        def work(argument: tuple[int, list[Any]]) -> Any:
-            member, given = argument
-            try:
-                return self._as(ThreadMember(run, member), member, given)
-            except CollectiveError:
-                raise
-            except BaseException as error:
-                name = run.names[member]
-                run.stop(f"{name} raised {type(error).__name__}: {error}", error)
-                raise
-            finally:
-                run.finish(member)
-
-        futures = run_on([places[k] for k in self.local], work, arguments)
-        try:
-            wait(futures)
-        except BaseException:
-            run.stop("the call was interrupted")
-            raise
-        if run.error is not None:
-            run.error.add_note(f"{run.stopped.split(' raised ')[0]} raised this")
-            raise run.error
-        return [future.result() for future in futures]
-
-    def _as(self, member: Member, number: int, given: list[Any]) -> Any:
-        """The results of a member's plan, in this thread."""
-        RUNNING.member = member
-        try:
-            return self.runs[number](given)
-        finally:
-            RUNNING.member = None
-
-
-def _indices(mesh: Mesh, member: int) -> list[Array]:
-    return [np.array(k, np.int32) for k in mesh.coordinates[member].values()]
-
-
-def _name(device: Device, mesh: Mesh, member: int) -> str:
-    place = ", ".join(f"{name}: {k}" for name, k in mesh.coordinates[member].items())
-    return f"{device} ({place})"
 
 
 register_backend(MeshBackend())

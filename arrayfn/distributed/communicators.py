@@ -65,7 +65,7 @@ def run_collective(
     communicator: Communicator, step: Collective, x: Array, out: Array
 ) -> None:
     """Do the collective ``step``."""
-    params, name = step.params, step.row.name
+    params, name = step.params, step.primitive.name
     if name == "all_reduce":
         communicator.all_reduce(step, x, out, params["op"])
     elif name == "all_gather":

@@ -193,7 +193,7 @@ class NcclMember:
         group = GROUPS.of(tuple(self.mesh.device_ids[k] for k in members), step)
         rank = members.index(self.member)
         place = DEVICES.gpus()[self.mesh.device_ids[self.member]]
-        return _ENQUEUING[step.row.name](group, rank, gpu_of(place), step)
+        return _ENQUEUING[step.primitive.name](group, rank, gpu_of(place), step)
 
 
 # Each gives what enqueues a collective of ``group`` by its member ``rank``.

@@ -12,6 +12,7 @@ import sys
 import time
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from types import TracebackType
@@ -28,7 +29,12 @@ from arrayfn.distributed.communicators import (
     timeout,
 )
 from arrayfn.distributed.devices import DEVICES, Device
-from arrayfn.errors import BackendError, CollectiveError, user_location
+from arrayfn.errors import (
+    BackendError,
+    CollectiveError,
+    SourceLocation,
+    user_location,
+)
 from arrayfn.ir import Mesh
 from arrayfn.lowering.cpu import machine
 from arrayfn.lowering.libraries.collectives import Collective
@@ -43,6 +49,21 @@ _NAME_BYTES: Final = 128  # of ncclUniqueId
 _WHOLE: Final = 1 << 14  # elements that each member adds by itself
 _YIELDS: Final = 2000  # times to look for a message before sleeping
 _GRACE: Final = 2.0  # seconds in which others can say why they end
+
+
+@dataclass(frozen=True)
+class Place:
+    """What processes do together besides the collectives of a Program, and where."""
+
+    what: str
+    source: SourceLocation | None
+
+    def __str__(self) -> str:
+        return self.what if self.source is None else f"{self.what} at {self.source}"
+
+
+Waiting = Collective | Place
+"""What processes wait for each other at."""
 
 
 class Processes:
@@ -93,7 +114,7 @@ class Processes:
         return known
 
     def wait(
-        self, requests: Sequence[Any], step: Collective, ranks: Sequence[int]
+        self, requests: Sequence[Any], step: Waiting, ranks: Sequence[int]
     ) -> None:
         """Wait for messages; raise CollectiveError if they do not come in time."""
         limit = timeout()
@@ -113,7 +134,7 @@ class Processes:
             polls += 1
             time.sleep(0.0 if polls < _YIELDS else 1e-4)
 
-    def look(self, step: Collective) -> None:
+    def look(self, step: Waiting) -> None:
         """Raise CollectiveError if another process says that it has failed."""
         if not self.stopped and self.control.Iprobe(tag=_STOP):
             self.stopped = self.control.recv(tag=_STOP)
@@ -123,8 +144,16 @@ class Processes:
                 step.source,
             )
 
+    def agree(self, data: bytes, place: Place) -> bytes:
+        """The first process's ``data``, up to 128 bytes, once all have come here."""
+        every = range(self.size)
+        padded = data.ljust(_NAME_BYTES, b"\0")
+        found = self.broadcast(every, padded if self.rank == 0 else None, place)
+        self.wait([self.world.Ibarrier()], place, every)
+        return found.rstrip(b"\0")
+
     def broadcast(
-        self, ranks: Sequence[int], data: bytes | None, step: Collective
+        self, ranks: Sequence[int], data: bytes | None, step: Waiting
     ) -> bytes:
         """The ``data`` of the first of ``ranks``, in all of them. It is 128 bytes."""
         word = np.zeros(_NAME_BYTES, np.uint8)
@@ -335,6 +364,14 @@ def broadcast_among(
     """The ``data`` of the first of some processes, in all of them."""
     assert _Started.processes is not None
     return _Started.processes.broadcast(ranks, data, step)
+
+
+def agree(text: str, what: str) -> str:
+    """The first process's ``text``, once all processes have come to ``what``."""
+    if _Started.processes is None:
+        return text
+    place = Place(what, user_location())
+    return _Started.processes.agree(text.encode(), place).decode()
 
 
 def stop_others(reason: str) -> None:

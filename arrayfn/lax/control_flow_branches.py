@@ -15,6 +15,7 @@ from arrayfn.lax.control_flow_tracing import (
     check_function,
     close,
     described,
+    renamed,
     sharing,
     varying_along,
     widened,
@@ -27,6 +28,7 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.control_flow_cond import cond as cond_primitive
 from arrayfn.primitives.rules import all_of
 from arrayfn.tracing import Tracer, apply
+from arrayfn.tracing.references import Ref, discharged, held, within, write_back
 
 Function = Callable[..., Any]
 _NOTHING: Final = object()
@@ -146,6 +148,22 @@ def _choose(
     name: str, index: Any, branches: Sequence[Function], operands: Sequence[Any]
 ) -> Any:
     check_arrays(name, "operands", tuple(operands))
+
+    def with_refs(refs: Sequence[Ref]) -> Any:
+        if not refs:
+            return _choose_alone(name, index, branches, operands)
+
+        inner = [renamed(branch, within(branch, refs)) for branch in branches]
+        result, last = _choose_alone(name, index, inner, (held(refs), *operands))
+        write_back(refs, last)
+        return result
+
+    return discharged(with_refs)
+
+
+def _choose_alone(
+    name: str, index: Any, branches: Sequence[Function], operands: Sequence[Any]
+) -> Any:
     closed = [close(branch, operands) for branch in branches]
     _check_structures(name, closed)
     types = _common_types(name, closed)

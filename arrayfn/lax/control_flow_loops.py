@@ -29,6 +29,7 @@ from arrayfn.primitives.control_flow_scan import scan as scan_primitive
 from arrayfn.primitives.control_flow_while import while_loop as while_primitive
 from arrayfn.primitives.rules import all_of
 from arrayfn.tracing import ImmutableArray, apply
+from arrayfn.tracing.references import Ref, adopt, discharged, held, write_back
 from arrayfn.transforms import vmap
 
 Function = Callable[..., Any]
@@ -51,6 +52,14 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
     """
     check_function("while_loop", "cond_fun", cond_fun)
     check_function("while_loop", "body_fun", body_fun)
+    return discharged(lambda refs: _while_loop(cond_fun, body_fun, init_val, refs))
+
+
+def _while_loop(
+    cond_fun: Function, body_fun: Function, init_val: Any, refs: Sequence[Ref]
+) -> Any:
+    if refs:
+        return _while_loop_with_refs(cond_fun, body_fun, init_val, refs)
     carried = keep_types(
         "while_loop", body_fun, init_val, (), lambda closed: closed.out_tree
     )
@@ -72,6 +81,38 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
         body_consts=len(body.captured),
     )
     return tree.unflatten(body.out_tree, all_of(results))
+
+
+def _while_loop_with_refs(
+    cond_fun: Function, body_fun: Function, init_val: Any, refs: Sequence[Ref]
+) -> Any:
+    """The loop, which carries the values of ``refs``, too."""
+
+    def going(carry: Any) -> Any:
+        value, inside = carry
+        adopt(refs, inside)
+        result = cond_fun(value)
+        if any(x is not y for x, y in zip(held(refs), inside, strict=True)):
+            raise ArgumentError(
+                f"while_loop: {described(cond_fun)}, the condition, writes to a Ref; "
+                "write in the body",
+                user_location(),
+            )
+        return result
+
+    def step(carry: Any) -> Any:
+        value, inside = carry
+        adopt(refs, inside)
+        return body_fun(value), held(refs)
+
+    result, last = _while_loop(
+        renamed(cond_fun, going),
+        renamed(body_fun, step),
+        (init_val, held(refs)),
+        (),
+    )
+    write_back(refs, last)
+    return result
 
 
 def _check_condition(condition: Closed) -> None:
@@ -201,6 +242,37 @@ def _scan(
     unroll: int | bool = 1,
     paths: Sequence[str] | None = None,
 ) -> tuple[Any, Any]:
+    def with_refs(refs: Sequence[Ref]) -> tuple[Any, Any]:
+        if not refs:
+            return _scan_alone(name, f, init, xs, length, reverse, unroll, paths)
+
+        def step(carry: Any, x: Any) -> Any:
+            value, inside = carry
+            adopt(refs, inside)
+            value, y = _pair(f, f(value, x))
+            return (value, held(refs)), y
+
+        start = (init, held(refs))
+        named = [*(tree.paths(init) if paths is None else paths), *[""] * len(refs)]
+        (last, inside), ys = _scan_alone(
+            name, renamed(f, step), start, xs, length, reverse, unroll, named
+        )
+        write_back(refs, inside)
+        return last, ys
+
+    return discharged(with_refs)
+
+
+def _scan_alone(
+    name: str,
+    f: Function,
+    init: Any,
+    xs: Any,
+    length: int | None,
+    reverse: bool,
+    unroll: int | bool,
+    paths: Sequence[str] | None,
+) -> tuple[Any, Any]:
     count = _length(xs, length)
     steps = max(1, count) if unroll is True else int(unroll)
     if steps == 0:
@@ -214,14 +286,7 @@ def _scan(
     slices = [t.with_shape(t.shape[1:]).with_varying(t.varying) for t in types]
 
     def step(carry: Any, x: Any) -> Any:
-        pair = f(carry, x)
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise ArgumentError(
-                f"scan: {described(f)} returns a pair (carry, y), but returned "
-                f"{_sized(pair)}; return (carry, None) if there is no y",
-                user_location(),
-            )
-        return tuple(pair)
+        return _pair(f, f(carry, x))
 
     carried = keep_types(
         name,
@@ -248,6 +313,17 @@ def _scan(
         )
     )
     return tree.unflatten(body.out_tree, results)
+
+
+def _pair(f: Function, pair: Any) -> tuple[Any, Any]:
+    """What ``f`` returned, if it is a pair."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise ArgumentError(
+            f"scan: {described(f)} returns a pair (carry, y), but returned "
+            f"{_sized(pair)}; return (carry, None) if there is no y",
+            user_location(),
+        )
+    return pair[0], pair[1]
 
 
 def _sized(value: Any) -> str:

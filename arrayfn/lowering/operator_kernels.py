@@ -54,6 +54,8 @@ class OperatorKernel:
             compared with the operator's body. True stands for the default of the
             results' dtypes, False for no comparison.
         vmap: how the kernel computes a mapped operator; None for the mapped body.
+        compiles_body: whether it was made of the body's own source. Transformations,
+            which use the body, then leave out nothing, and do not warn.
         agreed: the signatures whose comparison passed.
     """
 
@@ -67,6 +69,7 @@ class OperatorKernel:
     deterministic: bool = True
     check: bool | float = False
     vmap: VmapMethod | None = None
+    compiles_body: bool = False
     agreed: set[Any] = field(default_factory=set[Any], repr=False, compare=False)
 
     @property
@@ -111,6 +114,11 @@ def operators_of(program: Program) -> Iterator[str]:
             yield from operators_of(inner)
 
 
+def _is_noted(kernel: OperatorKernel) -> bool:
+    """Whether transformations that use the body in its place say so."""
+    return kernel.check is not False and not kernel.compiles_body
+
+
 class KernelTable:
     """The registered kernels by operator and backend; the latest is tried first."""
 
@@ -149,7 +157,7 @@ class KernelTable:
     def _put(self, kernel: OperatorKernel, place: int = 0) -> None:
         key = kernel.operator, kernel.backend
         self._kernels.setdefault(key, []).insert(place, kernel)
-        if kernel.check is not False:
+        if _is_noted(kernel):
             note_kernel(kernel.operator, f"{kernel.title} for {kernel.backend}")
 
     def prefer(self, kernel: OperatorKernel) -> None:
@@ -177,7 +185,7 @@ class KernelTable:
             del self._kernels[key]
         forget_kernels(kernel.operator)
         for other in self.of(kernel.operator):
-            if other.check is not False:
+            if _is_noted(other):
                 note_kernel(other.operator, f"{other.title} for {other.backend}")
         return place
 
@@ -187,6 +195,10 @@ class KernelTable:
             del self._kernels[key]
         forget_kernels(operator)
         self._changed(operator)
+
+    def names(self) -> frozenset[str]:
+        """The operators that have kernels."""
+        return frozenset(self._with_kernels)
 
     def has(self, operator: str) -> bool:
         """Whether ``operator`` has a kernel, for any backend."""

@@ -7,9 +7,10 @@ What members gather is reduced in their order, by kernels of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from arrayfn.ir import Atom, Equation, Program
-from arrayfn.ir.builder import rewritten
+from arrayfn.ir import Atom, Equation, Params, Program
+from arrayfn.ir.builder import current_builder, rewritten
 from arrayfn.primitives import reductions
 from arrayfn.primitives.collectives import (
     all_gather,
@@ -25,13 +26,30 @@ _REDUCTIONS = {
 }
 
 
+def in_bodies(equation: Equation, change: Callable[[Program], Program]) -> Params:
+    """The params of ``equation`` with the Programs in them changed."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, Program):
+            return change(value)
+        return tuple(map(changed, value)) if isinstance(value, tuple) else value
+
+    return {name: changed(value) for name, value in equation.params.items()}
+
+
 def with_member_sums(
     program: Program, sizes: Mapping[str, int], does: Callable[[Equation], bool]
 ) -> Program:
     """``program``, of a mesh with axes of these ``sizes``, as an engine computes it."""
 
+    def inner(body: Program) -> Program:
+        return with_member_sums(body, sizes, does)
+
     def replacement(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
         row = equation.primitive
+        if equation.subprograms():
+            params = in_bodies(equation, inner)
+            return list(current_builder().emit(row, operands, params))
         if row not in (all_reduce, reduce_scatter) or does(equation):
             return None
         (x,), axis = operands, equation.params["axis_name"]

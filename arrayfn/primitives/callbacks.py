@@ -237,7 +237,8 @@ pure_callback = Primitive(
     kernel=Library("callback"),
     jvp=not_differentiable(
         "a Python function has no derivative that could be found; give the function "
-        "that calls it a rule of its own with custom_jvp or custom_vjp"
+        "that calls it a rule of its own with custom_jvp or custom_vjp (one that Numba "
+        "compiled, and whose source cannot be traced: adapters.numba(f, vjp=rule))"
     ),
     transpose=NOT_LINEAR,
     batch=_pure_batch,

@@ -90,12 +90,14 @@ def matmul(format: str, data: Array, indices: Indices, shape: Shape, x: Array) -
         return sparse_product(data, indices, x, format=format, shape=shape)
 
     def forward(matrix: Any, x: Array) -> Array:
-        return sparse_product(*matrix, x, format=format, shape=shape)
+        data, indices = matrix
+        return sparse_product(data, indices, x, format=format, shape=shape)
 
     def backward(matrix: Any, y: Array) -> Array:
         data, indices = matrix
         turned, exchanged = transposed(format, indices)
-        return sparse_product(data, exchanged, y, format=turned, shape=shape[::-1])
+        there = shape[1], shape[0]
+        return sparse_product(data, exchanged, y, format=turned, shape=there)
 
     return lax.linear_call(forward, backward, (data, indices), x)
 

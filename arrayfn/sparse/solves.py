@@ -130,14 +130,19 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
         dtype = dtypes.float64
     matrix = A.with_data(anp.astype(data, dtype))
     matrix = matrix.tocsc() if matrix.format == "coo" else matrix
-    arrays = (matrix.data, *matrix.positions)
+    first, second = matrix.positions
     by_rows = (
         matrix.format == "csr"
     )  # the arrays are those of the transpose, by columns
 
     def solver(transposed: bool) -> Callable[[Any, Array], Array]:
         return lambda _, b: sparse_solve(
-            *arrays, b, ordering=permc_spec, transposed=transposed != by_rows
+            matrix.data,
+            first,
+            second,
+            b,
+            ordering=permc_spec,
+            transposed=transposed != by_rows,
         )
 
     # The product with the matrix is there for derivatives by A.

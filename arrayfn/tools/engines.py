@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import tree
-from arrayfn.adapters import tensor_of
+from arrayfn.adapters.tensors import tensor_of
 from arrayfn.errors import BackendError, user_location
 
 Array = np.ndarray[Any, Any]

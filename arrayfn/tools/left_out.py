@@ -20,19 +20,15 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "programs over several devices have their own names": "P set_mesh "
         "smap reshard make_array_from_* "
         "remove_size_one_mesh_axis_from_type auto_pcast",
-        "arguments and results are values; a carry of a loop is what changes": (
-            "Ref new_ref empty_ref free_ref freeze"
-        ),
-        "jit(f, checks='nan') checks one function, and names the line": (
-            "debug_nans debug_infs enable_checks"
-        ),
+        "Refs live as long as the function that made them": "free_ref",
+        "jit(f, checks=...) checks one function, and names the line": "enable_checks",
         "leaks of traced values always raise": "check_tracer_leaks checking_leaks",
         "keys are of one generator": "debug_key_reuse default_prng_impl "
         "enable_custom_prng legacy_prng_key threefry_partitionable",
         "dtypes are the caller's, and promote as NumPy's": "enable_x64 "
         "numpy_dtype_promotion numpy_rank_promotion allow_f16_reductions float0 "
         "default_matmul_precision",
-        "configuration is by arguments of jit": "config log_compiles thread_guard "
+        "configuration is by arguments of jit": "log_compiles thread_guard "
         "explain_cache_misses make_user_context no_execution no_tracing "
         "ensure_compile_time_eval array_garbage_collection_guard "
         "print_environment_info softmax_custom_jvp jax2tf_*",
@@ -200,6 +196,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     },
     "jax": {
         "types have no meshes or references of their own": "ShapeDtypeStruct.*",
+        "new_ref makes them": "Ref.*",
         "devices are those of the process's one kind": "*devices.backend "
         "local_devices.host_id local_devices.process_index pmap.backend",
         "axes of a mesh are of one type: shard_map checks what varies": (

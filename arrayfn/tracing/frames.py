@@ -56,6 +56,8 @@ class Frame:
         self.builder = ProgramBuilder(name)
         self.abstract = abstract or (parent is not None and parent.abstract)
         self.asks_around = False
+        # The values that Refs from outside hold inside this frame.
+        self.references: dict[Any, Any] = {}
         self.parent = parent
         self.closed = False
         self.refused: Refused | None = None

@@ -29,7 +29,8 @@ class Namespace:
     ``functions`` are keyed by name, ``ufuncs`` by (ufunc, method), ``array_functions``
     by NumPy's function; ``changing`` are NumPy's functions that change an argument.
     ``arrayfn.numpy`` fills them. ``special`` is keyed by the names of SciPy's ufuncs
-    and filled by ``special_module``, which is imported when it is needed.
+    and filled by ``special_module``, which is imported when it is needed, as is
+    ``numba_module``, which calls functions that Numba compiled.
     """
 
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
@@ -38,6 +39,7 @@ class Namespace:
     changing: ClassVar[set[Any]] = set()
     special: ClassVar[dict[str, Callable[..., Any]]] = {}
     special_module: ClassVar[str]
+    numba_module: ClassVar[str]
     module: ClassVar[Any] = None
 
 
@@ -50,6 +52,8 @@ def function_for(ufunc: Any, method: str) -> Callable[..., Any] | None:
         if getattr(theirs, name, None) is ufunc:
             import_module(Namespace.special_module)
             return Namespace.special.get(name)
+        if "numba" in sys.modules:
+            return import_module(Namespace.numba_module).ufunc_for(ufunc)
     return found
 
 

@@ -54,6 +54,7 @@ class Immediate:
     ``compute`` computes loops on NumPy's arrays, and returns None for operations that
     are left to the NumPy reference. ``compute_on_device`` computes a primitive, and
     ``run_on_device`` a whole Program, whose operands are on a device (``device_of``).
+    ``inspect`` sees what was computed, and may raise.
     """
 
     compute: ClassVar[
@@ -63,6 +64,9 @@ class Immediate:
         Callable[[Primitive, Sequence[Any], Params], Sequence[Any]]
     ]
     run_on_device: ClassVar[Callable[[Program, Sequence[Any]], Sequence[Any]]]
+    inspect: ClassVar[
+        Callable[[Primitive, Sequence[Any], Params, Any], None] | None
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -344,7 +348,10 @@ def _stage(
     known = None if unknown else _values(operands)
     if known is None:
         return tuple([Tracer(frame, var, None, location) for var in outputs])
-    result = _results(primitive, known, params)
+    try:
+        result = _results(primitive, known, params)
+    except ArrayfnError as error:
+        raise located(error, location) from None
     values = result if isinstance(result, (tuple, list)) else [result]
     return tuple(
         Tracer(frame, var, value, location)
@@ -369,13 +376,18 @@ def _results(primitive: Primitive, arrays: Sequence[Any], params: Params) -> Any
     """The result, or results, of ``primitive`` on arrays."""
     if any(isinstance(x, ArrayOnDevice) for x in arrays):
         outputs = Immediate.compute_on_device(primitive, arrays, params)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
-    # It computes loops alone, which hold their Programs in params.
-    if Immediate.compute is not None and params:
-        results = Immediate.compute(primitive, arrays, params)
-        if results is not None:
-            return tuple(results)
-    return primitive.reference(*arrays, **params)
+        results = outputs[0] if len(outputs) == 1 else tuple(outputs)
+    else:
+        made = None
+        # It computes loops alone, which hold their Programs in params.
+        if Immediate.compute is not None and params:
+            made = Immediate.compute(primitive, arrays, params)
+        results = (
+            primitive.reference(*arrays, **params) if made is None else tuple(made)
+        )
+    if Immediate.inspect is not None:
+        Immediate.inspect(primitive, arrays, params, results)
+    return results
 
 
 def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
@@ -390,7 +402,10 @@ def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
         if error.location is None:
             raise type(error)(str(error), user_location()) from None
         raise
-    result = _results(primitive, arrays, params)
+    try:
+        result = _results(primitive, arrays, params)
+    except ArrayfnError as error:
+        raise located(error, user_location()) from None
     taken = {id(a) for a in arrays}
     if isinstance(result, (tuple, list)):
         return tuple(own(x, taken) for x in result)

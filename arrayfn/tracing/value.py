@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 import numpy as np
@@ -26,6 +27,7 @@ from arrayfn.ir import ArrayType, Atom
 from arrayfn.ir.layout import Shape
 from arrayfn.tracing.array_value import ArrayOnDevice, ImmutableArray
 from arrayfn.tracing.conversions import refused_conversion
+from arrayfn.tracing.methods import Namespace
 
 Array = np.ndarray[Any, Any]
 
@@ -114,6 +116,11 @@ class Tracer(ImmutableArray):
     def device(self) -> str:
         """The device, under the array API's name."""
         return "cpu"
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba asks for when a function that it compiled is called."""
+        return import_module(Namespace.numba_module).type_of_traced()
 
     def check_alive(self, frame: Owner | None) -> None:
         """Raise TracerLeakError unless this is a value of ``frame`` or around it."""

@@ -18,6 +18,7 @@ from arrayfn.errors import ArgumentError, ShapeError, is_users, user_location
 from arrayfn.ir import ArrayType, type_of, unlike_arrays
 from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer
 from arrayfn.tracing.frames import current_frame
+from arrayfn.tracing.references import Ref
 from arrayfn.transforms.shape_struct import ShapeDtypeStruct
 
 Function = Callable[..., Any]
@@ -52,6 +53,12 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
         raise ArgumentError(
             f"{name} is an array of {leaf.dtype}, which arrayfn does not have; "
             "convert it, or make the argument static (jit(f, static_argnums=...))",
+            user_location(),
+        )
+    if isinstance(leaf, Ref):
+        raise ArgumentError(
+            f"{name} is a Ref ({leaf.type}), which is no value; ref[...] is the one "
+            "that it holds",
             user_location(),
         )
     if dataclasses.is_dataclass(leaf):

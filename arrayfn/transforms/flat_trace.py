@@ -11,6 +11,7 @@ from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType, Mesh, Program
 from arrayfn.tracing import Trace, Tracer, trace
 from arrayfn.tracing.frames import current_frame
+from arrayfn.tracing.references import Ref
 from arrayfn.transforms.arguments import (
     Function,
     check_function,
@@ -103,6 +104,12 @@ def _check_result(function: Function, leaf: Any) -> None:
     try:
         check_leaf(leaf, "")
     except ArgumentError:
+        if isinstance(leaf, Ref):
+            raise ArgumentError(
+                f"{name_of(function)} returned a Ref ({leaf.type}), which is of no use "
+                "outside; return ref[...], its value",
+                user_location(),
+            ) from None
         raise ArgumentError(
             f"{name_of(function)} returned a {type(leaf).__name__} ({short(leaf)}), "
             "not an array or number; return arrays only, and other things from outside "

@@ -168,7 +168,7 @@ def test_zeros_that_one_side_has_more_of_are_copied_first():
 
 def test_what_the_library_refuses_is_a_product_of_windows():
     run = convolution({"padding": "SAME"}, 4)
-    gpu = replace(GPU, convolves=lambda provider, integers: "product")
+    gpu = replace(GPU, choose_convolution=lambda provider, integers: "product")
     arguments = random(2, 3, 5, 4), random(4, 3, 3, 3)
     program, compiled = traced_and_lowered(run, *arguments, gpu=gpu)
     assert providers(compiled) == ["gemm_f32"]
@@ -255,7 +255,7 @@ def test_strided_convolutions_of_few_channels_are_ones_of_blocks(case, way, dtyp
         loss = lambda x, w: anp.sum(anp.sin(run(x, w).astype("f") / 8))  # noqa: E731
         return (run(x, w), *af.grad(loss, argnums=(0, 1))(x, w))
 
-    gpu = replace(GPU, convolves=lambda provider, integers: way)
+    gpu = replace(GPU, choose_convolution=lambda provider, integers: way)
     program, compiled = traced_and_lowered(both, x, w, gpu=gpu)
     if way == "blocks":
         assert len(providers(compiled)) == 3

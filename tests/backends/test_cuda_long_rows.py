@@ -172,10 +172,10 @@ def test_as_many_rows_are_ahead_as_there_is_room_for(case):
     gpu = replace(
         PIPELINES,
         multiprocessors=4,
-        grouped=4,
+        clustered_multiprocessors=4,
         pipeline_bytes=arguments[0].shape[1],
         pipeline_shared=room,
-        spared=1,
+        broadcast_register_tiles=1,
         pipeline_words=16,
     )
     compiled = lowered(function, *arguments, gpu=gpu)
@@ -183,7 +183,7 @@ def test_as_many_rows_are_ahead_as_there_is_room_for(case):
     assert kernel.cluster > 1
     # Of each row that is fetched before the first turn.
     assert len(re.findall(r"\n {8}if following < n\d:", kernel.source)) == ahead
-    assert ("_spared = registers_f32(4)" in kernel.source) == bool(spared)
+    assert ("_registers = registers_f32(4)" in kernel.source) == bool(spared)
     assert_equal(function, arguments, compiled, 2e-5)
 
 
@@ -228,7 +228,7 @@ def test_rows_are_taken_as_blocks_come_to_them(case):
     gpu = replace(
         PIPELINES,
         multiprocessors=2 * clusters,
-        grouped=2 * clusters,
+        clustered_multiprocessors=2 * clusters,
         merged_threads=64,
     )
     compiled = lowered(function, *arguments, gpu=gpu)

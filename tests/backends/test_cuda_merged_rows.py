@@ -28,7 +28,7 @@ CLUSTERS = replace(
 PIPELINES = replace(
     BLOCKS,
     multiprocessors=1,
-    grouped=4,
+    clustered_multiprocessors=4,
     max_threads=128,
     shared_bytes=8 << 10,
     row_words=1,
@@ -193,7 +193,7 @@ def test_squares_are_moved_between_warps_and_blocks(cluster):
     made, kernel = results(normalized, x, gpu)
     assert kernel.cluster == cluster
     assert exchanges(kernel) == 1
-    assert "moved * moved" in kernel.source
+    assert "difference * difference" in kernel.source
     for have, want in zip(made, wanted(normalized, x), strict=True):
         # Far from 0 what the mean is rounded by is left.
         np.testing.assert_allclose(have[[0, 2, 3, 4]], want[[0, 2, 3, 4]], 2e-5, 2e-6)

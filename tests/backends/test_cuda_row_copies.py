@@ -16,7 +16,7 @@ from tests.common_functions import layernorm, random
 from tests.lowered_on_gpu import lowered
 
 needs_compiler = pytest.mark.skipif(bool(missing_packages()), reason=missing_packages())
-ASIDE = GpuConfig(multiprocessors=2, max_threads=128, row_words=16, aside_words=4)
+ASIDE = GpuConfig(multiprocessors=2, max_threads=128, row_words=16, split_row_words=4)
 EARLY = GpuConfig(multiprocessors=2, max_threads=256, row_words=8)
 
 
@@ -85,7 +85,9 @@ def test_rows_aside_with_infinities_and_nan():
     ],
 )
 def test_what_rows_share_is_copied_ahead(function, shape, dtype, early):
-    gpu = GpuConfig(multiprocessors=2, max_threads=256, row_words=8, early=early)
+    gpu = GpuConfig(
+        multiprocessors=2, max_threads=256, row_words=8, prefetch_distance=early
+    )
     x = (random(*shape) + 1).astype(dtype)
     weights = [random(shape[1], seed=k).astype(dtype) for k in (1, 2)]
     weights = weights[: 1 if function is root_mean_square else 2]

@@ -88,7 +88,7 @@ def test_targets_are_read_where_they_lie_and_not_copied_before():
     _, compiled = plan_of(lambda x, i, u: x.at[i].add(u), LARGE)
     assert names(compiled) == [
         "elementwise",
-        *("count_digits", "digit_places", "sort_digits", "scatter_tiles"),
+        *("count_digits", "digit_offsets", "sort_digits", "scatter_tiles"),
     ]
     _, compiled = plan_of(lambda x, i, u: (x * 2).at[i].add(u), LARGE)
     last = compiled.plan.steps[-1]

@@ -72,7 +72,7 @@ TILES = {
         (3, 72, 132),
     ),
     "columns of lanes": (SingleTile(4, warps=2, groups=1), (4, 12, 136)),
-    "columns, less ahead": (SingleTile(4, warps=1, ahead=4, stages=2), (3, 72, 36)),
+    "columns, less ahead": (SingleTile(4, warps=1, k_vectors=4, stages=2), (3, 72, 36)),
     "columns, two vectors": (
         SingleTile(4, warps=2, stages=2, vectors=2, cluster=2),
         (4, 136, 132),
@@ -82,11 +82,11 @@ TILES = {
         (2, 72, 60),
     ),
     "columns, across": (
-        SingleTile(8, warps=2, stages=2, vectors=2, along=False),
+        SingleTile(8, warps=2, stages=2, vectors=2, contiguous=False),
         (4, 72, 68),
     ),
     "columns, across and apart": (
-        SingleTile(4, warps=2, stages=2, along=False, apart=True),
+        SingleTile(4, warps=2, stages=2, contiguous=False, unaligned=True),
         (2, 24, 8),
     ),
     "lines": (
@@ -98,11 +98,11 @@ TILES = {
         (3, 72, 67),
     ),
     "lines, across": (
-        SingleTile(4, warps=2, groups=8, transposed=True, along=False),
+        SingleTile(4, warps=2, groups=8, transposed=True, contiguous=False),
         (4, 136, 19),
     ),
     "lines, across and apart": (
-        SingleTile(4, warps=1, ahead=4, transposed=True, along=False, apart=True),
+        SingleTile(4, warps=1, k_vectors=4, transposed=True, contiguous=False, unaligned=True),
         (3, 72, 3),
     ),
 }
@@ -117,8 +117,8 @@ def test_the_kernels_multiply_what_is_no_whole_tile(case: str) -> None:
 HALF_PRECISION = {
     "few columns": (HalfTile(1, warps=1, stages=2), (1, 72, 32)),
     "no whole strip": (HalfTile(4, warps=2, stages=2, cluster=2), (3, 328, 40)),
-    "wider strips": (HalfTile(16, warps=1, strip=64, deep=32), (11, 40, 72)),
-    "the widest": (HalfTile(8, warps=2, strip=128, deep=16), (8, 56, 136)),
+    "wider strips": (HalfTile(16, warps=1, width=64, k_tile=32), (11, 40, 72)),
+    "the widest": (HalfTile(8, warps=2, width=128, k_tile=16), (8, 56, 136)),
     "transposed": (HalfTile(16, warps=2, stages=2, transposed=True), (13, 136, 35)),
     "transposed, of a cluster": (
         HalfTile(2, warps=1, stages=2, transposed=True, cluster=2, dtype="f16"),

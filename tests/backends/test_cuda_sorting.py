@@ -95,7 +95,7 @@ def test_few_tiles_of_a_row_add_up_their_counts_and_many_have_blocks_for_that():
         x = draw("?", 64 * tiles + 5)
         compiled = assert_as_reference(anp.sort, x, gpu=SMALL)
         steps = [step.kernel for step in compiled.plan.steps]
-        between = ["digit_places_0"] if tiles > 32 else []
+        between = ["digit_offsets_0"] if tiles > 32 else []
         assert steps == ["count_digits_0", *between, "sort_digits_0"]
 
 
@@ -257,7 +257,7 @@ def test_kernels_of_sorts_and_scatters_keep_tiles_in_registers(arch):
         assert ".local" not in ptx
     assert {("sort_digits", 0), ("sort_digits", 1)} <= seen
     stems = {stem for stem, _ in seen}
-    assert {"count_digits", "digit_places", "sort_digits", "segments"} <= stems
+    assert {"count_digits", "digit_offsets", "sort_digits", "segments"} <= stems
 
 
 FAR = {

@@ -12,7 +12,7 @@ import pytest
 import arrayfn as af
 from arrayfn import Mesh, NamedSharding, lax, shard_map
 from arrayfn import PartitionSpec as P
-from arrayfn.backends.cuda.emulator.plan import run_plan
+from arrayfn.backends.cuda.emulator import plan
 from arrayfn.backends.cuda.graphs.capture import Hazards
 from arrayfn.backends.cuda.graphs.walk import CapturingWalk
 from arrayfn.backends.cuda.plan_nodes import HostCall, NativeRun, StepAccesses
@@ -25,6 +25,21 @@ from tests.distributed.program_of_processes import BODIES
 
 X = np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)
 PAIR = Mesh((2,), ("i",), platform="cuda")
+
+
+_emulator = threading.Lock()
+
+
+@pytest.fixture(autouse=True)
+def one_kernel_at_a_time(monkeypatch):
+    """Members run beside each other, but the emulator is one for the process."""
+    launch = plan.launch
+
+    def launched(*args, **kwargs):
+        with _emulator:
+            launch(*args, **kwargs)
+
+    monkeypatch.setattr(plan, "launch", launched)
 
 
 def emulated(f, *args):
@@ -41,7 +56,7 @@ def emulated(f, *args):
         ]
         indices = [np.array(n, np.int32) for n in mesh.coordinates[k].values()]
         try:
-            return run_plan(compiled.local, [*parts, *indices])
+            return plan.run_plan(compiled.local, [*parts, *indices])
         finally:
             RUNNING.member = None
             run.finish(k)

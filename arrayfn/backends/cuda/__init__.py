@@ -123,7 +123,7 @@ def _config() -> GpuConfig:
         GPU,
         multiprocessors=here.multiprocessors,
         max_cluster=cluster,
-        convolves=way_of,
+        choose_convolution=way_of,
     )
 
 

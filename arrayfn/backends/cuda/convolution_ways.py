@@ -24,7 +24,7 @@ from arrayfn.backends.cuda.product_forms import random_block
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.dtypes import BY_SHORT_NAME, short_name
 from arrayfn.errors import BackendError, OutOfMemoryError
-from arrayfn.lowering.cuda.config import GPU, Way
+from arrayfn.lowering.cuda.config import GPU, ConvolutionAlgorithm
 from arrayfn.lowering.cuda.lower import lower
 from arrayfn.lowering.cuda.windows.convolutions import ON_TENSOR_CORES, program_of
 from arrayfn.lowering.cuda.windows.strided_blocks import has_blocks
@@ -34,7 +34,7 @@ MAX_COPIED: Final = 1 << 30
 """Bytes of windows up to which copying them is tried."""
 
 
-def way_of(provider: str, integers: Mapping[str, int]) -> Way:
+def way_of(provider: str, integers: Mapping[str, int]) -> ConvolutionAlgorithm:
     """How the convolution is computed: by cuDNN where it can, if that is fastest."""
     if not is_supported(provider, integers):
         return "product"
@@ -50,9 +50,9 @@ def way_of(provider: str, integers: Mapping[str, int]) -> Way:
     return next(way for way in ways if way == kept.decode())
 
 
-def ways_of(provider: str, p: Mapping[str, int]) -> tuple[Way, ...]:
+def ways_of(provider: str, p: Mapping[str, int]) -> tuple[ConvolutionAlgorithm, ...]:
     """The ways that are worth being timed, the library's first."""
-    ways: list[Way] = ["library"]
+    ways: list[ConvolutionAlgorithm] = ["library"]
     axes = range(p["axes"])
     if has_blocks(p):
         ways.append("blocks")
@@ -70,7 +70,7 @@ def ways_of(provider: str, p: Mapping[str, int]) -> tuple[Way, ...]:
 
 def _fastest(provider: str, integers: Mapping[str, int]) -> bytes:
     """The fastest way; the library's where it is not much slower, or memory short."""
-    seconds: dict[Way, float] = {}
+    seconds: dict[ConvolutionAlgorithm, float] = {}
     for way in ways_of(provider, integers):
         try:
             seconds[way] = _seconds(provider, integers, way)
@@ -81,8 +81,8 @@ def _fastest(provider: str, integers: Mapping[str, int]) -> bytes:
     return next(fast, "library").encode()
 
 
-def _seconds(provider: str, p: Mapping[str, int], way: Way) -> float:
-    gpu = replace(GPU, convolves=lambda provider, integers: way)
+def _seconds(provider: str, p: Mapping[str, int], way: ConvolutionAlgorithm) -> float:
+    gpu = replace(GPU, choose_convolution=lambda provider, integers: way)
     program = program_of(provider, p)
     options = Options(deterministic=not provider.endswith("_any"))
     run = Executable(lower(program, gpu=gpu, options=options))

@@ -1,4 +1,4 @@
-"""CUDA's dispatch strategy: the schedule of a nest, by the numbers of ``GpuConfig``.
+"""The schedule of a nest: blocks, threads and vectors, by the numbers of ``GpuConfig``.
 
 What is chosen depends on the nest alone: its shapes, its strides, its dtypes.
 """
@@ -6,6 +6,7 @@ What is chosen depends on the nest alone: its shapes, its strides, its dtypes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -29,11 +30,11 @@ from arrayfn.lowering.cuda.schedule import (
 )
 from arrayfn.lowering.cuda.shared_rows import clustered, pipeline, row_merges
 from arrayfn.lowering.cuda.stage_plan import (
-    keeps_one_row,
+    can_split_row,
+    has_single_stage_loads,
+    keeps_one_word,
     kept_words,
-    late_loads,
-    lies_aside,
-    loads_beside,
+    late_broadcast_loads,
     plan_stages,
 )
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, WARP
@@ -44,43 +45,43 @@ SHARE: Final = 8  # blocks share no row if one in so many multiprocessors has on
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
     """The schedule of ``nest``."""
-    # Without such axes there is nothing to be done in order.
-    in_order = nest.is_in_order and any(a.reduced for a in nest.axes)
-    if any(isinstance(s, Reduce) for s in nest.statements) or in_order:
-        has_columns = any(a.reduced for a in nest.axes) and not nest.axes[-1].reduced
-        if is_scan(nest):
-            return scan(nest, gpu)
-        if in_order:
-            # One thread goes through a row, or a column.
-            return (
-                Columns(1, 1, False) if has_columns else Rows(4 * WARP, 1, 1, 1, False)
-            )
-        if has_columns:
-            return columns(nest, gpu)
-        return merged_rows(nest, gpu)
-    return elementwise(nest, gpu)
+    has_reduced_axes = any(a.reduced for a in nest.axes)
+    in_order = nest.is_in_order and has_reduced_axes
+    if not in_order and not any(isinstance(s, Reduce) for s in nest.statements):
+        return elementwise(nest, gpu)
+    if is_scan(nest):
+        return scan(nest, gpu)
+    has_columns = has_reduced_axes and not nest.axes[-1].reduced
+    if in_order:  # one thread goes through a row, or a column
+        return Columns(1, 1, False) if has_columns else Rows(4 * WARP, 1, 1, 1, False)
+    return columns(nest, gpu) if has_columns else rows(nest, gpu)
 
 
-def merged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """Rows, whose stages are merged where exchanges are expensive."""
-    made = shared_or_rows(nest, gpu)
-    dear = made.whole and made.threads_per_row >= gpu.merged_threads
-    return replace(made, merged=dear and bool(row_merges(nest, made)))
+def rows(nest: Nest, gpu: GpuConfig) -> Rows:
+    """The schedule of a nest whose innermost axis is reduced."""
+    schedule = _unmerged_rows(nest, gpu)
+    # Stages are merged where exchanges between warps are expensive.
+    is_large = schedule.threads_per_row >= gpu.merged_threads
+    merged = schedule.register_resident and is_large
+    return replace(schedule, merged=merged and bool(row_merges(nest, schedule)))
 
 
-def shared_or_rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """Rows that blocks keep in registers; longer ones are shared by a cluster."""
-    made = rows(nest, gpu)
+def _unmerged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
+    """A row group in a block where that keeps the row; else a cluster, or a pipeline.
+
+    Where there are fewer rows than multiprocessors, clusters share them, too.
+    """
+    schedule = block_rows(nest, gpu)
     count = math.prod(a.extent for a in nest.axes if not a.reduced)
-    few = count < gpu.multiprocessors
-    if made.whole and made.threads >= gpu.cluster_threads:
+    is_few = count < gpu.multiprocessors
+    if schedule.register_resident and schedule.threads >= gpu.cluster_threads:
         # Large blocks are as fast as clusters, which take longer to begin.
-        few = SHARE * count < gpu.multiprocessors
-    if few or nest.stages == 1:
-        return clustered(nest, gpu) or made
-    if made.whole:
-        return made
-    return pipeline(nest, gpu) or clustered(nest, gpu) or made
+        is_few = SHARE * count < gpu.multiprocessors
+    if is_few or nest.stages == 1:
+        return clustered(nest, gpu) or schedule
+    if schedule.register_resident:
+        return schedule
+    return pipeline(nest, gpu) or clustered(nest, gpu) or schedule
 
 
 def is_scan(nest: Nest) -> bool:
@@ -112,19 +113,21 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
         room *= 2
     tiles = max(1, min(8, room, power_of_two(-(-vectors // WARP))))
     threads_per_row = max(WARP, power_of_two(-(-vectors // tiles)))
-    # The blocks of larger clusters find room at once more rarely than parts are fast.
-    most = min(4, gpu.max_cluster) if size in SENT_BYTES else 1
+    # Larger clusters wait until so many blocks are free: parts are faster than that.
+    max_cluster = min(4, gpu.max_cluster) if size in SENT_BYTES else 1
     blocks = -(-threads_per_row // gpu.scan_threads)
-    if blocks > max(1, most) or (blocks > 1 and rows * blocks < gpu.multiprocessors):
-        if (made := scan_pipeline(nest, gpu, lanes)) is not None:
-            return made
+    if blocks > max(1, max_cluster) or (
+        blocks > 1 and rows * blocks < gpu.multiprocessors
+    ):
+        if (schedule := scan_pipeline(nest, gpu, lanes)) is not None:
+            return schedule
         threads, tiles = gpu.part_threads, max(1, 2 * gpu.scan_words // (lanes * words))
         parts = -(-vectors // (threads * tiles))
         part_bytes = threads * tiles * lanes * max(size, 1)
-        lag = max(1, min(gpu.ahead_bytes // part_bytes, rows * parts // 2))
+        lag = max(1, min(gpu.scan_lag_bytes // part_bytes, rows * parts // 2))
         return Scan(threads, threads, lanes, tiles, parts=parts, lag=lag)
     cluster, threads = 1, threads_per_row
-    while cluster < most and (
+    while cluster < max_cluster and (
         threads > gpu.scan_threads
         or (threads > gpu.threads and rows * cluster < 2 * gpu.multiprocessors)
     ):
@@ -141,21 +144,24 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
 
 
 def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None:
-    """Parts of long rows, fetched ahead; None where there are few, or none can be."""
+    """A scan that prefetches parts of rows of vectors of ``lanes`` elements.
+
+    None where there are too few parts for it to pay, or no operand can be prefetched.
+    """
     loaded = {
         s.operand: nest.operands[s.operand]
         for s in nest.statements
         if isinstance(s, Load) and s.level == "element" and not s.indices
     }
-    fetched = {
+    itemsizes = {
         k: o.dtype.itemsize
         for k, o in loaded.items()
         if is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16
     }
     threads, vectors = gpu.part_threads, -(-nest.axes[-1].extent // lanes)
-    vector_bytes = threads * lanes * sum(fetched.values()) * gpu.part_slots
+    vector_bytes = threads * lanes * sum(itemsizes.values()) * gpu.part_slots
     tiles = gpu.shared_bytes // (gpu.part_blocks * max(1, vector_bytes))
-    if not fetched or not tiles or not gpu.max_cluster:
+    if not itemsizes or not tiles or not gpu.max_cluster:
         return None
     tiles = min(gpu.part_tiles, power_of_two(tiles + 1) // 2)
     parts = -(-vectors // (threads * tiles))
@@ -171,9 +177,9 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
         parts=parts,
         blocks=min(rows * parts, blocks),
         slots=gpu.part_slots,
-        fetched=tuple(fetched),
+        row_operands=tuple(itemsizes),
         shared=vector_bytes * tiles,
-        together=gpu.part_blocks,
+        blocks_per_multiprocessor=gpu.part_blocks,
     )
 
 
@@ -183,48 +189,51 @@ def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
         return Elementwise(32, 1, True)
     axis = transposed_axis(nest)
     if axis is not None:
-        return Transpose(axis, pack(nest, axis))
+        return Transpose(axis, elements_per_word(nest, axis))
     extent = nest.axes[-1].extent
     widest = widest_lanes(nest, gpu)
     lanes = divisor_lanes(extent, widest)
     if len(nest.axes) == 1 and lanes < widest and extent >= 16 * widest:
-        return Elementwise(gpu.threads, widest, whole=False)
-    # Where an index is waited for first, a thread waits for several at a time.
+        return Elementwise(gpu.threads, widest, full_vectors=False)
+    # A thread that gathers rows waits for an index first: it loads several at a time.
     vectors = math.prod(a.extent for a in nest.axes) // lanes
-    busy = gpu.multiprocessors * 2 * gpu.max_threads
-    tiles = gpu.far_tiles if lanes > 1 and looks_up(nest) else 1
-    while tiles > 1 and vectors < tiles * busy:
+    all_threads = gpu.multiprocessors * 2 * gpu.max_threads
+    tiles = gpu.gather_tiles if lanes > 1 and gathers_rows(nest) else 1
+    while tiles > 1 and vectors < tiles * all_threads:
         tiles //= 2
-    return Elementwise(gpu.threads, lanes, whole=True, tiles=tiles)
+    return Elementwise(gpu.threads, lanes, full_vectors=True, tiles=tiles)
 
 
-def looks_up(nest: Nest) -> bool:
-    """Whether rows are loaded at computed offsets, and stored in order."""
+def gathers_rows(nest: Nest) -> bool:
+    """Whether ``nest`` loads at computed indices, and stores in order."""
     stores = [s for s in nest.statements if isinstance(s, Store)]
-    by_place = any(isinstance(s, Load) and s.indices for s in nest.statements)
+    has_gather = any(isinstance(s, Load) and s.indices for s in nest.statements)
     in_order = all(not s.indices and s.where is None for s in stores)
-    return len(nest.axes) > 1 and by_place and in_order
+    return len(nest.axes) > 1 and has_gather and in_order
 
 
 def transposed_axis(nest: Nest) -> int | None:
-    """The axis along which some loads run, if it is not the last and is worth tiles."""
+    """The axis along which some loads are contiguous, if it is not the last.
+
+    None if there is no such axis, or several, or if tiles of it would be too small.
+    """
     if nest.has_computed_indices:
         return None
     last = len(nest.axes) - 1
-    found = {
+    axes = {
         axis
         for operand in nest.operands
         if not operand.written and abs(operand.strides[last]) > 1
         for axis in range(last)
         if operand.strides[axis] == 1
     }
-    if len(found) != 1 or nest.axes[last].extent < 8:
+    if len(axes) != 1 or nest.axes[last].extent < 8:
         return None
-    (axis,) = found
+    (axis,) = axes
     return axis if nest.axes[axis].extent >= 8 else None
 
 
-def pack(nest: Nest, axis: int) -> int:
+def elements_per_word(nest: Nest, axis: int) -> int:
     """How many elements of a transposed tile move as one 32-bit word: 1, 2 or 4."""
     last = len(nest.axes) - 1
     accesses = [s for s in nest.statements if isinstance(s, (Load, Store))]
@@ -243,16 +252,15 @@ def pack(nest: Nest, axis: int) -> int:
         if not fits or s.level != "element":
             return 1
     extents = [nest.axes[k].extent for k in (axis, last)]
-    whole = all(n % lanes == 0 and n >= WARP * lanes for n in extents)
-    return lanes if whole else 1
+    divides = all(n % lanes == 0 and n >= WARP * lanes for n in extents)
+    return lanes if divides else 1
 
 
-def rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """A row group for each row, as large as its tiles need.
+def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
+    """A row group for each row, of a block at most, as large as its tiles need.
 
     Few rows have larger groups and smaller blocks: each multiprocessor gets one.
     """
-    few = gpu.multiprocessors
     reduced = [a.extent for a in nest.axes if a.reduced]
     length = math.prod(reduced)
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu)) if reduced else 1
@@ -274,108 +282,148 @@ def rows(nest: Nest, gpu: GpuConfig) -> Rows:
     ):
         threads_per_row = max(4 * WARP, 2 * threads_per_row)
         tiles = power_of_two(-(-vectors // threads_per_row))
-    whole = fits(nest, words, tiles, threads_per_row, gpu)
-    most = gpu.max_threads // 2 if loads_beside(nest) else gpu.threads
-    while threads_per_row > most and 2 * words * tiles <= gpu.row_words:
+    register_resident = fits(nest, words, tiles, threads_per_row, gpu)
+    limit = gpu.max_threads // 2 if has_single_stage_loads(nest) else gpu.threads
+    while threads_per_row > limit and 2 * words * tiles <= gpu.row_words:
         # Of several smaller blocks one computes while another waits.
         threads_per_row, tiles = threads_per_row // 2, 2 * tiles
-    if not whole:
+    if not register_resident:
         threads_per_row, tiles = min(threads_per_row, gpu.max_threads // 2), gpu.tiles
-        together = gpu.multiprocessors * length * size
-        if nest.stages > 1 and together <= gpu.cache_bytes:
+        resident_bytes = gpu.multiprocessors * length * size
+        if nest.stages > 1 and resident_bytes <= gpu.cache_bytes:
             # A row for each multiprocessor: later stages find it in the cache.
             threads_per_row, tiles = gpu.max_threads, gpu.tiles // 2
     threads = threads_per_row if threads_per_row > WARP else 4 * WARP
     count = math.prod(a.extent for a in nest.axes if not a.reduced)
     while (
-        whole
+        register_resident
         and threads_per_row < WARP
         and tiles > 1
-        and count * threads_per_row < few * WARP
+        and count * threads_per_row < gpu.multiprocessors * WARP
     ):
         threads_per_row, tiles = 2 * threads_per_row, tiles // 2
-    if threads_per_row <= WARP and count * threads_per_row < few * threads:
+    if (
+        threads_per_row <= WARP
+        and count * threads_per_row < gpu.multiprocessors * threads
+    ):
         threads = WARP
-    # One operand's row leaves room for another block where registers are spared.
-    alone = whole and threads_per_row > WARP and keeps_one_row(nest)
-    large = 2 * words * tiles >= gpu.row_words
-    together = gpu.resident // threads_per_row if alone and large else 0
-    made = Rows(threads, threads_per_row, lanes, tiles, whole, 1, together)
-    return in_shared_memory(nest, made, words, gpu) if together else made
-
-
-def in_shared_memory(nest: Nest, made: Rows, words: int, gpu: GpuConfig) -> Rows:
-    """``made``, with what its registers have no room for in shared memory.
-
-    A block that has a multiprocessor for itself loads, computes and stores one after
-    the other. Two have most of their rows in shared memory. What all rows share is
-    copied there ahead of its use, or waited for by more blocks, where those have room.
-    """
-    lanes, threads_per_row, half = (
-        made.lanes,
-        made.threads_per_row,
-        gpu.max_threads // 2,
+    # The row of one operand leaves room for another block if registers are limited.
+    limits = register_resident and threads_per_row > WARP and keeps_one_word(nest)
+    is_large = 2 * words * tiles >= gpu.row_words
+    blocks_per_multiprocessor = (
+        gpu.resident_threads // threads_per_row if limits and is_large else 0
     )
-    late = late_loads(nest, plan_stages(nest, keep=True), nest.stages - 1)
-    if 2 * words * made.tiles <= gpu.row_words:
-        waits = late and words < lanes and threads_per_row >= half
-        return (
-            replace(made, together=gpu.resident_half // threads_per_row)
-            if waits
-            else made
-        )
-    if not gpu.max_cluster or half <= WARP:  # no card that was measured
-        return made
-    if late:
-        operands = {s.operand for s in late}
-        room = gpu.shared_bytes // (
-            made.together * threads_per_row * COPIED * len(operands)
-        )
-        copied = all(can_copy(nest.operands[k], lanes) for k in operands)
-        one = sum(a.reduced for a in nest.axes) == 1
-        early = min(gpu.early, made.tiles, room) if copied and one else 0
-        return replace(made, early=early)
+    schedule = Rows(
+        threads,
+        threads_per_row,
+        lanes,
+        tiles,
+        register_resident,
+        1,
+        blocks_per_multiprocessor,
+    )
+    return (
+        with_shared_memory(nest, schedule, words, gpu)
+        if blocks_per_multiprocessor
+        else schedule
+    )
+
+
+def with_shared_memory(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> Rows:
+    """``schedule``, changed so that a multiprocessor computes while it loads.
+
+    A block that fills a multiprocessor by itself loads, computes and stores one after
+    the other. There are three ways out:
+
+    * Small fp16 or bf16 rows: limit registers so that more blocks fit.
+    * Operands that all rows share and only the last stage reads (weights): prefetch
+      them to shared memory.
+    * Other rows: put most of each row in shared memory, so that two blocks of half the
+      threads fit.
+
+    ``words`` is the number of registers that a vector of the row takes up.
+    """
+    half = gpu.max_threads // 2
+    weights = late_broadcast_loads(nest, plan_stages(nest, keep=True), nest.stages - 1)
+    if 2 * words * schedule.tiles <= gpu.row_words:
+        is_half_precision = words < schedule.lanes
+        if weights and is_half_precision and schedule.threads_per_row >= half:
+            blocks = gpu.resident_half_threads // schedule.threads_per_row
+            return replace(schedule, blocks_per_multiprocessor=blocks)
+        return schedule
+    if not gpu.max_cluster or half <= WARP:  # cards before Hopper were not measured
+        return schedule
+    if weights:
+        operands = {s.operand for s in weights}
+        return _with_prefetched_weights(nest, schedule, sorted(operands), gpu)
+    return _with_split_row(nest, schedule, words, gpu)
+
+
+def _with_prefetched_weights(
+    nest: Nest, schedule: Rows, operands: Sequence[int], gpu: GpuConfig
+) -> Rows:
+    """``schedule`` with a prefetch distance for ``operands``, as memory allows."""
+    copies = all(can_copy(nest.operands[k], schedule.lanes) for k in operands)
+    if not copies or sum(a.reduced for a in nest.axes) != 1:
+        return schedule
+    threads = schedule.blocks_per_multiprocessor * schedule.threads_per_row
+    room = gpu.shared_bytes // (threads * COPIED * len(operands))
+    distance = min(gpu.prefetch_distance, schedule.tiles, room)
+    return replace(schedule, prefetch_distance=distance)
+
+
+def _with_split_row(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> Rows:
+    """Two blocks of half the threads, whose rows are mostly in shared memory.
+
+    ``schedule`` itself if the rest of two rows does not fit there.
+    """
+    half = gpu.max_threads // 2
     length = math.prod(a.extent for a in nest.axes if a.reduced)
-    tiles = -(-length // (lanes * half))
-    aside = tiles - max(1, gpu.aside_words // words)
-    fits = 0 < 2 * half * COPIED * aside <= gpu.shared_bytes
-    if threads_per_row <= half or not fits or not lies_aside(nest, lanes):
-        return made
-    return Rows(half, half, lanes, tiles, True, 1, 2, aside=aside)
+    tiles = -(-length // (schedule.lanes * half))
+    shared_tiles = tiles - max(1, gpu.split_row_words // words)
+    fits = 0 < 2 * half * COPIED * shared_tiles <= gpu.shared_bytes
+    is_large = schedule.threads_per_row > half
+    if not is_large or not fits or not can_split_row(nest, schedule.lanes):
+        return schedule
+    return Rows(
+        half, half, schedule.lanes, tiles, True, 1, 2, shared_tiles=shared_tiles
+    )
 
 
 def fits(
     nest: Nest, words: int, tiles: int, threads_per_row: int, gpu: GpuConfig
 ) -> bool:
-    """Whether ``tiles`` vectors of ``words`` fit into each thread's registers."""
+    """Whether ``tiles`` vectors of ``words`` registers fit into each thread's."""
     if nest.stages == 1:
         return tiles <= 2 * gpu.tiles
     room = 2 * gpu.row_words
     if threads_per_row > gpu.max_threads // 2:
-        # What is loaded beside the row needs registers too.
-        room //= 4 if loads_beside(nest) else 2
+        # What only one stage loads needs registers besides the row's.
+        room //= 4 if has_single_stage_loads(nest) else 2
     return words * tiles <= room
 
 
 def columns(nest: Nest, gpu: GpuConfig) -> Columns:
-    """Up to 16 warps for the rows of 32 columns."""
+    """A nest that reduces an axis other than the innermost: 32 columns a block.
+
+    Up to 16 warps share them if their threads have room for whole columns; otherwise as
+    many as it takes to keep the memory busy.
+    """
     height = math.prod(a.extent for a in nest.axes if a.reduced)
+    words = kept_words(nest, 1)
     threads_per_row = min(8, power_of_two(-(-height // gpu.tiles)))
     tiles = power_of_two(-(-height // threads_per_row))
-    if nest.stages > 1 and not fits(
-        nest, kept_words(nest, 1), tiles, threads_per_row * WARP, gpu
-    ):
+    if nest.stages > 1 and not fits(nest, words, tiles, threads_per_row * WARP, gpu):
         threads_per_row = min(16, power_of_two(-(-height // gpu.tiles)))
         tiles = power_of_two(-(-height // threads_per_row))
-    if fits(nest, kept_words(nest, 1), tiles, threads_per_row * WARP, gpu):
+    if fits(nest, words, tiles, threads_per_row * WARP, gpu):
         return Columns(threads_per_row, tiles, True)
     # Few blocks need many warps each to keep the memory busy.
     blocks = math.prod(a.extent for a in nest.axes if not a.reduced) // WARP
-    wanted = gpu.multiprocessors * 2 * gpu.max_threads // (WARP * max(1, blocks))
+    warps = gpu.multiprocessors * 2 * gpu.max_threads // (WARP * max(1, blocks))
     threads_per_row = min(
-        gpu.max_threads // WARP, max(threads_per_row, power_of_two(wanted))
+        gpu.max_threads // WARP, max(threads_per_row, power_of_two(warps))
     )
-    read = [o.dtype.itemsize for o in nest.operands if not o.written]
-    widest = max(read, default=1)
-    # Twice as many words leave room for half as many.
-    return Columns(threads_per_row, gpu.tiles * (1 if widest > 4 else 2), False)
+    itemsizes = [o.dtype.itemsize for o in nest.operands if not o.written]
+    is_wide = max(itemsizes, default=1) > 4
+    return Columns(threads_per_row, gpu.tiles * (1 if is_wide else 2), False)

@@ -56,7 +56,7 @@ class ColumnsPrinter(StagedPrinter[Columns]):
             count //= 2
         return count
 
-    def tree(self, reduces: Sequence[Reduce]) -> None:
+    def combine_threads(self, reduces: Sequence[Reduce]) -> None:
         """Combine what the warps have of each column, in order."""
         schedule = self.schedule
         if schedule.threads_per_row == 1 or not reduces:

@@ -1,9 +1,13 @@
 """Dynamic scheduling of a pipeline's rows: clusters claim them from a work queue.
 
 The first block of a cluster claims a row, and sends its number to the others. Slot
-``t % SLOTS`` of ``numbers`` holds the row of iteration t, from an iteration before its
-copy begins; a number beyond the last row ends the loop. The first rows are
-assigned statically: cluster c has rows c, c + clusters, and so on.
+``t % SLOTS`` of the shared array ``numbers`` holds the row of iteration t, from an
+iteration before its copy begins; a number beyond the last row ends the loop. The first
+rows are assigned statically: cluster c has rows c, c + clusters, and so on.
+
+Two threads of different warps do this while the other warps combine their results:
+the *producers* of the pipeline. One begins the copy of a later row, the other claims
+the row after it.
 """
 
 from __future__ import annotations
@@ -20,28 +24,33 @@ NUMBER_BYTES: Final = 8  # of a row's number, as it is sent
 
 @dataclass
 class DynamicRowScheduler(SlicesPrinter):
-    """Prints how one thread claims and prefetches later rows while others wait."""
+    """Prints the producers' part of an iteration, once in each."""
 
-    has_chores: bool = False  # whether this iteration still has to print that
+    producers_pending: bool = False
+    """Whether the producers' part of this iteration is still to be printed."""
 
     @property
     def first_rows(self) -> int:
-        """The number of a cluster's first rows, which are assigned statically."""
-        return self.schedule.ahead + 1
+        """How many rows of each cluster are assigned statically."""
+        return self.schedule.prefetch_rows + 1
 
     @property
-    def takes(self) -> str:
-        """The condition of the thread that claims rows for the block or cluster."""
-        return f"{self.thread} == {self.idle(2)}"
+    def claims_rows(self) -> str:
+        """The condition that holds for the thread that claims the cluster's rows."""
+        return f"{self.thread} == {self.producer_thread(2)}"
 
-    def idle(self, warp: int) -> int:
-        """The first thread of a ``warp`` that the others do not wait for, if any is."""
+    def producer_thread(self, warp: int) -> int:
+        """The first thread of ``warp``, or of the last warp if the block has fewer.
+
+        Any but the first will do, whose results the others wait for.
+        """
         return WARP * min(warp, self.schedule.threads // WARP - 1)
 
     def slot_of(self, iteration: str) -> str:
+        """The text of the slot of an iteration's row number."""
         return f"remainder({iteration}, {SLOTS})"
 
-    def wait_for_number(self, iteration: str) -> None:
+    def wait_for_row_number(self, iteration: str) -> None:
         """Wait until the number of the row of ``iteration`` has arrived."""
         if self.schedule.cluster == 1:
             return
@@ -49,33 +58,35 @@ class DynamicRowScheduler(SlicesPrinter):
         parity = f"remainder({iterations}, 2)"
         self.line(f"mbarrier_wait(numbered, {self.slot_of(iteration)}, {parity})")
 
-    def do_chores(self) -> None:
-        """Fetch a later iteration's row, and claim another one, while others wait.
+    def print_producers(self) -> None:
+        """Print the producers' part, unless this iteration has it already.
 
-        The block has passed a barrier: the slot of the iteration's own row is free.
+        The block must have passed a barrier after it loaded this iteration's row, whose
+        slot is free then.
         """
-        if not self.has_chores:
+        if not self.producers_pending:
             return
-        self.has_chores = False
-        with self.open(f"if member == {self.idle(1)}:"):
-            self.fetch_following()
-        with self.open(f"if {self.takes}:"):
-            self.claim_following()
+        self.producers_pending = False
+        with self.open(f"if member == {self.producer_thread(1)}:"):
+            self.prefetch_next_row()
+        with self.open(f"if {self.claims_rows}:"):
+            self.claim_next_row()
 
-    def fetch_following(self) -> None:
-        """Fetch a row to the slot of this iteration's, if the one before it is a row.
+    def prefetch_next_row(self) -> None:
+        """Begin to copy the row ``prefetch_rows`` iterations later, if there is one.
 
-        If the row ahead is the next one, the test is of this iteration's row, and
-        always holds: with it ptxas gives each wait a first try of its own, and a layer
-        norm of long rows takes a tenth less time.
+        After the end of the rows a number beyond them is passed on. The test for that
+        is of the row one iteration earlier. If that is this iteration's, the test
+        always holds; but with it ptxas peels the first try of each mbarrier wait, and a
+        layer norm of long rows takes a tenth less time.
         """
-        ahead, add = self.schedule.ahead, "iteration + {}".format
-        before = self.slot_of(add(ahead - 1) if ahead > 1 else "iteration")
-        following = self.slot_of(add(ahead))
+        distance, add = self.schedule.prefetch_rows, "iteration + {}".format
+        before = self.slot_of(add(distance - 1) if distance > 1 else "iteration")
+        following = self.slot_of(add(distance))
         with self.open(f"if numbers[{before}] < {self.rows}:"):
-            self.wait_for_number(add(ahead))
+            self.wait_for_row_number(add(distance))
             self.line(f"other = numbers[{following}]")
-            self.fetch_row("other", add(ahead))
+            self.copy_row("other", add(distance))
         with self.open("else:"):
             self.line(f"numbers[{following}] = {self.rows}")
         if self.schedule.cluster > 1:
@@ -83,17 +94,20 @@ class DynamicRowScheduler(SlicesPrinter):
             this = self.slot_of("iteration")
             self.line(f"mbarrier_expect_tx(numbered, {this}, {NUMBER_BYTES})")
 
-    def claim_following(self) -> None:
-        """Claim a row, unless the last was beyond the end; send it to the cluster."""
+    def claim_next_row(self) -> None:
+        """Claim a row, unless the last was beyond the end; send it to the cluster.
+
+        ``following`` is the row that was claimed last.
+        """
         first, cluster = self.first_rows, self.schedule.cluster
         clusters = self.integer("clusters", self.schedule.clusters)
-        place = self.slot_of(f"iteration + {first}")
+        slot = self.slot_of(f"iteration + {first}")
         with self.open(f"if following < {self.rows}:"):
             self.line("following = next_work_item(flag_buffer, 1, 1)")
             self.line(f"following = following + {clusters} * {first}")
             if cluster == 1:
-                self.line(f"numbers[{place}] = following")
+                self.line(f"numbers[{slot}] = following")
             else:
                 with self.open(f"for peer in range({cluster}):"):
-                    given = f"numbers, {place}, following, peer, numbered, {place}"
-                    self.line(f"dsmem_store_i64({given})")
+                    arguments = f"numbers, {slot}, following, peer, numbered, {slot}"
+                    self.line(f"dsmem_store_i64({arguments})")

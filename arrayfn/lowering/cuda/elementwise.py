@@ -58,11 +58,11 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         else:
             variables = {}
             self.line(f"{first} = ({position}){scale}" if scale else f"i0 = {position}")
-            end = first if schedule.whole else f"{first} + {lanes - 1}"
+            end = first if schedule.full_vectors else f"{first} + {lanes - 1}"
             self.open(f"if {end} < {n}:")
         self.element_vector(body, variables, inner, lanes)
         self.close()
-        if not schedule.whole:
+        if not schedule.full_vectors:
             rest = f"for i{inner} in range(first, {n}):"
             with self.open("else:"), self.open(rest):
                 for s in body:
@@ -233,7 +233,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         """The loop over the elements of a vector whose tiles are staged."""
         body = list(body)
         with self.open(f"for lane in range({lanes}):"):
-            if self.moves_along(body, inner):
+            if self.uses_index(body, inner):
                 self.line(f"i{inner} = first + lane")
             for s in body:
                 self.emit(s, {**variables, inner: f"i{inner}"})

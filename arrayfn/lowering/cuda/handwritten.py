@@ -30,9 +30,9 @@ class Handwritten:
     """A kernel's text, and what a launch of it needs.
 
     ``body`` are the statements of its function, without indentation, and ``doc`` its
-    docstring. ``shared`` are the bytes of a block's dynamic shared memory, ``together``
-    how many blocks a multiprocessor must have room for, if that matters, and
-    ``cluster`` how many blocks make a cluster.
+    docstring. ``shared`` are the bytes of a block's dynamic shared memory,
+    ``blocks_per_multiprocessor`` how many blocks a multiprocessor must have room for,
+    if that matters, and ``cluster`` how many blocks make a cluster.
     """
 
     stem: str
@@ -41,7 +41,7 @@ class Handwritten:
     doc: str
     reason: str
     shared: int = 0
-    together: int = 0
+    blocks_per_multiprocessor: int = 0
     cluster: int = 1
 
     def kernel(
@@ -61,7 +61,7 @@ class Handwritten:
             reason=self.reason,
             threads=self.threads,
             shared=self.shared,
-            blocks_per_multiprocessor=self.together,
+            blocks_per_multiprocessor=self.blocks_per_multiprocessor,
             cluster=self.cluster,
         )
 

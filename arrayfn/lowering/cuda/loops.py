@@ -75,7 +75,7 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         """Whether each thread has an element of the array."""
         return root.type.size == self.step.lanes
 
-    def fits(self, root: Var) -> bool:
+    def can_be_variable(self, root: Var) -> bool:
         used_plainly = (
             root not in self.in_memory and root.type.dtype not in dtypes.HALF_PRECISION
         )

@@ -29,13 +29,13 @@ from arrayfn.lowering.cuda.destinations import (
 )
 from arrayfn.lowering.cuda.handwritten import HandwrittenCall, Made
 from arrayfn.lowering.cuda.host_loops import with_host_loops
-from arrayfn.lowering.cuda.indexing.index_fusion import with_indices
+from arrayfn.lowering.cuda.indexing.index_fusion import fuse_index_computation
 from arrayfn.lowering.cuda.indexing.scatters import FUNCTIONS as SCATTERS
 from arrayfn.lowering.cuda.indexing.scatters import (
-    by_way,
     combines_in_parallel,
+    parts_for,
     scatter,
-    way_of,
+    scatter_by_parts,
 )
 from arrayfn.lowering.cuda.libraries import LIBRARIES
 from arrayfn.lowering.cuda.loops import (
@@ -57,7 +57,10 @@ from arrayfn.lowering.cuda.products.skinny_products import skinny_product
 from arrayfn.lowering.cuda.sorting.sorts import can_sort, sort
 from arrayfn.lowering.cuda.source import print_kernel
 from arrayfn.lowering.cuda.splits import split_nest
-from arrayfn.lowering.cuda.windows.convolutions import convolution, is_arranged
+from arrayfn.lowering.cuda.windows.convolutions import (
+    convolution,
+    is_library_convolution,
+)
 from arrayfn.lowering.cuda.windows.pools import is_pool, pairs_of, pool
 from arrayfn.lowering.fusion import Unit, fuse
 from arrayfn.lowering.gemm_tiles import GemmTiles
@@ -131,7 +134,9 @@ class _CudaLowering(Lowering):
         self.gpu = gpu
         self.producers: dict[int, Producer] = {}
         self.pairs: dict[Equation, Equation] = {}  # of windows, by one kernel
-        self.pooled: set[Equation] = set()  # whose results the other of a pair made
+        self.computed_pools: set[Equation] = (
+            set()
+        )  # whose results the other of a pair made
         self.inside = 0  # loops and branches whose steps are being made
         self.frees = False  # whether steps computed what nobody reads any more
         self.slices: dict[Var, int] = {}  # of loops: elements from one to the next
@@ -178,7 +183,7 @@ class _CudaLowering(Lowering):
         if is_pool(equation):
             self.pool(equation)
             return
-        if is_arranged(equation):
+        if is_library_convolution(equation):
             self.add_all(convolution(equation, self.reads, fixed))
             return
         if not isinstance(primitive.kernel, Contraction):
@@ -193,11 +198,11 @@ class _CudaLowering(Lowering):
 
     def pool(self, equation: Equation) -> None:
         """A kernel of windows, and of the other equation of its pair."""
-        if equation in self.pooled:
+        if equation in self.computed_pools:
             return
         other = self.pairs.get(equation)
         if other is not None:
-            self.pooled.add(other)
+            self.computed_pools.add(other)
         self.handwritten(pool(equation, other, self.reads))
 
     def produce(self, producer: Producer) -> None:
@@ -216,7 +221,7 @@ class _CudaLowering(Lowering):
         return step
 
     def nest(self, nest: Nest) -> None:
-        made = with_indices(nest, self.steps, self.uses, self.storage.of)
+        made = fuse_index_computation(nest, self.steps, self.uses, self.storage.of)
         self.frees |= made is not nest
         self.steps += [NestStep(piece, []) for piece in split_nest(made, self.gpu)]
 
@@ -335,7 +340,7 @@ class _CudaLowering(Lowering):
         fixed, vectors = self.options.deterministic, not self.inside
         operand = equation.inputs[0]
         source = copied_last(self.steps, operand, self.uses)
-        way = way_of(
+        way = parts_for(
             equation,
             self.reads,
             deterministic=fixed,
@@ -348,7 +353,7 @@ class _CudaLowering(Lowering):
                 operand = source
             assert isinstance(operand, Var)
             given = (equation, self.reads, self.names, self.gpu)
-            self.add_all(by_way(way, *given, operand))
+            self.add_all(scatter_by_parts(way, *given, operand))
             return
         self.take_over(equation)
         given = (equation, self.reads, self.names, self.gpu)

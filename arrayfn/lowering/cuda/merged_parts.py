@@ -17,7 +17,13 @@ import numpy as np
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.config import GpuConfig
-from arrayfn.lowering.cuda.merges import Exponentials, Merge, Moved, Squares, merges_of
+from arrayfn.lowering.cuda.merges import (
+    Exponentials,
+    Merge,
+    Rescaled,
+    Squares,
+    merges_of,
+)
 from arrayfn.lowering.cuda.schedule import Columns, Rows, divisor_lanes, widest_lanes
 from arrayfn.lowering.cuda.split import (
     Part,
@@ -47,7 +53,7 @@ from arrayfn.lowering.kernel_ir import (
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class Chunks:
     """A row is ``count`` parts of ``size`` elements along ``axis``, and a ``rest``."""
 
     axis: int
@@ -65,28 +71,28 @@ def merged_parts(
     nest: Nest, schedule: Rows | Columns, gpu: GpuConfig
 ) -> list[Nest] | None:
     """The nests of a row's parts, and what combines them; None where one will do."""
-    merge = merge_of_all(nest)
-    pieces = None if merge is None else _pieces(nest, merge, schedule, gpu)
+    merge = whole_merge(nest)
+    pieces = None if merge is None else _chunks(nest, merge, schedule, gpu)
     if merge is None or pieces is None:
         return None
     others = math.prod(
         a.extent for k, a in enumerate(nest.axes) if a.reduced and k != pieces.axis
     )
     axis, size, count, rest = pieces.axis, pieces.size, pieces.count, pieces.rest
-    own = _about_parts(nest, merge, size * others)
+    own = _with_partial_shifts(nest, merge, size * others)
     strided = are_few_columns(nest, axis)
     # Few columns of many parts: more blocks combine them as rows.
-    parts = parts_of(own, pieces.parts, together=not strided)
+    parts = parts_of(own, pieces.parts, chunks_innermost=not strided)
     made = [partial(own, axis, 0, size, count, parts, strided=strided)]
     if rest:
-        own = _about_parts(nest, merge, rest * others)
+        own = _with_partial_shifts(nest, merge, rest * others)
         made.append(partial(own, axis, count, rest, 1, parts, size * count))
     elements = size * others, rest * others
     combined = _Combined(merge, parts, count, elements).statements
     return [*made, combination(nest, parts, pieces.parts, combined)]
 
 
-def merge_of_all(nest: Nest) -> Merge | None:
+def whole_merge(nest: Nest) -> Merge | None:
     """The merge of both stages of ``nest``; None if there is more, or another kind."""
     if nest.stages != 2 or any(is_element_store(s) for s in nest.statements):
         return None
@@ -94,9 +100,9 @@ def merge_of_all(nest: Nest) -> Merge | None:
     return merges[0] if merges else None
 
 
-def _pieces(
+def _chunks(
     nest: Nest, merge: Merge, schedule: Rows | Columns, gpu: GpuConfig
-) -> Pieces | None:
+) -> Chunks | None:
     """Parts that a block keeps, of rows that are too long for one; None of others."""
     reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
@@ -109,17 +115,20 @@ def _pieces(
     else:
         rows, wide = math.prod(a.extent for a in nest.axes if not a.reduced), 1
         lanes = divisor_lanes(nest.axes[-1].extent, widest_lanes(nest, gpu))
-        if any(_is_slow(m) for m in merge.moved):
+        if any(_is_slow(m) for m in merge.rescaled):
             room *= 2
     words = kept_words(nest, lanes) * length * wide // lanes
-    if schedule.whole and _threads_per_row(schedule) <= gpu.max_threads:
+    if schedule.register_resident and _threads_per_row(schedule) <= gpu.max_threads:
         # A block keeps it. Large blocks run one after the other on a multiprocessor.
         large = _threads_per_row(schedule) > gpu.max_threads // 2
         one_by_one = large and rows >= gpu.multiprocessors
         few = length >= 4 * gpu.chunk and not is_enough(nest, schedule, gpu)
         if not one_by_one and not few:
             return None
-    elif schedule.whole and rows * words < gpu.multiprocessors * gpu.merged_words:
+    elif (
+        schedule.register_resident
+        and rows * words < gpu.multiprocessors * gpu.merged_words
+    ):
         return None  # the blocks of a cluster have it, all of them at once
     count = -(-words // room)
     # So many that each multiprocessor has some, unless they were too small then.
@@ -131,12 +140,12 @@ def _pieces(
     whole = lanes if axis == len(nest.axes) - 1 else 1
     for several in range(count, min(2 * count, extent)):
         if extent % (several * whole) == 0:
-            return Pieces(axis, extent // several, several, 0)
+            return Chunks(axis, extent // several, several, 0)
     size, several, rest = chunks_and_rest(extent, count)
-    return Pieces(axis, size, several, rest)
+    return Chunks(axis, size, several, rest)
 
 
-def _is_slow(m: Moved) -> bool:
+def _is_slow(m: Rescaled) -> bool:
     """Whether elements take so long that threads need many registers for them."""
     return isinstance(m, Exponentials) and m.element.result.dtype.itemsize > 4
 
@@ -151,7 +160,7 @@ def _threads_per_row(schedule: Rows | Columns) -> int:
 # A part by itself.
 
 
-def _about_parts(nest: Nest, merge: Merge, elements: int) -> Nest:
+def _with_partial_shifts(nest: Nest, merge: Merge, elements: int) -> Nest:
     """``nest`` for a part, relative to the part's own maximum or mean, not the row's.
 
     The part has so many ``elements``. Beside a sum of squares is that of differences.
@@ -159,10 +168,10 @@ def _about_parts(nest: Nest, merge: Merge, elements: int) -> Nest:
     pivots: dict[str, Value] = {}
     made: dict[str, dict[str, Compute]] = {}
     sums: list[Statement] = []
-    for m in merge.moved:
-        if isinstance(m, Exponentials) and m.about == m.maximum.result:
+    for m in merge.rescaled:
+        if isinstance(m, Exponentials) and m.shift == m.maximum.result:
             # Of a part of -inf alone there is no difference to -inf.
-            first, dtype = m.maximum, m.about.dtype
+            first, dtype = m.maximum, m.shift.dtype
             lowest = Constant(float(np.finfo(dtype).min), dtype)
             function, argument = first.function, lowest
         elif isinstance(m, Squares):
@@ -174,7 +183,7 @@ def _about_parts(nest: Nest, merge: Merge, elements: int) -> Nest:
         result = replace(first.result, name=f"{first.result.name}_own")
         arguments = (first.result, argument)
         pivot = Compute(result, function, arguments, "outer", merge.stage + 1, 1)
-        pivots[m.about.name] = result
+        pivots[m.shift.name] = result
         made.setdefault(first.result.name, {})[result.name] = pivot
     statements: list[Statement] = []
     for s in nest.statements:
@@ -226,7 +235,7 @@ class _Combined:
             self.statements.append(Load(part.value, k, "element", part.reduce.stage))
         for s in self.merge.reduces:
             self.statements.append(replace(s, argument=self.of(s), stage=stage))
-        for m in self.merge.moved:
+        for m in self.merge.rescaled:
             term = self.of(m.reduce)
             if isinstance(m, Exponentials):
                 term = self.exponentials(m)
@@ -241,7 +250,7 @@ class _Combined:
     def exponentials(self, m: Exponentials) -> Value:
         """``sum * exp(min(p - u, 0))``."""
         zero = Constant(0.0, m.reduce.result.dtype)
-        moved = self.made(m, "moved", "sub", self.of(m.maximum), m.about)
+        moved = self.made(m, "moved", "sub", self.of(m.maximum), m.shift)
         clamped = self.made(m, "clamped", "accumulate_min", moved, zero)
         growth = self.made(m, "growth", "exp", clamped)
         return self.made(m, "term", "mul", self.of(m.reduce), growth)
@@ -250,7 +259,7 @@ class _Combined:
         """``squares + (p - u) * (2 * differences + n * (p - u))``."""
         elements, first = self.elements_of(m), self.of(_differences(m))
         mean = self.made(m, "mean", "div", self.of(m.total), elements)
-        moved = self.made(m, "moved", "sub", mean, m.about)
+        moved = self.made(m, "moved", "sub", mean, m.shift)
         twice = self.made(m, "twice", "add", first, first)
         all_moved = self.made(m, "all_moved", "mul", elements, moved)
         grown = self.made(m, "grown", "add", twice, all_moved)

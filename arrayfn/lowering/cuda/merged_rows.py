@@ -1,9 +1,9 @@
-"""Rows two of whose stages are combined in one exchange between warps: see ``merges``.
+"""Rows two of whose stages share one exchange between warps: see ``merges``.
 
-Each warp computes the later stage's sums relative to a number of its own, and exchanges
-both stages' results at once. Each lane then rescales one warp's results to a common
-number, before the lanes are reduced. In a cluster the first warp does so for its block
-and sends the result; each warp of the cluster then rescales the results of the blocks.
+Each warp computes the later stage's sums with a shift of its own, and exchanges both
+stages' results at once. Each lane then rescales one warp's results to the common shift,
+before the lanes are combined. In a cluster the first warp does so for its block and
+sends the result; each warp of the cluster then rescales the results of the blocks.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.merges import (
     Exponentials,
     Merge,
-    Moved,
+    Rescaled,
     Squares,
-    Unmoved,
+    Unshifted,
 )
-from arrayfn.lowering.cuda.rows import Parts, RowsPrinter
+from arrayfn.lowering.cuda.rows import Exchanged, RowsPrinter
 from arrayfn.lowering.cuda.schedule import Pipeline, Rows
 from arrayfn.lowering.cuda.shared_rows import row_merges
 from arrayfn.lowering.cuda.stage_plan import is_half_exp
@@ -36,29 +36,32 @@ from arrayfn.lowering.kernel_ir import (
 )
 
 R = TypeVar("R", Rows, Pipeline)
-_WARP, _BLOCK = "own", "block"
-"""Suffixes of names of a warp's, and a block's, own value, not yet the row's."""
+_WARP, _BLOCK = "warp", "block"
+"""Suffixes of variables for the maximum of a warp, or of a block."""
 
 
 @dataclass
 class MergedRowsPrinter(RowsPrinter[R]):
     """Prints rows of which some stages merge."""
 
-    shares: dict[str, str] = field(default_factory=dict[str, str])
-    """Factors of kept values that are only divided by their own sum: over that sum."""
+    normalizing_factors: dict[str, str] = field(default_factory=dict[str, str])
+    """Variables by which kept exponentials are rescaled and divided by their sum.
+
+    They are by the exponentials' names, and only of those that are divided so.
+    """
 
     def __post_init__(self) -> None:
         if self.schedule.merged:
             self.merges = row_merges(self.nest, self.schedule)
         super().__post_init__()
 
-    def sent_after(self, stage: int) -> Sequence[Value]:
+    def exchanged_values(self, stage: int) -> Sequence[Value]:
         for merge in self.merges:
             if merge.stage == stage:
                 return merge.sent
             if merge.stage + 1 == stage:
                 return ()
-        return super().sent_after(stage)
+        return super().exchanged_values(stage)
 
     def stage(self, stage: int) -> None:
         for merge in self.merges:
@@ -66,7 +69,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
                 self.outer_stage(stage)
                 self.row_stage(stage)
                 self.combine_warp(self.reduces(stage))
-                self.take_own(merge, _WARP)
+                self.set_partial_values(merge, _WARP)
                 return
             if merge.stage + 1 == stage:
                 self.row_stage(stage)
@@ -74,58 +77,66 @@ class MergedRowsPrinter(RowsPrinter[R]):
                 parts = self.exchange_merged(merge)
                 self.combine_parts(merge.reduces, parts)
                 self.outer_stage(stage)
-                self.scale(merge)
-                self.move(merge, parts)
-                self.share(merge)
+                self.print_kept_factors(merge)
+                self.rescale(merge, parts)
+                self.fold_division(merge)
                 return
         super().stage(stage)
 
-    def exchange_merged(self, merge: Merge) -> Parts:
-        """Exchange the results of both stages between warps, or blocks.
+    def exchange_merged(self, merge: Merge) -> Exchanged:
+        """Exchange the results of both stages between the parts of a row.
 
-        In a cluster the first warp combines what the warps have, and sends it.
+        In a cluster the first warp combines the results of the block, and sends them.
         """
-        if self.warps_meet:
+        if self.combines_in_block:
             for s in merge.maxima:
                 name = self.name_of(s.result)
                 self.line(f"{name}_{_BLOCK} = {name}_{_WARP}")
             warps = self.exchange_warps(self.texts(merge, _WARP))
             with self.open(f"if member < {WARP}:"):
                 self.combine_parts(merge.reduces, warps)
-                self.take_own(merge, _BLOCK)
-                self.move(merge, warps)
+                self.set_partial_values(merge, _BLOCK)
+                self.rescale(merge, warps)
             return self.exchange(merge.stage, self.texts(merge, _BLOCK))
         return self.exchange(merge.stage, self.texts(merge, _WARP))
 
-    # What a part takes for the row's.
+    # A part's values.
 
     def texts(self, merge: Merge, suffix: str) -> dict[Value, str]:
-        """What a part has of each value that is exchanged."""
+        """The texts of a part's values that are exchanged."""
         texts = {v: self.name_of(v) for v in merge.sent}
-        own = (s.result for s in merge.maxima)
-        return texts | {v: f"{self.name_of(v)}_{suffix}" for v in own}
+        maxima = (s.result for s in merge.maxima)
+        return texts | {v: f"{self.name_of(v)}_{suffix}" for v in maxima}
 
-    def take_own(self, merge: Merge, suffix: str) -> None:
-        """Provisional values, of the part alone, for the elements of the next stage."""
+    def set_partial_values(self, merge: Merge, suffix: str) -> None:
+        """Set the part's shifts, and what the next stage computes from them.
+
+        The variable of each maximum becomes the part's shift, which is finite; the
+        maximum itself stays in ``MAXIMUM_suffix``.
+        """
         for s in merge.maxima:
-            # Of a part of -inf alone, or of nothing, there is no difference.
+            # -inf - -inf would be NaN in a part that has only -inf, or no elements.
             name = self.name_of(s.result)
             self.line(f"{name}_{suffix} = {name}")
             function, lowest = s.function, self.lowest(s.result)
             self.line(f"{name} = {function}({name}, {lowest})")
-        self.provisional_statements(merge, suffix)
+        self.partial_statements(merge, suffix)
 
     def lowest(self, value: Value) -> str:
+        """The text of the lowest finite number of a value's dtype."""
         dtype = short_name(value.dtype)
         return f"{dtype}({float(np.finfo(value.dtype).min)!r})"
 
-    def provisional_statements(self, merge: Merge, suffix: str) -> None:
-        """The outer statements that the next stage needs, of the part's numbers."""
+    def partial_statements(self, merge: Merge, suffix: str) -> None:
+        """Print the outer statements that the next stage needs, with the part's values.
+
+        Means are over the part's elements.
+        """
         stage = merge.stage + 1
         statements = self.outer_statements(stage)
-        means = {m.about.name: m for m in merge.moved if isinstance(m, Squares)}
+        means = {m.shift.name: m for m in merge.rescaled if isinstance(m, Squares)}
         needed = {v.name for s in self.plan.bodies[stage] for v in uses(s)}
-        needed |= {m.about.name for m in merge.moved if isinstance(m, Exponentials)}
+        needed |= {m.shift.name for m in merge.rescaled if isinstance(m, Exponentials)}
         for s in reversed(statements):
             if not isinstance(s, Store) and s.result.name in needed - set(means):
                 needed |= {v.name for v in uses(s)}
@@ -138,99 +149,105 @@ class MergedRowsPrinter(RowsPrinter[R]):
             if s.result.name in means:
                 m = means[s.result.name]
                 mean = self.mean(m, self.name_of(m.total.result), elements)
-                self.line(f"{self.name_of(m.about)} = {mean}")
+                self.line(f"{self.name_of(m.shift)} = {mean}")
             else:
                 self.emit(s, self.variables)
 
     def mean(self, m: Squares, total: str, elements: int) -> str:
-        """The mean of a part of so many elements, of their ``total``."""
-        dtype = short_name(m.about.dtype)
+        """The text of the mean of so many elements whose sum is ``total``."""
+        dtype = short_name(m.shift.dtype)
         return f"div_{dtype}({total}, {dtype}({elements}))"
 
-    # What the row has.
+    # The row's values.
 
-    def scale(self, merge: Merge) -> None:
-        """Factors that rescale kept exponentials to the row's maximum."""
+    def print_kept_factors(self, merge: Merge) -> None:
+        """Define factors that rescale kept exponentials to the row's maximum."""
         for name, m in merge.scaled.items():
             if name in self.plan.kept:
                 factor = f"{self.name_of(m.element.result)}_factor"
-                own = f"{self.name_of(m.maximum.result)}_{_WARP}"
-                moved = f"{own} - {self.name_of(m.about)}"
-                self.line(f"{factor} = {self.growth(m.element, moved)}")
+                maximum = f"{self.name_of(m.maximum.result)}_{_WARP}"
+                difference = f"{maximum} - {self.name_of(m.shift)}"
+                self.line(f"{factor} = {self.rescale_factor(m.element, difference)}")
                 self.factors[name] = factor
 
-    def move(self, merge: Merge, parts: Parts) -> None:
-        """Combine the later sums, each part's moved to a common number first."""
-        for m in merge.moved:
+    def rescale(self, merge: Merge, parts: Exchanged) -> None:
+        """Combine the later reductions of all parts, rescaled to the common shift."""
+        for m in merge.rescaled:
             identity = self.constant(m.reduce.identity)
             self.line(f"{self.name_of(m.reduce.result)} = {identity}")
-        for m in merge.moved:
+        for m in merge.rescaled:
             name = self.name_of(m.reduce.result)
-            term = self.moved_term(m, parts)
+            term = self.rescaled_term(m, parts)
             self.line(f"{name} = {m.reduce.function}({name}, {term})")
-        self.shuffles([m.reduce for m in merge.moved], parts.count)
+        self.shuffles([m.reduce for m in merge.rescaled], parts.count)
 
-    def growth(self, element: Compute, moved: str) -> str:
-        """The factor of exponentials that are ``moved`` to another number."""
+    def rescale_factor(self, element: Compute, difference: str) -> str:
+        """The text of ``exp(min(difference, 0))``, by the function of ``element``."""
         dtype = short_name(element.result.dtype)
-        clamped = f"accumulate_min_{dtype}({moved}, {dtype}(0))"
+        clamped = f"accumulate_min_{dtype}({difference}, {dtype}(0))"
         if is_half_exp(element):
             return f"approximate_exp_f32({clamped})"
         return f"{element.function}({clamped})"
 
-    def moved_term(self, m: Moved, parts: Parts) -> str:
-        """A part's sum, rescaled to the common number."""
-        part = parts.of(self.name_of(m.reduce.result), parts.own)
-        if isinstance(m, Unmoved):
+    def rescaled_term(self, m: Rescaled, parts: Exchanged) -> str:
+        """The text of one part's result, rescaled to the common shift.
+
+        May define ``difference``, of the part's shift and the common one.
+        """
+        part = parts.of(self.name_of(m.reduce.result))
+        if isinstance(m, Unshifted):
             return part
-        about = self.name_of(m.about)
+        shift = self.name_of(m.shift)
         if isinstance(m, Squares):
-            total = parts.of(self.name_of(m.total.result), parts.own)
-            self.line(f"moved = {self.mean(m, total, parts.elements)} - {about}")
-            elements = f"{short_name(m.about.dtype)}({parts.elements})"
-            return f"{part} + moved * moved * {elements}"
-        maximum = parts.of(self.name_of(m.maximum.result), parts.own)
-        self.line(f"moved = {maximum} - {about}")
-        return f"{part} * {self.growth(m.element, 'moved')}"
+            total = parts.of(self.name_of(m.total.result))
+            self.line(f"difference = {self.mean(m, total, parts.elements)} - {shift}")
+            elements = f"{short_name(m.shift.dtype)}({parts.elements})"
+            return f"{part} + difference * difference * {elements}"
+        maximum = parts.of(self.name_of(m.maximum.result))
+        self.line(f"difference = {maximum} - {shift}")
+        return f"{part} * {self.rescale_factor(m.element, 'difference')}"
 
     # Exponentials over their sum.
 
-    def share(self, merge: Merge) -> None:
-        """The factors of exponentials that become shares of their sum, as softmax's.
+    def fold_division(self, merge: Merge) -> None:
+        """Define factors that rescale exponentials and divide them by their sum.
 
-        One product moves and divides them: a sum is 1 or more, if it is a number.
+        One product then does both, as in softmax, for exponentials that are only
+        divided by their sum. The sum is at least 1, or NaN.
         """
         later = [s for body in self.plan.bodies[merge.stage + 2 :] for s in body]
         for name, m in merge.scaled.items():
             read = [s for s in later if name in {v.name for v in uses(s)}]
-            if name in self.factors and all(self.is_share(s, m) for s in read):
+            if name in self.factors and all(
+                self.divides_by_own_sum(s, m) for s in read
+            ):
                 total = self.name_of(m.reduce.result)
-                share = f"{self.name_of(m.element.result)}_share"
+                normalizing = f"{self.name_of(m.element.result)}_share"
                 dtype = short_name(m.element.result.dtype)
                 factor, is_half = self.factors.pop(name), m.element.result.half
                 divide = self.divide_half() if is_half else f"div_{dtype}"
-                self.line(f"{share} = {divide}({factor}, {total})")
-                self.shares[name] = share
+                self.line(f"{normalizing} = {divide}({factor}, {total})")
+                self.normalizing_factors[name] = normalizing
 
-    def is_share(self, s: Statement, m: Exponentials) -> bool:
+    def divides_by_own_sum(self, s: Statement, m: Exponentials) -> bool:
         """Whether ``s`` divides an exponential by the sum of them all."""
         if not isinstance(s, Compute) or not s.function.startswith("div_"):
             return False
         return s.arguments == (m.element.result, m.reduce.result)
 
-    def share_of(self, s: Compute) -> str | None:
-        """The factor of what ``s`` divides, if it is over the divisor already."""
+    def normalizing_factor(self, s: Compute) -> str | None:
+        """The factor that does the division ``s``, if there is one."""
         x = s.arguments[0] if s.function.startswith("div_") else None
-        return self.shares.get(x.name) if isinstance(x, Value) else None
+        return self.normalizing_factors.get(x.name) if isinstance(x, Value) else None
 
     def divisor(self, s: Statement) -> str:
-        has_share = isinstance(s, Compute) and self.share_of(s) is not None
-        return "" if has_share else super().divisor(s)
+        has_factor = isinstance(s, Compute) and self.normalizing_factor(s) is not None
+        return "" if has_factor else super().divisor(s)
 
     def compute(self, s: Compute) -> None:
-        share = self.share_of(s)
-        if share is None:
+        factor = self.normalizing_factor(s)
+        if factor is None:
             super().compute(s)
             return
         x = self.scalar(s.arguments[0])
-        self.line(f"{self.name_of(s.result)} = {x} * {share}", s.source)
+        self.line(f"{self.name_of(s.result)} = {x} * {factor}", s.source)

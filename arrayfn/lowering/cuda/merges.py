@@ -1,18 +1,18 @@
-"""Two reductions of a row, the second of which needs the first, in one exchange.
+"""Merges: one exchange for two reductions, of which the second needs the first.
 
-The sum of ``exp(v - max(v))`` is taken about a number of the row. A part of the row, a
-warp's or a block's, takes it about its own instead: its largest element. The parts'
-results are then combined in one exchange, and each sum is moved from the part's number
-``p`` to the row's ``u``: ``sum(exp(v - u)) = sum(exp(v - p)) *
-exp(p - u)``, as in the normaliser of Milakov and Gimelshein, "Online normalizer
-calculation for softmax" (2018). It never grows, as ``p <= u``.
+The sum of ``exp(v - u)`` has a *shift* ``u``, the maximum of the row. A part of the
+row, a warp's or a block's, uses its own maximum ``p`` as the shift instead. The parts'
+results are then combined in one exchange, and each sum is *rescaled* from the part's
+shift to the row's: ``sum(exp(v - u)) = sum(exp(v - p)) * exp(p - u)``, the online
+softmax of Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
+The factor is at most 1, as ``p <= u``.
 
-Sums of squares are moved by ``sum((v - u)**2) = sum((v - p)**2) + (p - u) * (2 *
+Sums of squares are rescaled by ``sum((v - u)**2) = sum((v - p)**2) + (p - u) * (2 *
 sum(v - p) + n * (p - u))`` (Chan, Golub and LeVeque, "Algorithms for computing the
-sample variance", 1983), for which ``p`` is the mean of a part's ``n`` elements. The sum
-of ``v - p``, all of it rounding, is needed to be exact far from 0 by parts of rows that
-are kernels' own. Within a kernel it is left out: it moves the sum by no more than the
-rounding of ``u`` itself does.
+sample variance", 1983), with the mean of a part's ``n`` elements as its shift ``p``.
+The sum of ``v - p`` consists of rounding errors. Parts of rows that are separate
+kernels (``merged_parts``) need it to be exact for values far from 0. Within a kernel it
+is left out: it changes the sum by no more than the rounding of ``u`` does.
 """
 
 from __future__ import annotations
@@ -35,69 +35,82 @@ from arrayfn.lowering.kernel_ir import (
 
 
 @dataclass(frozen=True, slots=True)
-class Unmoved:
-    """A reduction of the later stage that needs nothing of the earlier one."""
+class Unshifted:
+    """A reduction of the later stage that has no shift."""
 
     reduce: Reduce
 
 
 @dataclass(frozen=True, slots=True)
 class Exponentials:
-    """The sum of ``element``: ``exp(v - about)``, ``about`` what ``maximum`` gives."""
+    """``reduce`` is the sum of ``element``, ``exp(v - shift)``.
+
+    ``maximum`` is the earlier reduction of ``v`` that ``shift`` is the result of.
+    """
 
     reduce: Reduce
-    about: Value
+    shift: Value
     maximum: Reduce
     element: Compute
 
 
 @dataclass(frozen=True, slots=True)
 class Squares:
-    """The sum of the squares of ``difference``, ``v - about``; ``total``: that of v."""
+    """``reduce`` is the sum of the squares of ``difference``, ``v - shift``.
+
+    ``total`` is the earlier sum of ``v``, and ``shift`` is computed from it.
+    """
 
     reduce: Reduce
-    about: Value
+    shift: Value
     total: Reduce
     difference: Compute
 
 
-Moved = Unmoved | Exponentials | Squares
+Rescaled = Unshifted | Exponentials | Squares
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """The reductions of ``stage`` and of the next, which are combined together.
+    """The reductions of ``stage`` and of the next one, which share an exchange.
 
-    ``provisional`` are the element values of the next stage that are taken about a
-    part's number.
+    Args:
+        stage: The earlier of the two.
+        reduces: Its reductions.
+        rescaled: Those of the later stage.
+        provisional: Names of the later stage's element values that depend on a shift: a
+            part computes them with its own.
     """
 
     stage: int
     reduces: tuple[Reduce, ...]
-    moved: tuple[Moved, ...]
+    rescaled: tuple[Rescaled, ...]
     provisional: frozenset[str]
 
     @property
     def maxima(self) -> tuple[Reduce, ...]:
-        """What exponentials are taken about."""
-        found = (m.maximum for m in self.moved if isinstance(m, Exponentials))
-        return tuple(dict.fromkeys(found))
+        """The reductions that are shifts of exponentials."""
+        sums = (m.maximum for m in self.rescaled if isinstance(m, Exponentials))
+        return tuple(dict.fromkeys(sums))
 
     @property
     def scaled(self) -> Mapping[str, Exponentials]:
-        """The exponentials by name: where they are kept, a factor moves them too."""
-        found = (m for m in self.moved if isinstance(m, Exponentials))
-        return {m.element.result.name: m for m in found}
+        """The exponentials by name. A factor rescales those that are kept, too."""
+        sums = (m for m in self.rescaled if isinstance(m, Exponentials))
+        return {m.element.result.name: m for m in sums}
 
     @property
     def sent(self) -> tuple[Value, ...]:
-        """What the parts exchange, in this order."""
-        reduces = (*self.reduces, *(m.reduce for m in self.moved))
+        """The values that the parts exchange, in this order."""
+        reduces = (*self.reduces, *(m.reduce for m in self.rescaled))
         return tuple(s.result for s in reduces)
 
 
 def merges_of(nest: Nest, squares: bool = False) -> tuple[Merge, ...]:
-    """The merges of ``nest``, of each stage at most one; of ``squares`` if asked."""
+    """The merges of ``nest``; each stage has a part in one at most.
+
+    Merges of sums of squares are among them only if ``squares``.
+    """
     merges: list[Merge] = []
     stage = 0
     while stage + 1 < nest.stages:
@@ -108,18 +121,18 @@ def merges_of(nest: Nest, squares: bool = False) -> tuple[Merge, ...]:
 
 
 def _merge_of(nest: Nest, stage: int, squares: bool) -> Merge | None:
-    """The merge of ``stage`` and the next; None if some reduction cannot be moved."""
+    """The merge of ``stage`` and the next; None if a reduction cannot be rescaled."""
     earlier, later = _reduces(nest, stage), _reduces(nest, stage + 1)
     stored = any(s.stage == stage + 1 for s in nest.statements if is_element_store(s))
     if not earlier or not later or stored or nest.has_totals:
         return None
     producers = {s.result.name: s for s in nest.statements if not isinstance(s, Store)}
     dependent = _dependents(nest, earlier)
-    found = [_moved(s, earlier, producers, dependent) for s in later]
-    moved = tuple(m for m in found if m is not None)
-    if len(moved) < len(later) or all(isinstance(m, Unmoved) for m in moved):
+    candidates = [_rescaled(s, earlier, producers, dependent) for s in later]
+    rescaled = tuple(m for m in candidates if m is not None)
+    if len(rescaled) < len(later) or all(isinstance(m, Unshifted) for m in rescaled):
         return None
-    if not squares and any(isinstance(m, Squares) for m in moved):
+    if not squares and any(isinstance(m, Squares) for m in rescaled):
         return None
     elements = {
         s.result.name
@@ -127,7 +140,7 @@ def _merge_of(nest: Nest, stage: int, squares: bool) -> Merge | None:
         if not isinstance(s, (Store, Reduce)) and s.level == "element"
     }
     provisional = frozenset(dependent & elements)
-    return Merge(stage, tuple(earlier), moved, provisional)
+    return Merge(stage, tuple(earlier), rescaled, provisional)
 
 
 def _reduces(nest: Nest, stage: int) -> list[Reduce]:
@@ -135,102 +148,111 @@ def _reduces(nest: Nest, stage: int) -> list[Reduce]:
 
 
 def _dependents(nest: Nest, reduces: Sequence[Reduce]) -> set[str]:
-    """Names of the values that need one of ``reduces``, but for later reductions."""
-    found = {s.result.name for s in reduces}
-    for s in nest.statements:  # in an order in which values are there
-        if not isinstance(s, (Store, Reduce)) and found & {v.name for v in uses(s)}:
-            found.add(s.result.name)
-    return found
+    """Names of the results of ``reduces`` and of what is computed from them.
+
+    Later reductions and what needs them are left out.
+    """
+    names = {s.result.name for s in reduces}
+    for s in nest.statements:  # in an order in which values are defined
+        if not isinstance(s, (Store, Reduce)) and names & {v.name for v in uses(s)}:
+            names.add(s.result.name)
+    return names
 
 
-def _moved(
+def _rescaled(
     s: Reduce,
     earlier: Sequence[Reduce],
     producers: Mapping[str, Statement],
     dependent: set[str],
-) -> Moved | None:
-    """How ``s`` is moved; None if it cannot be."""
+) -> Rescaled | None:
+    """How ``s``, a reduction of the later stage, is rescaled; None if it cannot be.
+
+    ``dependent`` are the names of values that need one of the ``earlier`` reductions.
+    """
     if not isinstance(s.argument, Value) or s.argument.name not in dependent:
-        return Unmoved(s)
-    made = _maker(s.argument, producers)
-    if not isinstance(made, Compute):
+        return Unshifted(s)
+    element = _producer(s.argument, producers)
+    if not isinstance(element, Compute):
         return None
-    kind, _, suffix = made.function.rpartition("_")
+    operation, _, suffix = element.function.rpartition("_")
     if s.function != f"accumulate_add_{suffix}":
         return None
-    if kind == "exp":
-        (x,) = made.arguments
-        for _, about, first in _differences(x, f"max_{suffix}", earlier, producers):
-            if _is_base(about, first, producers):
-                return Exponentials(s, about, first, made)
-    elif _is_square(made, producers) and suffix in ("f32", "f64"):
-        x = made.arguments[0]
-        for d, about, first in _differences(x, f"add_{suffix}", earlier, producers):
-            base = producers[about.name]
-            if isinstance(base, Compute) and base.level == "outer":
-                return Squares(s, about, first, d)
+    if operation == "exp":
+        (x,) = element.arguments
+        for _, shift, reduce in _differences(x, f"max_{suffix}", earlier, producers):
+            if _is_maximum(shift, reduce, producers):
+                return Exponentials(s, shift, reduce, element)
+    elif _is_square(element, producers) and suffix in ("f32", "f64"):
+        x = element.arguments[0]
+        for d, shift, reduce in _differences(x, f"add_{suffix}", earlier, producers):
+            producer = producers[shift.name]
+            if isinstance(producer, Compute) and producer.level == "outer":
+                return Squares(s, shift, reduce, d)
     return None
 
 
-def _is_square(made: Compute, producers: Mapping[str, Statement]) -> bool:
-    same = len({_plain(x, producers) for x in made.arguments}) == 1
-    return same and made.function.rpartition("_")[0] in ("square", "mul")
+def _is_square(s: Compute, producers: Mapping[str, Statement]) -> bool:
+    same = len({_resolved(x, producers) for x in s.arguments}) == 1
+    return same and s.function.rpartition("_")[0] in ("square", "mul")
 
 
 def _differences(
     x: Scalar,
-    kind: str,
+    combine: str,
     earlier: Sequence[Reduce],
     producers: Mapping[str, Statement],
 ) -> Iterator[tuple[Compute, Value, Reduce]]:
-    """The subtraction ``v - about`` that makes ``x``, about, and a reduction of v.
+    """If ``x`` is ``v - shift``: the subtraction, the shift, and a reduction of ``v``.
 
-    That is one of the ``earlier``, of this kind.
+    One for each of the ``earlier`` reductions of ``v`` by ``combine``, say ``max_f32``.
     """
-    made = _maker(x, producers)
-    suffix = kind.rpartition("_")[2]
-    if not isinstance(made, Compute) or made.function != f"sub_{suffix}":
+    difference = _producer(x, producers)
+    suffix = combine.rpartition("_")[2]
+    if not isinstance(difference, Compute) or difference.function != f"sub_{suffix}":
         return
-    v, about = (_plain(y, producers) for y in made.arguments)
-    for first in earlier:
-        alike = first.function == f"accumulate_{kind}"
-        of_v = _plain(first.argument, producers) == v
-        if alike and of_v and isinstance(about, Value):
-            yield made, about, first
+    v, shift = (_resolved(y, producers) for y in difference.arguments)
+    for reduce in earlier:
+        combines = reduce.function == f"accumulate_{combine}"
+        is_of_v = _resolved(reduce.argument, producers) == v
+        if combines and is_of_v and isinstance(shift, Value):
+            yield difference, shift, reduce
 
 
-def _plain(x: Scalar, producers: Mapping[str, Statement]) -> Scalar:
-    """What ``x`` is another name of."""
+def _resolved(x: Scalar, producers: Mapping[str, Statement]) -> Scalar:
+    """The value that ``x`` is, behind any number of identities."""
     while isinstance(x, Value):
-        made = producers[x.name]
-        if not isinstance(made, Compute) or not made.function.startswith("identity_"):
+        s = producers[x.name]
+        if not isinstance(s, Compute) or not s.function.startswith("identity_"):
             break
-        (x,) = made.arguments
+        (x,) = s.arguments
     return x
 
 
-def _maker(x: Scalar, producers: Mapping[str, Statement]) -> Statement | None:
-    """The statement that makes ``x``, whatever its name."""
-    plain = _plain(x, producers)
-    return producers[plain.name] if isinstance(plain, Value) else None
+def _producer(x: Scalar, producers: Mapping[str, Statement]) -> Statement | None:
+    """The statement that computes ``x``, behind any number of identities."""
+    value = _resolved(x, producers)
+    return producers[value.name] if isinstance(value, Value) else None
 
 
-def _is_base(about: Value, maximum: Reduce, producers: Mapping[str, Statement]) -> bool:
-    """Whether ``about`` is ``maximum``, or a number in its place where it is infinite.
+def _is_maximum(
+    shift: Value, maximum: Reduce, producers: Mapping[str, Statement]
+) -> bool:
+    """Whether ``shift`` is the result of ``maximum`` wherever that is finite.
 
-    That is 0, or the lowest finite number in the place of -inf.
+    Programs guard against infinite maxima: they take 0 in their place, or the maximum
+    with the lowest finite number.
     """
-    if about == maximum.result:
+    if shift == maximum.result:
         return True
-    made = producers[about.name]
-    if not isinstance(made, Compute):
+    guard = producers[shift.name]
+    if not isinstance(guard, Compute):
         return False
-    if made.function == maximum.function:
-        x, y = made.arguments
+    if guard.function == maximum.function:
+        x, y = guard.arguments
         return x == maximum.result and isinstance(y, Constant)
-    if not made.function.startswith("select_"):
+    if not guard.function.startswith("select_"):
         return False
-    test, x, y = made.arguments
+    test, x, y = guard.arguments
     tested = producers[test.name] if isinstance(test, Value) else None
     return (
         x == maximum.result

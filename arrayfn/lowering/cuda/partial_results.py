@@ -43,7 +43,11 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
         schedule = self.schedule
         count = schedule.lanes * schedule.tiles
         words = sum(-(-s.result.dtype.itemsize // 4) for s in reduces)
-        if not reduces or schedule.whole or words * count > ACCUMULATOR_WORDS:
+        if (
+            not reduces
+            or schedule.register_resident
+            or words * count > ACCUMULATOR_WORDS
+        ):
             return 1
         return count
 

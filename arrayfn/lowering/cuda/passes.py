@@ -7,12 +7,15 @@ from typing import Final
 
 from arrayfn.ir import ArrayType, Equation, Program
 from arrayfn.lowering.cuda.config import GpuConfig
-from arrayfn.lowering.cuda.positions import one_reduction
+from arrayfn.lowering.cuda.positions import extremum_positions_in_one
 from arrayfn.lowering.cuda.products.names import PRODUCTS, along_contracted
-from arrayfn.lowering.cuda.solvers.guards import guarded
-from arrayfn.lowering.cuda.windows.convolutions import arranged, is_arranged
-from arrayfn.lowering.cuda.windows.phases import phased
-from arrayfn.lowering.cuda.windows.pools import is_pool, pooled
+from arrayfn.lowering.cuda.solvers.guards import with_lapack_guards
+from arrayfn.lowering.cuda.windows.convolutions import (
+    for_library,
+    is_library_convolution,
+)
+from arrayfn.lowering.cuda.windows.phases import windows_as_sums
+from arrayfn.lowering.cuda.windows.pools import is_pool, with_padded_windows
 from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import Options
 from arrayfn.passes.masks import masks_of_results
@@ -22,31 +25,34 @@ from arrayfn.passes.small import with_sums
 from arrayfn.transforms.dce import dce
 
 VECTOR_BYTES: Final = 16  # of the widest access
-MAX_SUM_PAIRS: Final = 1 << 23  # pairs that a persistent kernel multiplies and adds up
-MAX_LOOP_PAIRS: Final = 1 << 20  # and other kernels, whose launches iterations wait for
+MAX_SUM_PAIRS: Final = 1 << 23  # multiply-adds of a product in a persistent kernel
+MAX_LOOP_PAIRS: Final = 1 << 20  # and of one that a loop computes without a library
 
 
 def _takes_view(
     equation: Equation, type: ArrayType, offset: int, *, options: Options
 ) -> bool:
+    """Whether the operator's kernel reads operands of this layout and offset."""
     kernel = KERNELS.for_call(equation, "cuda", options.deterministic)
     return kernel is not None and kernel.views(type, offset)
 
 
 def _keeps(equation: Equation, *, options: Options) -> bool:
-    """Whether a kernel that is registered, or a library, computes it as it stands."""
+    """Whether a registered kernel, a library or a handwritten kernel computes it."""
     kernel = KERNELS.for_call(equation, "cuda", options.deterministic)
-    return kernel is not None or is_arranged(equation) or is_pool(equation)
+    return kernel is not None or is_library_convolution(equation) or is_pool(equation)
 
 
 def _in_library_terms(program: Program, gpu: GpuConfig, options: Options) -> Program:
-    """``program`` with what libraries are given as they take it."""
-    made = one_reduction(phased(pooled(guarded(program))))
-    return arranged(made, gpu.convolves, options.deterministic)
+    """``program`` rewritten for NVIDIA's libraries and the kernels beside them."""
+    program = with_lapack_guards(program)
+    program = windows_as_sums(with_padded_windows(program))
+    program = extremum_positions_in_one(program)
+    return for_library(program, gpu.choose_convolution, options.deterministic)
 
 
 def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
-    """What ``lower`` runs, in order."""
+    """The passes that ``lower`` runs, in order."""
     *passes, layouts = pipeline(
         PRODUCTS,
         partial(_keeps, options=options),

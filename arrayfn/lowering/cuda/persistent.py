@@ -54,9 +54,9 @@ def of_threads(schedule: Schedule, nest: Nest) -> Schedule | None:
         if schedule.threads_per_row <= WARP:
             return replace(schedule, threads=THREADS)
         tiles = power_of_two(-(-schedule.tiles * schedule.threads_per_row // THREADS))
-        if not schedule.whole:
+        if not schedule.register_resident:
             tiles = schedule.tiles
-        made = Rows(THREADS, THREADS, schedule.lanes, tiles, schedule.whole)
+        made = Rows(THREADS, THREADS, schedule.lanes, tiles, schedule.register_resident)
         return made if tiles <= _MAX_TILES else None
     if isinstance(schedule, Columns):
         threads_per_row = THREADS // WARP
@@ -65,7 +65,7 @@ def of_threads(schedule: Schedule, nest: Nest) -> Schedule | None:
         tiles = power_of_two(
             -(-schedule.tiles * schedule.threads_per_row // threads_per_row)
         )
-        if not schedule.whole:
+        if not schedule.register_resident:
             tiles = schedule.tiles
         return (
             replace(schedule, threads_per_row=threads_per_row, tiles=tiles)

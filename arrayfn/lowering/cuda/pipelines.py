@@ -1,7 +1,9 @@
 """Kernels of long rows with prefetching: persistent blocks loop over rows.
 
 While a block computes a row in registers, bulk asynchronous copies bring the next rows
-to its shared memory. Operands that are the same for all rows stay there.
+to its shared memory. Broadcast operands, which are the same for all rows (weights),
+stay there. An mbarrier for each slot of rows, and one for all broadcast operands, says
+when copies have arrived.
 """
 
 from __future__ import annotations
@@ -14,50 +16,54 @@ from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.dynamic_rows import NUMBER_BYTES, SLOTS, DynamicRowScheduler
 from arrayfn.lowering.cuda.stage_plan import StagePlan, plan_stages
+from arrayfn.lowering.cuda.stages import Memory
 from arrayfn.lowering.cuda.vocabulary import SHARED_LINE
 from arrayfn.lowering.kernel_ir import Load, Value
 
 
 @dataclass
 class PipelinePrinter(DynamicRowScheduler):
-    """The blocks of a cluster share a row: each has slices of it."""
+    """Prints the loop over rows. The blocks of a cluster each have slices of a row."""
 
-    shared_lines: list[str] = field(default_factory=list[str])
-    awaited: bool = False  # whether what is the same for all rows has been
+    shared_declarations: list[str] = field(default_factory=list[str])
+    """Lines that allocate shared memory; they go before the loop."""
+    broadcast_wait_printed: bool = False
+    """Whether the wait for the broadcast operands has been printed."""
 
     def body(self) -> None:
         kept, schedule = self.kept_axes, self.schedule
         self.items = schedule.clusters * schedule.cluster
         self.flag_words = 2
-        self.make_shared()
-        self.begin_rows_ahead()
+        self.lay_out_shared_memory()
+        self.prefetch_first_rows()
         self.line("iteration = i64(0)")
         self.line("item = start")
         self.member = self.thread
-        before = len(self.lines)
+        loop_start = len(self.lines)
         with self.open(f"while item < {self.rows}:"):
-            self.take_row()
+            self.load_row()
             variables = self.decompose("item", kept)
             self.hoist_offsets(variables)
             self.stages(variables, self.thread)
             self.line("iteration = iteration + 1")
-            # The thread that fetched the row has waited for it, before a barrier.
+            # It has arrived: the producer has waited for it, before a barrier.
             self.line(f"item = numbers[{self.slot_of('iteration')}]")
-        with self.open(f"if {self.takes}:"):
+        with self.open(f"if {self.claims_rows}:"):
             clusters = self.integer("clusters", schedule.clusters)
             self.line(f"end_work_queue(flag_buffer, 1, {clusters})")
-        self.lines[before:before] = self.shared_lines
+        self.lines[loop_start:loop_start] = self.shared_declarations
 
-    def make_shared(self) -> None:
-        """Lay out shared memory: mbarriers, numbers of rows, and slots for rows.
+    def lay_out_shared_memory(self) -> None:
+        """Declare shared memory: mbarriers, numbers of rows, slots, broadcast operands.
 
-        There is an mbarrier for each row in shared memory and one for what is the same
-        for all rows, one for each exchange, and one for each row's number. What other
-        blocks send is in cache lines of its own.
+        ``mbarriers`` has one for each slot, and then one for the broadcast operands. In
+        a cluster ``exchanged`` has one for each exchange, two if there is only one, and
+        ``numbered`` one for each row number. Also defines the thread's numbers (see
+        ``name_cluster_threads``) and ``size`` in ragged rows.
         """
         schedule, first = self.schedule, self.first_rows
         if schedule.cluster > 1:
-            self.share_row(schedule.cluster, schedule.threads)
+            self.name_cluster_threads(schedule.cluster, schedule.threads)
         else:
             self.line("member = thread_index()")
             self.line("start = block_index()")
@@ -66,7 +72,9 @@ class PipelinePrinter(DynamicRowScheduler):
             with self.open_slices():
                 self.line("size = size + count")
         mbarriers: dict[str, Sequence[int | None]] = {}
-        mbarriers["mbarriers"] = [None] * (schedule.ahead + bool(schedule.held))
+        mbarriers["mbarriers"] = [None] * (
+            schedule.prefetch_rows + bool(schedule.broadcast_operands)
+        )
         if schedule.cluster > 1:
             self.exchanged = "exchanged"
             sizes = [self.exchanged_bytes(k) for k in self.exchanged_stages()]
@@ -77,232 +85,252 @@ class PipelinePrinter(DynamicRowScheduler):
         count = SHARED_LINE // NUMBER_BYTES
         self.line(f"numbers = shared_i64({count})")
         part = schedule.tiles * schedule.slice
-        self.dynamic_shared_arrays(schedule.fetched, schedule.ahead * part)
-        for operand in schedule.held:
-            self.dynamic_shared_arrays([operand], part - self.spared_of(operand))
+        self.dynamic_shared_arrays(schedule.row_operands, schedule.prefetch_rows * part)
+        for operand in schedule.broadcast_operands:
+            self.dynamic_shared_arrays(
+                [operand], part - self.register_elements(operand)
+            )
 
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
-        """The array is one for all rows: it is declared before the first.
+        """Declare an array before the loop over rows, which uses it in each iteration.
 
-        It is whole lines. What blocks of a cluster send each other, the mbarriers that
-        count it and what a block uses meanwhile share none: softmax of rows of 131072
-        took up to 20 us more where they did.
+        Its size is a multiple of a cache line. What blocks of a cluster send each
+        other, the mbarriers that count it and what a block uses meanwhile must not
+        share a line: softmax of rows of 131072 took up to 20 us more where they did.
         """
         line = SHARED_LINE // value.dtype.itemsize
         count = -(-count // line) * line
         shared = f"shared_{short_name(value.dtype)}"
         name = f"{self.name_of(value)}_{suffix}"
-        self.shared_lines.append(f"    {name} = {shared}({count})")
+        self.shared_declarations.append(f"    {name} = {shared}({count})")
 
-    def begin_rows_ahead(self) -> None:
-        """Begin to copy the first rows, which are assigned to the cluster.
+    def prefetch_first_rows(self) -> None:
+        """Begin to copy the cluster's first rows, then the broadcast operands.
 
-        Nothing is waited for before memory is asked for them, which comes before what
-        is the same for all rows: that is needed later.
+        The rows come first because they are needed first. A barrier of the block or
+        cluster follows: mbarriers are initialized then. Defines ``following``, in all
+        threads the last of these rows.
         """
         schedule = self.schedule
         clusters = self.integer("clusters", schedule.clusters)
         if schedule.cluster > 1:
             self.line("cluster_arrive()")
         self.line("griddepcontrol_wait()")
-        # The blocks fill the card: those of the next kernel find room as these end.
+        # The blocks fill the GPU: those of the next kernel start as these end.
         self.line("griddepcontrol_launch_dependents()")
         with self.open("if member == 0:"):
             self.line("following = start")
             for iteration in range(self.first_rows):
                 self.line(f"numbers[{iteration}] = following")
-                if iteration < schedule.ahead:
-                    self.fetch_row("following", str(iteration))
+                if iteration < schedule.prefetch_rows:
+                    self.copy_row("following", str(iteration))
                     self.line(f"following = following + {clusters}")
-            if schedule.held:
-                self.fetch_held()
-        self.load_spared()
-        # Who takes rows goes on from the last of these.
-        self.line(f"following = start + {clusters} * {schedule.ahead}")
-        meet = "cluster_wait" if schedule.cluster > 1 else "barrier"
-        self.line(f"{meet}()")
+            if schedule.broadcast_operands:
+                self.copy_broadcasts()
+        self.load_register_tiles()
+        # The thread that claims rows goes on from the last of these.
+        self.line(f"following = start + {clusters} * {schedule.prefetch_rows}")
+        wait = "cluster_wait" if schedule.cluster > 1 else "barrier"
+        self.line(f"{wait}()")
 
-    # What is the same for all rows.
+    # Broadcast operands.
 
-    def fetch_held(self) -> None:
-        """Begin to copy what is the same for all rows."""
-        schedule, mbarrier = self.schedule, str(self.schedule.ahead)
-        size = self.nest.operands[schedule.held[0]].dtype.itemsize
-        spared = self.spared_of(schedule.held[0]) * size
-        self.mbarrier_expect_all(schedule.held, self.size, mbarrier, less=spared)
-        for operand in schedule.held:
-            first = schedule.spared if self.spared_of(operand) else 0
+    def copy_broadcasts(self) -> None:
+        """Begin to copy the block's slices of the broadcast operands.
+
+        Slices that threads have in registers are left out.
+        """
+        schedule, mbarrier = self.schedule, str(self.schedule.prefetch_rows)
+        size = self.nest.operands[schedule.broadcast_operands[0]].dtype.itemsize
+        less = self.register_elements(schedule.broadcast_operands[0]) * size
+        self.expect_bytes(schedule.broadcast_operands, self.size, mbarrier, less=less)
+        for operand in schedule.broadcast_operands:
+            first = self.register_elements(operand) // schedule.slice
             with self.open_slices(first):
-                place = f"(vector - {first})" if first else "vector"
-                at, place = self.index(operand, {}), f"{place} * {schedule.slice}"
-                self.fetch_slice(operand, at, place, mbarrier)
+                number = f"(vector - {first})" if first else "vector"
+                row, target = self.index(operand, {}), f"{number} * {schedule.slice}"
+                self.copy_slice(operand, row, target, mbarrier)
 
-    def spared_of(self, operand: int) -> int:
-        """The elements of the block's part of it that are in threads' registers."""
+    def register_elements(self, operand: int) -> int:
+        """How many elements of a broadcast operand a block's threads have in registers.
+
+        None but of the first of these operands.
+        """
         schedule = self.schedule
-        if operand != next(iter(schedule.held), None):
+        if operand != next(iter(schedule.broadcast_operands), None):
             return 0
-        return schedule.spared * schedule.slice
+        return schedule.broadcast_register_tiles * schedule.slice
 
-    def spared_name(self, operand: int) -> str:
-        return f"{self.tile_name(operand).removesuffix('tile')}spared"
+    def register_name(self, operand: int) -> str:
+        """The registers for vectors of a broadcast operand."""
+        return f"{self.array_name(operand)}_registers"
 
-    def load_spared(self) -> None:
-        """Load the vectors that stay in registers."""
+    def load_register_tiles(self) -> None:
+        """Load the vectors of the first broadcast operand that stay in registers."""
         schedule = self.schedule
-        if not schedule.spared:
+        if not schedule.broadcast_register_tiles:
             return
-        operand, lanes = schedule.held[0], schedule.lanes
+        operand, lanes = schedule.broadcast_operands[0], schedule.lanes
         name = self.vector_name(operand, lanes)
-        load, registers = f"load_{name}", self.spared_name(operand)
+        load, registers = f"load_{name}", self.register_name(operand)
         dtype = self.stored_name(self.nest.operands[operand].dtype)
-        self.registers(registers, dtype, lanes * schedule.spared)
-        with self.open(f"for vector in range({schedule.spared}):"):
+        self.registers(registers, dtype, lanes * schedule.broadcast_register_tiles)
+        with self.open(f"for vector in range({schedule.broadcast_register_tiles}):"):
             number = f"vector * {schedule.threads_per_row} + {self.thread}"
             self.line(f"first = ({number}) * {lanes}")
             at = self.index(operand, {self.reduced_axes[0]: "first"})
             source = f"{self.pointer(operand)}, {at}"
             self.line(f"{load}({source}, {registers}, vector * {lanes})")
 
-    def is_at_hand(self, operand: int) -> bool | None:
-        return operand in self.schedule.held
+    def memory_of(self, operand: int) -> Memory:
+        """Row operands are in registers, broadcast operands in shared memory."""
+        is_broadcast = operand in self.schedule.broadcast_operands
+        return Memory.SHARED if is_broadcast else Memory.REGISTERS
 
-    def await_beside(self) -> None:
-        """The first iteration waits, in the first stage that needs it."""
-        if not self.awaited:
+    def wait_for_shared_operands(self) -> None:
+        """Have the first iteration wait, in the first stage that needs the operands."""
+        if not self.broadcast_wait_printed:
             with self.open("if iteration == 0:"):
-                mbarrier = self.schedule.ahead
+                mbarrier = self.schedule.prefetch_rows
                 self.line(f"mbarrier_wait(mbarriers, {mbarrier}, 0)")
-        self.awaited = True
+        self.broadcast_wait_printed = True
 
-    def load_beside(self, operand: int) -> None:
+    def load_shared_vector(self, operand: int) -> None:
         schedule, lanes = self.schedule, self.schedule.lanes
         load = f"load_{self.vector_name(operand, lanes)}"
         source, tile = self.shared_name(operand), self.tile_name(operand)
-        spared, threads, own = self.spared_of(operand), schedule.threads, "member"
-        if self.again:
-            own = f"remainder({self.again}, {threads})"
-        place = f"(vector * {threads} + {own})" if schedule.tiles > 1 else own
-        place = f"{place} * {lanes}"
-        if not spared:
-            self.line(f"{load}({source}, {place}, {tile}, 0)")
+        in_registers, threads = self.register_elements(operand), schedule.threads
+        member = "member"
+        if self.recompute_thread:
+            member = f"remainder({self.recompute_thread}, {threads})"
+        at = f"(vector * {threads} + {member})" if schedule.tiles > 1 else member
+        at = f"{at} * {lanes}"
+        if not in_registers:
+            self.line(f"{load}({source}, {at}, {tile}, 0)")
             return
         each = f"for lane in range({lanes}):"
-        with self.open(f"if vector < {schedule.spared}:"), self.open(each):
-            kept = f"{self.spared_name(operand)}[vector * {lanes} + lane]"
+        test = f"if vector < {schedule.broadcast_register_tiles}:"
+        with self.open(test), self.open(each):
+            kept = f"{self.register_name(operand)}[vector * {lanes} + lane]"
             self.line(f"{tile}[lane] = {kept}")
         with self.open("else:"):
-            self.line(f"{load}({source}, {place} - {spared}, {tile}, 0)")
+            self.line(f"{load}({source}, {at} - {in_registers}, {tile}, 0)")
 
     # An iteration's row.
 
-    def take_row(self) -> None:
-        """Wait for this iteration's row, and load it into registers."""
+    def load_row(self) -> None:
+        """Wait for this iteration's row, and load it from its slot into registers."""
         schedule = self.schedule
-        ahead = schedule.ahead
-        phase = "iteration"
-        if ahead > 1:
-            phase = f"quotient(iteration, {ahead})"
-        mbarrier, parity = self.ring("iteration"), f"remainder({phase}, 2)"
-        self.line(f"mbarrier_wait(mbarriers, {mbarrier}, {parity})")
+        slots = schedule.prefetch_rows
+        phase = f"quotient(iteration, {slots})" if slots > 1 else "iteration"
+        slot, parity = self.row_slot("iteration"), f"remainder({phase}, 2)"
+        self.line(f"mbarrier_wait(mbarriers, {slot}, {parity})")
         lanes, count = schedule.lanes, schedule.lanes * schedule.tiles
-        for operand in schedule.fetched:
-            is_wide = operand in self.wide_rows
-            self.declare_tiles([operand], lanes if is_wide else count)
-            if is_wide:
-                self.registers(self.wide_name(operand), "f32", count)
-        with self.open_row():
+        for operand in schedule.row_operands:
+            is_float32 = operand in self.float32_rows
+            self.declare_tiles([operand], lanes if is_float32 else count)
+            if is_float32:
+                self.registers(self.float32_name(operand), "f32", count)
+        with self.open_vectors():
             if schedule.tiles == 1:
                 self.line("vector = 0")
-            place = f"{self.place_in(mbarrier)} + member * {lanes}"
-            for operand in schedule.fetched:
-                is_wide = operand in self.wide_rows
+            source = f"{self.slice_offset(slot)} + member * {lanes}"
+            for operand in schedule.row_operands:
+                is_float32 = operand in self.float32_rows
                 load = f"load_{self.vector_name(operand, lanes)}"
-                tile, slot = self.tile_name(operand), self.slot("")
-                taken = f"{tile}, {'0' if is_wide else slot}"
-                self.line(f"{load}({self.shared_name(operand)}, {place}, {taken})")
-                if is_wide:
+                tile, register = self.tile_name(operand), self.slot("")
+                target = f"{tile}, {'0' if is_float32 else register}"
+                self.line(f"{load}({self.shared_name(operand)}, {source}, {target})")
+                if is_float32:
                     dtype = short_name(self.nest.operands[operand].dtype)
-                    widen = f"widen_{dtype}x{lanes}"
-                    self.line(f"{widen}({tile}, 0, {self.wide_name(operand)}, {slot})")
-        self.has_chores = True
+                    target = f"{self.float32_name(operand)}, {register}"
+                    self.line(f"widen_{dtype}x{lanes}({tile}, 0, {target})")
+        self.producers_pending = True
         if self.merges:
             # Two stages are computed before the warps meet to exchange something.
             self.line("barrier()")
-            self.do_chores()
+            self.print_producers()
 
     @cached_property
-    def wide_rows(self) -> frozenset[int]:
-        """The fp16 and bf16 rows that a thread keeps in float32: they are read again.
+    def float32_rows(self) -> frozenset[int]:
+        """The fp16 and bf16 row operands that a thread keeps in float32.
 
-        A result that takes the place of the row has its registers, too. Maxima and
-        minima are taken of 16-bit values.
+        They are those that several stages read, not counting stages that only take
+        maxima or minima, which is done in 16 bits. Rows that are written over are not
+        among them: the result needs registers of the stored dtype.
         """
         schedule, operands = self.schedule, self.nest.operands
-        if not schedule.widened or schedule.lanes == 1:
+        if not schedule.keeps_float32 or schedule.lanes == 1:
             return frozenset()
         read = [
             {s.operand for s in body if isinstance(s, Load)}
             for body in self.plan.bodies
-            if not self.has_extremes_alone(body)
+            if not self.takes_extremes_alone(body)
         ]
         return frozenset(
             k
-            for k in schedule.fetched
+            for k in schedule.row_operands
             if operands[k].dtype in dtypes.HALF_PRECISION
             and not operands[k].written
             and sum(k in loads for loads in read) > 1
         )
 
-    def wide_name(self, operand: int) -> str:
-        return f"{self.tile_name(operand).removesuffix('tile')}wide"
+    def float32_name(self, operand: int) -> str:
+        """The registers for a row operand in float32."""
+        return f"{self.array_name(operand)}_wide"
 
-    def is_pair_of_halves(self, s: Load) -> bool:
-        return s.operand not in self.wide_rows and super().is_pair_of_halves(s)
+    def is_half_vector(self, s: Load) -> bool:
+        return s.operand not in self.float32_rows and super().is_half_vector(s)
 
-    def widen_halves(self, operands: Sequence[int]) -> None:
-        for operand in self.wide_rows.intersection(operands):
-            self.staged[operand] = f"{self.wide_name(operand)}[{self.slot('lane')}]"
+    def widen_vectors(self, operands: Sequence[int]) -> None:
+        for operand in self.float32_rows.intersection(operands):
+            self.staged[operand] = f"{self.float32_name(operand)}[{self.slot('lane')}]"
             self.widened.add(operand)
-        super().widen_halves([k for k in operands if k not in self.wide_rows])
-
-    # What the stages ask.
+        super().widen_vectors([k for k in operands if k not in self.float32_rows])
 
     @cached_property
     def plan(self) -> StagePlan:
-        """A multiprocessor's one block waits for its arithmetic: none is done again."""
+        """As usual, but fp16 exponentials are kept, too.
+
+        No other block of the multiprocessor hides the time of computing them again.
+        """
         return plan_stages(self.nest, keep=True, merges=self.merges, keep_half_exp=True)
 
     # Exchanges.
 
-    def warps_have_met(self) -> None:
-        self.do_chores()
+    def after_warp_barrier(self) -> None:
+        self.print_producers()
 
-    def loads_are_begun(self) -> None:
-        """mbarriers are initialized before the first row."""
+    def after_first_loads(self) -> None:
+        """Nothing: mbarriers are initialized before the first row."""
 
-    def begin_exchanges(self) -> None:
-        """The blocks pass a barrier before the first row."""
+    def before_first_exchange(self) -> None:
+        """Nothing: the blocks of a cluster wait for each other before the first row."""
 
-    def place_of_warps(self, warps: int) -> tuple[str, int]:
-        """Double-buffered where this is a row's only barrier: reads overlap writes."""
+    def warp_slots(self, warps: int) -> tuple[str, int]:
+        """Double-buffered where a row has only one exchange.
+
+        Its one barrier does not keep warps from writing the next row's results while
+        others still read this row's.
+        """
         if len(self.exchanged_stages()) > 1:
-            return super().place_of_warps(warps)
+            return super().warp_slots(warps)
         return f"remainder(iteration, 2) * {warps} + ", 2 * warps
 
-    def exchange_of_iteration(self, number: int) -> tuple[str, str, str]:
-        """An mbarrier begins its next phase after another exchange of all blocks.
+    def exchange_slot(self, number: int) -> tuple[str, str, str]:
+        """With several exchanges a row, each has its mbarrier, and a phase each row.
 
-        Where there is only one for each row, two mbarriers and slots alternate.
+        All blocks have passed another exchange before the next phase begins. Where a
+        row has only one exchange, two mbarriers and slots alternate instead.
         """
         if len(self.exchanged_stages()) > 1:
             return str(number), "remainder(iteration, 2)", ""
-        half = "quotient(iteration, 2)"
-        iteration = "remainder(iteration, 2)"
-        return iteration, f"remainder({half}, 2)", f"{iteration} * {self.parts} + "
+        phase = "quotient(iteration, 2)"
+        slot = "remainder(iteration, 2)"
+        return slot, f"remainder({phase}, 2)", f"{slot} * {self.parts} + "
 
-    def end_exchange(self, stage: int, mbarrier: str) -> None:
-        """Say how many bytes the mbarrier's next phase expects."""
+    def after_exchange(self, stage: int, mbarrier: str) -> None:
+        """Have the mbarrier expect the bytes of the next row's exchange."""
         with self.open("if member == 0:"):
             size = self.exchanged_bytes(stage)
             self.line(f"mbarrier_expect_tx({self.exchanged}, {mbarrier}, {size})")

@@ -23,7 +23,7 @@ _POSITION_BITS: Final = 32
 _MAX: Final = 2**31 - 1
 
 
-def one_reduction(program: Program) -> Program:
+def extremum_positions_in_one(program: Program) -> Program:
     """``program`` with positions of extrema as reductions of words."""
 
     def packed(equation: Equation, operands: list[Atom]) -> list[Atom] | None:

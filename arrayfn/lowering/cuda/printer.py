@@ -30,8 +30,9 @@ RESERVED: Final = frozenset(
         *("vector", "vectors", "step", "start", "other", "column", "line", "row"),
         *("blocks", "tile", "rest", "elements", "kernel", "rank", "block"),
         *("slot", "iteration", "begin", "mbarriers", "size", "place", "member"),
-        *("numbers", "numbered", "following", "peer", "later", "aside"),
-        *("ahead", "whole", "smallest", "largest", "again", "moved"),
+        *("numbers", "numbered", "following", "peer", "later", "shared_at"),
+        *("ahead", "whole", "smallest", "largest", "opaque_member", "difference"),
+        *("ring_at", "prefix", "claimed"),
         *("flag_buffer", "parts", "number", "within", "before", "upto"),
         *("newest", "second", "oldest", "taken", "takes", "ring"),
         *("clusters", "counter", "groups", "half_lag", "lag", "rows", "at"),
@@ -46,43 +47,48 @@ S = TypeVar("S", bound=Schedule)
 
 @dataclass
 class CudaPrinter(KernelPrinter, Generic[S]):
-    """Prints one kernel by a ``schedule``.
-
-    ``live`` is the variable that says whether this thread has a row or column to store;
-    it is empty where every thread has one.
-    """
+    """Prints one kernel by a ``schedule``; methods print lines unless they say more."""
 
     own_names = RESERVED
     schedule: S = field(kw_only=True)
     live: str = ""
-    dynamic_shared: int = 0  # bytes of shared memory that have names
-    flag_words: int = 0  # of the flag_buffer by which blocks hand values on
-    wide: set[int] = field(default_factory=set[int])
-    """Operands whose tiles have their compute dtype."""
+    """The variable that says whether this thread has a row or column to store; empty
+    where every thread has one."""
+    dynamic_shared: int = 0
+    """Bytes of dynamic shared memory that arrays have been given so far."""
+    flag_words: int = 0
+    """Words of the flag buffer, by which blocks send values to later ones; or 0."""
+    result_tiles: set[int] = field(default_factory=set[int])
+    """Operands whose registers have their compute dtype and are rounded by stores."""
 
     # Text.
 
     def extent_of(self, axes: Sequence[int], name: str) -> str:
-        """The number of indices of ``axes`` together."""
+        """The text of the number of indices of ``axes``: an integer named ``name``."""
         if len(axes) == 1:
             return self.extent(axes[0])
         return self.integer(name, math.prod(self.nest.axes[k].extent for k in axes))
 
-    def quotient(self, x: str, y: str, most: int) -> str:
-        """The text of ``x // y`` for an ``x`` up to ``most``: divisions are dear."""
-        if most < _SMALL:
+    def quotient(self, x: str, y: str, limit: int) -> str:
+        """The text of ``x // y`` for ``0 <= x <= limit``: 32-bit division is faster."""
+        if limit < _SMALL:
             return f"quotient({x}, {y})"
         return f"({x}) // {y}"
 
-    def remainder(self, x: str, y: str, most: int) -> str:
-        if most < _SMALL:
+    def remainder(self, x: str, y: str, limit: int) -> str:
+        """The text of ``x % y`` for ``0 <= x <= limit``."""
+        if limit < _SMALL:
             return f"remainder({x}, {y})"
         return f"({x}) % {y}"
 
     def decompose(
         self, text: str, axes: Sequence[int], letter: str = "i"
     ) -> dict[int, str]:
-        most = math.prod(self.nest.axes[k].extent for k in axes)
+        """Define the indices along ``axes`` whose row-major index is ``text``.
+
+        Returns the variables by axis: ``letter`` and the number of the axis.
+        """
+        limit = math.prod(self.nest.axes[k].extent for k in axes)
         variables = {axis: f"{letter}{axis}" for axis in axes}
         if not axes:
             return variables
@@ -91,26 +97,31 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             text = "rest"
         for axis in reversed(axes[1:]):
             n = self.extent(axis)
-            self.line(f"{letter}{axis} = {self.remainder('rest', n, most)}")
+            self.line(f"{letter}{axis} = {self.remainder('rest', n, limit)}")
             if axis == axes[1]:
-                text = self.quotient("rest", n, most)
+                text = self.quotient("rest", n, limit)
             else:
-                self.line(f"rest = {self.quotient('rest', n, most)}")
+                self.line(f"rest = {self.quotient('rest', n, limit)}")
         self.line(f"{letter}{axes[0]} = {text}")
         return variables
 
     def stored_name(self, dtype: DType) -> str:
-        """The vocabulary's name of a dtype in memory."""
+        """The name that a dtype has in functions that access memory."""
         if dtype == dtypes.bool_:
             return "u8"
         return "u16" if dtype in dtypes.HALF_PRECISION else short_name(dtype)
 
     def registers(self, name: str, dtype: str, count: int) -> None:
+        """Declare ``count`` registers of a thread as the array ``name``."""
         self.line(f"{name} = registers_{dtype}({count})")
 
+    def array_name(self, operand: int) -> str:
+        """What the names of an operand's registers and shared memory begin with."""
+        return self.pointer(operand).removesuffix("_in").removesuffix("_out")
+
     def tile_name(self, operand: int) -> str:
-        pointer = self.pointer(operand).removesuffix("_in").removesuffix("_out")
-        return f"{pointer}_tile"
+        """The registers for an operand's vectors."""
+        return f"{self.array_name(operand)}_tile"
 
     def store(self, s: Store, variables: dict[int, str]) -> None:
         if not s.adds:
@@ -126,13 +137,15 @@ class CudaPrinter(KernelPrinter, Generic[S]):
     def vectors(
         self, body: Iterable[Statement], kind: type[Load | Store], lanes: int
     ) -> list[int]:
-        """The operands that ``body`` loads (or stores) as whole vectors."""
+        """The operands that ``body`` loads (or stores: ``kind``) in vectors."""
         return [
-            s.operand for s in body if isinstance(s, kind) and self.is_whole(s, lanes)
+            s.operand
+            for s in body
+            if isinstance(s, kind) and self.is_vectorized(s, lanes)
         ]
 
-    def is_whole(self, s: Load | Store, lanes: int) -> bool:
-        """Whether ``s`` can be done for ``lanes`` neighbouring elements at once."""
+    def is_vectorized(self, s: Load | Store, lanes: int) -> bool:
+        """Whether ``s`` is one vector access for ``lanes`` neighbouring elements."""
         conditional = isinstance(s, Store) and s.where is not None
         return (
             s.level == "element"
@@ -143,6 +156,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         )
 
     def vector_name(self, operand: int, lanes: int) -> str:
+        """The suffix ``TxN`` of functions that access the operand's vectors."""
         return f"{self.stored_name(self.nest.operands[operand].dtype)}x{lanes}"
 
     def load_vector(
@@ -150,45 +164,51 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         operand: int,
         lanes: int,
         variables: dict[int, str],
-        place: str,
+        register: str,
     ) -> None:
+        """Load a vector from memory to the operand's registers from ``register`` on.
+
+        ``variables`` are the indices of its first element.
+        """
         function = f"load_{self.vector_name(operand, lanes)}"
         at = self.index(operand, variables)
         tile = self.tile_name(operand)
-        self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {place})")
+        self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {register})")
 
-    def declare_wide(self, operands: Iterable[int], count: int) -> None:
-        """Tiles for results, which are rounded when they are stored."""
+    def declare_result_tiles(self, operands: Iterable[int], count: int) -> None:
+        """Declare registers for results, which are rounded when they are stored."""
         for operand in operands:
             dtype = compute_dtype(self.nest.operands[operand].dtype)
             if dtype == self.nest.operands[operand].dtype:
                 self.declare_tiles([operand], count)
             else:
                 self.registers(self.tile_name(operand), short_name(dtype), count)
-                self.wide.add(operand)
+                self.result_tiles.add(operand)
 
     def stored(self, operand: int, text: str) -> str:
-        wide = operand in self.wide and operand in self.staged
-        return text if wide else super().stored(operand, text)
+        is_unrounded = operand in self.result_tiles and operand in self.staged
+        return text if is_unrounded else super().stored(operand, text)
 
     def store_vector(
-        self, operand: int, lanes: int, variables: dict[int, str], place: str
+        self, operand: int, lanes: int, variables: dict[int, str], register: str
     ) -> None:
+        """Store a vector, in registers from ``register`` on, at these indices."""
         name = self.vector_name(operand, lanes)
-        if operand in self.wide:
+        if operand in self.result_tiles:
             name = f"{short_name(self.nest.operands[operand].dtype)}x{lanes}"
         function = f"store_{name}"
         at = self.index(operand, variables)
         tile = self.tile_name(operand)
-        self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {place})")
+        self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {register})")
 
     def declare_tiles(self, operands: Iterable[int], count: int) -> None:
+        """Declare ``count`` registers for each operand, of its dtype in memory."""
         for operand in operands:
             dtype = self.stored_name(self.nest.operands[operand].dtype)
             self.registers(self.tile_name(operand), dtype, count)
 
-    def moves_along(self, body: Iterable[Statement], axis: int) -> bool:
-        """Whether the index along ``axis`` itself appears in ``body``."""
+    def uses_index(self, body: Iterable[Statement], axis: int) -> bool:
+        """Whether the text of ``body`` has the index along ``axis`` in it."""
         for s in body:
             if isinstance(s, Count) and s.axis == axis:
                 return True
@@ -202,16 +222,18 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         return False
 
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
+        """Declare ``count`` elements of shared memory as ``VALUE_suffix``."""
         shared = f"shared_{short_name(value.dtype)}"
         self.line(f"{self.name_of(value)}_{suffix} = {shared}({count})")
 
     # Rows of row groups.
 
     def begin_rows(self, threads: int, threads_per_row: int) -> dict[int, str]:
-        """Give each row group of a block a row: the indices along kept axes.
+        """Assign a row to each row group of a block; return its indices by kept axis.
 
-        ``thread`` is the thread's number in its group. Where a block may have more
-        groups than there are rows left, ``live`` says who has one.
+        Defines ``thread``, the thread's number in its group. Where the last block may
+        have more groups than rows, defines ``live``, which says whether the group has a
+        row; those without one compute the last row again and do not store it.
         """
         kept = self.kept_axes
         rows = math.prod(self.nest.axes[k].extent for k in kept)
@@ -238,17 +260,18 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         return self.decompose(item, kept)
 
     def begin_cluster(self, cluster: int, threads: int) -> dict[int, str]:
-        """Give each cluster of blocks a row: the indices along kept axes."""
+        """Assign a row to each cluster; return its indices by kept axis."""
         kept = self.kept_axes
         self.items = math.prod(self.nest.axes[k].extent for k in kept) * cluster
-        self.share_row(cluster, threads)
+        self.name_cluster_threads(cluster, threads)
         return self.decompose("start", kept)
 
-    def share_row(self, cluster: int, threads: int) -> None:
-        """Say which row this block's cluster has, and which thread of it this is.
+    def name_cluster_threads(self, cluster: int, threads: int) -> None:
+        """Define the numbers of a thread and its block in their cluster.
 
-        These are ``start`` and ``thread``; ``rank`` is the block's number in the
-        cluster, ``member`` the thread's in the block.
+        ``member`` is the thread's number in its block, ``rank`` the block's in the
+        cluster, ``start`` the cluster's in the grid and ``thread`` the thread's in the
+        cluster.
         """
         block = "block_index()"
         self.line("member = thread_index()")
@@ -258,10 +281,10 @@ class CudaPrinter(KernelPrinter, Generic[S]):
 
     def shared_name(self, operand: int) -> str:
         """The name of an operand's array in dynamic shared memory."""
-        return self.tile_name(operand).removesuffix("tile") + "ahead"
+        return f"{self.array_name(operand)}_shared"
 
     def dynamic_shared_arrays(self, operands: Sequence[int], count: int) -> None:
-        """Lay out ``count`` elements of each operand in dynamic shared memory."""
+        """Declare ``count`` elements of dynamic shared memory for each operand."""
         for operand in operands:
             dtype = self.nest.operands[operand].dtype
             allocate = f"dynamic_shared_{self.stored_name(dtype)}"
@@ -269,44 +292,50 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             self.line(f"{name} = {allocate}({self.dynamic_shared}, {count})")
             self.dynamic_shared += count * dtype.itemsize
 
-    def fetch_all(
+    def bulk_copy_all(
         self,
         operands: Sequence[int],
-        at: Callable[[int], str],
-        place: str,
+        source: Callable[[int], str],
+        target: str,
         size: str,
         mbarrier: str,
     ) -> None:
-        """Begin to copy ``size`` elements of operands to ``place`` in shared memory.
+        """Begin bulk copies of ``size`` elements of each operand to shared memory.
 
-        They begin where ``at`` says; ``mbarrier`` completes when all have arrived.
+        ``source`` gives the index of an operand's first element; ``target`` is that in
+        its shared array. ``mbarrier`` completes when all have arrived.
         """
-        self.mbarrier_expect_all(operands, size, mbarrier)
+        self.expect_bytes(operands, size, mbarrier)
         for operand in operands:
-            self.fetch(operand, at(operand), place, size, mbarrier)
+            self.bulk_copy(operand, source(operand), target, size, mbarrier)
 
-    def mbarrier_expect_all(
+    def expect_bytes(
         self, operands: Sequence[int], size: str, mbarrier: str, less: int = 0
     ) -> None:
-        """Expect ``size`` elements of each operand, less ``less`` bytes."""
+        """Have ``mbarrier`` expect ``size`` elements of each operand, less bytes."""
         width = sum(self.nest.operands[k].dtype.itemsize for k in operands)
         expected = f"{size} * {width}" + (f" - {less}" if less else "")
         self.line(f"mbarrier_expect_tx(mbarriers, {mbarrier}, {expected})")
 
-    def fetch(
-        self, operand: int, at: str, place: str, size: str, mbarrier: str
+    def bulk_copy(
+        self, operand: int, source: str, target: str, size: str, mbarrier: str
     ) -> None:
-        """Begin to copy ``size`` elements, which ``mbarrier`` expects already."""
+        """Begin a bulk copy of ``size`` elements, which ``mbarrier`` expects already.
+
+        ``source`` and ``target`` are the indices of the first in memory and in the
+        operand's shared array.
+        """
         dtype = self.nest.operands[operand].dtype
-        fetch = f"bulk_copy_{self.stored_name(dtype)}"
-        source = f"{self.pointer(operand)}, {at}"
-        target = f"{self.shared_name(operand)}, {place}"
-        self.line(f"{fetch}({source}, {target}, {size}, mbarriers, {mbarrier})")
+        copy = f"bulk_copy_{self.stored_name(dtype)}"
+        arrays = f"{self.pointer(operand)}, {source}, {self.shared_name(operand)}"
+        self.line(f"{copy}({arrays}, {target}, {size}, mbarriers, {mbarrier})")
 
     def make_mbarriers(self, **mbarriers: Sequence[int | None]) -> None:
-        """Initialize mbarriers by their arrays' names, and what each expects in bytes.
+        """Declare and initialize arrays of mbarriers, by thread 0 of the block.
 
-        None stands for a number of bytes that is given later.
+        Each keyword is an array's name; its value is how many bytes each mbarrier
+        expects in its first phase, or None if that is said later. A barrier of the
+        block or cluster has to follow.
         """
         for name, sizes in mbarriers.items():
             self.line(f"{name} = mbarriers_i64({len(sizes)})")

@@ -1,7 +1,9 @@
-"""Arithmetic of row elements where less than the scalar functions will do.
+"""Arithmetic of row elements that is cheaper than the scalar functions.
 
-Divisions of many elements by one number multiply by its inverse and correct the result.
-fp16 and bf16 values are computed in float32, but not to all of its bits.
+* Divisions of many elements by a number of the row multiply by its inverse and correct
+  the result, which is exact for all but very small and very large elements.
+* fp16 and bf16 values are computed in float32, but not to all of its bits: products
+  with reciprocals, approximate functions, fused multiply-adds.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from arrayfn.lowering.kernel_ir import (
 )
 
 _EXTREMES: Final = {"accumulate_max_f32": "max", "accumulate_min_f32": "min"}
-_ROUGH: Final = {"div_f32": "divide", "sqrt_f32": "sqrt"}
+_APPROXIMATE: Final = {"div_f32": "divide", "sqrt_f32": "sqrt"}
 T = TypeVar("T", Rows, Pipeline, Columns)
 
 
@@ -37,27 +39,35 @@ class RowArithmetic(CudaPrinter[T]):
     """Prints divisions by a number of the row, and half-precision arithmetic."""
 
     inverses: dict[str, str] = field(default_factory=dict[str, str])
+    """The variables of divisors' inverses, by divisor, where divisions use them."""
     accumulators: int = 1
+    """How many partial results a thread keeps of each reduction of the stage."""
     widened: set[int] = field(default_factory=set[int])
-    """Operands whose current vector is there in float32."""
+    """Operands whose current vector is in float32 registers."""
 
     # Divisions of a row by a number of its own.
 
-    def divided(
+    def row_divisors(
         self, body: Sequence[Statement], stores: Sequence[int], loads: Sequence[int]
     ) -> dict[str, str]:
-        """The divisors of a stage that are the same for the row, and their inverses.
+        """The divisors of a stage that are numbers of the row: names of their inverses.
 
-        None where the stage cannot be done again, with divisions, if some elements are
-        too small or too large for a product with the inverse to be exact.
+        Empty if the stage cannot be repeated with true divisions, which it has to be if
+        some elements are too small or too large for a product with the inverse to be
+        exact. It can be if it only stores vectors, over none of what it loads.
         """
-        again = self.schedule.whole and self.schedule.lanes > 1 and stores
-        whole = all(
-            self.is_whole(s, self.schedule.lanes) and s.operand not in loads
+        schedule = self.schedule
+        has_vectors = schedule.register_resident and schedule.lanes > 1 and stores
+        can_repeat = all(
+            self.is_vectorized(s, schedule.lanes) and s.operand not in loads
             for s in body
             if isinstance(s, Store)
         )
-        if not again or not whole or any(isinstance(s, Reduce) for s in body):
+        if (
+            not has_vectors
+            or not can_repeat
+            or any(isinstance(s, Reduce) for s in body)
+        ):
             return {}
         divisors = [self.divisor(s) for s in body if not self.is_half(s)]
         return {name: f"{name}_inverse" for name in divisors if name}
@@ -67,41 +77,43 @@ class RowArithmetic(CudaPrinter[T]):
         return isinstance(s, Compute) and s.result.half
 
     def invert_halves(self, body: Sequence[Statement]) -> None:
-        """Print the reciprocals of what half-precision values are divided by."""
+        """Define reciprocals of numbers of the row that fp16 values are divided by."""
         divisors = [self.divisor(s) for s in body if self.is_half(s)]
         for name in dict.fromkeys(filter(None, divisors)):
             inverse = f"f32(1), {name}"
             self.line(f"{name}_reciprocal = {self.divide_half()}({inverse})")
 
     def divisor(self, s: Statement) -> str:
-        """The name of what ``s`` divides by, if it is the same for the row."""
+        """The name of the number of the row that ``s`` divides by; empty for others."""
         if not isinstance(s, Compute) or s.level == "outer" or s.function != "div_f32":
             return ""
         y = s.arguments[1]
-        made = self.producers[y.name] if isinstance(y, Value) else None
-        if made is None or not isinstance(y, Value):
+        if not isinstance(y, Value):
             return ""
-        once = isinstance(made, Reduce) or made.level == "outer"
-        return self.name_of(y) if once else ""
+        producer = self.producers[y.name]
+        is_of_row = isinstance(producer, Reduce) or producer.level == "outer"
+        return self.name_of(y) if is_of_row else ""
 
     def compute(self, s: Compute) -> None:
-        """Where an inverse is known, a division is a product and its correction.
+        """Print ``s``; nothing if it is a product that a fused multiply-add contains.
 
+        Where an inverse is known, a division is a product and its correction, and
+        updates ``smallest`` and ``largest``, the magnitudes that are tested afterwards.
         In half precision it is the product alone, and ``exp`` the approximate one: both
         are exact to more than 16 bits.
         """
-        if self.fusing(s) is not None:
+        if self.fma_of(s) is not None:
             return  # printed where it is added
-        if self.fuse(s):
+        if self.print_fma(s):
             return
         if is_half_exp(s):
             (x,) = (self.scalar(a) for a in s.arguments)
             self.line(f"{self.name_of(s.result)} = approximate_exp_f32({x})", s.source)
             return
-        if s.function in _ROUGH and self.is_rough(s):
-            rough = f"approximate_{_ROUGH[s.function]}_f32"
+        if s.function in _APPROXIMATE and self.may_approximate(s):
+            function = f"approximate_{_APPROXIMATE[s.function]}_f32"
             arguments = ", ".join(map(self.scalar, s.arguments))
-            self.line(f"{self.name_of(s.result)} = {rough}({arguments})", s.source)
+            self.line(f"{self.name_of(s.result)} = {function}({arguments})", s.source)
             return
         divisor = self.divisor(s)
         inverse = self.inverses.get(divisor)
@@ -131,10 +143,10 @@ class RowArithmetic(CudaPrinter[T]):
                 users.setdefault(value.name, []).append(s)
         return users
 
-    def is_rough(self, s: Compute) -> bool:
-        """Whether ``s`` is computed once a row, and only rounded results depend on it.
+    def may_approximate(self, s: Compute) -> bool:
+        """Whether ``s`` is a number of the row that only fp16 or bf16 results need.
 
-        That matters where a block has a multiprocessor alone, and waits for it.
+        Only in pipelines, where a multiprocessor's one block waits for such numbers.
         """
         if not isinstance(self.schedule, Pipeline) or s.level != "outer":
             return False
@@ -143,21 +155,21 @@ class RowArithmetic(CudaPrinter[T]):
         return s.result.half or (bool(users) and all(rounded))
 
     def divide_half(self) -> str:
-        """The function for a division once a row whose result is rounded to 16 bits."""
+        """The function that divides numbers of the row for fp16 or bf16 results."""
         if isinstance(self.schedule, Pipeline):
             return "approximate_divide_f32"
         return "div_f32"
 
-    def fusing(self, s: Statement) -> Compute | Reduce | None:
-        """The sum that alone needs ``s``, a half-precision product, or its other name.
+    def fma_of(self, s: Statement) -> Compute | Reduce | None:
+        """The addition that contains ``s``, a half-precision product, as an FMA.
 
-        Both become one fused multiply-add, which rounds once less.
+        None if ``s`` is printed by itself. An FMA rounds once less than the two.
         """
         product = self.product_of(s.result) if isinstance(s, Compute) else None
         return None if product is None else self.sum_of(product.result)
 
     def sum_of(self, value: Value) -> Compute | Reduce | None:
-        """The sum that alone needs ``value``, perhaps by another name."""
+        """The addition that is the only reader of ``value``, through identities."""
         readers = self.users.get(value.name, [])
         if len(readers) != 1:
             return None
@@ -165,92 +177,97 @@ class RowArithmetic(CudaPrinter[T]):
         if isinstance(user, Compute) and user.function == "identity_f32":
             return self.sum_of(user.result)
         if isinstance(user, Reduce):
-            sums = user.function == "accumulate_add_f32" and self.accumulators == 1
-            return user if sums else None
+            is_sum = user.function == "accumulate_add_f32" and self.accumulators == 1
+            return user if is_sum else None
         if not isinstance(user, Compute) or not user.result.half:
             return None
         first = next((a for a in user.arguments if self.is_product(a)), None)
         return user if user.function == "add_f32" and first == value else None
 
     def is_product(self, x: Scalar) -> bool:
-        """Whether ``x`` is a half-precision product that nothing else needs."""
+        """Whether ``x`` is a half-precision product with one reader."""
         product = self.product_of(x)
         return product is not None and len(self.users[product.result.name]) == 1
 
     def product_of(self, x: Scalar) -> Compute | None:
-        """The half-precision product that ``x`` is, perhaps by another name."""
+        """The half-precision product that computes ``x``, through identities."""
         while isinstance(x, Value):
-            made = self.producers[x.name]
-            if not isinstance(made, Compute) or made.level != "element":
+            producer = self.producers[x.name]
+            if not isinstance(producer, Compute) or producer.level != "element":
                 return None
-            if made.function in ("mul_f32", "square_f32"):
-                return made if made.result.half else None
-            if made.function != "identity_f32":
+            if producer.function in ("mul_f32", "square_f32"):
+                return producer if producer.result.half else None
+            if producer.function != "identity_f32":
                 return None
-            (x,) = made.arguments
+            (x,) = producer.arguments
         return None
 
-    def fuse(self, s: Compute | Reduce) -> bool:
-        """Print ``s``, if it is a sum that alone needs a product, with that in it."""
+    def print_fma(self, s: Compute | Reduce) -> bool:
+        """Print the addition ``s`` and its product as an FMA; whether that was done."""
         terms = (s.argument, s.result) if isinstance(s, Reduce) else s.arguments
         for k, x in enumerate(terms[:2]):
             product = self.product_of(x)
-            if product is not None and self.fusing(product) is s:
+            if product is not None and self.fma_of(product) is s:
                 factors = product.arguments[0], product.arguments[-1]  # or its square
-                given = ", ".join(map(self.scalar, (*factors, terms[1 - k])))
-                self.line(f"{self.name_of(s.result)} = fma_rn_f32({given})", s.source)
+                arguments = ", ".join(map(self.scalar, (*factors, terms[1 - k])))
+                text = f"{self.name_of(s.result)} = fma_rn_f32({arguments})"
+                self.line(text, s.source)
                 return True
         return False
 
     def accumulate(self, s: Reduce) -> None:
-        if not self.fuse(s):
+        if not self.print_fma(s):
             super().accumulate(s)
 
-    def extremes_of_halves(self, body: Sequence[Statement]) -> bool:
-        """Print ``body`` if all that it does is to take maxima or minima of loads.
+    def print_half_extremes(self, body: Sequence[Statement]) -> bool:
+        """Print ``body`` for the current vector, if it only takes extremes of 16 bits.
 
-        16-bit values are then compared two at a time.
+        They are compared two at a time. Returns whether ``body`` was printed.
         """
         loads = {s.result: s for s in body if isinstance(s, Load)}
-        found: list[str] = []
-        if self.accumulators > 1 or not self.has_extremes_alone(body):
+        lines: list[str] = []
+        if self.accumulators > 1 or not self.takes_extremes_alone(body):
             return False
         for s in body:
             if not isinstance(s, Reduce):
                 continue
             load = loads.get(s.argument) if isinstance(s.argument, Value) else None
-            if load is None or not self.is_pair_of_halves(load):
+            if load is None or not self.is_half_vector(load):
                 return False
             dtype = short_name(self.nest.operands[load.operand].dtype)
             kind, lanes = _EXTREMES[s.function], self.schedule.lanes
             extreme = f"{kind}_{dtype}x{lanes}"
-            tile, place = self.staged_vector(load.operand)
+            tile, register = self.staged_vector(load.operand)
             name = self.name_of(s.result)
-            found.append(f"{name} = {extreme}({tile}, {place}, {name})")
-        for text in found:
+            lines.append(f"{name} = {extreme}({tile}, {register}, {name})")
+        for text in lines:
             self.line(text)
-        return bool(found)
+        return bool(lines)
 
-    def has_extremes_alone(self, body: Sequence[Statement]) -> bool:
-        """Whether all that ``body`` does is to take extremes of what it loads."""
+    def takes_extremes_alone(self, body: Sequence[Statement]) -> bool:
+        """Whether ``body`` only takes maxima and minima of what it loads."""
         reduces = [s for s in body if isinstance(s, Reduce)]
         only = len(reduces) + sum(isinstance(s, Load) for s in body) == len(body)
         return only and all(s.function in _EXTREMES for s in reduces)
 
-    def is_pair_of_halves(self, s: Load) -> bool:
-        """Whether ``s`` loads vectors of 16-bit values, two to a register."""
+    def is_half_vector(self, s: Load) -> bool:
+        """Whether ``s`` loads vectors of fp16 or bf16, two elements to a register."""
         dtype, lanes = self.nest.operands[s.operand].dtype, self.schedule.lanes
-        return dtype in dtypes.HALF_PRECISION and lanes > 1 and self.is_whole(s, lanes)
+        return (
+            dtype in dtypes.HALF_PRECISION
+            and lanes > 1
+            and self.is_vectorized(s, lanes)
+        )
 
     def staged_vector(self, operand: int) -> tuple[str, str]:
-        """The registers of an operand's current vector, and where it begins there."""
-        tile, place = self.staged[operand].removesuffix("]").split("[", 1)
-        return tile, place.removesuffix("lane").removesuffix(" + ") or "0"
+        """The registers of an operand's current vector, and the first one's index."""
+        tile, element = self.staged[operand].removesuffix("]").split("[", 1)
+        return tile, element.removesuffix("lane").removesuffix(" + ") or "0"
 
-    def widen_halves(self, operands: Sequence[int]) -> None:
-        """Convert 16-bit values of the current vector to float32.
+    def widen_vectors(self, operands: Sequence[int]) -> None:
+        """Convert the current vectors of fp16 and bf16 operands to float32 registers.
 
-        The row itself stays in 16 bits, two values to a register.
+        Elements are read from there. The row itself stays in 16 bits.
         """
         lanes = self.schedule.lanes
         for operand in operands:
@@ -258,10 +275,10 @@ class RowArithmetic(CudaPrinter[T]):
             if dtype not in dtypes.HALF_PRECISION or lanes == 1:
                 continue
             widen = f"widen_{short_name(dtype)}x{lanes}"
-            tile, place = self.staged_vector(operand)
+            tile, register = self.staged_vector(operand)
             wide = f"{tile.rsplit('_', 1)[0]}_wide"
             self.registers(wide, "f32", lanes)
-            self.line(f"{widen}({tile}, {place}, {wide}, 0)")
+            self.line(f"{widen}({tile}, {register}, {wide}, 0)")
             self.staged[operand] = f"{wide}[lane]"
             self.widened.add(operand)
 

@@ -1,11 +1,10 @@
 """Copies to shared memory that a thread makes for itself alone (``cp.async``).
 
-* The last vectors of a long row, which lie *aside*: with them two blocks fit on a
-  multiprocessor where registers alone would allow one.
-* Vectors of operands that all rows share, such as weights. The stores between their
-loads
-  would make each wait for the last; so the first copies begin with the row's, and each
-  later one when a slot is free.
+* *Shared tiles*: the last vectors of a long row are in shared memory between stages.
+  With them two blocks fit on a multiprocessor where registers alone would allow one.
+* *Prefetched operands*: weights, which all rows share. Loads of weights between the
+  stores of results would wait for each other. So the first copies begin with the loads
+  of the row, and each later one when a slot of its ring is free.
 
 A thread reads only what it has copied or stored itself: it waits for its own copies,
 and needs no barrier.
@@ -30,162 +29,170 @@ _NONE: Final = -1
 
 @dataclass
 class RowCopiesPrinter(RowArithmetic[T]):
-    """Prints copies to shared memory, and what is done with them."""
+    """Prints copies to shared memory, and the loads and stores of what was copied."""
 
-    member: str = ""  # the name of the thread's number in its group
-    row: int = _NONE  # the operand whose last vectors lie aside
-    is_aside: bool = False  # whether what is printed is for these
-    copied: Sequence[int] = ()  # what all rows share that is copied early
-    span: tuple[int, int] | None = None  # a thread's vectors, if not as usual
+    member: str = ""
+    """The kernel's variable for the thread's number in its row group."""
+    shared_row: int = _NONE
+    """The operand whose last vectors are shared tiles."""
+    on_shared_tiles: bool = False
+    """Whether the loop being printed is over the shared tiles, not the registers'."""
+    prefetched: Sequence[int] = ()
+    """The prefetched operands, once ``begin_prefetch`` has been printed."""
+    vector_span: tuple[int, int] | None = None
+    """The vectors of the next loop, if they are neither of the two."""
 
     @abstractmethod
-    def open_row(self, after: str = "") -> AbstractContextManager[dict[int, str]]:
+    def open_vectors(self, after: str = "") -> AbstractContextManager[dict[int, str]]:
         """Open the loop over a thread's vectors of the row: indices at their start.
 
         The line ``after`` ends each iteration, for threads without a vector, too.
         """
 
     @abstractmethod
-    def fresh_and_late(self, stage: int) -> tuple[list[int], list[int]]:
-        """The operands that ``stage`` loads before anything else, and as it goes on."""
+    def preloaded_and_streamed(self, stage: int) -> tuple[list[int], list[int]]:
+        """The operands that ``stage`` loads from global memory, in two lists.
+
+        A thread loads all vectors of the first before it computes anything, those of
+        the second one by one as it goes along its row.
+        """
 
     @property
-    def own_tiles(self) -> int:
-        """A thread's vectors that are in registers."""
-        return self.schedule.tiles - self.schedule.aside
+    def register_tiles(self) -> int:
+        """How many of a thread's vectors are in registers."""
+        return self.schedule.tiles - self.schedule.shared_tiles
 
     @property
-    def vectors_at_hand(self) -> tuple[int, int]:
+    def vector_range(self) -> tuple[int, int]:
         """The first of a thread's vectors that a loop goes through, and their end."""
-        aside = self.own_tiles, self.schedule.tiles
-        return self.span or (aside if self.is_aside else (0, self.own_tiles))
+        shared = self.register_tiles, self.schedule.tiles
+        registers = 0, self.register_tiles
+        return self.vector_span or (shared if self.on_shared_tiles else registers)
 
-    def copy_vector(self, operand: int, at: dict[int, str], place: str) -> None:
-        """Begin to copy a vector to ``place`` of the operand's shared array."""
+    def copy_vector(self, operand: int, at: dict[int, str], target: str) -> None:
+        """Begin to copy the vector ``at`` these indices to the operand's shared array.
+
+        ``target`` is the text of the element index there.
+        """
         copy = f"cp_async_{self.vector_name(operand, self.schedule.lanes)}"
         source = f"{self.pointer(operand)}, {self.index(operand, at)}"
-        self.line(f"{copy}({source}, {self.shared_name(operand)}, {place}, 1)")
-
-    def cp_async_commit(self) -> None:
-        """End a group of copies."""
-        self.line("cp_async_commit()")
-
-    def cp_async_wait(self, under_way: int) -> None:
-        """Wait until only so many groups are still under way."""
-        self.line(f"cp_async_wait({under_way})")
+        self.line(f"{copy}({source}, {self.shared_name(operand)}, {target}, 1)")
 
     # The last vectors of a row.
 
-    def set_aside(self, operands: Sequence[int]) -> None:
-        """Begin to copy the last vectors of the row."""
+    def copy_shared_tiles(self, operands: Sequence[int]) -> None:
+        """Allocate the shared tiles, and begin to copy them, as one commit group."""
         schedule = self.schedule
-        (self.row,) = operands
+        (self.shared_row,) = operands
         self.dynamic_shared_arrays(
-            operands, schedule.aside * schedule.threads_per_row * schedule.lanes
+            operands, schedule.shared_tiles * schedule.threads_per_row * schedule.lanes
         )
-        self.is_aside = True
-        with self.open_row() as at:
-            self.copy_vector(self.row, at, "aside")
-        self.cp_async_commit()
-        self.is_aside = False
+        self.on_shared_tiles = True
+        with self.open_vectors() as at:
+            self.copy_vector(self.shared_row, at, "shared_at")
+        self.line("cp_async_commit()")
+        self.on_shared_tiles = False
 
-    def await_aside(self) -> None:
-        """Wait for the row, not for what has been begun after it."""
-        self.cp_async_wait(self.schedule.early)
+    def wait_for_shared_tiles(self) -> None:
+        """Wait for the shared tiles, not for prefetches, which began later."""
+        self.line(f"cp_async_wait({self.schedule.prefetch_distance})")
 
     def tile_name(self, operand: int) -> str:
-        name = super().tile_name(operand)
-        if self.is_aside and operand == self.row:
-            return f"{name.removesuffix('tile')}aside"
-        return name
-
-    def shared_name(self, operand: int) -> str:
-        return f"{super().tile_name(operand).removesuffix('tile')}ahead"
+        if self.on_shared_tiles and operand == self.shared_row:
+            return f"{self.array_name(operand)}_vector"
+        return super().tile_name(operand)
 
     def row_name(self, value: Value) -> str:
-        """The registers in which a thread keeps a value, or has it from shared memory.
+        """The registers of a kept value: of all vectors, or of one shared tile.
 
-        There it takes the place of the row, which is not needed any more.
+        In shared memory the value takes the place of the row, which is not needed any
+        more.
         """
-        return f"{self.name_of(value)}_{'aside' if self.is_aside else 'row'}"
+        return f"{self.name_of(value)}_{'vector' if self.on_shared_tiles else 'row'}"
 
-    def load_aside(
-        self, loads: Sequence[int], made: Sequence[Value], kept: Sequence[Value]
+    def load_shared_tile(
+        self, loads: Sequence[int], new: Sequence[Value], kept: Sequence[Value]
     ) -> None:
-        """Load what lies aside: of the row, or of values that have been kept.
+        """Declare the registers of the current shared tile, and load what they hold.
 
-        Those that are ``made`` will have registers, too.
+        That is the row, if it is among ``loads``, and the values ``kept`` by earlier
+        stages. ``new`` values get registers, too: the stage computes them.
         """
         lanes = self.schedule.lanes
-        if self.row in loads:
-            self.declare_tiles([self.row], lanes)
-            self.move_aside("load", self.tile_name(self.row))
-        for value in (*made, *kept):
+        if self.shared_row in loads:
+            self.declare_tiles([self.shared_row], lanes)
+            self.move_shared_vector("load", self.tile_name(self.shared_row))
+        for value in (*new, *kept):
             self.registers(self.row_name(value), short_name(value.dtype), lanes)
         for value in kept:
-            self.move_aside("load", self.row_name(value))
+            self.move_shared_vector("load", self.row_name(value))
 
-    def store_aside(self, kept: Sequence[Value]) -> None:
-        """Store kept values in shared memory, for later stages."""
-        for value in kept:
-            self.move_aside("store", self.row_name(value))
+    def store_shared_tile(self, new: Sequence[Value]) -> None:
+        """Store ``new`` values of the current shared tile, for later stages."""
+        for value in new:
+            self.move_shared_vector("store", self.row_name(value))
 
-    def move_aside(self, way: str, registers: str) -> None:
-        """Load or store the current vector that lies aside."""
-        name = self.vector_name(self.row, self.schedule.lanes)
-        function = f"{way}_{name}"
-        self.line(f"{function}({self.shared_name(self.row)}, aside, {registers}, 0)")
+    def move_shared_vector(self, operation: str, registers: str) -> None:
+        """Load or store (``operation``) the current shared tile."""
+        name = self.vector_name(self.shared_row, self.schedule.lanes)
+        array = self.shared_name(self.shared_row)
+        self.line(f"{operation}_{name}({array}, shared_at, {registers}, 0)")
 
     # What all rows share.
 
-    def copy_early(self) -> None:
-        """Begin to copy what all rows share, if that is to be: its first vectors."""
+    def begin_prefetch(self) -> None:
+        """Allocate rings for the prefetched operands; begin to copy the first vectors.
+
+        Each vector is a commit group. ``member`` and the row's indices exist.
+        """
         schedule = self.schedule
-        early, lanes = schedule.early, schedule.lanes
-        if not early:
+        distance, lanes = schedule.prefetch_distance, schedule.lanes
+        if not distance:
             return
-        _, self.copied = self.fresh_and_late(self.nest.stages - 1)
+        _, self.prefetched = self.preloaded_and_streamed(self.nest.stages - 1)
         self.dynamic_shared_arrays(
-            self.copied, early * schedule.threads_per_row * lanes
+            self.prefetched, distance * schedule.threads_per_row * lanes
         )
-        self.span = 0, early
-        # Groups are counted, of threads without such a vector too.
-        with self.open_row(after="cp_async_commit()") as at:
-            self.span = None
-            for operand in self.copied:
+        self.vector_span = 0, distance
+        # Groups are counted: threads without such a vector commit empty ones.
+        with self.open_vectors(after="cp_async_commit()") as at:
+            self.vector_span = None
+            for operand in self.prefetched:
                 self.copy_vector(operand, at, at[self.reduced_axes[0]])
 
-    def load_copied(self, operands: Sequence[int]) -> None:
-        """Wait for the current vector of what is copied early, and load it."""
+    def load_prefetched(self, operands: Sequence[int]) -> None:
+        """Wait for the current vector of prefetched ``operands``, and load it.
+
+        Defines ``ring_at``, where the thread's vector is in the ring.
+        """
         schedule = self.schedule
         if not operands:
             return
-        self.cp_async_wait(schedule.early - 1)
-        own = self.member
-        if schedule.early > 1:
-            iteration = f"remainder(vector, {schedule.early})"
-            own = f"({iteration} * {schedule.threads_per_row} + {own})"
-        self.line(f"place = {own} * {schedule.lanes}")
+        self.line(f"cp_async_wait({schedule.prefetch_distance - 1})")
+        slot = self.member
+        if schedule.prefetch_distance > 1:
+            iteration = f"remainder(vector, {schedule.prefetch_distance})"
+            slot = f"({iteration} * {schedule.threads_per_row} + {slot})"
+        self.line(f"ring_at = {slot} * {schedule.lanes}")
         for operand in operands:
             load = f"load_{self.vector_name(operand, schedule.lanes)}"
             tile = f"{self.tile_name(operand)}, 0"
-            self.line(f"{load}({self.shared_name(operand)}, place, {tile})")
+            self.line(f"{load}({self.shared_name(operand)}, ring_at, {tile})")
 
-    def copy_following(self, operands: Sequence[int], at: dict[int, str]) -> None:
-        """Begin to copy a later vector to the place of the one that was loaded."""
+    def prefetch_next(self, operands: Sequence[int], at: dict[int, str]) -> None:
+        """Begin to copy the vector a prefetch distance later to ``ring_at``."""
         schedule = self.schedule
         if not operands:
             return
-        if schedule.early < schedule.tiles:
-            inner, step = (
-                self.reduced_axes[0],
-                schedule.threads_per_row * schedule.lanes,
-            )
-            self.line(f"later = {at[inner]} + {schedule.early * step}")
-            exists = f"vector < {schedule.tiles - schedule.early}"
+        distance = schedule.prefetch_distance
+        if distance < schedule.tiles:
+            inner = self.reduced_axes[0]
+            step = schedule.threads_per_row * schedule.lanes
+            self.line(f"later = {at[inner]} + {distance * step}")
+            exists = f"vector < {schedule.tiles - distance}"
             if self.nest.axes[inner].extent % (step * schedule.tiles):
                 exists = f"later < {self.extent(inner)}"
             with self.open(f"if {exists}:"):
                 for operand in operands:
-                    self.copy_vector(operand, {**at, inner: "later"}, "place")
-        self.cp_async_commit()
+                    self.copy_vector(operand, {**at, inner: "later"}, "ring_at")
+        self.line("cp_async_commit()")

@@ -16,82 +16,90 @@ R = TypeVar("R", Rows, Pipeline)
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Where a block finds what each of a row's ``count`` warps, or blocks, has sent.
+class Exchanged:
+    """Where shared memory has the values that the parts of a row have sent.
 
-    That of a value is in the array ``NAME_suffix``, from ``place`` on. A lane combines
-    the part ``own``. Where all have as many, a part is of so many ``elements``.
+    A part is a warp's or a block's share of the row.
+
+    Args:
+        count: How many parts there are.
+        suffix: The values of ``x`` are in the array ``x_suffix``.
+        lane_part: The text of the part whose values a lane reads.
+        offset: The text ``begin + `` that goes before indices of the array, or empty.
+        elements: Elements of a part, if all have as many.
     """
 
     count: int
     suffix: str
-    own: str
-    place: str
+    lane_part: str
+    offset: str
     elements: int
 
-    def of(self, name: str, at: str) -> str:
-        """The part of the warp, or block, ``at``."""
-        return f"{name}_{self.suffix}[{self.place}{at}]"
+    def of(self, name: str) -> str:
+        """The text of the value ``name`` of the part that this lane reads."""
+        return f"{name}_{self.suffix}[{self.offset}{self.lane_part}]"
 
 
 @dataclass
 class RowsPrinter(StagedPrinter[R]):
-    """Threads of a group combine their values by shuffles, warps in shared memory.
+    """Threads of a warp combine their values by shuffles, warps in shared memory.
 
-    Blocks of a cluster send what they have to each other.
+    Blocks of a cluster send their values to each other's shared memory.
     """
 
-    exchanges: int = 0  # of the cluster, that are printed already
-    exchanged: str = "mbarriers"  # the name of those that count what the blocks send
+    exchanges: int = 0
+    """How many exchanges between blocks have been printed."""
+    exchanged: str = "mbarriers"
+    """The array of the mbarriers that count the bytes of these."""
 
     def body(self) -> None:
         schedule = self.schedule
         if schedule.cluster > 1:
             variables = self.begin_cluster(schedule.cluster, schedule.threads)
-            if not schedule.whole:
-                self.open_exchanges()
+            if not schedule.register_resident:
+                self.init_exchange_mbarriers()
         else:
             variables = self.begin_rows(schedule.threads, schedule.threads_per_row)
         self.hoist_offsets(variables)
         self.stages(variables, "thread")
 
-    # Trees.
+    # Warps.
 
-    def shuffles(self, reduces: Sequence[Reduce], threads_per_row: int) -> None:
-        """Each of so many neighbouring lanes gets the combination of all."""
-        if threads_per_row == 1 or not reduces:
+    def shuffles(self, reduces: Sequence[Reduce], lanes: int) -> None:
+        """Combine the values of groups of so many lanes; each lane gets the result."""
+        if lanes == 1 or not reduces:
             return
-        with self.open(f"for step in range({threads_per_row.bit_length() - 1}):"):
+        with self.open(f"for step in range({lanes.bit_length() - 1}):"):
             for s in reduces:
                 name = self.name_of(s.result)
                 shuffle = f"shuffle_xor_{short_name(s.result.dtype)}"
-                other = f"{shuffle}({name}, {threads_per_row // 2} >> step)"
+                other = f"{shuffle}({name}, {lanes // 2} >> step)"
                 self.line(f"{name} = {s.function}({name}, {other})")
 
-    def tree(self, reduces: Sequence[Reduce]) -> None:
-        """Combine what the threads of a row have: lanes, then warps."""
+    def combine_threads(self, reduces: Sequence[Reduce]) -> None:
+        """Combine the lanes of each warp, then the warps or the cluster's blocks."""
         if not reduces:
             return
-        self.combine_own(reduces)
+        self.combine_part(reduces)
         if self.schedule.threads_per_row > WARP:
             texts = {s.result: self.name_of(s.result) for s in reduces}
             self.combine_parts(reduces, self.exchange(reduces[0].stage, texts))
 
     @property
     def parts(self) -> int:
-        """How many parts of a row are exchanged: its warps, or blocks of a cluster."""
+        """How many parts a row has that exchange values: warps, or blocks."""
         schedule = self.schedule
         cluster, warps = schedule.cluster, schedule.threads_per_row // WARP
         return cluster if cluster > 1 else warps
 
-    def combine_own(self, reduces: Sequence[Reduce]) -> None:
-        """Combine what the threads of a warp have; of a cluster, those of a block.
+    def combine_part(self, reduces: Sequence[Reduce]) -> None:
+        """Combine the values of a part: of each warp or, in a cluster, of the block.
 
-        A block counts what arrives one after the other: there should be little. The
-        first warp sends it, and alone combines it.
+        In a cluster only the first warp gets the block's values, and sends them: a
+        block that receives them counts arrivals one by one, so there should be few.
         """
         self.combine_warp(reduces)
-        if self.warps_meet and reduces:
+        if self.combines_in_block and reduces:
             texts = {s.result: self.name_of(s.result) for s in reduces}
             parts = self.exchange_warps(texts)
             with self.open(f"if member < {WARP}:"):
@@ -102,102 +110,112 @@ class RowsPrinter(StagedPrinter[R]):
         self.shuffles(reduces, min(self.schedule.threads_per_row, WARP))
 
     @property
-    def warps_meet(self) -> bool:
-        """Whether the warps of a block combine their values before it sends them."""
+    def combines_in_block(self) -> bool:
+        """Whether the block combines its warps' values before it sends them."""
         return self.schedule.cluster > 1 and self.schedule.threads > WARP
 
-    def exchange(self, stage: int, texts: Mapping[Value, str]) -> Parts:
-        """Give all parts of a row these values of each other, after ``stage``."""
+    def exchange(self, stage: int, texts: Mapping[Value, str]) -> Exchanged:
+        """Send values of each part to all parts of the row, after ``stage``.
+
+        ``texts`` are the values' texts. The result says where they are then.
+        """
         if self.schedule.cluster > 1:
             return self.exchange_blocks(stage, texts)
         return self.exchange_warps(texts)
 
-    def exchange_warps(self, texts: Mapping[Value, str]) -> Parts:
-        """Each warp puts these values into shared memory, from where all read them."""
-        of_cluster = self.schedule.cluster > 1
-        thread = "member" if of_cluster else self.member
+    def exchange_warps(self, texts: Mapping[Value, str]) -> Exchanged:
+        """Store each warp's values in shared memory; a barrier of the block follows."""
+        in_cluster = self.schedule.cluster > 1
+        thread = "member" if in_cluster else self.member
         warps = (
-            self.schedule.threads if of_cluster else self.schedule.threads_per_row
+            self.schedule.threads if in_cluster else self.schedule.threads_per_row
         ) // WARP
-        first, count = self.place_of_warps(warps)
+        offset, count = self.warp_slots(warps)
         for value in texts:
             self.shared_array(value, "warps", count)
         with self.open(f"if remainder({thread}, {WARP}) == 0:"):
             warp = f"quotient({thread}, {WARP})"
             for value, text in texts.items():
-                self.line(f"{self.name_of(value)}_warps[{first}{warp}] = {text}")
+                self.line(f"{self.name_of(value)}_warps[{offset}{warp}] = {text}")
         self.line("barrier()")
-        self.warps_have_met()
-        own = f"remainder({thread}, {warps})"
+        self.after_warp_barrier()
+        lane_part = f"remainder({thread}, {warps})"
         elements = self.row_elements() // (warps * self.schedule.cluster)
-        return Parts(warps, "warps", own, first, elements)
+        return Exchanged(warps, "warps", lane_part, offset, elements)
 
-    def place_of_warps(self, warps: int) -> tuple[str, int]:
-        """Where what the warps leave begins, and how much the array has."""
+    def warp_slots(self, warps: int) -> tuple[str, int]:
+        """The offset of an exchange in its array, as a text, and the array's length."""
         return "", warps
 
-    def warps_have_met(self) -> None:
-        """What some do while others go on to exchange what the warps have."""
+    def after_warp_barrier(self) -> None:
+        """Print what some threads do between an exchange's barrier and its reads."""
 
-    def combine_parts(self, reduces: Sequence[Reduce], parts: Parts) -> None:
-        """Each warp combines the values of all parts."""
+    def combine_parts(self, reduces: Sequence[Reduce], parts: Exchanged) -> None:
+        """Combine the values of all ``parts``, in each warp."""
         for s in reduces:
             name = self.name_of(s.result)
-            self.line(f"{name} = {parts.of(name, parts.own)}")
+            self.line(f"{name} = {parts.of(name)}")
         self.shuffles(reduces, parts.count)
 
     # Clusters.
 
-    def loads_are_begun(self) -> None:
-        """A row is on its way: what the cluster needs is made meanwhile."""
-        if self.schedule.cluster > 1 and self.schedule.whole:
-            self.open_exchanges()
+    def after_first_loads(self) -> None:
+        """Initialize a cluster's mbarriers while the loads of its row are under way."""
+        if self.schedule.cluster > 1 and self.schedule.register_resident:
+            self.init_exchange_mbarriers()
 
-    def open_exchanges(self) -> None:
-        """Make this block's mbarriers, and tell the other blocks so."""
+    def init_exchange_mbarriers(self) -> None:
+        """Declare this block's mbarriers, and arrive at the cluster's barrier."""
         sizes = [self.exchanged_bytes(stage) for stage in self.exchanged_stages()]
         self.make_mbarriers(mbarriers=sizes)
         self.line("cluster_arrive()")
 
-    def sent_after(self, stage: int) -> Sequence[Value]:
-        """What is exchanged after ``stage``."""
+    def exchanged_values(self, stage: int) -> Sequence[Value]:
+        """The values that parts exchange after ``stage``."""
         return [s.result for s in self.reduces(stage)]
 
     def exchanged_stages(self) -> list[int]:
-        """The stages after which the blocks of a cluster exchange something."""
-        return [k for k in range(self.nest.stages) if self.sent_after(k)]
+        """The stages after which parts exchange values."""
+        return [k for k in range(self.nest.stages) if self.exchanged_values(k)]
 
     def exchanged_bytes(self, stage: int) -> int:
-        """How much is sent to each block after ``stage``."""
-        size = sum(value.dtype.itemsize for value in self.sent_after(stage))
+        """Bytes that each block receives after ``stage``."""
+        size = sum(value.dtype.itemsize for value in self.exchanged_values(stage))
         return size * self.parts
 
-    def exchange_of_iteration(self, number: int) -> tuple[str, str, str]:
-        """Signal, parity and place of this iteration's exchange."""
+    def exchange_slot(self, number: int) -> tuple[str, str, str]:
+        """The mbarrier, parity and array offset of the exchange ``number`` of a row.
+
+        All are texts; the offset is as in ``Exchanged``.
+        """
         return str(number), "0", ""
 
-    def exchange_blocks(self, stage: int, texts: Mapping[Value, str]) -> Parts:
-        """The first warp sends what the block has to all, where each combines it."""
+    def exchange_blocks(self, stage: int, texts: Mapping[Value, str]) -> Exchanged:
+        """Store the block's values in the shared memory of all blocks of the cluster.
+
+        The first threads send a value each to one block; all wait at the mbarrier.
+        """
         cluster = self.schedule.cluster
-        mbarrier, parity, place = self.exchange_of_iteration(self.exchanges)
+        mbarrier, parity, offset = self.exchange_slot(self.exchanges)
         self.exchanges += 1
         for value in texts:
-            self.shared_array(value, "sent", cluster * (2 if place else 1))
+            self.shared_array(value, "sent", cluster * (2 if offset else 1))
         if self.exchanges == 1:
-            self.begin_exchanges()
+            self.before_first_exchange()
         with self.open(f"if member < {cluster}:"):
             for value, text in texts.items():
                 send = f"dsmem_store_{short_name(value.dtype)}"
-                sent = f"{self.name_of(value)}_sent, {place}rank, {text}"
+                sent = f"{self.name_of(value)}_sent, {offset}rank, {text}"
                 self.line(f"{send}({sent}, member, {self.exchanged}, {mbarrier})")
         self.line(f"mbarrier_wait({self.exchanged}, {mbarrier}, {parity})")
-        self.end_exchange(stage, mbarrier)
-        own = f"remainder(member, {cluster})"
-        return Parts(cluster, "sent", own, place, self.row_elements() // cluster)
+        self.after_exchange(stage, mbarrier)
+        lane_part = f"remainder(member, {cluster})"
+        elements = self.row_elements() // cluster
+        return Exchanged(cluster, "sent", lane_part, offset, elements)
 
-    def begin_exchanges(self) -> None:
-        """Before the first: the other blocks' mbarriers are made."""
+    def before_first_exchange(self) -> None:
+        """Wait until the other blocks have initialized their mbarriers."""
         self.line("cluster_wait()")
 
-    def end_exchange(self, stage: int, mbarrier: str) -> None:
-        """After an exchange, that of a block's only row."""
+    def after_exchange(self, stage: int, mbarrier: str) -> None:
+        """Nothing, as a block has one row: mbarriers are used for one phase."""

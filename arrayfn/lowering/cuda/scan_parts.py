@@ -65,9 +65,9 @@ class PartsPrinter(ScanPrinter[S]):
             variables = self.begin_part()
             self.scan_threads(moved, variables)
             self.scan_warps()
-            self.leave_total("warps")
+            self.store_warp_total("warps")
         self.line("barrier()")
-        self.post_part(count)
+        self.publish_part(count)
         if self.groups:
             self.sum_group(count)
         with self.begin_scanned():
@@ -125,7 +125,7 @@ class PartsPrinter(ScanPrinter[S]):
     def begin_part(self) -> dict[int, str]:
         """Where ``tile`` lies in its row, and the indices along kept axes."""
         row = self.number_part()
-        self.line(f"begin = part * {self.at_a_time}")
+        self.line(f"begin = part * {self.tile_elements}")
         variables = self.decompose(row, self.kept_axes)
         self.offsets, self.offset_axes = {}, frozenset()
         self.hoist_offsets(variables)
@@ -141,12 +141,12 @@ class PartsPrinter(ScanPrinter[S]):
         """The warp's total of its elements of the part."""
         total = self.total
         self.line(f"{total} = {self.constant(self.reduce.identity)}")
-        with self.open_vectors(), self.run_along(moved, variables):
+        with self.open_vectors(), self.open_accumulation(moved, variables):
             pass
         self.combine_lanes(total, WARP)
-        self.leave_total("parts")
+        self.store_warp_total("parts")
 
-    def post_part(self, count: str) -> None:
+    def publish_part(self, count: str) -> None:
         """Publish the total of the part that is reduced."""
         total = self.total
         self.begin_summed()
@@ -165,14 +165,14 @@ class PartsPrinter(ScanPrinter[S]):
         self.line(f"part = {self.remainder('max_i64(tile, 0)', parts, self.all_parts)}")
         last = f"remainder(part + 1, {group}) == 0"
         with self.open(f"if tile >= 0 and tile < {count} and {last}:"):
-            self.post_group(count)
+            self.publish_group(count)
 
-    def post_group(self, count: str) -> None:
+    def publish_group(self, count: str) -> None:
         """Publish the total of the group of parts that ends with ``tile``."""
         group, parts = self.group, self.integer("parts", self.schedule.parts)
         self.line(f"at = tile - {group - 1} + thread")
         self.line("end = tile + 1")
-        self.collect(self.schedule.threads)
+        self.read_totals(self.schedule.threads)
         self.combine_block("group")
         with self.open("if warp == 0:"):
             row = self.quotient("tile", parts, self.all_parts)
@@ -191,10 +191,10 @@ class PartsPrinter(ScanPrinter[S]):
 
     def look_back(self) -> None:
         """``ahead`` becomes the prefix of the warp in the whole row."""
-        self.find_before()
+        self.sum_predecessors()
         self.line(f"ahead = {self.combined('before', 'ahead')}")
 
-    def find_before(self) -> None:
+    def sum_predecessors(self) -> None:
         """``before`` becomes the total of all parts before this one.
 
         Half of the threads look at parts of its group, the others at groups before.
@@ -209,10 +209,10 @@ class PartsPrinter(ScanPrinter[S]):
                 self.line(f"at = {self.first_group} + start * {self.groups_of_row}")
                 self.line(f"end = at + quotient(part, {self.group})")
                 self.line(f"at = at + thread - {apart}")
-        self.collect(apart)
+        self.read_totals(apart)
         self.combine_block("found")
 
-    def collect(self, apart: int) -> None:
+    def read_totals(self, apart: int) -> None:
         """``before`` is the combination of totals from ``at`` on, up to ``end``."""
         totals, identity = f"{self.total}_totals", self.constant(self.reduce.identity)
         wait_for_many = f"wait_for_{self.dtype}x{AT_ONCE}"

@@ -67,21 +67,21 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             with self.open(f"if oldest < {count}:"):
                 self.line("tile = oldest")
                 self.number_part()
-                self.find_before()
+                self.sum_predecessors()
             # Not before: others would wait for the part as long as this block waits.
             self.line("taken = i64(0)")
             with self.open("if thread == 0:"):
-                self.take_part()
+                self.claim_part()
             # The oldest part leaves the place that the next one is fetched to.
             self.line(f"ring = remainder(iteration + {slots - _BEHIND}, {slots})")
             with self.open(f"if oldest < {count}:"):
                 self.scan_oldest(loads, store, moved, stores)
             self.line("barrier()")
             with self.open("if thread == 0:"):
-                self.fetch_part("ring", count)
+                self.copy_part("ring", count)
             if slots - _BEHIND == 1:
                 self.line("barrier()")
-            self.move_on()
+            self.age_parts()
             self.line("iteration = iteration + 1")
             self.line(f"newest = numbers[remainder(iteration, {slots})]")
         with self.open("if thread == 0:"):
@@ -104,7 +104,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         slots = schedule.slots
         self.line(f"numbers = shared_i64({slots})")
         self.line(f"mbarriers = mbarriers_i64({slots})")
-        self.dynamic_shared_arrays(schedule.fetched, slots * self.at_a_time)
+        self.dynamic_shared_arrays(schedule.row_operands, slots * self.tile_elements)
         return loads, stores, moved
 
     # Iterations.
@@ -114,14 +114,14 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         slots = self.schedule.slots
         with self.open("if thread == 0:"):
             # One at a time: neighbouring parts are other blocks', as they are later on.
-            self.take_part()
+            self.claim_part()
             self.line("begin_work_queue(flag_buffer)")
             self.line(f"mbarrier_init(mbarriers, {slots})")
             self.line("fence_mbarrier_init()")
             for slot in range(slots - _BEHIND):
                 if slot:
-                    self.take_part()
-                self.fetch_part(str(slot), count)
+                    self.claim_part()
+                self.copy_part(str(slot), count)
         self.line("barrier()")
         self.line("newest = numbers[0]")
         self.line(f"ahead = {self.constant(self.reduce.identity)}")
@@ -145,11 +145,11 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             )
         with self.open_vectors():
             self.line(f"{self.total} = {self.constant(self.reduce.identity)}")
-            with self.run_along(moved, variables):
+            with self.open_accumulation(moved, variables):
                 pass
             self.line(f"{self.total}_sums[vector] = {self.total}")
         self.scan_warps()
-        self.leave_total("warps")
+        self.store_warp_total("warps")
 
     def scan_oldest(
         self,
@@ -166,17 +166,17 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         with self.open_vectors():
             start = self.combined("before", f"{self.total}_oldest[vector]")
             self.line(f"{self.total} = {start}")
-            with self.run_along(moved, variables) as at:
+            with self.open_accumulation(moved, variables) as at:
                 self.emit(store, at)
             if stores:
                 to = {**variables, self.inner: "first"}
                 self.store_vector(stores[0], self.schedule.lanes, to, self.first_slot)
 
-    def take_part(self) -> None:
+    def claim_part(self) -> None:
         """Claim the next part."""
         self.line(f"taken = next_work_item(flag_buffer, {self.counter}, 1)")
 
-    def move_on(self) -> None:
+    def age_parts(self) -> None:
         """Each part is one iteration older."""
         total = self.total
         with self.open(f"for vector in range({self.schedule.tiles}):"):
@@ -194,24 +194,24 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.line(f"part = {self.remainder('tile', parts, self.all_parts + 1)}")
         last = f"remainder(part + 1, {self.group}) == 0"
         with self.open(f"if tile < {count} and {last}:"):
-            self.post_group(count)
+            self.publish_group(count)
 
     # Shared memory.
 
-    def fetch_part(self, slot: str, count: str) -> None:
+    def copy_part(self, slot: str, count: str) -> None:
         """Begin to copy the part ``taken``, if there is one, to a slot."""
         self.line(f"numbers[{slot}] = taken")
         with self.open(f"if taken < {count}:"):
             self.line("tile = taken")
             variables = {**self.begin_part(), self.inner: "begin"}
-            size = str(self.at_a_time)
-            if self.nest.axes[self.inner].extent % self.at_a_time:
+            size = str(self.tile_elements)
+            if self.nest.axes[self.inner].extent % self.tile_elements:
                 rest = f"{self.extent(self.inner)} - begin"
                 self.line(f"size = min_i64({size}, {rest})")
                 size = "size"
-            place = f"{slot} * {self.at_a_time}"
+            place = f"{slot} * {self.tile_elements}"
             at = partial(self.index, variables=variables)
-            self.fetch_all(self.schedule.fetched, at, place, size, slot)
+            self.bulk_copy_all(self.schedule.row_operands, at, place, size, slot)
 
     @contextmanager
     def open_vectors(self) -> Generator[None]:
@@ -225,11 +225,11 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
                 yield
 
     def load_vector(
-        self, operand: int, lanes: int, variables: dict[int, str], place: str
+        self, operand: int, lanes: int, variables: dict[int, str], register: str
     ) -> None:
-        if operand not in self.schedule.fetched:
-            super().load_vector(operand, lanes, variables, place)
+        if operand not in self.schedule.row_operands:
+            super().load_vector(operand, lanes, variables, register)
             return
         load = f"load_{self.vector_name(operand, lanes)}"
-        source = f"{self.shared_name(operand)}, ring * {self.at_a_time} + place"
-        self.line(f"{load}({source}, {self.tile_name(operand)}, {place})")
+        source = f"{self.shared_name(operand)}, ring * {self.tile_elements} + place"
+        self.line(f"{load}({source}, {self.tile_name(operand)}, {register})")

@@ -37,9 +37,9 @@ class ScanPrinter(CudaPrinter[S]):
     def body(self) -> None:
         store = self.read_nest()
         nest, schedule = self.nest, self.schedule
-        n, step = self.extent(self.inner), self.at_a_time
-        goes_on = nest.axes[self.inner].extent > step
-        self.has_begin = goes_on
+        n, step = self.extent(self.inner), self.tile_elements
+        loops = nest.axes[self.inner].extent > step
+        self.has_begin = loops
         if schedule.cluster > 1:
             variables = self.begin_cluster(schedule.cluster, schedule.threads)
             size = self.reduce.result.dtype.itemsize
@@ -57,16 +57,16 @@ class ScanPrinter(CudaPrinter[S]):
             self.shared_array(self.reduce.result, "warps", self.warps)
         if schedule.cluster > 1:
             self.line("cluster_wait()")
-        if goes_on:
+        if loops:
             self.line(f"{self.total}_carried = {self.constant(self.reduce.identity)}")
         span = f"for begin in range(0, {n}, {step}):"
-        with self.open(span) if goes_on else nullcontext():
+        with self.open(span) if loops else nullcontext():
             self.load_all(loads, variables)
             self.scan_threads(moved, variables)
             self.scan_warps()
-            self.scan_blocks(goes_on)
+            self.scan_blocks(loops)
             self.store_all(store, moved, stores, variables)
-            if goes_on and self.warps > 1:
+            if loops and self.warps > 1:
                 self.line("barrier()")
 
     def read_nest(self) -> Store:
@@ -80,7 +80,7 @@ class ScanPrinter(CudaPrinter[S]):
         return store
 
     @property
-    def at_a_time(self) -> int:
+    def tile_elements(self) -> int:
         """Elements that a row group has at a time."""
         schedule = self.schedule
         return schedule.threads_per_row * schedule.lanes * schedule.tiles
@@ -125,7 +125,7 @@ class ScanPrinter(CudaPrinter[S]):
     def exists(self) -> str:
         """The condition that the row has the current vector, if some have fewer."""
         n = self.extent(self.inner)
-        ragged = self.nest.axes[self.inner].extent % self.at_a_time
+        ragged = self.nest.axes[self.inner].extent % self.tile_elements
         return f"first < {n}" if ragged else ""
 
     @contextmanager
@@ -139,7 +139,7 @@ class ScanPrinter(CudaPrinter[S]):
             return
         with self.open(f"for slot in range({lanes}):"):
             self.staged = {k: f"{self.tile_name(k)}[{self.slot}]" for k in moved}
-            if self.moves_along(self.nest.statements, self.inner):
+            if self.uses_index(self.nest.statements, self.inner):
                 self.line(f"{index} = first + slot")
             yield {**variables, self.inner: index}
         self.staged = {}
@@ -172,12 +172,12 @@ class ScanPrinter(CudaPrinter[S]):
             self.line(f"{total}_sums[vector] = {identity}")
         with self.open_vectors():
             self.line(f"{total} = {identity}")
-            with self.run_along(moved, variables):
+            with self.open_accumulation(moved, variables):
                 self.line(f"{total}_scanned[{self.slot}] = {total}")
             self.line(f"{total}_sums[vector] = {total}")
 
     @contextmanager
-    def run_along(
+    def open_accumulation(
         self, moved: Sequence[int], variables: dict[int, str]
     ) -> Generator[dict[int, str]]:
         """Open the loop over a vector's elements, and combine each with the total."""
@@ -214,16 +214,16 @@ class ScanPrinter(CudaPrinter[S]):
             self.line(f"{sums} = {self.combined(total, 'other')}")
             self.line(f"{total} = {self.combined(total, 'whole')}")
 
-    def scan_blocks(self, goes_on: bool) -> None:
+    def scan_blocks(self, loops: bool) -> None:
         """``ahead`` becomes the prefix of the warp's elements in the row."""
         total = self.total
         if self.warps > 1:
-            self.leave_total("warps")
+            self.store_warp_total("warps")
             self.line("barrier()")
         self.scan_totals()
         if self.schedule.cluster > 1:
             self.exchange()
-        if goes_on:
+        if loops:
             self.line(f"ahead = {self.combined(f'{total}_carried', 'ahead')}")
             carried = self.combined(f"{total}_carried", total)
             self.line(f"{total}_carried = {carried}")
@@ -235,7 +235,7 @@ class ScanPrinter(CudaPrinter[S]):
             return "warp"
         return f"remainder(warp, {self.warps})"
 
-    def leave_total(self, suffix: str) -> None:
+    def store_warp_total(self, suffix: str) -> None:
         """Put the warp's total into shared memory."""
         with self.open("if lane == 0:"):
             self.line(f"{self.total}_{suffix}[{self.warp_of_block}] = {self.total}")

@@ -1,20 +1,28 @@
-"""How a nest becomes blocks, threads and vector accesses: seven shapes of kernel.
+"""Schedules: how a nest becomes blocks, threads and vector accesses.
 
-* ``Elementwise``: a thread computes ``lanes`` neighbouring elements of the innermost
-  axis, which it loads and stores as vectors;
-* ``Rows``: the innermost axis is reduced; a group of threads (part of a warp, a
-  warp, or a block) shares a row, and keeps it in registers between stages if it fits;
-* ``Pipeline``: the same for long rows: persistent blocks, or clusters, loop over rows
-  while bulk copies prefetch the next ones to shared memory;
-* ``Scan``: a scan along the innermost axis; a group as of ``Rows`` shares a row, or
-  loops along it. In ``ScanPipeline`` blocks claim parts of rows, which are prefetched;
-* ``Columns``: the innermost axis is kept; a block has 32 neighbouring columns, its
-  warps stride over the rows, and keep them likewise;
-* ``Transpose``: elementwise, but some operands run along another axis: a block moves
-  tiles of 32 by 32 words through shared memory.
+There are seven, each with a printer of its own:
 
-Threads of a group combine their values in a fixed tree, so the result depends on the
-shapes alone. ``stem`` is what the names of such kernels begin with.
+* ``Elementwise``: a thread computes neighbouring elements of the innermost axis, which
+  it loads and stores as vectors.
+* ``Rows``: the innermost axis is reduced. A row group (part of a warp, a warp, a block
+  or a cluster) shares a row, and keeps it in registers between stages if it fits.
+* ``Pipeline``: as ``Rows``, for long rows. Persistent blocks, or clusters, loop over
+  rows while bulk copies prefetch the next ones to shared memory.
+* ``Columns``: an axis is reduced, but not the innermost. A block has 32 neighbouring
+  columns; its warps stride over the rows.
+* ``Scan``: a scan along the innermost axis. A row group shares a row, or loops along
+  it.
+* ``ScanPipeline``: as ``Scan``, for long rows. Persistent blocks claim parts of rows,
+  which bulk copies prefetch.
+* ``Transpose``: elementwise, but some operands are contiguous along another axis. A
+  block transposes tiles of 32 by 32 words in shared memory.
+
+These words are common to all: ``threads`` is the block size. A *vector* is ``lanes``
+neighbouring elements, the most that one access of a thread can move. ``tiles`` is how
+many vectors a thread has in registers at a time. ``stem`` begins the kernels' names.
+
+The threads of a row group combine their values in a fixed tree, so results depend on
+shapes alone.
 """
 
 from __future__ import annotations
@@ -27,22 +35,23 @@ from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import ArrayOperand, Load, Nest
 
-COPIED: Final = 16  # bytes of a vector that a thread copies to shared memory
+COPIED: Final = 16  # bytes of a vector that a thread copies by one ``cp.async``
 
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """``threads`` of a block, each with ``lanes`` elements of the innermost axis.
+    """Each thread computes ``tiles`` vectors of ``lanes`` elements, a block apart.
 
-    Or with ``tiles`` such vectors, a block's width apart, all of which are loaded
-    before the first is waited for.
+    All of a thread's loads are issued before it waits for the first. Vectors are
+    ``full_vectors`` if ``lanes`` divides the innermost axis; otherwise the last one is
+    computed element by element.
     """
 
     stem: ClassVar[str] = "elementwise"
 
     threads: int
     lanes: int
-    whole: bool  # every thread's elements exist, or none of them
+    full_vectors: bool
     tiles: int = 1
 
     @property
@@ -53,14 +62,24 @@ class Elementwise:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Each of ``threads_per_row`` threads has ``tiles`` vectors of ``lanes`` at a time.
+    """``threads_per_row`` threads share a row, each with ``tiles`` vectors at a time.
 
-    These are the ``whole`` row, which stays in registers from stage to stage, or else a
-    loop goes along the row, and later stages read it again. A row group may be all
-    threads of a ``cluster`` of blocks. Where stages are ``merged``, two exchange once.
-
-    A thread's last ``aside`` tiles are in shared memory. Vectors of operands that all
-    rows share are copied there, too, ``early`` vectors ahead of their use.
+    Args:
+        threads: Of a block.
+        threads_per_row: Of a row group: a part of a warp, a warp, a block or a cluster.
+        lanes: Elements of a vector.
+        tiles: Vectors that a thread has at a time.
+        register_resident: The threads have the whole row at once and keep it in
+            registers from stage to stage. Otherwise a loop goes along the row, and
+            later stages read it from memory again.
+        cluster: Blocks that share a row. blocks_per_multiprocessor: How many blocks a
+        multiprocessor must have room for, which limits
+            registers, as in CUDA's ``__launch_bounds__``; 0 for no limit.
+        merged: Two stages share one exchange between warps: see ``merges``.
+        shared_tiles: How many of a thread's vectors, its last ones, are in shared
+            memory instead of registers between stages.
+        prefetch_distance: How many vectors ahead a thread copies operands that all rows
+            share (weights) to shared memory; 0 if it loads them when it needs them.
     """
 
     stem: ClassVar[str] = "rows"
@@ -69,43 +88,51 @@ class Rows:
     threads_per_row: int
     lanes: int
     tiles: int
-    whole: bool
+    register_resident: bool
     cluster: int = 1
-    together: int = 0  # blocks of a multiprocessor that there must be room for
+    blocks_per_multiprocessor: int = 0
     merged: bool = False
-    aside: int = 0
-    early: int = 0
+    shared_tiles: int = 0
+    prefetch_distance: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(Rows):
-    """Persistent blocks, which prefetch the next rows while they compute one.
+    """Persistent clusters of blocks, which prefetch rows while they compute one.
 
-    ``clusters`` claim rows, and the blocks of a cluster share each. A row is cut into
-    slices, of one vector for each thread of a block, which the blocks get round-robin.
-    Bulk copies bring the operands ``fetched`` to shared memory, where there is room for
-    ``ahead`` rows; from there they go to registers. The operands ``held`` are the same
-    for all rows and stay in shared memory. Of the first of them, ``spared`` vectors of
-    each thread are in registers instead. fp16 and bf16 rows are ``widened`` to float32
-    once, or else each time that they are read.
+    A row is cut into slices of one vector for each thread of a block. The blocks of a
+    cluster get the slices round-robin.
+
+    Args:
+        clusters: How many run at once. Each claims one row after the other.
+        row_operands: Numbers of the operands with another row each time. Bulk copies
+            bring their rows to shared memory, from where they go to registers.
+        broadcast_operands: Numbers of the operands that are the same for all rows, such
+            as weights. They are copied to shared memory once and stay there.
+        prefetch_rows: Rows that shared memory has room for.
+        broadcast_register_tiles: How many vectors of the first broadcast operand each
+            thread has in registers instead, where shared memory is full.
+        keeps_float32: fp16 and bf16 rows that are read twice are converted to float32
+            once and stay so in registers. Otherwise each read converts them.
+        shared: Bytes of shared memory of a block.
     """
 
     _: KW_ONLY
     clusters: int
-    fetched: tuple[int, ...]
-    held: tuple[int, ...]
-    ahead: int
-    spared: int
-    widened: bool
-    shared: int  # bytes of a block
+    row_operands: tuple[int, ...]
+    broadcast_operands: tuple[int, ...]
+    prefetch_rows: int
+    broadcast_register_tiles: int
+    keeps_float32: bool
+    shared: int
 
     @property
     def slice(self) -> int:
-        """How many elements are a vector of each thread of a block."""
+        """Elements of a slice: one vector for each thread of a block."""
         return self.threads * self.lanes
 
     def is_full(self, length: int) -> bool:
-        """Whether all threads have as many vectors of a row of so many elements."""
+        """Whether every thread has ``tiles`` full vectors of a row of this length."""
         return length == self.cluster * self.tiles * self.slice
 
 
@@ -113,18 +140,19 @@ class Pipeline(Rows):
 class Columns:
     """The warps of a block stride over the rows of its 32 columns, a lane for each.
 
-    ``threads_per_row`` is the number of warps: so many threads share a column.
-    ``tiles`` and ``whole`` are as in ``Rows``.
+    ``threads_per_row``, the number of warps, is how many threads share a column; each
+    has ``tiles`` of its elements at a time. ``register_resident`` is as in ``Rows``.
+    The other two fields of ``Rows`` that printers ask for are constants here.
     """
 
     stem: ClassVar[str] = "columns"
+    lanes: ClassVar[int] = 1
+    shared_tiles: ClassVar[int] = 0
+    prefetch_distance: ClassVar[int] = 0
 
     threads_per_row: int
     tiles: int
-    whole: bool
-    lanes: int = 1
-    aside: int = 0
-    early: int = 0
+    register_resident: bool
 
     @property
     def threads(self) -> int:
@@ -156,9 +184,9 @@ class Transpose:
 class Scan:
     """``threads_per_row`` threads share a row, or loop along it, by ``tiles`` vectors.
 
-    A vector is ``lanes`` elements; a warp has neighbouring ones. A group may be all
-    threads of a ``cluster`` of blocks. Or a row is of ``parts``: a block sums up one,
-    and scans the one that lies ``lag`` parts before.
+    The vectors of a warp are neighbours. A row group may be all threads of a
+    ``cluster`` of blocks. If ``parts`` is above 1, a row has so many parts: a block
+    reduces one and scans the one ``lag`` parts before it (see ``scan_parts``).
     """
 
     stem: ClassVar[str] = "scan"
@@ -176,23 +204,24 @@ class Scan:
 class ScanPipeline(Scan):
     """Parts of long rows, which persistent ``blocks`` claim from a work queue.
 
-    A part is copied to one of ``slots`` slots in shared memory (operands ``fetched``),
-    reduced, and scanned two iterations later.
+    A bulk copy brings the ``row_operands`` of a part to one of ``slots`` buffers in
+    shared memory. The part is reduced, and scanned two iterations later. ``shared`` and
+    ``blocks_per_multiprocessor`` are as in ``Rows`` and ``Pipeline``.
     """
 
     _: KW_ONLY
     blocks: int
     slots: int
-    fetched: tuple[int, ...]
-    shared: int  # bytes of a block
-    together: int  # blocks of a multiprocessor
+    row_operands: tuple[int, ...]
+    shared: int
+    blocks_per_multiprocessor: int
 
 
 Schedule = Elementwise | Rows | Pipeline | Columns | Transpose | Scan | ScanPipeline
 
 
 def widest_lanes(nest: Nest, gpu: GpuConfig) -> int:
-    """Elements in the widest access that some operand allows along the last axis."""
+    """Elements of the longest vector that some operand allows along the last axis."""
     sizes = [o.dtype.itemsize for o in nest.operands if o.strides[-1] == 1]
     if not sizes:
         return 1
@@ -228,7 +257,7 @@ def is_aligned(operand: ArrayOperand, lanes: int, axis: int) -> bool:
 
 
 def can_copy(operand: ArrayOperand, lanes: int) -> bool:
-    """Whether a thread can copy a vector to shared memory: one of 16 bytes."""
+    """Whether ``cp.async`` copies vectors of ``operand``: aligned, and of 16 bytes."""
     dtype = operand.dtype
     known = dtype in dtypes.HALF_PRECISION or (
         dtype.itemsize >= 4 and dtype.kind in "fiu"
@@ -237,7 +266,10 @@ def can_copy(operand: ArrayOperand, lanes: int) -> bool:
 
 
 def transposed_operands(nest: Nest, axis: int) -> list[int]:
-    """The operands that are only read, and lie along ``axis``, not the last one."""
+    """Numbers of the loaded operands that are contiguous along ``axis``, not the last.
+
+    Operands that are written, too, are not among them.
+    """
     last = len(nest.axes) - 1
     return list(
         dict.fromkeys(

@@ -1,4 +1,7 @@
-"""Schedules of long rows that a cluster shares, and that are prefetched."""
+"""Schedules of long rows: a cluster of blocks shares them, or a pipeline prefetches.
+
+Also which stages of rows merge (``row_merges``), which both kinds ask.
+"""
 
 from __future__ import annotations
 
@@ -17,44 +20,59 @@ from arrayfn.lowering.cuda.schedule import (
     power_of_two,
     widest_lanes,
 )
-from arrayfn.lowering.cuda.stage_plan import keeps_one_row, kept_words
+from arrayfn.lowering.cuda.stage_plan import keeps_one_word, kept_words
 from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, SHARED_LINE, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
 
-_MBARRIERS: Final = 4  # lines: of mbarriers of rows, exchanges, numbers; of numbers
+_FIXED_LINES: Final = 4
+"""Lines of shared memory for a pipeline's mbarriers (three arrays) and row numbers."""
 
 
 def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
-    """A cluster of blocks for each long row; None where one block will do, or many.
+    """A cluster of blocks for each long row; None if one block is enough, or too few.
 
-    Rows of several stages stay in registers. Those of one stage are summed up as they
-    come: in a cluster if that makes them enough blocks, or the whole is small.
+    Rows of several stages stay in registers. Rows of one stage are accumulated in a
+    loop: see ``_clustered_single_stage``.
     """
     reduced = [a.extent for a in nest.axes if a.reduced]
-    if gpu.max_cluster < 2 or not reduced or not _can_send(nest):
+    if gpu.max_cluster < 2 or not reduced or not _can_exchange(nest):
         return None
     length, rows = math.prod(reduced), math.prod(_kept_extents(nest))
     lanes = divisor_lanes(reduced[-1], widest_lanes(nest, gpu))
     vectors = -(-length // lanes)
     if nest.stages == 1:
-        return _summed_by_clusters(nest, gpu, lanes)
+        return _clustered_single_stage(nest, gpu, lanes)
     words = kept_words(nest, lanes)
-    few = rows < gpu.multiprocessors
-    tiles = max(1, gpu.cluster_words // words // (2 if few else 1))
+    is_few = rows < gpu.multiprocessors
+    tiles = max(1, gpu.cluster_words // words // (2 if is_few else 1))
     cluster, threads = 1, power_of_two(-(-vectors // tiles))
     while threads > gpu.cluster_threads and cluster < gpu.max_cluster:
         cluster, threads = 2 * cluster, threads // 2
-    while few and cluster < gpu.max_cluster and threads > gpu.threads:
+    while is_few and cluster < gpu.max_cluster and threads > gpu.threads:
         cluster, threads = 2 * cluster, threads // 2
-        few = rows * cluster < 2 * gpu.multiprocessors
+        is_few = rows * cluster < 2 * gpu.multiprocessors
     if cluster == 1 or threads > gpu.max_threads:
         return None
-    together = gpu.resident // threads if keeps_one_row(nest) else 0
-    return Rows(threads, cluster * threads, lanes, tiles, True, cluster, together)
+    blocks_per_multiprocessor = (
+        gpu.resident_threads // threads if keeps_one_word(nest) else 0
+    )
+    return Rows(
+        threads,
+        cluster * threads,
+        lanes,
+        tiles,
+        True,
+        cluster,
+        blocks_per_multiprocessor,
+    )
 
 
-def _summed_by_clusters(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | None:
-    """Single-stage rows that are too few to be a block each."""
+def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | None:
+    """Clusters for rows of one stage that are fewer than the multiprocessors.
+
+    None if clusters of them do not fill the GPU and a row is too long for one cluster:
+    a split reduction is faster then.
+    """
     length = math.prod(a.extent for a in nest.axes if a.reduced)
     rows = math.prod(_kept_extents(nest))
     size = max((o.dtype.itemsize for o in nest.operands), default=1)
@@ -63,8 +81,8 @@ def _summed_by_clusters(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | None:
     cluster = 2
     while cluster < gpu.max_cluster and rows * cluster < 2 * gpu.multiprocessors:
         cluster *= 2
-    small = length * size <= cluster * gpu.cluster_bytes
-    if rows * cluster < gpu.multiprocessors and not small:
+    is_small = length * size <= cluster * gpu.cluster_bytes
+    if rows * cluster < gpu.multiprocessors and not is_small:
         return None
     threads = gpu.max_threads
     return Rows(threads, threads * cluster, lanes, gpu.tiles, False, cluster)
@@ -74,17 +92,17 @@ def _kept_extents(nest: Nest) -> list[int]:
     return [a.extent for a in nest.axes if not a.reduced]
 
 
-def _can_send(nest: Nest) -> bool:
-    """Whether blocks of a cluster can send each other the reductions' results."""
+def _can_exchange(nest: Nest) -> bool:
+    """Whether ``dsmem_store`` has the dtypes of all reductions' results."""
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
     return all(s.result.dtype.itemsize in SENT_BYTES for s in reduces)
 
 
 def row_merges(nest: Nest, schedule: Rows) -> tuple[Merge, ...]:
-    """The stages of rows that can share an exchange.
+    """The pairs of stages of ``nest`` that share an exchange.
 
-    Those of squares do in a pipeline whose warps all have as much of a row: elsewhere
-    moving them takes longer than an exchange.
+    Sums of squares do so only in a pipeline whose threads all have as many elements:
+    elsewhere rescaling them takes longer than an exchange.
     """
     length = math.prod(a.extent for a in nest.axes if a.reduced)
     squares = isinstance(schedule, Pipeline) and schedule.is_full(length)
@@ -92,41 +110,49 @@ def row_merges(nest: Nest, schedule: Rows) -> tuple[Merge, ...]:
 
 
 def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
-    """A pipeline for long rows; None if rows are short, or cannot be prefetched."""
-    operands = _rows_and_held(nest)
+    """A pipeline for long rows; None if rows are short, or cannot be prefetched.
+
+    It takes the smallest cluster whose blocks' parts of a row fit into registers and
+    shared memory.
+    """
+    operands = _classified_loads(nest)
     reduced = [a.extent for a in nest.axes if a.reduced]
     if operands is None or len(reduced) != 1 or nest.stages == 1:
         return None
-    (length,), (fetched, held) = reduced, operands
+    (length,), (row_operands, broadcast_operands) = reduced, operands
     lanes = divisor_lanes(length, widest_lanes(nest, gpu))
     words = kept_words(nest, lanes, keep_half_exp=True)
-    if words < lanes and not held and not merges_of(nest):
+    if words < lanes and not broadcast_operands and not merges_of(nest):
         # 16-bit rows alone are bound by their arithmetic: more threads are better.
         return None
-    used = [nest.operands[k] for k in (*fetched, *held)]
-    whole = all(is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16 for o in used)
-    rows = math.prod(_kept_extents(nest))
-    if not whole or length * words <= gpu.pipeline_from * lanes or not _can_send(nest):
+    loaded = [nest.operands[k] for k in (*row_operands, *broadcast_operands)]
+    can_copy = all(
+        is_vector(o, lanes) and o.dtype.itemsize * lanes >= 16 for o in loaded
+    )
+    is_long = length * words > gpu.pipeline_from * lanes
+    if not can_copy or not is_long or not _can_exchange(nest):
         return None
-    wide = (
-        max(words, lanes) if held else words
-    )  # 16-bit rows are widened beside weights
-    # One large block a multiprocessor: of more, each would hold what all rows share,
-    # and have taken rows when others have none left.
+    # With weights, 16-bit rows are converted to float32 registers.
+    tile_words = max(words, lanes) if broadcast_operands else words
+    rows = math.prod(_kept_extents(nest))
+    row_bytes = sum(nest.operands[k].dtype.itemsize for k in row_operands)
+    broadcast_bytes = [nest.operands[k].dtype.itemsize for k in broadcast_operands]
+    # One large block a multiprocessor. Each of several would hold the weights, and
+    # some would have claimed further rows when others have none left.
     cluster, threads = 1, gpu.pipeline_threads
-    # Small parts leave less to be done by some at the end, when others are done.
-    fetched_bytes = sum(nest.operands[k].dtype.itemsize for k in fetched)
-    held_bytes = [nest.operands[k].dtype.itemsize for k in held]
-    room = gpu.pipeline_shared - _beside(nest, threads)
+    room = gpu.pipeline_shared - _exchange_bytes(nest, threads)
     while cluster <= gpu.max_cluster:
         tiles = -(-length // (cluster * threads * lanes))
         part = tiles * threads * lanes
         is_full = length == cluster * part
-        spare = threads * lanes if is_full and tiles > gpu.spared else 0
-        places = _places(part, spare, fetched_bytes, held_bytes, room, gpu)
-        small = part * fetched_bytes <= gpu.pipeline_bytes
-        fits = places and wide * tiles <= gpu.pipeline_words
-        if places and fits and (small or cluster == gpu.max_cluster):
+        tile = (
+            threads * lanes if is_full and tiles > gpu.broadcast_register_tiles else 0
+        )
+        shared = _shared_memory(part, tile, row_bytes, broadcast_bytes, room, gpu)
+        # With small parts, blocks finish their last rows at about the same time.
+        is_small = part * row_bytes <= gpu.pipeline_bytes
+        fits = shared and tile_words * tiles <= gpu.pipeline_words
+        if shared and fits and (is_small or cluster == gpu.max_cluster):
             return Pipeline(
                 threads,
                 threads * cluster,
@@ -135,83 +161,95 @@ def pipeline(nest: Nest, gpu: GpuConfig) -> Pipeline | None:
                 True,
                 cluster,
                 1,
-                clusters=min(rows, _clusters(cluster, gpu)),
-                fetched=fetched,
-                held=held,
-                ahead=places.ahead,
-                spared=places.spared,
-                widened=lanes * tiles * len(fetched) <= gpu.pipeline_words,
-                # The whole share: with a larger cache of its own, and less of
-                # this, a multiprocessor's iterations took longer.
-                shared=max(places.used, gpu.shared_bytes),
+                clusters=min(rows, _resident_clusters(cluster, gpu)),
+                row_operands=row_operands,
+                broadcast_operands=broadcast_operands,
+                prefetch_rows=shared.prefetch_rows,
+                broadcast_register_tiles=shared.register_tiles,
+                keeps_float32=lanes * tiles * len(row_operands) <= gpu.pipeline_words,
+                # All of the carve-out: with less shared memory, and more L1 cache, a
+                # multiprocessor's iterations took longer.
+                shared=max(shared.nbytes, gpu.shared_bytes),
             )
         cluster *= 2
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
-    """What a pipeline's block has in shared memory: rows, and ``used`` bytes in all.
+class _SharedMemory:
+    """What a pipeline's block has in its ``nbytes`` of shared memory.
 
-    ``spared`` vectors of what it would hold there are in registers instead.
+    There are ``prefetch_rows`` rows, and the broadcast operands, less
+    ``register_tiles`` vectors of each thread of the first of these.
     """
 
-    ahead: int
-    spared: int
-    used: int
+    prefetch_rows: int
+    register_tiles: int
+    nbytes: int
 
 
-def _places(
+def _shared_memory(
     part: int,
-    spare: int,
-    fetched: int,
-    held: Sequence[int],
+    tile: int,
+    row_bytes: int,
+    broadcast_bytes: Sequence[int],
     room: int,
     gpu: GpuConfig,
-) -> _Places | None:
-    """As many rows as there is room for, with as few vectors in registers as possible.
+) -> _SharedMemory | None:
+    """The most rows that fit, with the fewest vectors in registers.
 
-    A block has ``part`` elements of a row. ``fetched`` and ``held`` are the bytes of an
-    element, ``spare`` the elements of one vector of each thread, or 0 if some threads
-    have fewer. None if there is no room for a single row.
+    Args:
+        part: Elements of a row that a block has.
+        tile: Elements of one vector of each thread, or 0 if some threads have fewer.
+        row_bytes: Bytes of an element of all row operands.
+        broadcast_bytes: Bytes of an element of each broadcast operand.
+        room: Bytes of shared memory.
+        gpu: Says how many rows and vectors there may be at most.
+
+    Returns:
+        None if there is no room for a single row.
     """
-    most = gpu.spared if held and spare else 0
-    for ahead in range(gpu.rows_ahead, 0, -1):
-        for spared in range(most + 1):
-            used = part * (ahead * fetched + sum(held))
-            used -= spared * spare * held[0] if spared else 0
-            if used <= room:
-                return _Places(ahead, spared, used)
+    max_tiles = gpu.broadcast_register_tiles if broadcast_bytes and tile else 0
+    for prefetch_rows in range(gpu.prefetch_rows, 0, -1):
+        for register_tiles in range(max_tiles + 1):
+            nbytes = part * (prefetch_rows * row_bytes + sum(broadcast_bytes))
+            if register_tiles:
+                nbytes -= register_tiles * tile * broadcast_bytes[0]
+            if nbytes <= room:
+                return _SharedMemory(prefetch_rows, register_tiles, nbytes)
     return None
 
 
-def _beside(nest: Nest, threads: int) -> int:
-    """Bytes of a block's other arrays: of mbarriers, of what warps, blocks exchange."""
-    arrays = _MBARRIERS
+def _exchange_bytes(nest: Nest, threads: int) -> int:
+    """Bytes of shared memory of a pipeline's block for mbarriers and exchanges.
+
+    Each reduction has an array for its warps and one for the blocks of the cluster,
+    both double-buffered at most, in lines of their own.
+    """
+    lines = _FIXED_LINES
     for s in nest.statements:
         if isinstance(s, Reduce):
-            # Alternately, at most: twice as much.
             size = 2 * s.result.dtype.itemsize * (threads // WARP)
-            arrays += 2 * -(-size // SHARED_LINE)
-    return SHARED_LINE * arrays
+            lines += 2 * -(-size // SHARED_LINE)
+    return SHARED_LINE * lines
 
 
-def _clusters(cluster: int, gpu: GpuConfig) -> int:
-    """Clusters that run at once: they do not span the groups of multiprocessors."""
-    usable = gpu.multiprocessors if cluster <= 2 else gpu.grouped
+def _resident_clusters(cluster: int, gpu: GpuConfig) -> int:
+    """How many clusters of this size run at once: they do not span GPCs."""
+    usable = gpu.multiprocessors if cluster <= 2 else gpu.clustered_multiprocessors
     return max(1, usable // cluster)
 
 
-def _rows_and_held(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Loaded operands that are another row each time, and those that stay the same.
+def _classified_loads(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Loaded operands with another row each time, and those that all rows share.
 
-    None if some are neither, or none is a row.
+    None if some are neither, or there is no row operand.
     """
     if not nest.axes:
         return None
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
-    fetched: dict[int, None] = {}
-    held: dict[int, None] = {}
+    row_operands: dict[int, None] = {}
+    broadcast_operands: dict[int, None] = {}
     for s in nest.statements:
         if not isinstance(s, Load) or s.level != "element":
             continue
@@ -219,9 +257,9 @@ def _rows_and_held(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]] | None
         if s.indices or nest.operands[s.operand].strides[-1] != 1:
             return None
         if all(strides):
-            fetched[s.operand] = None
+            row_operands[s.operand] = None
         elif not any(strides) and not nest.operands[s.operand].written:
-            held[s.operand] = None
+            broadcast_operands[s.operand] = None
         else:
             return None
-    return (tuple(fetched), tuple(held)) if fetched else None
+    return (tuple(row_operands), tuple(broadcast_operands)) if row_operands else None

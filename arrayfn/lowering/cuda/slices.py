@@ -1,7 +1,9 @@
-"""Rows that pass through shared memory: which slices a block copies, and where to.
+"""Bulk copies of rows to shared memory, in slices: what a block copies, and where to.
 
 A slice is one vector for each thread of a block. The slices of a cluster's blocks
-interleave, so that the blocks move along the row together.
+interleave, so that the blocks move along the row together. Shared memory has
+``prefetch_rows`` slots for rows, which iterations use round-robin; a slot's slices
+follow each other there.
 """
 
 from __future__ import annotations
@@ -16,16 +18,16 @@ from arrayfn.lowering.cuda.schedule import Pipeline
 
 @dataclass
 class SlicesPrinter(MergedRowsPrinter[Pipeline]):
-    """Prints copies of rows; ``fetch_row`` begins the copy of an iteration's row."""
+    """Prints copies of rows; ``copy_row`` begins the copy of an iteration's row."""
 
     @property
     def rows(self) -> str:
-        """How many there are."""
+        """The text of the number of rows."""
         return self.extent_of(self.kept_axes, "rows") if self.kept_axes else "1"
 
     @property
     def thread(self) -> str:
-        """The name of what tells the threads of a row apart."""
+        """The kernel's variable for a thread's number in its row group."""
         return "thread" if self.schedule.cluster > 1 else "member"
 
     @property
@@ -35,15 +37,17 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
 
     @property
     def size(self) -> str:
-        """How many elements the block has of a row."""
-        whole = self.schedule.tiles * self.schedule.slice
-        return "size" if self.is_ragged else str(whole)
+        """The text of how many elements of a row the block has."""
+        full = self.schedule.tiles * self.schedule.slice
+        return "size" if self.is_ragged else str(full)
 
     @contextmanager
     def open_slices(self, first: int = 0) -> Generator[None]:
         """Open the loop over the block's slices, from the ``first`` on.
 
-        Each has ``count`` elements, from ``begin`` on; some block's last one has none.
+        Defines ``vector``, the slice's number, and ``begin``, its first element's in
+        the row. In ragged rows also ``count``, its elements: slices without any are
+        skipped.
         """
         schedule, slice_ = self.schedule, self.schedule.slice
         span = f"{first}, {schedule.tiles}" if first else str(schedule.tiles)
@@ -57,43 +61,48 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
             with self.open_if("count > 0" if self.is_ragged else ""):
                 yield
 
-    def fetch_slice(self, operand: int, at: str, place: str, mbarrier: str) -> None:
-        """Begin to copy the current slice of what begins ``at`` an index."""
-        at = "begin" if at == "0" else f"{at} + begin"
+    def copy_slice(self, operand: int, row: str, target: str, mbarrier: str) -> None:
+        """Begin to copy the current slice of the row that begins at index ``row``.
+
+        ``target`` is the index in the operand's shared array.
+        """
+        source = "begin" if row == "0" else f"{row} + begin"
         count = "count" if self.is_ragged else str(self.schedule.slice)
-        self.fetch(operand, at, place, count, mbarrier)
+        self.bulk_copy(operand, source, target, count, mbarrier)
 
-    def shared_name(self, operand: int) -> str:
-        name = super().shared_name(operand)
-        is_held = operand in self.schedule.held
-        return f"{name.removesuffix('ahead')}held" if is_held else name
+    def copy_row(self, number: str, iteration: str) -> None:
+        """Begin to copy row ``number``, if there is one, to the slot of ``iteration``.
 
-    def fetch_row(self, number: str, iteration: str) -> None:
-        """Begin to copy the row ``number``, if there is one, for ``iteration``."""
-        schedule, own = self.schedule, (self.offsets, self.offset_axes)
+        One thread of the block runs this. The slot's mbarrier completes when the row
+        has arrived.
+        """
+        schedule, hoisted = self.schedule, (self.offsets, self.offset_axes)
         self.offsets, self.offset_axes = {}, frozenset()
         with self.open(f"if {number} < {self.rows}:"):
             variables = self.decompose(number, self.kept_axes, "j")
-            mbarrier = self.ring(iteration)
-            self.mbarrier_expect_all(schedule.fetched, self.size, mbarrier)
+            slot = self.row_slot(iteration)
+            self.expect_bytes(schedule.row_operands, self.size, slot)
             with self.open_slices():
-                for operand in schedule.fetched:
-                    at = self.index(operand, variables)
-                    self.fetch_slice(operand, at, self.place_in(mbarrier), mbarrier)
-        self.offsets, self.offset_axes = own
+                for operand in schedule.row_operands:
+                    row = self.index(operand, variables)
+                    self.copy_slice(operand, row, self.slice_offset(slot), slot)
+        self.offsets, self.offset_axes = hoisted
 
-    def ring(self, iteration: str) -> str:
-        """The mbarrier of an iteration's row, which is the number of its place, too."""
-        ahead = self.schedule.ahead
-        if ahead == 1 or iteration == "0":
+    def row_slot(self, iteration: str) -> str:
+        """The text of the slot of an iteration's row; it may define ``ring``.
+
+        The slot's mbarrier has the same number.
+        """
+        slots = self.schedule.prefetch_rows
+        if slots == 1 or iteration == "0":
             return "0"
         if not iteration.isdigit():
-            self.line(f"ring = remainder({iteration}, {ahead})")
+            self.line(f"ring = remainder({iteration}, {slots})")
         return iteration if iteration.isdigit() else "ring"
 
-    def place_in(self, ring: str) -> str:
-        """The place of the current slice, of the row whose place is ``ring``."""
+    def slice_offset(self, slot: str) -> str:
+        """The index of the current slice in shared memory, of the row in ``slot``."""
         slice_, tiles = self.schedule.slice, self.schedule.tiles
-        if ring == "0":
+        if slot == "0":
             return f"vector * {slice_}"
-        return f"({ring} * {tiles} + vector) * {slice_}"
+        return f"({slot} * {tiles} + vector) * {slice_}"

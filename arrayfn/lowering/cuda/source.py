@@ -70,7 +70,7 @@ def print_kernel(
         shared=schedule.shared
         if isinstance(schedule, _STAYING)
         else printed.dynamic_shared,
-        blocks_per_multiprocessor=schedule.together
+        blocks_per_multiprocessor=schedule.blocks_per_multiprocessor
         if isinstance(schedule, (Rows, ScanPipeline))
         else 0,
         cached=isinstance(schedule, Rows) and not isinstance(schedule, Pipeline),

@@ -51,7 +51,7 @@ def blocks_of(nest: Nest, schedule: Rows | Columns) -> int:
 
 def parts_for_sums(nest: Nest, schedule: Rows | Columns) -> int:
     """The fewest number of parts of a row in which no thread adds up too many terms."""
-    if schedule.whole:
+    if schedule.register_resident:
         return 1
     at_once = schedule.lanes * schedule.tiles
     if isinstance(schedule, Columns):
@@ -68,7 +68,7 @@ def is_enough(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> bool:
     """
     if parts_for_sums(nest, schedule) > 1:
         return False
-    kept = isinstance(schedule, Rows) and schedule.whole and nest.stages > 1
+    kept = isinstance(schedule, Rows) and schedule.register_resident and nest.stages > 1
     times = SHARE if kept else 1
     return times * blocks_of(nest, schedule) >= gpu.multiprocessors
 
@@ -152,13 +152,14 @@ class Part:
         return Value(f"{result.name}_part", result.dtype)
 
 
-def parts_of(nest: Nest, chunks: int, together: bool = False) -> list[Part]:
+def parts_of(nest: Nest, chunks: int, chunks_innermost: bool = False) -> list[Part]:
     """Arrays for partial results of so many ``chunks``, for each reduction of ``nest``.
 
-    Those of a result lie ``together``, or those of neighbouring columns do.
+    The chunks of one result are contiguous if ``chunks_innermost``. Otherwise, if the
+    nest has columns, neighbouring columns are.
     """
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
-    columns = not nest.axes[-1].reduced and not together
+    columns = not nest.axes[-1].reduced and not chunks_innermost
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
     inner = kept[-1:] if columns else []
     outer = kept[: len(kept) - len(inner)]

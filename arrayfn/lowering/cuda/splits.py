@@ -21,7 +21,7 @@ from arrayfn.ir.layout import RowMajor
 from arrayfn.lowering.build import select_axes
 from arrayfn.lowering.cuda.choose import choose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
-from arrayfn.lowering.cuda.merged_parts import merge_of_all, merged_parts
+from arrayfn.lowering.cuda.merged_parts import merged_parts, whole_merge
 from arrayfn.lowering.cuda.merges import merges_of
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
 from arrayfn.lowering.cuda.split import closure, is_enough, only_used, split
@@ -66,7 +66,7 @@ def distribute(nest: Nest) -> list[Nest]:
     Values outside the reduced axes get a nest, too. A nest that is just two stages that
     merge becomes a nest for each stage.
     """
-    merges = () if merge_of_all(nest) else merges_of(nest, squares=True)
+    merges = () if whole_merge(nest) else merges_of(nest, squares=True)
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
     results = {s.result.name: _result(nest, s, kept) for s in reduces}

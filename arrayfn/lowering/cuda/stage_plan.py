@@ -20,15 +20,19 @@ from arrayfn.lowering.kernel_ir import (
     uses,
 )
 
-KEEP_COST: Final = 4  # a value dearer than this is kept, not computed again
-HALF_EXP_COST: Final = 2  # a product, and the unit for powers of two
+KEEP_COST: Final = 4  # values that cost more are kept, not computed again
+HALF_EXP_COST: Final = 2  # a product, and one instruction of the special function unit
 
 
 @dataclass(frozen=True)
 class StagePlan:
     """Which element statements each stage has, and which values are kept between them.
 
-    ``first`` and ``last`` are the stages in which a kept value is made and last read.
+    Args:
+        bodies: The statements of each stage, in order.
+        kept: Names of the values that stay in registers for a later stage.
+        first: The stage in which a value is computed, by name.
+        last: The stage in which a kept value is last read, by name.
     """
 
     bodies: tuple[tuple[Statement, ...], ...]
@@ -37,7 +41,7 @@ class StagePlan:
     last: dict[str, int]
 
     def kept_statements(self, nest: Nest) -> list[Load | Compute | Count]:
-        """The statements that make the kept values."""
+        """The statements that compute the kept values."""
         return [
             s
             for s in nest.statements
@@ -52,11 +56,16 @@ def plan_stages(
     *,
     keep_half_exp: bool = False,
 ) -> StagePlan:
-    """What each stage computes. With ``keep``, loads and dear values are made once.
+    """What each stage of ``nest`` computes.
 
-    Those are half-precision exponentials, too, if ``keep_half_exp``. Values of
-    ``merges`` that are relative to a part's own number are kept if a factor corrects
-    them later; others are recomputed.
+    Args:
+        nest: A nest of rows or columns.
+        keep: Load and compute expensive values once, in the first stage that needs
+            them. Otherwise every stage computes all that it needs.
+        merges: Pairs of stages that share an exchange. Values that a part computes
+            relative to its own shift are kept if a factor rescales them later; others
+            are computed again.
+        keep_half_exp: Half-precision exponentials are expensive, too.
     """
     producers = {s.result.name: s for s in nest.statements if not isinstance(s, Store)}
     recomputed = {
@@ -77,7 +86,9 @@ def plan_stages(
             needed.add(name)
             if (name, first.get(name)) in recomputed:
                 first[name] = stage
-            elif name in first and keep and is_dear(producers, name, keep_half_exp):
+            elif (
+                name in first and keep and is_expensive(producers, name, keep_half_exp)
+            ):
                 last[name] = stage
                 continue
             first.setdefault(name, stage)
@@ -99,10 +110,13 @@ def _is_root(s: Statement, stage: int) -> bool:
     return isinstance(s, (Reduce, Store)) and s.stage == stage
 
 
-def is_dear(producers: Mapping[str, Statement], name: str, keep_half_exp: bool) -> bool:
-    """Whether a value is kept rather than made again: a load, or dear arithmetic.
+def is_expensive(
+    producers: Mapping[str, Statement], name: str, keep_half_exp: bool
+) -> bool:
+    """Whether the value ``name`` is kept, not computed again: a load, or much work.
 
-    A half-precision exponential is as dear as others only if ``keep_half_exp``.
+    ``producers`` are the statements by the names of their results. A half-precision
+    exponential costs as much as others only if ``keep_half_exp``.
     """
     if isinstance(producers[name], Load):
         return True
@@ -120,9 +134,9 @@ def is_dear(producers: Mapping[str, Statement], name: str, keep_half_exp: bool) 
 
 
 def is_half_exp(s: Statement) -> bool:
-    """Whether ``s`` is an exponential of which 16 bits are wanted.
+    """Whether ``s`` is an exponential whose result is rounded to 16 bits.
 
-    The unit for powers of two gives more than that at once.
+    One instruction, ``ex2.approx``, is exact to more than that.
     """
     return isinstance(s, Compute) and s.function == "exp_f32" and s.result.half
 
@@ -135,7 +149,7 @@ def names_of(s: Statement) -> list[str]:
 def kept_words(nest: Nest, lanes: int, *, keep_half_exp: bool = False) -> int:
     """32-bit registers that ``lanes`` elements of a row need between two stages.
 
-    What is loaded in vectors stays as in memory: two 16-bit values share a register.
+    At least 1. Vectors stay as in memory: two 16-bit values share a register.
     """
     plan = plan_stages(nest, keep=True, keep_half_exp=keep_half_exp)
 
@@ -144,19 +158,19 @@ def kept_words(nest: Nest, lanes: int, *, keep_half_exp: bool = False) -> int:
             return -(-nest.operands[s.operand].dtype.itemsize * lanes // 4)
         return -(-s.result.dtype.itemsize // 4) * lanes
 
-    most = 1
+    needed = 1
     for stage in range(1, nest.stages):
         live = [
             words(s)
             for s in plan.kept_statements(nest)
             if plan.first[s.result.name] < stage <= plan.last[s.result.name]
         ]
-        most = max(most, sum(live))
-    return most
+        needed = max(needed, sum(live))
+    return needed
 
 
-def loads_beside(nest: Nest) -> bool:
-    """Whether a stage loads elements that no other stage needs."""
+def has_single_stage_loads(nest: Nest) -> bool:
+    """Whether a stage loads elements that no other stage needs, such as weights."""
     kept = plan_stages(nest, keep=True).kept
     return any(
         isinstance(s, Load) and s.level == "element" and s.result.name not in kept
@@ -164,8 +178,11 @@ def loads_beside(nest: Nest) -> bool:
     )
 
 
-def late_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
-    """What ``stage`` alone loads, after others, and all rows share."""
+def late_broadcast_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
+    """The loads of operands that all rows share and ``stage`` alone reads.
+
+    None in the first stage, which loads everything at once.
+    """
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
     return [
         s
@@ -180,16 +197,17 @@ def late_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
     ]
 
 
-def lies_aside(nest: Nest, lanes: int) -> bool:
-    """Whether vectors of a row can be in shared memory between the stages.
+def can_split_row(nest: Nest, lanes: int) -> bool:
+    """Whether some vectors of each row can be in shared memory between the stages.
 
-    What is computed of them and kept takes their places there.
+    The nest must keep one row, which ``cp.async`` can copy; values computed from it and
+    kept must have its dtype, as they take its place; and results must be stored.
     """
     plan = plan_stages(nest, keep=True)
     kept = plan.kept_statements(nest)
     stored = any(is_element_store(s) for s in nest.statements)
     rows = {s.operand for s in kept if isinstance(s, Load)}
-    if not stored or len(rows) != 1 or not keeps_one_row(nest):
+    if not stored or len(rows) != 1 or not keeps_one_word(nest):
         return False
     (row,) = (nest.operands[k] for k in rows)
     return can_copy(row, lanes) and all(
@@ -197,10 +215,10 @@ def lies_aside(nest: Nest, lanes: int) -> bool:
     )
 
 
-def keeps_one_row(nest: Nest) -> bool:
-    """Whether a row is one word of each element, loaded from one operand.
+def keeps_one_word(nest: Nest) -> bool:
+    """Whether a thread keeps one register for each element of one row operand.
 
-    What its threads have in registers is then known well enough to limit them.
+    Then it is known well enough how many registers it needs to limit them.
     """
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
     rows = {

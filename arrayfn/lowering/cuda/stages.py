@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -14,7 +15,11 @@ from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.merges import Merge
 from arrayfn.lowering.cuda.partial_results import PartialResultsPrinter
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
-from arrayfn.lowering.cuda.stage_plan import StagePlan, late_loads, plan_stages
+from arrayfn.lowering.cuda.stage_plan import (
+    StagePlan,
+    late_broadcast_loads,
+    plan_stages,
+)
 from arrayfn.lowering.kernel_ir import (
     Load,
     Reduce,
@@ -26,40 +31,59 @@ from arrayfn.lowering.kernel_ir import (
 T = TypeVar("T", Rows, Pipeline, Columns)
 
 
+class Memory(Enum):
+    """Where a thread finds an operand's elements when a stage begins."""
+
+    GLOBAL = "global"
+    SHARED = "shared"
+    REGISTERS = "registers"
+
+
 @dataclass(frozen=True)
 class _Vectors:
-    """Operands of a stage, of which a thread has a vector at a time.
+    """Numbers of the operands whose vectors a stage loads and stores.
 
-    Those ``beside`` come from shared memory, ``late`` ones from the GPU's unless they
-    have been ``copied``; the others that it ``loads`` are in registers.
+    Args:
+        loads: All that are loaded. Those in none of the next two are in registers when
+            the loop over vectors begins.
+        from_shared: Loaded from shared memory, one vector at a time.
+        streamed: Loaded from global memory, one vector at a time.
+        prefetched: Those of ``streamed`` that ``cp.async`` has copied to shared memory.
+        stores: All that are stored.
     """
 
     loads: Sequence[int]
-    beside: Sequence[int]
-    late: Sequence[int]
-    copied: Sequence[int]
+    from_shared: Sequence[int]
+    streamed: Sequence[int]
+    prefetched: Sequence[int]
     stores: Sequence[int]
 
 
 @dataclass
 class StagedPrinter(PartialResultsPrinter[T]):
-    """Prints the stages; ``tree`` combines what the threads of a group have."""
+    """Prints the stages of one row (or column), which a group of threads shares."""
 
     variables: dict[int, str] = field(default_factory=dict[int, str])
-    again: str = ""  # what stands for the thread where vectors are computed once more
+    """The kernel's variables for the indices along kept axes."""
+    recompute_thread: str = ""
+    """Stands for ``member`` while vectors are loaded and computed a second time."""
     merges: tuple[Merge, ...] = ()
     factors: dict[str, str] = field(default_factory=dict[str, str])
-    """What moves kept values to a number of the row from one of a part."""
+    """Variables that rescale kept values from a part's shift to the row's, by name."""
 
     @abstractmethod
-    def tree(self, reduces: Sequence[Reduce]) -> None:
-        """Combine what the threads of a group have of each reduction."""
+    def combine_threads(self, reduces: Sequence[Reduce]) -> None:
+        """Combine the partial results of the group's threads.
+
+        Reads the variable of each reduction's result, and leaves the row's there for
+        all threads.
+        """
 
     def stages(self, variables: dict[int, str], member: str) -> None:
-        """All stages of a row (or column) that is shared by a group.
+        """Print all stages.
 
-        ``variables`` are the indices along kept axes; ``member`` names the variable
-        that is a thread's number in its group.
+        ``variables`` are the kernel's for the indices along kept axes; ``member`` is
+        the one for a thread's number in its group.
         """
         self.variables, self.member = variables, member
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
@@ -68,21 +92,23 @@ class StagedPrinter(PartialResultsPrinter[T]):
     @cached_property
     def plan(self) -> StagePlan:
         """What each stage computes, and what is kept in between."""
-        return plan_stages(self.nest, keep=self.schedule.whole, merges=self.merges)
+        return plan_stages(
+            self.nest, keep=self.schedule.register_resident, merges=self.merges
+        )
 
     def stage(self, stage: int) -> None:
-        """One stage of a row: what is done once, the elements, the tree."""
+        """Print a stage: statements once a row, loops over vectors, the combination."""
         self.outer_stage(stage)
         if self.has_elements(stage):
             self.row_stage(stage)
-            self.tree(self.reduces(stage))
+            self.combine_threads(self.reduces(stage))
 
     def has_elements(self, stage: int) -> bool:
-        """Whether a stage goes along the row."""
+        """Whether a stage has a loop along the row."""
         return stage < self.nest.stages and bool(self.plan.bodies[stage])
 
     def outer_stage(self, stage: int) -> None:
-        """Statements once a row (or column), which one thread stores."""
+        """Print the statements once a row (or column); one thread stores results."""
         leader = [f"{self.member} == 0"] if self.schedule.threads_per_row > 1 else []
         for s in self.outer_statements(stage):
             conditions = leader + [self.live] * bool(self.live)
@@ -93,91 +119,97 @@ class StagedPrinter(PartialResultsPrinter[T]):
                 self.emit(s, self.variables)
 
     def row_stage(self, stage: int) -> None:
+        """Print a stage's loops along the row, up to each thread's partial results.
+
+        Divisions by a number of the row are printed as products with its inverse, and
+        the loop again with divisions, for rows in which that would not be exact.
+        """
         schedule = self.schedule
         body, lanes = self.plan.bodies[stage], schedule.lanes
         staged = [s for s in body if isinstance(s, Load) and self.is_staged_load(s)]
         loads = [s.operand for s in staged]
-        fresh, late = self.fresh_and_late(stage)
+        preloaded, streamed = self.preloaded_and_streamed(stage)
         if lanes == 1:
-            loads, late = [k for k in loads if k not in late], []
-        copied = [k for k in late if k in self.copied]
-        beside = [k for k in loads if self.is_at_hand(k)]
-        self.declare_tiles(beside, lanes)
-        self.declare_tiles(late, lanes)
+            loads, streamed = [k for k in loads if k not in streamed], []
+        prefetched = [k for k in streamed if k in self.prefetched]
+        shared = [k for k in loads if self.memory_of(k) is Memory.SHARED]
+        self.declare_tiles(shared, lanes)
+        self.declare_tiles(streamed, lanes)
         stores = self.vectors(body, Store, lanes)
-        self.declare_tiles(fresh, lanes * self.own_tiles)
-        self.declare_wide((k for k in stores if k not in loads), lanes)
+        self.declare_tiles(preloaded, lanes * self.register_tiles)
+        self.declare_result_tiles((k for k in stores if k not in loads), lanes)
         self.declare_rows(stage)
         self.identities(stage)
-        divided = self.divided(body, stores, loads)
-        for name in divided:
-            self.line(f"{divided[name]} = inverse_f32({name})")
+        divisors = self.row_divisors(body, stores, loads)
+        for name in divisors:
+            self.line(f"{divisors[name]} = inverse_f32({name})")
         self.invert_halves(body)
-        with self.open_loop():
-            if fresh:
-                with self.open_row() as at:
-                    for operand in fresh:
+        with self.open_row_loop():
+            if preloaded:
+                with self.open_vectors() as at:
+                    for operand in preloaded:
                         self.load_tile(operand, at)
-            if fresh and schedule.aside:
+            if preloaded and schedule.shared_tiles:
                 # After what is in registers, which is needed first.
-                self.set_aside(fresh)
+                self.copy_shared_tiles(preloaded)
             if stage == 0:
-                self.loads_are_begun()
-                self.copy_early()
-            if beside:
-                self.await_beside()
-            vectors = _Vectors(loads, beside, late, copied, stores)
-            if divided:
+                self.after_first_loads()
+                self.begin_prefetch()
+            if shared:
+                self.wait_for_shared_operands()
+            vectors = _Vectors(loads, shared, streamed, prefetched, stores)
+            if divisors:
                 self.line("smallest = F32_INF")
                 self.line("largest = f32(0)")
-            self.inverses = divided
-            self.all_vectors(stage, vectors, fresh=bool(fresh))
+            self.inverses = divisors
+            self.vector_loops(stage, vectors, is_loading=bool(preloaded))
             self.inverses = {}
-            if divided:
-                tests = [f"divides_f32(smallest, largest, {name})" for name in divided]
+            if divisors:
+                tests = [f"divides_f32(smallest, largest, {name})" for name in divisors]
                 with self.open(f"if not ({' and '.join(tests)}):"):
                     if schedule.threads_per_row > 1:
-                        # What is loaded again is not kept in registers until then.
-                        self.line(f"again = opaque_i64({self.member})")
-                        self.again = "again"
-                    vectors = replace(vectors, copied=())
-                    self.all_vectors(stage, vectors)
-                    self.again = ""
+                        # The compiler must load again, not keep values for this case.
+                        self.line(f"opaque_member = opaque_i64({self.member})")
+                        self.recompute_thread = "opaque_member"
+                    vectors = replace(vectors, prefetched=())
+                    self.vector_loops(stage, vectors)
+                    self.recompute_thread = ""
         self.combine_lanes(stage)
 
-    def fresh_and_late(self, stage: int) -> tuple[list[int], list[int]]:
-        schedule = self.schedule
-        fresh = [
+    def preloaded_and_streamed(self, stage: int) -> tuple[list[int], list[int]]:
+        keeps_row = self.schedule.register_resident
+        loaded = [
             s.operand
             for s in self.plan.bodies[stage]
             if isinstance(s, Load)
             and self.is_staged_load(s)
-            and self.is_at_hand(s.operand) is None
-            and (not schedule.whole or self.plan.first[s.result.name] == stage)
+            and self.memory_of(s.operand) is Memory.GLOBAL
+            and (not keeps_row or self.plan.first[s.result.name] == stage)
         ]
-        ahead = schedule.whole and len(self.reduced_axes) == 1
-        shared = {s.operand for s in late_loads(self.nest, self.plan, stage) if ahead}
-        late = [k for k in fresh if k in shared]
-        return [k for k in fresh if k not in late], late
+        can_stream = keeps_row and len(self.reduced_axes) == 1
+        weights = late_broadcast_loads(self.nest, self.plan, stage)
+        operands = {s.operand for s in weights if can_stream}
+        streamed = [k for k in loaded if k in operands]
+        return [k for k in loaded if k not in streamed], streamed
 
-    def all_vectors(
-        self, stage: int, vectors: _Vectors, *, fresh: bool = False
+    def vector_loops(
+        self, stage: int, vectors: _Vectors, *, is_loading: bool = False
     ) -> None:
-        """The loops over a thread's vectors: those in registers, then those aside.
+        """Print the loop over a thread's register tiles, then that over shared tiles.
 
-        Of a ``fresh`` row the latter are still on their way.
+        ``is_loading`` says that copies of the latter may still be under way.
         """
-        self.row_vectors(stage, vectors)
-        if not self.schedule.aside:
+        self.vector_loop(stage, vectors)
+        if not self.schedule.shared_tiles:
             return
-        if fresh:
-            self.await_aside()
-        self.is_aside = True
-        self.row_vectors(stage, vectors)
-        self.is_aside = False
+        if is_loading:
+            self.wait_for_shared_tiles()
+        self.on_shared_tiles = True
+        self.vector_loop(stage, vectors)
+        self.on_shared_tiles = False
 
-    def kept_values(self, stage: int) -> tuple[list[Value], list[Value]]:
-        """What a stage computes for later ones, and what it has from earlier ones."""
+    def new_and_kept_values(self, stage: int) -> tuple[list[Value], list[Value]]:
+        """Values that a stage computes for later ones, and those of earlier stages."""
         kept = [
             s.result
             for s in self.plan.bodies[stage]
@@ -185,82 +217,84 @@ class StagedPrinter(PartialResultsPrinter[T]):
             and s.result.name in self.plan.kept
             and not self.is_staged_load(s)
         ]
-        made = [value for value in kept if self.plan.first[value.name] == stage]
-        return made, [value for value in kept if value not in made]
+        new = [value for value in kept if self.plan.first[value.name] == stage]
+        return new, [value for value in kept if value not in new]
 
-    def row_vectors(self, stage: int, vectors: _Vectors) -> None:
-        """The loop over a thread's vectors of the row: loaded, computed, stored."""
+    def vector_loop(self, stage: int, vectors: _Vectors) -> None:
+        """Print a loop over a thread's vectors of the row: load, compute, store."""
         schedule, stores = self.schedule, vectors.stores
-        # Or all vectors would be stored at the end, and the memory wait for them.
-        meets = stores and vectors.beside and schedule.tiles > 1 and not self.again
-        with self.open_row("warp_barrier()" if meets else "") as at:
-            self.row_vector(stage, vectors, at)
+        first_pass = not self.recompute_thread
+        # A barrier keeps the compiler from putting all stores behind the loop, which
+        # would leave the memory idle until then.
+        meets = stores and vectors.from_shared and schedule.tiles > 1 and first_pass
+        with self.open_vectors("warp_barrier()" if meets else "") as at:
+            self.vector_body(stage, vectors, at)
             with self.open_if(self.live if stores else ""):
                 for operand in stores:
                     tile = self.slot("") if operand in vectors.loads else "0"
                     self.store_vector(operand, schedule.lanes, at, tile)
 
-    def row_vector(self, stage: int, vectors: _Vectors, at: dict[int, str]) -> None:
-        """What is loaded and computed of the vector ``at`` these indices."""
+    def vector_body(self, stage: int, vectors: _Vectors, at: dict[int, str]) -> None:
+        """Print loads and arithmetic of the vector ``at`` these indices."""
         loads, stores, lanes = vectors.loads, vectors.stores, self.schedule.lanes
         # A result may be written over an operand: then they share a tile.
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in stores}
         for k in loads:
-            passing = k in (*vectors.beside, *vectors.late)
-            place = "lane" if passing else self.slot("lane")
-            self.staged[k] = f"{self.tile_name(k)}[{place}]"
-        made, had = self.kept_values(stage) if self.is_aside else ([], [])
-        if self.is_aside:
-            self.load_aside(loads, made, had)
-        for operand in vectors.beside:
-            self.load_beside(operand)
-        self.load_copied(vectors.copied)
-        for operand in vectors.late:
-            if operand not in vectors.copied:
+            is_current_only = k in (*vectors.from_shared, *vectors.streamed)
+            register = "lane" if is_current_only else self.slot("lane")
+            self.staged[k] = f"{self.tile_name(k)}[{register}]"
+        new: list[Value] = []
+        if self.on_shared_tiles:
+            new, kept = self.new_and_kept_values(stage)
+            self.load_shared_tile(loads, new, kept)
+        for operand in vectors.from_shared:
+            self.load_shared_vector(operand)
+        self.load_prefetched(vectors.prefetched)
+        for operand in vectors.streamed:
+            if operand not in vectors.prefetched:
                 self.load_vector(operand, lanes, at, "0")
         body = self.plan.bodies[stage]
-        if not self.extremes_of_halves(body):
-            self.widen_halves([k for k in loads if k not in stores])
+        if not self.print_half_extremes(body):
+            self.widen_vectors([k for k in loads if k not in stores])
             self.elements(body, stage, at)
         self.staged, self.widened = {}, set()
-        self.store_aside(made)
-        self.copy_following(vectors.copied, at)
+        self.store_shared_tile(new)
+        self.prefetch_next(vectors.prefetched, at)
 
     def elements(
         self, body: Sequence[Statement], stage: int, at: dict[int, str]
     ) -> None:
-        """The statements of a stage for each element of a vector, which is ``at``."""
-        within, lanes, place = at, self.schedule.lanes, self.slot("lane")
+        """Print the loop over the elements of the vector ``at`` these indices."""
+        within, lanes, register = at, self.schedule.lanes, self.slot("lane")
         with self.open(f"for lane in range({lanes}):") if lanes > 1 else nullcontext():
             if lanes > 1:
                 inner = self.reduced_axes[-1]
-                # The vector's own index is needed after the loop.
-                own = at[inner] == f"i{inner}"
-                index = f"i{inner}_lane" if own else f"i{inner}"
-                if self.moves_along(body, inner):
+                # The index of the vector's first element is needed after the loop.
+                is_taken = at[inner] == f"i{inner}"
+                index = f"i{inner}_lane" if is_taken else f"i{inner}"
+                if self.uses_index(body, inner):
                     self.line(f"{index} = {at[inner]} + lane")
                 within = {**at, inner: index}
             for s in body:
-                self.row_statement(s, stage, within, place)
+                self.row_statement(s, stage, within, register)
 
-    def loads_are_begun(self) -> None:
-        """What can be done while the first stage waits for its loads."""
+    # What a pipeline does in other ways.
 
-    def is_at_hand(self, operand: int) -> bool | None:
-        """Whether ``operand`` is close: in registers (False), in shared memory (True).
+    def after_first_loads(self) -> None:
+        """Print what can be done while the first stage's loads are under way."""
 
-        None if it is in the GPU's memory.
-        """
-        return None
+    def memory_of(self, operand: int) -> Memory:
+        """Where the elements of ``operand`` are before a stage loads them."""
+        return Memory.GLOBAL
 
-    def await_beside(self) -> None:
-        """Wait until what is in shared memory has come there."""
+    def wait_for_shared_operands(self) -> None:
+        """Print the wait for operands in ``Memory.SHARED`` to arrive there."""
 
-    def load_beside(self, operand: int) -> None:
-        """Load the current vector of an operand that is in shared memory."""
+    def load_shared_vector(self, operand: int) -> None:
+        """Print the load of the current vector of an operand in ``Memory.SHARED``."""
 
     def store_element(self, s: Store, variables: dict[int, str]) -> None:
-        """Store to memory, even what was loaded into registers from there."""
+        """Print a store of one element to memory, not to its operand's registers."""
         staged = self.staged.pop(s.operand, None)
         with self.open_if(self.live):
             self.emit(s, variables)
@@ -268,44 +302,50 @@ class StagedPrinter(PartialResultsPrinter[T]):
             self.staged[s.operand] = staged
 
     def load_tile(self, operand: int, at: dict[int, str]) -> None:
+        """Load the vector ``at`` these indices into the row's registers."""
         schedule = self.schedule
-        place = self.slot("")
+        register = self.slot("")
         if schedule.lanes > 1:
-            self.load_vector(operand, schedule.lanes, at, place)
+            self.load_vector(operand, schedule.lanes, at, register)
         else:
             text = self.element_at(operand, at)
-            self.line(f"{self.tile_name(operand)}[{place}] = {text}")
+            self.line(f"{self.tile_name(operand)}[{register}] = {text}")
 
     def declare_rows(self, stage: int) -> None:
-        """Registers for the values that this stage makes and a later one reads."""
+        """Declare registers for values that ``stage`` computes for later ones."""
         lanes = self.schedule.lanes
         for s in self.plan.kept_statements(self.nest):
             if self.plan.first[s.result.name] == stage and not self.is_staged_load(s):
-                dtype, count = short_name(s.result.dtype), lanes * self.own_tiles
+                dtype, count = short_name(s.result.dtype), lanes * self.register_tiles
                 self.registers(self.row_name(s.result), dtype, count)
 
     def is_staged_load(self, s: Statement) -> bool:
-        """Whether ``s`` is a load whose tile is all the registers its row needs."""
+        """Whether ``s`` is a load whose value is read from its operand's registers."""
         if not isinstance(s, Load) or s.indices:
             return False
         lanes = self.schedule.lanes
-        return lanes == 1 or self.is_whole(s, lanes)
+        return lanes == 1 or self.is_vectorized(s, lanes)
 
     def row_statement(
-        self, s: Statement, stage: int, at: dict[int, str], place: str
+        self, s: Statement, stage: int, at: dict[int, str], register: str
     ) -> None:
+        """Print a statement of the element ``at`` these indices.
+
+        ``register`` is where the element is in the thread's registers of the row. A
+        kept value is read from there after its first stage.
+        """
         if isinstance(s, Reduce):
-            self.accumulate_in(s, place)
+            self.accumulate_in(s, register)
             return
         if isinstance(s, Store):
-            if self.is_whole(s, self.schedule.lanes):
+            if self.is_vectorized(s, self.schedule.lanes):
                 self.emit(s, at)
             else:
                 self.store_element(s, at)
             return
         name = s.result.name
         if name in self.plan.kept and not self.is_staged_load(s):
-            row = f"{self.row_name(s.result)}[{place}]"
+            row = f"{self.row_name(s.result)}[{register}]"
             if self.plan.first[name] < stage:
                 factor = f" * {self.factors[name]}" if name in self.factors else ""
                 self.line(f"{self.name_of(s.result)} = {row}{factor}")
@@ -317,9 +357,12 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.emit(s, at)
 
     def slot(self, lane: str) -> str:
-        """Where in a thread's registers of the row the current element lies."""
+        """The index of the current element in a thread's registers of the row.
+
+        ``lane`` is the text of its number in its vector, or empty for the first.
+        """
         lanes = self.schedule.lanes
-        if self.own_tiles == 1 or self.is_aside:
+        if self.register_tiles == 1 or self.on_shared_tiles:
             return lane if lane and lanes > 1 else "0"
         if lanes == 1:
             return "vector"
@@ -329,28 +372,28 @@ class StagedPrinter(PartialResultsPrinter[T]):
         """How many elements are reduced to one."""
         return math.prod(self.nest.axes[k].extent for k in self.reduced_axes)
 
-    def open_loop(self) -> AbstractContextManager[Any]:
-        """Open the loop along a row of which threads cannot have their part at once."""
+    def open_row_loop(self) -> AbstractContextManager[Any]:
+        """Open the loop along a row, unless registers hold all of it at once."""
         schedule = self.schedule
-        if schedule.whole or not self.reduced_axes:
+        if schedule.register_resident or not self.reduced_axes:
             return nullcontext()
         n = self.extent_of(self.reduced_axes, "elements")
         step = schedule.threads_per_row * schedule.lanes * schedule.tiles
         return self.open(f"for start in range(0, {n}, {step}):")
 
     @contextmanager
-    def open_row(self, after: str = "") -> Generator[dict[int, str]]:
+    def open_vectors(self, after: str = "") -> Generator[dict[int, str]]:
         schedule, reduced = self.schedule, self.reduced_axes
         if not reduced:
             yield dict(self.variables)
             return
         lanes, threads_per_row = schedule.lanes, schedule.threads_per_row
-        text = (self.again or self.member) if threads_per_row > 1 else "0"
+        text = (self.recompute_thread or self.member) if threads_per_row > 1 else "0"
         name = "first" if lanes > 1 or len(reduced) > 1 else f"i{reduced[0]}"
         n = self.extent_of(reduced, "elements")
-        whole = self.row_elements() % (threads_per_row * lanes * schedule.tiles) == 0
-        begin, end = self.vectors_at_hand
-        several = end > 1 or schedule.early > 0
+        is_full = self.row_elements() % (threads_per_row * lanes * schedule.tiles) == 0
+        begin, end = self.vector_range
+        several = end > 1 or schedule.prefetch_distance > 0
         span = f"{begin}, {end}" if begin else str(end)
         with self.open(f"for vector in range({span}):") if several else nullcontext():
             if several and threads_per_row > 1:
@@ -359,11 +402,11 @@ class StagedPrinter(PartialResultsPrinter[T]):
             elif several:
                 text = "vector"
             text = f"{text} * {lanes}" if lanes > 1 else text
-            text = text if schedule.whole else f"start + {text}"
+            text = text if schedule.register_resident else f"start + {text}"
             self.line(f"{name} = {text}")
-            with self.open_if("" if whole else f"{name} < {n}"):
-                if self.is_aside:
-                    self.line(f"aside = {name} - {begin * threads_per_row * lanes}")
+            with self.open_if("" if is_full else f"{name} < {n}"):
+                if self.on_shared_tiles:
+                    self.line(f"shared_at = {name} - {begin * threads_per_row * lanes}")
                 if len(reduced) == 1:
                     yield {**self.variables, reduced[0]: name}
                 else:

@@ -180,7 +180,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
                     k: f"{self.tile_name(k)}[part * {pack} + slot]" for k in read
                 }
                 self.staged |= {k: f"{self.tile_name(k)}[slot]" for k in written}
-                if self.moves_along(body, inner):
+                if self.uses_index(body, inner):
                     self.line(f"i{inner} = first + slot")
                 for s in body:
                     self.emit(s, everywhere)

@@ -1,8 +1,9 @@
-"""Primitives that a library computes: one function for each ``Library`` row.
+"""Primitives that a library computes: a function for each ``Library`` form.
 
-Each takes an equation and how its operands are read, and gives the steps that compute
-its outputs, in order. The operands lie row-major (``pointer_of`` says where). A row
-that is ``in_place`` finds its first operand in the first output.
+Each takes an equation and the arrays behind its operands, and returns the library calls
+that compute its outputs, in order. Operands lie row-major (``pointer_of`` gives their
+memory). A primitive that is ``in_place`` has its first operand in the memory of its
+first output.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ LIBRARIES: Final[dict[str, Callable[[Equation, Reads], Iterable[LibraryCall]]]] 
 
 
 def calls(name: str, equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The steps that compute ``equation``, in order."""
+    """The library calls that compute ``equation``, in order.
+
+    ``name`` is that of its ``Library`` form.
+    """
     return LIBRARIES[name](equation, reads)
 
 

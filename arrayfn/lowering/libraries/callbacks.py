@@ -1,7 +1,7 @@
-"""Calls of Python functions: a library of one work item, done by the calling thread.
+"""Calls of Python functions, as library calls that the calling thread runs.
 
-The provider's name ends in the number of the call's site, by which the runtime finds
-the function, and the forms of the arrays that the pointers stand for.
+The provider's name ends in the number of the call site, by which the runtime finds the
+function, and the shapes and dtypes of the arrays behind the pointers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from arrayfn.primitives.named_functions import FUNCTIONS
 
 
 def callback(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The call: the operands' arrays, then those of the results."""
+    """The library call of a Python function, with the operands, then the results."""
     params = equation.params
     site = CallSite(
         callback=FUNCTIONS.find(params["callback"]),
@@ -37,4 +37,5 @@ def callback(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def _form(atom: Atom) -> Form:
+    """The shape and dtype of an operand or result."""
     return atom.type.shape, atom.type.dtype

@@ -1,4 +1,4 @@
-"""A library's kernel as a step of a plan, before its buffers have numbers."""
+"""A call of a library's kernel over Vars, before buffers have numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from arrayfn.lowering.plan import LibraryKernel, Parameter
 from arrayfn.passes.reads import Reads
 
 ITEM_WORK = 1 << 17  # multiply-adds that are worth waking a thread for
-START = 8  # multiply-adds that take as long as to begin with a matrix, or an element
+START = 8  # the overhead of a matrix, or of an element, in multiply-adds
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,20 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
-    """Work items 0 to ``items`` of a library's kernel.
+    """A call of a library's kernel over work items 0 to ``items``.
 
-    The kernel's parameters are, in this order: what is ``read``, what is ``written``
-    (it may be read too), the running thread's own ``scratch`` memory (bytes for each
-    pointer), and ``integers``. Work items must be independent of each other, so that
-    neither their order nor the thread that does one matters to the result; ``grain``
-    is how many are worth giving to a thread.
+    The kernel's parameters are ``reads``, ``writes``, ``scratch`` and ``integers``, in
+    this order. Work items must be independent: neither their order nor the thread that
+    runs one may matter to the result.
+
+    Attributes:
+        provider: the operation and dtype, as ``"gemm_f32"``.
+        reads: the arrays that it reads, by parameter.
+        writes: the arrays that it writes, and may read.
+        integers: the integer arguments.
+        grain: the smallest number of items worth giving to a thread.
+        scratch: bytes of the running thread's scratch memory, by parameter.
+        library: the library's name, for people.
     """
 
     provider: str
@@ -43,11 +50,11 @@ class LibraryCall:
     library: str = ""
 
     def kernel(self) -> LibraryKernel:
-        """The kernel that is called."""
+        """The kernel of the call: its provider and its parameters."""
         arrays = {**self.reads, **self.writes}
         parameters = [
-            Parameter(name, dtypes.short_name(place.array.type.dtype) + "*")
-            for name, place in arrays.items()
+            Parameter(name, dtypes.short_name(pointer.array.type.dtype) + "*")
+            for name, pointer in arrays.items()
         ]
         parameters += [Parameter(name, "u8*") for name in self.scratch]
         parameters += [Parameter(name, "i64") for name in self.integers]
@@ -65,5 +72,5 @@ def pointer_of(atom: Atom, reads: Reads) -> Pointer:
 
 
 def grain_of(work: float) -> int:
-    """The smallest number of items, of ``work`` multiply-adds each, worth a thread."""
+    """The smallest number of items worth a thread, from the multiply-adds of one."""
     return max(1, int(ITEM_WORK / max(1.0, work)))

@@ -1,8 +1,8 @@
-"""Collectives: steps of a plan at which the members of a mesh meet.
+"""Collectives: steps of a plan at which the members of a mesh exchange data.
 
 The provider's name ends in the number of a ``Collective``, by which the runtime finds
-what is combined, along which axis, at which line. All members run one plan, so they
-come to the same one.
+what is combined, along which axis, and at which line. All members run one plan, so they
+reach the same collective.
 """
 
 from __future__ import annotations
@@ -24,64 +24,67 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Collective:
-    """A collective of a compiled Program: its row, params, types and line."""
+    """A collective of a compiled Program: its primitive, params, types and line."""
 
-    row: Primitive
+    primitive: Primitive
     params: Mapping[str, Any]
     operand: ArrayType
     result: ArrayType
     source: SourceLocation | None
 
     def alone(self, x: Array) -> Array:
-        """The result where an axis has one member. ProgramError if it has more."""
-        return self.row.reference(x, **self.params)
+        """The result where the axis has one member. ProgramError if it has more."""
+        return self.primitive.reference(x, **self.params)
 
     def __str__(self) -> str:
-        where = "" if self.source is None else f" at {self.source}"
-        return f"{self.row.name} over {self.params['axis_name']!r}{where}"
+        location = "" if self.source is None else f" at {self.source}"
+        return f"{self.primitive.name} over {self.params['axis_name']!r}{location}"
 
 
 class CollectiveTable:
-    """The collectives of this process's plans, by number."""
+    """The collectives of this process's plans. A plan holds their numbers."""
 
     def __init__(self) -> None:
-        self._known: list[Collective] = []
+        self._collectives: list[Collective] = []
 
     def add(self, collective: Collective) -> int:
-        """The number under which a runtime finds ``collective``."""
-        self._known.append(collective)
-        return len(self._known) - 1
+        """Store ``collective``; return the number under which a runtime finds it."""
+        self._collectives.append(collective)
+        return len(self._collectives) - 1
 
     def find(self, number: int) -> Collective:
-        """The collective of this number."""
-        if not 0 <= number < len(self._known):
+        """The collective with this number.
+
+        Raises BackendError if another process lowered the plan.
+        """
+        if not 0 <= number < len(self._collectives):
             raise BackendError(
                 f"the plan has collective number {number}, which belongs to another "
                 "process; compile the function here"
             )
-        return self._known[number]
+        return self._collectives[number]
 
 
 COLLECTIVES: Final = CollectiveTable()
 
 
 def collective(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The step of a collective."""
+    """The library call of a collective."""
     primitive = primitive_of(equation)
     (x,), (y,) = equation.inputs, equation.outputs
-    made = Collective(
+    record = Collective(
         primitive,
         dict(equation.params),
         x.type.plain(),
         y.type.plain(),
         equation.source,
     )
-    number = COLLECTIVES.add(made)
+    number = COLLECTIVES.add(record)
     yield LibraryCall(
         provider=f"collective_{number}",
         reads={"x0": pointer_of(x, reads)},
         writes={"y0": Pointer(y)},
         integers={"number": number},
         items=1,
-        library=str(made),
+        library=str(record),
     )

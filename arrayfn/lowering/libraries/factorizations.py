@@ -1,8 +1,9 @@
 """Factorizations and unitary reductions of matrices by LAPACK.
 
-A work item is one matrix of a batch. A single large matrix is factored on threads of
-LAPACK's own. Scratch memory is what LAPACK's manual says of each function's workspace,
-with blocks of ``BLOCK`` columns where it says that more is faster.
+A work item is one matrix of a batch. A single large matrix is factored on LAPACK's own
+threads. Scratch memory is what LAPACK's manual gives for each function's workspace,
+with blocks of ``BLOCK`` columns where more workspace is faster. The names in the
+docstrings are LAPACK's.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ LANES: Final = 4
 
 
 def is_small(x: ArrayType, sides: int = 0) -> bool:
-    """Whether matrices, with right-hand sides, are factored by loops."""
+    """Whether matrices (and ``sides`` right-hand sides) are factored by our loops."""
     limit = MEDIUM if math.prod(x.shape[:-2]) >= LANES else SMALL
     is_real = x.dtype not in dtypes.COMPLEX
     return is_real and max(*x.shape[-2:], sides) <= min(limit, LARGE - 1)
 
 
 def lanes(**counts: int) -> dict[str, int]:
-    """Scratch memory of elements of four matrices, by name."""
+    """Scratch memory for ``LANES`` matrices: bytes by name, from elements by name."""
     return {name: count * LANES * 8 for name, count in counts.items()}
 
 
@@ -67,7 +68,7 @@ def _call(
     integers: dict[str, int],
     work: float,
 ) -> LibraryCall:
-    """One call for all matrices of ``x``; ``work`` is that of each in multiply-adds."""
+    """One call for all matrices of ``x``; each takes ``work`` multiply-adds."""
     items = math.prod(x.shape[:-2])
     is_large = (
         items == 1
@@ -87,7 +88,7 @@ def _call(
 
 
 def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """potrf over the operand. Its lower triangle is, by columns, an upper one."""
+    """potrf in place: LAPACK sees the lower triangle as the upper one."""
     (x,) = equation.outputs
     n = x.type.shape[-1]
     name, scratch = "potrf", dict[str, int]()
@@ -99,7 +100,7 @@ def cholesky(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """getrf over the operand, which is column-major."""
+    """getrf in place, on a column-major operand."""
     factors, pivots, permutation = equation.outputs
     columns, rows = factors.type.shape[-2:]
     name, scratch = "getrf", {"integers": min(rows, columns) * INTEGER_BYTES}
@@ -122,7 +123,7 @@ def lu(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def pivots_to_permutation(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """As after getrf, from pivots alone."""
+    """The permutation of rows that getrf's pivots amount to."""
     pivots, order = equation.inputs[0].type, equation.outputs[0]
     yield LibraryCall(
         provider=f"pivots_to_permutation_{dtypes.short_name(pivots.dtype)}",
@@ -135,7 +136,7 @@ def pivots_to_permutation(equation: Equation, reads: Reads) -> Iterable[LibraryC
 
 
 def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """gelqf and orglq: by columns, the transposed matrix is L Q."""
+    """gelqf and orglq: LAPACK sees the transposed matrix, which is L Q."""
     q, r = equation.outputs
     x = equation.inputs[0].type
     rows, columns = x.shape[-2:]
@@ -167,7 +168,7 @@ def qr(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """geqp3 of a copy of the operand, which is column-major, for its pivots."""
+    """geqp3 of a copy of the column-major operand, for the pivots alone."""
     x, order = equation.inputs[0].type, equation.outputs[0]
     columns, rows = x.shape[-2:]
     size = x.dtype.itemsize
@@ -191,21 +192,21 @@ def column_order(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def eigh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """syevd with vectors, over the operand; of a large matrix its three parts."""
+    """syevd with vectors, in place; its three parts on threads, if worth it."""
     vectors, values = equation.outputs
     if vectors.type.size == vectors.type.shape[-1] ** 2 and (
         PARTED <= vectors.type.shape[-1] < LARGE
     ):
-        yield from _parted_eigh(vectors, values)
+        yield from _eigh_in_parts(vectors, values)
         return
-    places = {"a": Pointer(vectors), "w": Pointer(values)}
-    yield from _syevd("syevd", equation.inputs[0].type, {}, places, {})
+    writes = {"a": Pointer(vectors), "w": Pointer(values)}
+    yield from _syevd("syevd", equation.inputs[0].type, {}, writes, {})
 
 
-def _parted_eigh(vectors: Var, values: Var) -> Iterable[LibraryCall]:
-    """What syevd does, with the last of its parts divided by eigenvectors.
+def _eigh_in_parts(vectors: Var, values: Var) -> Iterable[LibraryCall]:
+    """syevd in two calls, of which the second is divided by eigenvectors.
 
-    These are sytrd, stedc and ormtr, of about equal time.
+    They are sytrd with stedc, then ormtr; all three take about equal time.
     """
     x = vectors.type
     n, size = x.shape[-1], x.dtype.itemsize
@@ -253,21 +254,25 @@ def _parted_eigh(vectors: Var, values: Var) -> Iterable[LibraryCall]:
 
 
 def eigvalsh(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """syevd without vectors, over a copy of the operand."""
+    """syevd without vectors, of a copy of the operand."""
     x = equation.inputs[0]
-    given = {"a": pointer_of(x, reads)}
+    operands = {"a": pointer_of(x, reads)}
     values = {"w": Pointer(equation.outputs[0])}
     copied = {"copied": x.type.shape[-1] ** 2 * x.type.dtype.itemsize}
-    yield from _syevd("syevd_values", x.type, given, values, copied)
+    yield from _syevd("syevd_values", x.type, operands, values, copied)
 
 
 def _syevd(
     name: str,
     x: ArrayType,
-    given: dict[str, Pointer],
-    written: dict[str, Pointer],
-    more: dict[str, int],
+    reads: dict[str, Pointer],
+    writes: dict[str, Pointer],
+    scratch: dict[str, int],
 ) -> Iterable[LibraryCall]:
+    """The call of syevd on ``n`` by ``n`` matrices ``x``, with its workspace.
+
+    ``scratch`` is needed besides the workspace.
+    """
     n, size = x.shape[-1], x.dtype.itemsize
     if not n:
         return
@@ -281,10 +286,10 @@ def _syevd(
     yield _call(
         name,
         x,
-        given,
-        written,
+        reads,
+        writes,
         {
-            **more,
+            **scratch,
             "work": words * size,
             "real_work": real_words * dtypes.real_of(x.dtype).itemsize,
             "integer_work": integers * INTEGER_BYTES,
@@ -319,8 +324,9 @@ def _geev(
     equation: Equation,
     reads: Reads,
     writes: dict[str, Pointer],
-    more: dict[str, int],
+    scratch: dict[str, int],
 ) -> Iterable[LibraryCall]:
+    """The call of geev on the first operand, with its workspace and ``scratch``."""
     x = equation.inputs[0].type
     n, size = x.shape[-1], x.dtype.itemsize
     words = (BLOCK + 4) * n
@@ -332,7 +338,7 @@ def _geev(
             writes,
             {
                 "copied": n * n * size,
-                **more,
+                **scratch,
                 "real_parts": 2 * n * size,
                 "work": words * size,
             },
@@ -342,7 +348,7 @@ def _geev(
 
 
 def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """gesdd with vectors. The operand is column-major, and so are they."""
+    """gesdd with vectors. The operand and the vectors are column-major."""
     u, s, vh = equation.outputs
     writes = {"s": Pointer(s), "u": Pointer(u), "vh": Pointer(vh)}
     extents = {
@@ -354,7 +360,7 @@ def svd(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 
 
 def svdvals(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """gesdd without vectors, of the transposed matrices: they lie by columns."""
+    """gesdd without vectors, of the transposed matrices."""
     writes = {"s": Pointer(equation.outputs[0])}
     yield from _gesdd("gesdd_values", equation, reads, writes, {})
 
@@ -366,6 +372,10 @@ def _gesdd(
     writes: dict[str, Pointer],
     extents: dict[str, int],
 ) -> Iterable[LibraryCall]:
+    """The call of gesdd on the first operand, with its workspace.
+
+    ``extents`` are further integer arguments.
+    """
     x = equation.inputs[0].type
     columns, rows = x.shape[-2:]
     small, large = min(rows, columns), max(rows, columns)
@@ -392,21 +402,21 @@ def _gesdd(
 
 
 def hessenberg(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """gehrd over the operand."""
+    """gehrd in place."""
     a, taus = equation.outputs
     writes = {"a": Pointer(a), "taus": Pointer(taus)}
     yield from _reduced("gehrd", a.type, writes, 10 / 3)
 
 
 def tridiagonal(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """sytrd over the operand."""
+    """sytrd in place."""
     a, d, e, taus = equation.outputs
     writes = {"a": Pointer(a), "d": Pointer(d), "e": Pointer(e), "taus": Pointer(taus)}
     yield from _reduced("sytrd", a.type, writes, 4 / 3)
 
 
 def schur(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """gees over the operand."""
+    """gees in place."""
     t, z = equation.outputs
     n, size = t.type.shape[-1], t.type.dtype.itemsize
     scratch = {"values": n * size, "more": n * size}
@@ -420,7 +430,7 @@ def _reduced(
     work: float,
     scratch: Mapping[str, int] = MappingProxyType({}),
 ) -> Iterable[LibraryCall]:
-    """A unitary reduction of n by n matrices over ``x``, of ``work * n**3``."""
+    """A unitary reduction of n by n matrices ``x`` in ``work * n**3`` operations."""
     n = x.shape[-1]
     words = (BLOCK + 3) * max(1, n)
     yield LibraryCall(

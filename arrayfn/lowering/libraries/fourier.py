@@ -1,4 +1,4 @@
-"""Fourier transforms by NumPy's pocketfft. A work item is a few rows."""
+"""Fourier transforms by NumPy's pocketfft. A work item is some rows."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from arrayfn.lowering.libraries.calls import (
 from arrayfn.passes.reads import Reads
 from arrayfn.primitives.fourier import factor
 
-ITEM: Final = 4096  # elements that are worth a call
+ITEM: Final = 4096  # elements of a work item
 
 
 def fft(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """Each row transformed. The factor is given as its bits."""
+    """The transform of each row. The scale factor is passed as the bits of a float."""
     (x,), (output,) = equation.inputs, equation.outputs
     kind, length = equation.params["kind"], equation.params["length"]
     rows = math.prod(x.type.shape[:-1])
-    each = max(1, ITEM // length)
+    rows_per_item = max(1, ITEM // length)
     real = dtypes.real_of(x.type.dtype)
     bits = np.zeros(8 // real.itemsize, real)
     bits[0] = factor(kind, length, equation.params["norm"])
@@ -37,13 +37,13 @@ def fft(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
         writes={"transformed": Pointer(output)},
         integers={
             "rows": rows,
-            "each": each,
+            "each": rows_per_item,
             "input_length": x.type.shape[-1],
             "output_length": output.type.shape[-1],
             "is_odd": length % 2,
             "factor": int(bits.view(np.int64)[0]),
         },
-        items=-(-rows // each),
-        grain=grain_of(each * 4 * length * math.log2(length + 1)),
+        items=-(-rows // rows_per_item),
+        grain=grain_of(rows_per_item * 4 * length * math.log2(length + 1)),
         library="NumPy",
     )

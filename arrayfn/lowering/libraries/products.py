@@ -19,14 +19,13 @@ def product(
     tiles: Callable[[Gemm, DType], GemmTiles],
     provider: str = "",
 ) -> LibraryCall:
-    """A dot_general as a GEMM on its operands without a copy, cut into ``tiles``.
+    """A dot_general as a GEMM that copies no operand, cut into ``tiles``.
 
-    A target may have a ``provider`` of its own.
-
-    Row-major ``c[m, n] = a[m, k] @ b[k, n]`` for each of ``batch`` problems. ``lda``,
-    ``ldb``, ``ldc`` are elements between rows as stored; ``transpose_a = 1`` says that
-    ``a`` is stored as ``[k, m]`` (2: and conjugated), likewise ``transpose_b``. Batch
-    strides are in elements.
+    It computes row-major ``c[m, n] = a[m, k] @ b[k, n]`` for each of ``batch``
+    problems. ``lda``, ``ldb``, ``ldc`` are elements between rows as stored;
+    ``transpose_a = 1`` says that ``a`` is stored as ``[k, m]`` (2: and conjugated),
+    likewise ``transpose_b``. Batch strides are in elements. A target may have a
+    ``provider`` of its own.
     """
     x, y = equation.inputs
     assert isinstance(x, Var)
@@ -38,7 +37,7 @@ def product(
             f"dot_general of {x.type} and {y.type} is no GEMM", equation.source
         )
     dtype = output.type.dtype
-    made = tiles(gemm, dtype)
+    tiling = tiles(gemm, dtype)
     a, b = gemm.a, gemm.b
     return LibraryCall(
         provider=provider or PROVIDERS[dtype],
@@ -57,10 +56,10 @@ def product(
             "batch_stride_a": a.batch_stride,
             "batch_stride_b": b.batch_stride,
             "batch_stride_c": gemm.m * gemm.n,
-            "tile_m": made.tile_m,
-            "tile_n": made.tile_n,
+            "tile_m": tiling.tile_m,
+            "tile_n": tiling.tile_n,
         },
-        items=made.items,
-        grain=made.grain,
+        items=tiling.items,
+        grain=tiling.grain,
         library="BLAS",
     )

@@ -1,8 +1,8 @@
 """Sorting by NumPy's own functions. A work item is a row, or a chunk of a long one.
 
-Sorted chunks of a row are merged in passes. There are as many as the machine has cores;
-the result does not depend on that, since floats of long rows are sorted as integers,
-among which equal ones have the same bits.
+Sorted chunks of a row are merged in passes. There are as many chunks as the machine has
+cores. The result does not depend on that: floats of long rows are sorted as integers,
+and equal integers have equal bits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from arrayfn.lowering.libraries.calls import (
 )
 from arrayfn.passes.reads import Reads
 
-LONG: Final = 1 << 16  # elements from which a row is cut
+LONG: Final = 1 << 16  # elements from which a row is cut into chunks
 MERGE_PART: Final = 1 << 15  # elements that one item merges
 MERGED: Final = (
     dtypes.float32,
@@ -36,36 +36,36 @@ MERGED: Final = (
 
 
 def sort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """Each row sorted; a long one in chunks, which are merged."""
+    """Sort each row; a long one in chunks, which are merged."""
     return _sorted(equation, reads, "sort", dtypes.int64)
 
 
 def argsort(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """Each row's order.
+    """The stable order of each row.
 
-    Elements of up to 32 bits are sorted as 64-bit integers that have their positions
-    in the low half: that is stable, and as fast as sorting values.
+    Elements of up to 32 bits are sorted as 64-bit integers that have their positions in
+    the low half: that is stable, and as fast as sorting values.
     """
     return _sorted(equation, reads, "argsort", dtypes.int64)
 
 
 def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The largest of each row, in a buffer that holds more candidates than these."""
+    """The k largest elements of each row, by a buffer of more than k candidates."""
     (x,), (values, indices) = equation.inputs, equation.outputs
     n, k = x.type.shape[-1], equation.params["k"]
     dtype = x.type.dtype
-    name, room = "top_k", min(n, 2 * k + 256)
+    name, capacity = "top_k", min(n, 2 * k + 256)
     if dtype.itemsize == 8:
-        name, room = "top_k_wide", n
+        name, capacity = "top_k_wide", n
     yield LibraryCall(
         provider=f"{name}_{dtypes.short_name(dtype)}",
         reads={"x": pointer_of(x, reads)},
         writes={"values": Pointer(values), "indices": Pointer(indices)},
-        scratch={"keys": n * 8, "buffer": max(1, room) * 8},
+        scratch={"keys": n * 8, "buffer": max(1, capacity) * 8},
         integers={
             "n": n,
             "k": k,
-            "room": room,
+            "room": capacity,
         },
         items=math.prod(x.type.shape[:-1]) if k else 0,
         grain=grain_of(2 * n),
@@ -76,17 +76,18 @@ def top_k(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
 def _sorted(
     equation: Equation, reads: Reads, name: str, index: DType
 ) -> Iterable[LibraryCall]:
+    """The call that sorts chunks of rows, then a call for each merge pass."""
     (x,), (output,) = equation.inputs, equation.outputs
     dtype, n = x.type.dtype, x.type.shape[-1]
     rows = math.prod(x.type.shape[:-1])
     packed = name == "argsort" and dtype.itemsize <= 4
-    what = index if packed else dtype
+    key_dtype = index if packed else dtype
     can_merge = packed or (name == "sort" and dtype in MERGED)
     chunks = _chunks(n, rows) if can_merge else 1
     chunk = max(1, -(-n // chunks))
     passes = chunks.bit_length() - 1
-    spare = Var(ArrayType(output.type.shape, output.type.dtype))
-    buffers = [output, spare] if passes % 2 == 0 else [spare, output]
+    second_buffer = Var(ArrayType(output.type.shape, output.type.dtype))
+    buffers = [output, second_buffer] if passes % 2 == 0 else [second_buffer, output]
     integers = {"n": n}
     if packed or name == "sort":
         integers |= {"chunk": chunk, "chunks": chunks}
@@ -112,7 +113,7 @@ def _sorted(
         run = chunk << number
         parts = -(-2 * run // MERGE_PART)
         yield LibraryCall(
-            provider=f"merge_{dtypes.short_name(what)}",
+            provider=f"merge_{dtypes.short_name(key_dtype)}",
             reads={"runs": Pointer(buffers[number % 2])},
             writes={"merged": Pointer(buffers[1 - number % 2])},
             integers={
@@ -129,11 +130,11 @@ def _sorted(
 
 
 def _chunks(n: int, rows: int) -> int:
-    """A power of two: with those of the other rows at least as many as there are cores.
+    """The number of chunks of each row: a power of two, enough for all cores.
 
-    The chunks of a row are not shorter than half of what is long.
+    A chunk is not shorter than half of ``LONG``.
     """
     if n < LONG or rows == 0:
         return 1
-    wanted = 1 << (-(-machine.cores() // rows) - 1).bit_length()
-    return min(wanted, 1 << (2 * n // LONG).bit_length() - 1)
+    per_row = 1 << (-(-machine.cores() // rows) - 1).bit_length()
+    return min(per_row, 1 << (2 * n // LONG).bit_length() - 1)

@@ -1,7 +1,7 @@
-"""Products with sparse matrices. An item is a row of CSR; CSC and COO have one item.
+"""Products with sparse matrices. A work item is a row of CSR, or a whole product.
 
-By columns, and by entries, several terms go to one element of the result, in the order
-of the entries.
+By columns (CSC) and by entries (COO), several terms are added to one element of the
+result, in the order of the entries.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from arrayfn.ir import ArrayType, Equation
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, grain_of, pointer_of
 from arrayfn.passes.reads import Reads
 
-GATHERED: Final = 4  # multiply-adds that take as long as one with a computed index
-MANY: Final = 1 << 9  # entries that are worth a step of a plan: fewer fuse with others
+GATHERED: Final = 4  # the cost of a multiply-add at a computed index, in multiply-adds
+MANY: Final = 1 << 9  # entries worth a library call: products of fewer are fused
 DTYPES: Final = (dtypes.float32, dtypes.float64)
 INDICES: Final = (dtypes.int32, dtypes.int64)
 
@@ -34,16 +34,18 @@ def is_computed(
 
 
 def product(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """The product of a matrix with a vector or a matrix, of an ``operator_call``."""
+    """The product of a sparse matrix and a dense vector or matrix."""
     data, first, second, x = equation.inputs
     static: dict[str, Any] = dict(equation.params["static"])
     layout, (rows, columns) = static["format"], static["shape"]
     width = 1 if x.type.ndim == 1 else x.type.shape[1]
     entries = data.type.size
-    kind = f"{dtypes.short_name(first.type.dtype)}_{dtypes.short_name(data.type.dtype)}"
+    dtypes_suffix = (
+        f"{dtypes.short_name(first.type.dtype)}_{dtypes.short_name(data.type.dtype)}"
+    )
     work = GATHERED * width * entries / max(1, rows)
     yield LibraryCall(
-        provider=f"sparse_{layout}_{kind}",
+        provider=f"sparse_{layout}_{dtypes_suffix}",
         reads={
             "data": pointer_of(data, reads),
             "first": pointer_of(first, reads),

@@ -19,15 +19,13 @@ from arrayfn.lowering.libraries.factorizations import is_small, lanes
 from arrayfn.passes.reads import Reads
 
 CHUNK: Final = 128  # right-hand sides of an item: enough to amortise packing the matrix
-FEWEST: Final = (
-    64  # where there are few matrices, and each thread is to have some sides
-)
+FEWEST: Final = 64  # the same with few matrices, so that each thread has some
 FEW: Final = 16
 PARTS: Final = 8
 
 
 def triangular_solve(equation: Equation, reads: Reads) -> Iterable[LibraryCall]:
-    """trsm over the right-hand sides. By columns both sides are their transposes."""
+    """trsm in place on the right-hand sides; LAPACK sees all of it transposed."""
     params = equation.params
     type = equation.outputs[0].type
     rows, columns = type.shape[-2:]

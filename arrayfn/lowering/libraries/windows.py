@@ -1,11 +1,10 @@
-"""Products of windows (convolutions) whose windows are never in memory as a whole.
+"""Convolutions as products of windows that are never all in memory.
 
-What ``sliding_windows`` copies side by side is larger than its operand by the size of a
-window. Where its only reader is a product, a work item is some rows of the output: it
-copies the windows that these need to scratch memory, which is near, and multiplies.
-
-Items follow from the shape alone, and so do bits: BLAS rounds differently where an item
-ends. There are enough of them for 16 cores where that costs little packing.
+What ``sliding_windows`` copies is larger than its operand by the size of a window.
+Where its only reader is a product, a work item is some rows of the output: it copies
+the windows that these need to scratch memory, in the cache, and multiplies. Items
+follow from the shape alone, and so do bits: BLAS rounds differently where an item ends.
+There are enough of them for 16 cores where that costs little packing.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, grain_of
 from arrayfn.lowering.steps import NestStep, PlanStep
 from arrayfn.passes.reads import Reads, affine_view
 
-SCRATCH: Final = 384 * 1024  # bytes of windows in one item: most of a core's own cache
+SCRATCH: Final = 384 * 1024  # bytes of windows in one item: most of an L2 cache
 PACKED_ROWS: Final = 256  # rows of an item for which the kernel is worth packing
 MIN_ROWS: Final = 96  # rows of an item for which packing does not yet cost 5 %
-ITEMS: Final = 16  # their number is a multiple of this where they are long enough
+ITEMS: Final = 16  # the number of items is a multiple of this, if they are long enough
 MULTIPLE: Final = 16  # rows of an item come in whole micro-kernels of BLAS
-SMALL: Final = 1 << 16  # elements of windows that are as well copied at once
-DIMENSIONS: Final = 4  # of the rows, and of the columns
+SMALL: Final = 1 << 16  # elements of windows below which one copy is as fast
+DIMENSIONS: Final = 4  # the dimensions of the rows, and of the columns, at most
 
 
 def array_uses(program: Program, reads: Reads) -> Counter[Var]:
-    """The number of equations and outputs of ``program`` that read each array."""
+    """For each array, how many equations and outputs of ``program`` read it."""
     atoms = [
         atom
         for equation in program.equations
@@ -61,41 +60,44 @@ def array_uses(program: Program, reads: Reads) -> Counter[Var]:
 def without_copy(
     call: LibraryCall, steps: list[PlanStep], uses: Mapping[Var, int]
 ) -> list[LibraryCall | Nest]:
-    """``call``, a GEMM; or the product of windows that it is, whose copy is dropped.
+    """The calls for the GEMM ``call``, without the copy of windows if it has one.
 
-    ``uses`` counts the readers of arrays; the copy is the one among ``steps``.
+    ``steps`` are those so far; the copy is removed from them. ``uses`` counts the
+    readers of arrays: the product must be the only one of the copy.
     """
-    given = call.integers
-    m, n, k, batch = (given[name] for name in ("m", "n", "k", "batch"))
-    size = (k, m) if given["transpose_a"] else (m, k)
-    if batch == 1 and given["lda"] == size[1]:
-        found = _take_copy(call.reads["a"], (1, *size), steps, uses)
-        if found is not None:
-            make = _summed if given["transpose_a"] else _product
-            return make(call, *found)
-    is_plain = given["ldb"] == n and given["batch_stride_b"] in (0, k * n)
-    if is_plain and not given["transpose_b"]:
-        found = _take_copy(call.reads["b"], (batch, k, n), steps, uses)
-        if found is not None:
-            return _right_product(call, *found)
+    integers = call.integers
+    m, n, k, batch = (integers[name] for name in ("m", "n", "k", "batch"))
+    size = (k, m) if integers["transpose_a"] else (m, k)
+    if batch == 1 and integers["lda"] == size[1]:
+        source_and_dimensions = _remove_copy(call.reads["a"], (1, *size), steps, uses)
+        if source_and_dimensions is not None:
+            make = _summed if integers["transpose_a"] else _product
+            return make(call, *source_and_dimensions)
+    is_plain = integers["ldb"] == n and integers["batch_stride_b"] in (0, k * n)
+    if is_plain and not integers["transpose_b"]:
+        source_and_dimensions = _remove_copy(
+            call.reads["b"], (batch, k, n), steps, uses
+        )
+        if source_and_dimensions is not None:
+            return _right_product(call, *source_and_dimensions)
     return [call]
 
 
-def _take_copy(
-    place: Pointer, shape: Shape, steps: list[PlanStep], uses: Mapping[Var, int]
+def _remove_copy(
+    windows: Pointer, shape: Shape, steps: list[PlanStep], uses: Mapping[Var, int]
 ) -> tuple[Pointer, dict[str, int]] | None:
-    """The operand of the copy at ``place``, which goes, and the windows' dimensions.
+    """Remove the copy that makes ``windows``; return its operand and its dimensions.
 
-    None if there is no copy there that only this product reads, of ``shape``: a batch
-    of matrices.
+    None unless some step copies windows there as a batch of matrices of ``shape``, and
+    only this product reads them.
     """
-    if math.prod(shape) < SMALL or uses.get(place.array, 0) != 1 or place.offset:
+    if math.prod(shape) < SMALL or uses.get(windows.array, 0) != 1 or windows.offset:
         return None
     for position, step in enumerate(steps):
         if (
             isinstance(step, NestStep)
             and step.nest.primitives == ("sliding_windows",)
-            and step.writes == [place.array]
+            and step.writes == [windows.array]
         ):
             dimensions = _dimensions(step.nest, shape)
             if dimensions is None:
@@ -109,11 +111,11 @@ def _take_copy(
 def _product(
     call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
-    """Windows are the rows of the result: an item is some of them."""
-    given, size = call.integers, x.array.type.dtype.itemsize
-    m, n, k = (given[name] for name in "mnk")
+    """The product whose rows are windows: an item computes some of them."""
+    integers, size = call.integers, x.array.type.dtype.itemsize
+    m, n, k = (integers[name] for name in "mnk")
     tile = _tile(m, max(PACKED_ROWS, SCRATCH // (k * size)))
-    made = replace(
+    product = replace(
         call,
         provider=call.provider.replace("gemm_", "windows_"),
         reads={"x": x, "b": call.reads["b"]},
@@ -122,9 +124,9 @@ def _product(
             "m": m,
             "n": n,
             "k": k,
-            "ldb": given["ldb"],
-            "ldc": given["ldc"],
-            "transpose_b": given["transpose_b"],
+            "ldb": integers["ldb"],
+            "ldc": integers["ldc"],
+            "transpose_b": integers["transpose_b"],
             "tile": tile,
             **dimensions,
         },
@@ -132,25 +134,25 @@ def _product(
         grain=grain_of(tile * n * k),
         library="BLAS, of windows",
     )
-    return [made]
+    return [product]
 
 
 def _right_product(
     call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
-    """Windows are the columns of the result: an item is some indices of the first axis.
+    """The product whose columns are windows.
 
-    That is the outermost of those that the columns run over.
+    An item computes some indices of the outermost axis that the columns run over.
     """
-    given, size = call.integers, x.array.type.dtype.itemsize
-    m, n, k, batch = (given[name] for name in ("m", "n", "k", "batch"))
+    integers, size = call.integers, x.array.type.dtype.itemsize
+    m, n, k, batch = (integers[name] for name in ("m", "n", "k", "batch"))
     cut, extent, inner = _cut(dimensions, n)
     smallest = -(-PACKED_ROWS // (2 * inner))
-    most = max(smallest, SCRATCH // (k * size * inner))
-    tiles = -(-extent // min(most, extent))
+    max_tile = max(smallest, SCRATCH // (k * size * inner))
+    tiles = -(-extent // min(max_tile, extent))
     tiles = -(-tiles * batch // ITEMS) * ITEMS // batch or 1
     tile = max(-(-extent // tiles), min(smallest, -(-extent // 2)))
-    made = replace(
+    product = replace(
         call,
         provider=call.provider.replace("gemm_", "windows_right_"),
         reads={"a": call.reads["a"], "x": x},
@@ -159,9 +161,9 @@ def _right_product(
             "m": m,
             "n": n,
             "k": k,
-            "lda": given["lda"],
-            "transpose_a": given["transpose_a"],
-            "batch_stride_a": given["batch_stride_a"],
+            "lda": integers["lda"],
+            "transpose_a": integers["transpose_a"],
+            "batch_stride_a": integers["batch_stride_a"],
             "tile": tile,
             "tiles": -(-extent // tile),
             "cut": cut,
@@ -172,20 +174,20 @@ def _right_product(
         grain=grain_of(m * tile * inner * k),
         library="BLAS, of windows",
     )
-    return [made]
+    return [product]
 
 
 def _summed(
     call: LibraryCall, x: Pointer, dimensions: Mapping[str, int]
 ) -> list[LibraryCall | Nest]:
-    """Windows are summed over: an item has the sum of a part of them.
+    """The product that sums over windows: an item has the sum of a part of them.
 
-    The parts are added up in order. Where they are few, an item is also a piece of the
-    outermost of the axes that the windows' columns run over.
+    The partial sums are then added up in order. Where parts are few, an item is also a
+    piece of the outermost axis that the windows' columns run over.
     """
-    given, output = call.integers, call.writes["c"].array
+    gemm_integers, output = call.integers, call.writes["c"].array
     dtype = output.type.dtype
-    m, n, k = (given[name] for name in "mnk")
+    m, n, k = (gemm_integers[name] for name in "mnk")
     parts = max(1, min(ITEMS, k // PACKED_ROWS))
     part = -(-k // parts)
     cut, extent, inner = _cut(dimensions, m)
@@ -194,7 +196,7 @@ def _summed(
     width = piece * inner * dtype.itemsize
     tile = min(part, max(PACKED_ROWS, SCRATCH // width))
     sums = output if parts == 1 else Var(ArrayType((parts, m, n), dtype))
-    made: list[LibraryCall | Nest] = [
+    calls: list[LibraryCall | Nest] = [
         replace(
             call,
             provider=call.provider.replace("gemm_", "window_sums_"),
@@ -205,8 +207,8 @@ def _summed(
                 "m": m,
                 "n": n,
                 "k": k,
-                "ldb": given["ldb"],
-                "transpose_b": given["transpose_b"],
+                "ldb": gemm_integers["ldb"],
+                "transpose_b": gemm_integers["transpose_b"],
                 "tile": tile,
                 "part": part,
                 "piece": piece,
@@ -221,12 +223,12 @@ def _summed(
         )
     ]
     if parts > 1:
-        made.append(_added(sums, output, -(-k // part)))
-    return made
+        calls.append(_added(sums, output, -(-k // part)))
+    return calls
 
 
 def _added(sums: Var, output: Var, parts: int) -> Nest:
-    """The step that adds up the parts, first to last."""
+    """The nest that adds up the partial sums, first to last."""
     dtype, size = output.type.dtype, output.type.size
     operands: list[ArrayOperand] = []
     statements: list[Statement] = []
@@ -254,16 +256,16 @@ def _added(sums: Var, output: Var, parts: int) -> Nest:
     )
 
 
-def _tile(rows: int, most: int) -> int:
-    """The number of rows of an item, equal for all items."""
-    items = -(-rows // most)
+def _tile(rows: int, max_rows: int) -> int:
+    """The rows of an item, equal for all items, at most ``max_rows``."""
+    items = -(-rows // max_rows)
     items = -(-items // ITEMS) * ITEMS
     tile = max(-(-rows // items), min(MIN_ROWS, -(-rows // 2)))
     return -(-tile // MULTIPLE) * MULTIPLE
 
 
 def _cut(dimensions: Mapping[str, int], columns: int) -> tuple[int, int, int]:
-    """The outermost axis of the columns, its extent, and the columns of an index."""
+    """``(number, extent, columns per index)`` of the columns' outermost axis."""
     cut = next(
         (d for d in range(DIMENSIONS) if dimensions[f"columns_{d}"] > 1),
         DIMENSIONS - 1,
@@ -276,14 +278,14 @@ Dimension = tuple[int, int]  # extent, and stride in the operand
 
 
 def _dimensions(nest: Nest, shape: Shape) -> dict[str, int] | None:
-    """The dimensions of rows and columns, outermost first, as arguments.
+    """The dimensions of the rows, columns and batch, outermost first, as arguments.
 
-    And the batch's, which is one dimension. None if they are too many.
+    The batch has one dimension. None if there are more than the kernel takes.
     """
     source, target = sorted(nest.operands, key=lambda operand: operand.written)
     _, rows, columns = shape
-    found: dict[str, list[tuple[int, Dimension]]]
-    found = {"problem": [], "row": [], "column": []}
+    dimensions: dict[str, list[tuple[int, Dimension]]]
+    dimensions = {"problem": [], "row": [], "column": []}
     strides = zip(nest.axes, source.strides, target.strides, strict=True)
     pieces = [(axis.extent, step, position) for axis, step, position in strides]
     for border in (columns, rows * columns):
@@ -292,23 +294,23 @@ def _dimensions(nest: Nest, shape: Shape) -> dict[str, int] | None:
         name = "column"
         if position >= columns:
             name = "row" if position < rows * columns else "problem"
-        found[name].append((position, (extent, step)))
-    named: dict[str, int] = {}
-    for (name, placed), extent in zip(found.items(), shape, strict=True):
-        ordered = [d for _, d in sorted(placed, key=lambda entry: -entry[0])]
-        room = 1 if name == "problem" else DIMENSIONS
-        if len(ordered) > room or math.prod(n for n, _ in ordered) != extent:
+        dimensions[name].append((position, (extent, step)))
+    arguments: dict[str, int] = {}
+    for (name, positioned), extent in zip(dimensions.items(), shape, strict=True):
+        ordered = [d for _, d in sorted(positioned, key=lambda entry: -entry[0])]
+        limit = 1 if name == "problem" else DIMENSIONS
+        if len(ordered) > limit or math.prod(n for n, _ in ordered) != extent:
             return None
-        missing = room - len(ordered)
+        missing = limit - len(ordered)
         for number, (n, step) in enumerate([(1, 0)] * missing + ordered):
-            named |= {f"{name}s_{number}": n, f"{name}_step_{number}": step}
-    return named
+            arguments |= {f"{name}s_{number}": n, f"{name}_step_{number}": step}
+    return arguments
 
 
 def _parted(
     extent: int, step: int, position: int, border: int
 ) -> list[tuple[int, int, int]]:
-    """An axis, or its parts inside and outside of ``border`` where it goes beyond."""
+    """The axis, or its parts inside and outside of ``border`` if it crosses that."""
     inside = border // position
     if (
         position < border < extent * position

@@ -34,7 +34,11 @@ _BOOL = dtypes.bool_
 
 
 def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """Read each element from its window, or a fill value."""
+    """The nest that reads each element of the output from its window of the operand.
+
+    Elements of windows outside of the operand are the fill value, or come from the
+    nearest window inside, by ``mode``.
+    """
     x, indices = equation.inputs
     output = equation.outputs[0]
     if not output.type.size:
@@ -47,20 +51,20 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
     source, target = array_of(x, reads), output_array(equation)
     b = NestBuilder(equation, names)
     geometry = _Geometry(windows, x.type.shape, sizes, output.type.ndim)
-    begins = geometry.begins(b, indices, reads)
-    inside = None
+    starts = geometry.begins(b, indices, reads)
+    is_inside = None
     if mode != "fill":
-        begins = geometry.clamped(b, begins)
-    elif (inside := geometry.inside(b, begins)) is not None:
-        begins = _or_zero(b, begins, inside)
-    steps = geometry.steps(begins, source)
+        starts = geometry.clamped(b, starts)
+    elif (is_inside := geometry.inside(b, starts)) is not None:
+        starts = _or_zero(b, starts, is_inside)
+    terms = geometry.index_terms(starts, source)
     source = geometry.windows_of(source)
-    if inside is None:
-        b.move(x, source, target, source_indices=steps)
+    if is_inside is None:
+        b.move(x, source, target, source_indices=terms)
     else:
-        value = b.scalar(x, source, steps)
+        value = b.scalar(x, source, terms)
         dtype = compute_dtype(target.dtype)
-        arguments = (inside, value, Constant(fill, dtype))
+        arguments = (is_inside, value, Constant(fill, dtype))
         result = b.compute(names[output], "select", *arguments, dtype=dtype, of=dtype)
         b.store(b.operand(target, written=True), result)
     yield b.nest(output.type.shape, "reads at computed indices")
@@ -69,7 +73,7 @@ def gather(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
 def scatter(
     function: str | None,
 ) -> Callable[[Equation, Reads, Names], Iterable[Nest]]:
-    """The scatter that combines by ``function``; without one, it overwrites."""
+    """The template of the scatter that combines by ``function``; None overwrites."""
 
     def nests(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
         return _scattered(equation, reads, names, function)
@@ -77,17 +81,20 @@ def scatter(
     return nests
 
 
-def added(
+def atomic_scatter_add(
     equation: Equation,
     reads: Reads,
     names: Names,
-    among: tuple[int, int] | None = None,
+    index_range: tuple[int, int] | None = None,
 ) -> Iterable[Nest]:
-    """The scatter-add by atomic additions, in no fixed order, on a GPU.
+    """The nest of a scatter-add by atomic additions, in no fixed order, on a GPU.
 
-    With ``among``, only updates whose first index lies in this closed range are added.
+    With ``index_range``, only updates whose first index lies in this closed range are
+    added.
     """
-    return _scattered(equation, reads, names, "add", as_they_come=True, among=among)
+    return _scattered(
+        equation, reads, names, "add", atomic=True, index_range=index_range
+    )
 
 
 def _scattered(
@@ -96,9 +103,13 @@ def _scattered(
     names: Names,
     function: str | None,
     *,
-    as_they_come: bool = False,
-    among: tuple[int, int] | None = None,
+    atomic: bool = False,
+    index_range: tuple[int, int] | None = None,
 ) -> Iterable[Nest]:
+    """The nests of a scatter: for each update, combine it with its target.
+
+    ``atomic`` and ``index_range`` are as in ``atomic_scatter_add``.
+    """
     x, indices, updates = equation.inputs
     if not updates.type.size or not x.type.size:
         return
@@ -110,36 +121,36 @@ def _scattered(
     geometry = _Geometry(windows, x.type.shape, sizes, updates.type.ndim)
     target = output_array(equation)
     b = NestBuilder(equation, names)
-    begins = geometry.begins(b, indices, reads)
-    inside = None
+    starts = geometry.begins(b, indices, reads)
+    is_inside = None
     if mode == "clip":
-        begins = geometry.clamped(b, begins)
+        starts = geometry.clamped(b, starts)
     else:
-        inside = geometry.inside(b, begins)
-    if among is not None:
-        bounds = Argument("first", among[0]), Argument("last", among[1])
-        inside = _within(b, begins[0], bounds, inside)
-    if inside is not None and function:
-        begins = _or_zero(b, begins, inside)
-    steps = geometry.steps(begins, target)
+        is_inside = geometry.inside(b, starts)
+    if index_range is not None:
+        bounds = Argument("first", index_range[0]), Argument("last", index_range[1])
+        is_inside = _within(b, starts[0], bounds, is_inside)
+    if is_inside is not None and function:
+        starts = _or_zero(b, starts, is_inside)
+    terms = geometry.index_terms(starts, target)
     target = geometry.windows_of(target)
     source = source_of(updates, reads)
     if function is None:
-        b.move(updates, source, target, target_indices=steps, where=inside)
-    elif as_they_come:
+        b.move(updates, source, target, target_indices=terms, where=is_inside)
+    elif atomic:
         value = b.scalar(updates, source)
-        own = b.operand(target, written=True)
-        b.store(own, value, steps, inside, adds=True)
+        target_operand = b.operand(target, written=True)
+        b.store(target_operand, value, terms, is_inside, adds=True)
         yield b.nest(updates.type.shape, "atomic additions at computed indices")
         return
     else:
         dtype, name = compute_dtype(target.dtype), names[equation.outputs[0]]
-        own = b.operand(target, written=True)
-        before = b.load(f"{name}_before", own, steps)
-        arguments = (before, b.scalar(updates, source))
+        target_operand = b.operand(target, written=True)
+        old_value = b.load(f"{name}_before", target_operand, terms)
+        arguments = (old_value, b.scalar(updates, source))
         result = b.compute(name, function, *arguments, dtype=dtype, of=dtype)
-        b.store(own, result, steps, inside)
-    in_order = () if unique else geometry.meeting_axes()
+        b.store(target_operand, result, terms, is_inside)
+    in_order = () if unique else geometry.overlapping_axes()
     reason = "writes at computed indices, in the order of the updates"
     yield _updates_nest(b, target, updates.type.shape, in_order, reason)
 
@@ -151,7 +162,10 @@ def _updates_nest(
     in_order: Sequence[int],
     reason: str,
 ) -> Nest:
-    """The nest with parallel axes outside ordered ones, a contiguous one innermost."""
+    """The nest over updates: axes that run in parallel, then those in order.
+
+    A contiguous parallel axis stays innermost.
+    """
     if not in_order:
         return b.nest(extents, reason)
     strides = target.strides
@@ -164,7 +178,7 @@ def _updates_nest(
 
 
 def dynamic_slice(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """Read the slice that begins at the scalar positions."""
+    """The nest that reads a slice at computed positions."""
     x, *starts = equation.inputs
     output = equation.outputs[0]
     if not output.type.size:
@@ -173,7 +187,7 @@ def dynamic_slice(equation: Equation, reads: Reads, names: Names) -> Iterable[Ne
     shape = output.type.shape
     source, steps = source_of(x, reads), []
     if isinstance(source, StridedArray):
-        source, steps = _moved(b, source, starts, x.type.shape, shape, reads)
+        source, steps = _slice_at(b, source, starts, x.type.shape, shape, reads)
     b.move(x, source, output_array(equation), source_indices=steps)
     yield b.nest(shape, "a slice at a computed index")
 
@@ -181,42 +195,47 @@ def dynamic_slice(equation: Equation, reads: Reads, names: Names) -> Iterable[Ne
 def dynamic_update_slice(
     equation: Equation, reads: Reads, names: Names
 ) -> Iterable[Nest]:
-    """Write the update at the scalar positions."""
+    """The nest that writes the update at computed positions."""
     x, update, *starts = equation.inputs
     if not update.type.size:
         return
     b = NestBuilder(equation, names)
     shape, target = update.type.shape, output_array(equation)
-    target, steps = _moved(b, target, starts, x.type.shape, shape, reads)
+    target, steps = _slice_at(b, target, starts, x.type.shape, shape, reads)
     b.move(update, source_of(update, reads), target, target_indices=steps)
     yield b.nest(shape, "a slice written at a computed index")
 
 
-def _moved(
+def _slice_at(
     b: NestBuilder,
-    place: StridedArray,
+    array: StridedArray,
     starts: Sequence[Atom],
     extents: Shape,
     sizes: Shape,
     reads: Reads,
 ) -> tuple[StridedArray, list[IndexTerm]]:
-    """The slice of ``sizes`` at ``starts``, as a constant offset and computed steps."""
-    steps: list[IndexTerm] = []
-    known = [0] * len(sizes)
+    """The slice of ``array`` at ``starts``: with an offset, and computed index terms.
+
+    Literal starts go into the offset, others into index terms. All are clamped so that
+    the slice of ``sizes`` lies inside ``extents``.
+    """
+    terms: list[IndexTerm] = []
+    constant_starts = [0] * len(sizes)
     for axis, start in enumerate(starts):
         last = extents[axis] - sizes[axis]
         if isinstance(start, Literal):
             assert isinstance(start.value, int)
-            known[axis] = min(max(start.value, 0), last)
+            constant_starts[axis] = min(max(start.value, 0), last)
         elif last:
-            where = array_of(start, reads).spread(len(sizes))
-            value = b.scalar(start, where)
-            begin = _clamped(b, b.index(value, where.dtype), axis, last)
-            steps.append(IndexTerm(begin, place.strides[axis]))
-    return place.begin_at(known, (1,) * len(sizes)), steps
+            start_array = array_of(start, reads).spread(len(sizes))
+            value = b.scalar(start, start_array)
+            begin = _clamped(b, b.index(value, start_array.dtype), axis, last)
+            terms.append(IndexTerm(begin, array.strides[axis]))
+    return array.begin_at(constant_starts, (1,) * len(sizes)), terms
 
 
 def _clamped(b: NestBuilder, begin: Value, axis: int, last: int) -> Value:
+    """Add the statement that clamps ``begin`` to 0 .. ``last``."""
     limit = Argument(f"last_{axis}", last)
     name = f"{begin.name}_clamped"
     return b.compute(name, "clamp", begin, _ZERO, limit, dtype=_I64, of=_I64)
@@ -226,28 +245,39 @@ def _within(
     b: NestBuilder,
     begin: Value,
     bounds: tuple[Constant | Argument, Argument],
-    known: Value | None,
+    condition: Value | None,
 ) -> Value:
-    """Whether a position is within bounds, and ``known`` is true."""
+    """Add the test that ``begin`` is within ``bounds``, and ``condition`` holds."""
     for function, bound in zip(("ge", "le"), bounds, strict=True):
         test = b.compute("inside", function, begin, bound, dtype=_BOOL, of=_I64)
-        if known is not None:
-            test = b.compute("inside", "and", known, test, dtype=_BOOL, of=_BOOL)
-        known = test
-    assert known is not None
-    return known
+        if condition is not None:
+            test = b.compute("inside", "and", condition, test, dtype=_BOOL, of=_BOOL)
+        condition = test
+    assert condition is not None
+    return condition
 
 
 def _or_zero(b: NestBuilder, begins: Sequence[Value], inside: Value) -> list[Value]:
-    """The positions, or 0 if the window is not inside."""
+    """The positions, with 0 in place of those of windows that are not inside."""
     return [
-        b.compute(f"{v.name}_safe", "select", inside, v, _ZERO, dtype=_I64, of=_I64)
+        b.compute(
+            f"{v.name}_safe",
+            "select",
+            inside,
+            v,
+            _ZERO,
+            dtype=_I64,
+            of=_I64,
+        )
         for v in begins
     ]
 
 
 class _Geometry:
-    """Windows in an operand of ``extents``; the array of windows has ``ndim`` axes."""
+    """The windows of a gather or scatter in an operand of ``extents``.
+
+    ``ndim`` is that of the array of windows (a gather's result, a scatter's updates).
+    """
 
     def __init__(
         self, windows: Windows, extents: Shape, sizes: Shape, ndim: int
@@ -259,20 +289,22 @@ class _Geometry:
         self.last = [extents[axis] - sizes[axis] for axis in windows.indexed_axes]
 
     def begins(self, b: NestBuilder, indices: Atom, reads: Reads) -> list[Value]:
-        """Load where windows begin along each indexed axis."""
+        """Load the position of each window, along each indexed axis."""
         assert isinstance(indices, Var)
-        where = array_of(indices, reads)
+        index_array = array_of(indices, reads)
         strides = [0] * self.ndim
-        for axis, stride in zip(self.outer, where.strides[:-1], strict=True):
+        for axis, stride in zip(self.outer, index_array.strides[:-1], strict=True):
             strides[axis] = stride
         values: list[Value] = []
         for component in range(len(self.windows.indexed_axes)):
-            offset = where.offset + component * where.strides[-1]
+            offset = index_array.offset + component * index_array.strides[-1]
             operand = b.operand(
-                StridedArray(where.array, where.dtype, tuple(strides), offset)
+                StridedArray(
+                    index_array.array, index_array.dtype, tuple(strides), offset
+                )
             )
             value = b.load(b.names[indices], operand)
-            values.append(b.index(value, where.dtype))
+            values.append(b.index(value, index_array.dtype))
         return values
 
     def clamped(self, b: NestBuilder, begins: Sequence[Value]) -> list[Value]:
@@ -289,23 +321,25 @@ class _Geometry:
             result = _within(b, begin, bounds, result)
         return result
 
-    def windows_of(self, place: StridedArray) -> StridedArray:
-        """The operand with strides along the axes of the array of windows."""
+    def windows_of(self, array: StridedArray) -> StridedArray:
+        """``array``, with strides along the axes of the array of windows."""
         strides = [0] * self.ndim
         kept = self.windows.kept(len(self.extents))
         for axis, window_axis in zip(kept, self.windows.window_axes, strict=True):
-            strides[window_axis] = place.strides[axis]
+            strides[window_axis] = array.strides[axis]
         for axis, index_axis in zip(*self.windows.batch, strict=True):
-            strides[self.outer[index_axis]] += place.strides[axis]
-        return StridedArray(place.array, place.dtype, tuple(strides), place.offset)
+            strides[self.outer[index_axis]] += array.strides[axis]
+        return StridedArray(array.array, array.dtype, tuple(strides), array.offset)
 
-    def steps(self, begins: Sequence[Value], place: StridedArray) -> list[IndexTerm]:
-        """The steps from the operand's first window to the one at ``begins``."""
+    def index_terms(
+        self, begins: Sequence[Value], array: StridedArray
+    ) -> list[IndexTerm]:
+        """The index terms that move from the operand's origin to ``begins``."""
         axes = zip(begins, self.windows.indexed_axes, strict=True)
-        return [IndexTerm(begin, place.strides[axis]) for begin, axis in axes]
+        return [IndexTerm(begin, array.strides[axis]) for begin, axis in axes]
 
-    def meeting_axes(self) -> list[int]:
-        """The axes of the array of windows along which two may share an element.
+    def overlapping_axes(self) -> list[int]:
+        """The axes of the array of windows along which windows may overlap.
 
         Batch axes are not among them, nor axes along which windows span the whole
         operand and have no position.

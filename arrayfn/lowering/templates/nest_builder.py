@@ -1,4 +1,4 @@
-"""A builder for nests written by hand: operands with strides, scalar statements."""
+"""Builds nests by hand: operands with strides, and scalar statements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from arrayfn.primitives.base import Reduction
 
 @dataclass(frozen=True)
 class StridedArray:
-    """Where a value lies: ``array``, and a stride for each axis of the value."""
+    """The memory of a value: ``array``, with a stride for each axis of the value."""
 
     array: Var
     dtype: DType
@@ -39,15 +39,15 @@ class StridedArray:
     offset: int = 0
 
     def raw(self) -> StridedArray:
-        """The same memory as integers, to copy bits of 16-bit floats and bools."""
+        """The same memory as integers, to copy the bits of 16-bit floats and bools."""
         return replace(self, dtype=_RAW.get(self.dtype, self.dtype))
 
     def spread(self, ndim: int) -> StridedArray:
-        """A scalar's memory, with stride 0 along ``ndim`` axes."""
+        """The memory of a scalar, broadcast along ``ndim`` axes by strides of 0."""
         return replace(self, strides=(0,) * ndim)
 
     def begin_at(self, starts: Sequence[int], steps: Sequence[int]) -> StridedArray:
-        """The slice from ``starts`` in ``steps``."""
+        """The slice that begins at ``starts``, with ``steps`` between its elements."""
         strides = zip(starts, self.strides, strict=True)
         offset = self.offset + sum(start * stride for start, stride in strides)
         pairs = zip(steps, self.strides, strict=True)
@@ -64,14 +64,14 @@ _RAW = {
 
 
 def source_of(atom: Atom, reads: Mapping[Var, Read]) -> StridedArray | Constant:
-    """Where the elements of ``atom`` lie, or its value if it is a Literal."""
+    """The memory of the elements of ``atom``, or its Constant if it is a Literal."""
     if isinstance(atom, Literal):
         return constant_of(atom)
     return array_of(atom, reads)
 
 
 def array_of(atom: Atom, reads: Mapping[Var, Read]) -> StridedArray:
-    """Where the elements of ``atom``, an array or a view, lie."""
+    """The memory of the elements of ``atom``, an array or a view of one."""
     assert isinstance(atom, Var)
     read = reads[atom]
     base = read.base.type
@@ -85,40 +85,42 @@ def array_of(atom: Atom, reads: Mapping[Var, Read]) -> StridedArray:
 
 
 def output_array(equation: Equation) -> StridedArray:
-    """The memory of the output."""
+    """The memory of the first output of ``equation``."""
     output = equation.outputs[0]
     strides = output.type.layout.strides(output.type.shape)
     return StridedArray(output, output.type.dtype, strides)
 
 
 class NestBuilder:
-    """Collects statements of a nest over ``axes``, all at the element level."""
+    """Collects the operands and statements of a nest, all at the element level."""
 
     def __init__(self, equation: Equation, names: Mapping[Var, str]) -> None:
         self.equation = equation
         self.names = names
         self.operands: list[ArrayOperand] = []
         self.statements: list[Statement] = []
-        self.taken: set[str] = set()
+        self.used_names: set[str] = set()
 
-    def operand(self, place: StridedArray, *, written: bool = False) -> int:
-        """Add an operand, with strides for the nest's axes; its index."""
+    def operand(self, memory: StridedArray, *, written: bool = False) -> int:
+        """Add an operand with a stride for each axis of the nest; return its number."""
         self.operands.append(
-            ArrayOperand(place.array, place.dtype, place.strides, place.offset, written)
+            ArrayOperand(
+                memory.array, memory.dtype, memory.strides, memory.offset, written
+            )
         )
         return len(self.operands) - 1
 
     def value(self, name: str, dtype: DType) -> Value:
-        """A new value; its name gets a number if it is taken."""
+        """A new scalar; a number is appended to its name if that is in use."""
         unique, number = name, 0
-        while unique in self.taken:
+        while unique in self.used_names:
             number += 1
             unique = f"{name}_{number}"
-        self.taken.add(unique)
+        self.used_names.add(unique)
         return Value(unique, compute_dtype(dtype))
 
     def load(self, name: str, operand: int, indices: Sequence[IndexTerm] = ()) -> Value:
-        """Load ``operand`` at the current element, moved by the steps ``at``."""
+        """Load ``operand`` at the current index plus ``indices``."""
         result = self.value(name, self.operands[operand].dtype)
         source = self.equation.source
         self.statements.append(
@@ -132,7 +134,7 @@ class NestBuilder:
         source: StridedArray | Constant,
         indices: Sequence[IndexTerm] = (),
     ) -> Scalar:
-        """An element of ``atom``, which lies at ``source`` or is a constant."""
+        """The scalar of ``atom``: an element of ``source``, or the constant it is."""
         if isinstance(source, Constant):
             return source
         assert isinstance(atom, Var)
@@ -148,7 +150,7 @@ class NestBuilder:
         target_indices: Sequence[IndexTerm] = (),
         where: Value | None = None,
     ) -> None:
-        """Copy the bits of ``atom`` to ``target``."""
+        """Add statements that copy the bits of ``source`` to ``target``."""
         if isinstance(source, StridedArray):
             source, target = source.raw(), target.raw()
         value = self.scalar(atom, source, source_indices)
@@ -157,9 +159,14 @@ class NestBuilder:
         self.store(self.operand(target, written=True), result, target_indices, where)
 
     def compute(
-        self, name: str, function: str, *arguments: Scalar, dtype: DType, of: DType
+        self,
+        name: str,
+        function: str,
+        *arguments: Scalar,
+        dtype: DType,
+        of: DType,
     ) -> Value:
-        """``function``, on arguments of dtype ``of``."""
+        """Add ``function`` of arguments of dtype ``of``; return its result."""
         result = self.value(name, dtype)
         self.statements.append(
             Compute(
@@ -177,7 +184,10 @@ class NestBuilder:
     def reduce(
         self, name: str, function: str, argument: Value, form: Reduction
     ) -> Value:
-        """Reduce ``argument`` by ``function``, whose identity ``form`` has."""
+        """Add a reduction of ``argument`` by ``function``; return its result.
+
+        ``form`` has the identity.
+        """
         result = self.value(name, argument.dtype)
         self.statements.append(
             Reduce(
@@ -200,14 +210,14 @@ class NestBuilder:
         *,
         adds: bool = False,
     ) -> None:
-        """Store or add ``value`` at the current element, moved by the steps ``at``."""
+        """Store or add ``value`` at the current index plus ``indices``."""
         source = self.equation.source
         self.statements.append(
             Store(operand, value, "element", 0, source, tuple(indices), where, adds)
         )
 
     def index(self, scalar: Scalar, dtype: DType) -> Value:
-        """``scalar`` as int64; larger unsigned numbers become the largest int64."""
+        """``scalar``, of ``dtype``, as int64; uint64 saturates."""
         assert isinstance(scalar, Value)
         name = f"{scalar.name}_index"
         if dtype == dtypes.uint64:
@@ -220,9 +230,9 @@ class NestBuilder:
         return self.compute(name, function, scalar, dtype=i64, of=i64)
 
     def nest(self, extents: Shape, reason: str, in_order: Collection[int] = ()) -> Nest:
-        """The nest over axes of ``extents``, reordered so that strides decrease.
+        """The nest over axes of ``extents``, ordered and merged as fusion's are.
 
-        At most one axis is ``in_order``.
+        At most one axis is ``in_order``: it is iterated in order, as a scan's.
         """
         nest = self.as_written(extents, reason, in_order)
         return merge_axes(order_axes(drop_unit_axes(nest)))

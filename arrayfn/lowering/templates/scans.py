@@ -3,7 +3,7 @@
 A single long row is cut into chunks of a fixed length. The chunks are reduced, their
 totals are scanned, and each chunk is scanned from the total before it. That takes more
 arithmetic, but uses all threads, and makes sums more accurate. Cumulative products stay
-serial: products of factors near 1 always lose their last bits to the same side.
+serial: rounding errors of products of factors near 1 accumulate with one sign.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from arrayfn.primitives.base import Primitive, Reduction
 Names = Mapping[Var, str]
 
 CHUNK: Final = 16384  # elements
-CHUNKS: Final = 8  # with fewer, three passes take longer than one
+CHUNKS: Final = 8  # chunks from which three passes are faster than one
 
 
 SCANS: Final[dict[str, tuple[str, Primitive]]] = {
@@ -45,7 +45,7 @@ SCANS: Final[dict[str, tuple[str, Primitive]]] = {
 def scan(
     equation: Equation, reads: Reads, names: Names, *, cut: bool = True
 ) -> Iterable[Nest]:
-    """The nests of a cumulative primitive; ``cut`` allows to cut a long row."""
+    """The nests of a cumulative primitive; ``cut`` allows chunks of a long row."""
     function, reduction = SCANS[equation.primitive.name]
     form = reduction.kernel
     assert isinstance(form, Reduction)
@@ -61,16 +61,16 @@ def scan(
         steps = [-1 if k == axis else 1 for k in range(x.type.ndim)]
         source = source.begin_at(starts, steps)
         target = target.begin_at(starts, steps)
-    scanned = _Scan(equation, names, function, form, axis)
+    nests = _Scan(equation, names, function, form, axis)
     is_single = x.type.size == extent and extent >= CHUNKS * CHUNK
     if cut and is_single and function != "mul":
-        yield from scanned.in_chunks(source, target)
+        yield from nests.in_chunks(source, target)
     else:
-        yield scanned.whole(source, target, x.type.shape)
+        yield nests.whole(source, target, x.type.shape)
 
 
 class _Scan:
-    """Nests of one scan, along axis number ``axis``."""
+    """The nests of one scan along ``axis``, by ``function``."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class _Scan:
     def whole(
         self, source: StridedArray, target: StridedArray, shape: tuple[int, ...]
     ) -> Nest:
-        """Scan each row serially."""
+        """The nest that scans each row serially."""
         b = NestBuilder(self.equation, self.names)
         value = b.load(self.names[self.x], b.operand(source))
         total = b.reduce(self.result, self.function, value, self.form)
@@ -101,52 +101,57 @@ class _Scan:
         return b.nest(shape, "a running value along one axis", (self.axis,))
 
     def in_chunks(self, source: StridedArray, target: StridedArray) -> Iterable[Nest]:
-        """Scan rows in chunks, and the remainder."""
+        """The nests that scan one long row in chunks, and its remainder."""
         shape, axis = self.x.type.shape, self.axis
-        count, left = divmod(shape[axis], CHUNK)
+        chunk_count, remainder = divmod(shape[axis], CHUNK)
         # The extents of the totals, and of the elements as chunks.
-        counts = self.at_axis(shape, count)
-        inside = (*counts, CHUNK)
-        totals, before = (
+        counts = self.at_axis(shape, chunk_count)
+        chunked_extents = (*counts, CHUNK)
+        totals, scanned_totals = (
             Var(ArrayType(counts, compute_dtype(self.x.type.dtype))) for _ in range(2)
         )
-        own, sums = (
-            StridedArray(v, v.type.dtype, C.strides(counts)) for v in (totals, before)
+        totals_array, running_totals = (
+            StridedArray(v, v.type.dtype, C.strides(counts))
+            for v in (totals, scanned_totals)
         )
-        yield self.totals(self.cut(source), own, inside)
-        yield self.whole(own, sums, counts)
+        yield self.totals(self.cut(source), totals_array, chunked_extents)
+        yield self.whole(totals_array, running_totals, counts)
         yield self.whole(source, target, self.at_axis(shape, CHUNK))
-        ahead = StridedArray(before, sums.dtype, (*sums.strides, 0))
+        total_before = StridedArray(
+            scanned_totals, running_totals.dtype, (*running_totals.strides, 0)
+        )
         yield self.continued(
             self.cut(self.later(source, CHUNK)),
-            ahead,
+            total_before,
             self.cut(self.later(target, CHUNK)),
-            (*self.at_axis(shape, count - 1), CHUNK),
+            (*self.at_axis(shape, chunk_count - 1), CHUNK),
         )
-        if left:
+        if remainder:
             yield self.continued(
-                self.cut(self.later(source, count * CHUNK)),
-                self.later(ahead, count - 1),
-                self.cut(self.later(target, count * CHUNK)),
-                (*self.at_axis(shape, 1), left),
+                self.cut(self.later(source, chunk_count * CHUNK)),
+                self.later(total_before, chunk_count - 1),
+                self.cut(self.later(target, chunk_count * CHUNK)),
+                (*self.at_axis(shape, 1), remainder),
             )
 
     def at_axis(self, shape: tuple[int, ...], extent: int) -> tuple[int, ...]:
+        """``shape`` with ``extent`` in place of that of the scanned axis."""
         return (*shape[: self.axis], extent, *shape[self.axis + 1 :])
 
-    def cut(self, place: StridedArray) -> StridedArray:
-        """The axis split in two: chunks, and the elements of a chunk."""
-        step = place.strides[self.axis]
-        strides = self.at_axis(place.strides, step * CHUNK)
-        return replace(place, strides=(*strides, step))
+    def cut(self, array: StridedArray) -> StridedArray:
+        """``array`` with its scanned axis split: chunks, and a chunk's elements."""
+        step = array.strides[self.axis]
+        strides = self.at_axis(array.strides, step * CHUNK)
+        return replace(array, strides=(*strides, step))
 
-    def later(self, place: StridedArray, distance: int) -> StridedArray:
-        return replace(place, offset=place.offset + distance * place.strides[self.axis])
+    def later(self, array: StridedArray, distance: int) -> StridedArray:
+        """``array`` from ``distance`` elements further along the scanned axis."""
+        return replace(array, offset=array.offset + distance * array.strides[self.axis])
 
     def totals(
         self, source: StridedArray, target: StridedArray, extents: tuple[int, ...]
     ) -> Nest:
-        """The total of each chunk."""
+        """The nest that computes the total of each chunk."""
         b = NestBuilder(self.equation, self.names)
         value = b.load(self.names[self.x], b.operand(source))
         total = b.reduce(self.result, self.form.function, value, self.form)
@@ -162,23 +167,32 @@ class _Scan:
         target: StridedArray,
         extents: tuple[int, ...],
     ) -> Nest:
-        """Scan each chunk from the total before it."""
+        """The nest that scans each chunk, beginning with the total before it."""
         b = NestBuilder(self.equation, self.names)
         last = len(extents) - 1
         position = b.value("position", dtypes.int64)
         b.statements.append(Count(position, last, "element", 0, self.equation.source))
         zero = Constant(0, dtypes.int64)
-        i64, truth = dtypes.int64, dtypes.bool_
-        is_first = b.compute("is_first", "eq", position, zero, dtype=truth, of=i64)
+        i64, bool_ = dtypes.int64, dtypes.bool_
+        is_first = b.compute("is_first", "eq", position, zero, dtype=bool_, of=i64)
         value = b.load(self.names[self.x], b.operand(source))
-        ahead = b.load(f"{self.result}_before", b.operand(before))
+        total_before = b.load(f"{self.result}_before", b.operand(before))
         dtype = value.dtype
         start = b.compute(
-            f"{self.result}_begin", self.function, ahead, value, dtype=dtype, of=dtype
+            f"{self.result}_begin",
+            self.function,
+            total_before,
+            value,
+            dtype=dtype,
+            of=dtype,
         )
         arguments: tuple[Value | Argument, ...] = (is_first, start, value)
         term = b.compute(
-            f"{self.result}_term", "select", *arguments, dtype=dtype, of=dtype
+            f"{self.result}_term",
+            "select",
+            *arguments,
+            dtype=dtype,
+            of=dtype,
         )
         total = b.reduce(self.result, self.function, term, self.form)
         b.store(b.operand(target, written=True), total)

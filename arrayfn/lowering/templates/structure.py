@@ -1,4 +1,4 @@
-"""concatenate and pad: copies elements into parts of the output, fills the rest."""
+"""concatenate and pad: copy elements into parts of the output, and fill the rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Names = Mapping[Var, str]
 
 
 def concatenate(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """Copy each operand into its part of the output."""
+    """One nest for each operand, which copies it into its part of the output."""
     axis: int = equation.params["axis"]
     target = output_array(equation)
     steps = (1,) * len(target.strides)
@@ -44,26 +44,30 @@ def _copy(
     extents: Shape,
     reason: str,
 ) -> Nest:
+    """The nest that copies ``operand``, in ``source``, to ``target``."""
     b = NestBuilder(equation, names)
     b.move(operand, source, target)
     return b.nest(extents, reason)
 
 
 def pad(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """Copy the operand's elements; store the value around and between them."""
+    """The nests that store the padding value, then the operand's elements.
+
+    With interior padding the value is stored everywhere first, else only around them.
+    """
     x, value = equation.inputs
     target = output_array(equation)
     shape = equation.outputs[0].type.shape
     config = equation.params["config"]
     # For each axis: the first element that is kept, how many are, and their offset.
-    firsts, counts, places, steps = [], [], [], []
+    firsts, counts, offsets, steps = [], [], [], []
     for extent, n, (low, _, inner) in zip(x.type.shape, shape, config, strict=True):
         step = inner + 1
         first = -(min(low, 0) // step)
         count = min(extent - first, -(-(n - low - first * step) // step))
         firsts.append(first)
         counts.append(max(count, 0))
-        places.append(low + first * step)
+        offsets.append(low + first * step)
         steps.append(step)
     if 0 in shape:
         return
@@ -77,11 +81,11 @@ def pad(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
         yield _copy(equation, names, value, filling, target, shape, reason)
     else:
         reason = "the value on one side"
-        for starts, extents in _around(shape, places, counts):
+        for starts, extents in _around(shape, offsets, counts):
             part = target.begin_at(starts, (1,) * len(shape))
             yield _copy(equation, names, value, filling, part, extents, reason)
     if 0 not in counts:
-        part = target.begin_at(places, steps)
+        part = target.begin_at(offsets, steps)
         source = source_of(x, reads)
         if isinstance(source, StridedArray):
             source = source.begin_at(firsts, (1,) * len(shape))
@@ -92,7 +96,11 @@ def pad(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
 def _around(
     shape: Shape, begin: Sequence[int], counts: Sequence[int]
 ) -> Iterator[tuple[Shape, Shape]]:
-    """Disjoint boxes (starts, extents) that cover everything outside one box."""
+    """Disjoint boxes ``(starts, extents)`` that cover everything outside one box.
+
+    That box begins at ``begin`` and has ``counts`` elements along each axis of
+    ``shape``.
+    """
     starts, extents = [0] * len(shape), list(shape)
     for axis, n in enumerate(shape):
         end = begin[axis] + counts[axis]

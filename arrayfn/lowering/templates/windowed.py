@@ -19,7 +19,7 @@ Names = Mapping[Var, str]
 
 
 def sliding_windows(equation: Equation, reads: Reads, names: Names) -> Iterable[Nest]:
-    """Copy every element of every window, read at an affine index."""
+    """The nest that copies every element of every window, at an affine index."""
     (x,) = equation.inputs
     output = equation.outputs[0]
     if not output.type.size:

@@ -1,8 +1,9 @@
-"""The verifier of plans and kernels: between lowering and running, if asked for.
+"""The verifier of plans and kernels, between lowering and running.
 
-With the environment variable ``ARRAYFN_VERIFY=1`` each plan is proved when it has been
-made (see ``plans`` for what). What could not be proved is run, on made-up inputs, by
-what backends provide (``plan_runners.RUNNERS``), and counted in ``COUNTS``.
+With the environment variable ``ARRAYFN_VERIFY=1`` each plan is proved as soon as it is
+made (see ``plans`` for what). A plan that could not be proved is run on random inputs
+with checked memory, by the runners of backends (``plan_runners.RUNNERS``). ``COUNTS``
+counts both.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ __all__ = ["COUNTS", "ProofCounts", "Report", "check", "verify"]
 
 
 def check(compiled: CompiledProgram, donated: Collection[int]) -> None:
-    """Prove ``compiled``, or run it where that cannot be done, and count it.
+    """Prove ``compiled``, or run it with checked memory, and count the outcome.
 
-    Raises VerificationError where a step does what it must not.
+    The plan may write over inputs ``donated``. Raises VerificationError if a step reads
+    what no step has written, or accesses elements outside of its buffers.
     """
     COUNTS.add(compiled, verify(compiled, donated))

@@ -1,7 +1,7 @@
-"""Runs of plans with checked memory, on made-up inputs, if they are small enough.
+"""Runs small plans with checked memory, on random inputs.
 
 Integers among the inputs are valid indices, indices out of bounds, and the minimum or
-the maximum of their dtype; or all different, where a plan was promised that.
+the maximum of their dtype. Where a plan relies on indices that differ, they do.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Array = np.ndarray[Any, Any]
 _MAX_ELEMENTS: Final = 2048
 _MAX_ITERATIONS: Final = 16
 _WITH_EFFECTS: Final = ("callback", "collective", "operator", "reference")
-"""How the providers are named that call Python."""
+"""Prefixes of providers that call Python."""
 
 
 def is_small(compiled: CompiledProgram, max_threads: int) -> bool:
-    """Whether a run ends soon, and changes nothing outside."""
+    """Whether a run ends soon, in at most ``max_threads``, without side effects."""
     kernels = {k.name: k for k in compiled.kernels}
     for kernel in kernels.values():
         if isinstance(kernel, Kernel):
@@ -49,6 +49,7 @@ def is_small(compiled: CompiledProgram, max_threads: int) -> bool:
 
 
 def _calls(steps: Iterable[Step], iterations: int) -> Iterable[tuple[KernelCall, int]]:
+    """Each kernel call with how often it runs, an upper bound."""
     for step in steps:
         if isinstance(step, KernelCall):
             yield step, iterations
@@ -66,15 +67,15 @@ def run_checked(
     fault: type[Exception],
     excused: tuple[type[Exception], ...] = (),
 ) -> bool:
-    """Run ``compiled``; whether that came to its end.
+    """Run ``compiled`` by ``run(compiled, inputs)``; return whether it came to an end.
 
-    Raises VerificationError if ``run`` raises ``fault``: an access outside, say. What
-    is ``excused`` follows from inputs that break a promise, as that indices differ;
-    then it is run again, on inputs whose integers do.
+    Raises VerificationError if ``run`` raises ``fault``, as for an access outside of an
+    array. An ``excused`` exception follows from inputs that break a promise, as that
+    indices differ; the plan is then run again, on inputs whose integers do.
     """
-    for made_up in (_arbitrary, _distinct):
+    for make_input in (_arbitrary, _distinct):
         random = np.random.default_rng(0)
-        inputs = [made_up(type, random) for type in compiled.input_types]
+        inputs = [make_input(type, random) for type in compiled.input_types]
         try:
             with np.errstate(all="ignore"):
                 run(compiled, inputs)
@@ -93,14 +94,15 @@ def run_checked(
 
 
 def _arbitrary(type: ArrayType, random: np.random.Generator) -> Array:
+    """Random values; integers are small, some of them the extremes of their dtype."""
     dtype = type.dtype
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         low = max(limits.min, -9)
         values = random.integers(low, 9, type.shape, endpoint=True).astype(dtype)
-        far = random.random(type.shape) < 1 / 8
+        is_extreme = random.random(type.shape) < 1 / 8
         extreme = np.array(limits.min if random.random() < 1 / 2 else limits.max, dtype)
-        return np.where(far, extreme, values)
+        return np.where(is_extreme, extreme, values)
     if dtype.kind == "b":
         return random.random(type.shape) < 1 / 2
     return random.standard_normal(type.shape).astype(dtype)

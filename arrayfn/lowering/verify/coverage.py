@@ -1,7 +1,6 @@
 """Which bytes of a plan's buffers have been written, as its steps run.
 
-Temporaries lie in one arena: who is written to owns that part of it, and what another
-had there is gone.
+Temporaries share one arena: a write to one of them destroys those that overlap with it.
 """
 
 from __future__ import annotations
@@ -15,20 +14,23 @@ from arrayfn.lowering.plan import BufferAllocation
 from arrayfn.lowering.verify.intervals import NOTHING, Intervals
 
 Span = tuple[int, int]
-"""The first byte and the one after the last, from an array's first element on."""
+"""The first byte and the one after the last, counted from the first element."""
 
 
 def span_of(type: ArrayType) -> Span:
-    """Where the elements of an array of ``type`` lie."""
+    """The bytes that the elements of an array of ``type`` span."""
     low, count = type.span()
     return low * type.dtype.itemsize, (low + count) * type.dtype.itemsize
 
 
 @dataclass
 class Coverage:
-    """What is ``surely`` written of each buffer, and what ``perhaps`` is, or more.
+    """The bytes of each buffer that are written at a point of the plan.
 
-    ``owners`` are temporaries, by where they begin in the arena.
+    Attributes:
+        surely: the bytes that are written in every run.
+        perhaps: the bytes that may be written, a superset.
+        owners: ``(offset, buffer)`` of the temporaries that hold parts of the arena.
     """
 
     buffers: Sequence[BufferAllocation]
@@ -37,33 +39,34 @@ class Coverage:
     owners: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def begin(self) -> None:
-        """As a call of the plan begins: inputs and constants are there."""
+        """Start as a call of the plan does: inputs and constants are written."""
         for number, b in enumerate(self.buffers):
             if b.kind in ("input", "constant") or b.donor is not None:
                 self.write(number, Intervals.one(*span_of(b.type)))
 
     def become(self, other: Coverage) -> None:
-        """Have what ``other`` has."""
+        """Take over the state of ``other``."""
         self.surely, self.perhaps = other.surely, other.perhaps
         self.owners = other.owners
 
     def copy(self) -> Coverage:
-        """The same, to be changed."""
+        """A copy that can be changed by itself."""
         return Coverage(
             self.buffers, dict(self.surely), dict(self.perhaps), list(self.owners)
         )
 
     def write(self, number: int, intervals: Intervals, *, surely: bool = True) -> None:
-        """Note that ``intervals`` of a buffer are written."""
+        """Record that ``intervals`` of buffer ``number`` are written."""
         if not intervals:
             return
         self._own(number)
-        whole = self.perhaps.get(number, NOTHING)
-        self.perhaps[number] = whole.joined(intervals)
+        before = self.perhaps.get(number, NOTHING)
+        self.perhaps[number] = before.joined(intervals)
         if surely:
             self.surely[number] = self.surely.get(number, NOTHING).joined(intervals)
 
     def _own(self, number: int) -> None:
+        """Let temporary ``number`` own its part of the arena; others lose theirs."""
         b = self.buffers[number]
         if b.kind != "temporary":
             return
@@ -83,30 +86,33 @@ class Coverage:
         owners[first:last] = [(b.offset, number)]
 
     def _end(self, owner: tuple[int, int]) -> int:
+        """The end of the temporary ``owner`` in the arena."""
         return owner[0] + self.buffers[owner[1]].nbytes
 
     def met(self, other: Coverage) -> Coverage:
-        """What is written in either of two ways that the plan may have come."""
-        made = self.copy()
+        """The state after a branch: what is written whichever way the plan took."""
+        both_ways = self.copy()
         surely = {
-            k: both
+            k: common
             for k, intervals in self.surely.items()
-            if (both := intervals.common(other.surely.get(k, NOTHING)))
+            if (common := intervals.common(other.surely.get(k, NOTHING)))
         }
-        made.surely = surely
+        both_ways.surely = surely
         for number, intervals in other.perhaps.items():
-            made.perhaps[number] = made.perhaps.get(number, NOTHING).joined(intervals)
-        if made.owners != other.owners:
+            both_ways.perhaps[number] = both_ways.perhaps.get(number, NOTHING).joined(
+                intervals
+            )
+        if both_ways.owners != other.owners:
             # What either way wrote over is gone.
-            ours, theirs = set(self.owners), set(other.owners)
-            for _, number in ours ^ theirs:
-                made.surely.pop(number, None)
-            made.owners = sorted(ours & theirs)
-        return made
+            own_owners, other_owners = set(self.owners), set(other.owners)
+            for _, number in own_owners ^ other_owners:
+                both_ways.surely.pop(number, None)
+            both_ways.owners = sorted(own_owners & other_owners)
+        return both_ways
 
-    def overlap(self, one: int, other: int) -> bool:
+    def overlap(self, first: int, second: int) -> bool:
         """Whether two buffers have memory in common."""
-        x, y = self.buffers[one], self.buffers[other]
+        x, y = self.buffers[first], self.buffers[second]
         if x.kind == y.kind == "temporary":
             return (
                 x.offset < y.offset + y.nbytes

@@ -1,8 +1,8 @@
-"""The elements that one call of a kernel accesses, by argument, and what is wrong.
+"""The elements that one call of a kernel accesses, by argument.
 
-In: a kernel, its integer arguments, and how many items it does. Out: a *footprint*,
-which says nothing of the buffers behind the arguments. Equal kernels called alike have
-one, so it is kept.
+In: a kernel, its integer arguments, and the number of work items. Out: a *footprint*,
+which says nothing of the buffers behind the arguments. Equal calls of equal kernels
+have one footprint, so footprints are cached.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from arrayfn.lowering.verify.numbers import (
 )
 from arrayfn.lowering.verify.phases import phases_of
 
-_KEPT: Final = 4096
+_MAX_CACHED: Final = 4096
 _MARK: Final = re.compile(r"#.*?\s(\S+:\d+)\s*$")
 _FAULTS: Final = (
     ArithmeticError,
@@ -57,7 +57,7 @@ _FAULTS: Final = (
     TypeError,
     ValueError,
 )
-"""What the analysis of a text that it cannot handle may raise."""
+"""Exceptions of the analysis when it meets a text that it cannot handle."""
 _BETWEEN_BLOCKS: Final = (
     "grid_barrier",
     "publish",
@@ -65,15 +65,15 @@ _BETWEEN_BLOCKS: Final = (
     "next_work_item(",
     "fence",
 )
-"""Functions by which blocks hand on what they wrote."""
+"""Functions by which blocks publish what they wrote to other blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The first and the last element that a line accesses.
+    """The range of elements that one line of a kernel accesses.
 
-    If it is not ``exact``, it may access less: that depends on data. The index of a
-    vector is ``residue`` more than a multiple of ``lanes``; None: of nothing.
+    If it is not ``exact``, the line may access fewer, depending on data. The first
+    index of a vector is ``residue`` modulo ``lanes``; None if that is unknown.
     """
 
     line: int
@@ -86,17 +86,19 @@ class Reach:
 
 @dataclass
 class Part:
-    """What is done with one argument: loads or stores."""
+    """The loads, or the stores, of one argument.
+
+    ``intervals`` are the elements accessed; unless ``whole``, there may be more.
+    """
 
     reaches: list[Reach] = field(default_factory=list[Reach])
     intervals: Intervals = NOTHING
     whole: bool = True
-    """Whether ``intervals`` are exactly what is accessed; else it may differ."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong with a kernel: at which line, and in words."""
+    """A fault of a kernel, or something not proved: its line, and a sentence."""
 
     line: int
     text: str
@@ -104,7 +106,15 @@ class Finding:
 
 @dataclass
 class Footprint:
-    """All that a call accesses, by the numbers of arguments."""
+    """All accesses of one call, by the number of the argument.
+
+    Attributes:
+        loads, stores, adds: plain loads and stores, and atomic additions.
+        findings: faults that were proved.
+        unproved: what could not be proved.
+        partly: whether there may be more accesses: some of the text was not understood.
+        broken_off: whether the analysis failed with an exception of its own.
+    """
 
     loads: dict[int, Part] = field(default_factory=dict[int, Part])
     stores: dict[int, Part] = field(default_factory=dict[int, Part])
@@ -112,72 +122,80 @@ class Footprint:
     findings: list[Finding] = field(default_factory=list[Finding])
     unproved: list[Finding] = field(default_factory=list[Finding])
     partly: bool = False
-    """Whether there may be more: some of the text was not understood."""
     broken_off: bool = False
-    """Whether the analysis failed, which need not be for the text's sake."""
 
 
 Shared = tuple[tuple[int, int], ...]
-"""Arguments in one buffer: their numbers, and their bytes from the first one on."""
+"""Arguments in one buffer: their numbers, and their bytes after the first of them."""
 
-_KNOWN: Final[OrderedDict[object, Footprint]] = OrderedDict()
+_CACHE: Final[OrderedDict[object, Footprint]] = OrderedDict()
 
 
 def footprint(
     kernel: Kernel,
     integers: Sequence[int],
     items: int,
-    own: frozenset[str],
+    private: frozenset[str],
     shared: Sequence[Shared] = (),
 ) -> Footprint:
-    """What ``items`` items of ``kernel`` do with these integer arguments.
+    """The accesses of ``items`` work items of ``kernel`` with these integers.
 
-    Each thread has memory of its own for the arguments ``own``. The arguments of each
-    of ``shared`` lie in one buffer.
+    Each thread has its own memory behind the arguments ``private``. The arguments of
+    each of ``shared`` lie in one buffer.
     """
-    numbers = tuple(k for k, p in enumerate(kernel.parameters) if p.name in own)
+    numbers = tuple(k for k, p in enumerate(kernel.parameters) if p.name in private)
     shared = tuple(shared)
     key = kernel.key, tuple(integers), items, kernel.threads, numbers, shared
-    known = _KNOWN.get(key)
-    if known is None:
-        known = _Footprints(kernel, integers, items, own, shared).made()
-        if not known.findings and not known.broken_off:
-            _KNOWN[key] = known
-            if len(_KNOWN) > _KEPT:
-                _KNOWN.popitem(last=False)
-    return known
+    cached = _CACHE.get(key)
+    if cached is None:
+        cached = _Footprints(kernel, integers, items, private, shared).computed()
+        if not cached.findings and not cached.broken_off:
+            _CACHE[key] = cached
+            if len(_CACHE) > _MAX_CACHED:
+                _CACHE.popitem(last=False)
+    return cached
 
 
 def user_line(kernel: Kernel, line: int) -> str:
-    """The user's line that a kernel's line is marked with, or the next that is."""
+    """The user's source line in the comment of a kernel's line, or of the next."""
     lines = kernel.source.splitlines()
     for text in (*lines[line - 1 :], *reversed(lines[: line - 1])):
-        found = _MARK.search(text)
-        if found is not None:
-            return found[1]
+        mark = _MARK.search(text)
+        if mark is not None:
+            return mark[1]
     return ""
 
 
 class _Footprints:
+    """Computes the footprint of one call, and checks that no two items conflict.
+
+    Attributes:
+        private_names: arguments behind which each thread has its own memory.
+        shared: arguments that lie in one buffer.
+        footprint: the footprint so far.
+        accesses: all loads and stores of arguments.
+    """
+
     def __init__(
         self,
         kernel: Kernel,
         integers: Sequence[int],
         items: int,
-        own: frozenset[str],
+        private: frozenset[str],
         shared: Sequence[Shared],
     ) -> None:
         self.kernel = kernel
-        self.own_names = own
+        self.private_names = private
         self.shared = shared
         self.integers = integers
         self.items = items
-        self.found = Footprint()
+        self.footprint = Footprint()
         self.accesses: list[Access] = []
 
-    def made(self) -> Footprint:
+    def computed(self) -> Footprint:
+        """The footprint. If there are too many items, a sample of them is checked."""
         if not self.items:
-            return self.found
+            return self.footprint
         try:
             interpreted = self.interpreted(sampled=False)
             self.collect(interpreted, sampled=False)
@@ -190,19 +208,21 @@ class _Footprints:
                 self.not_understood(error)
         except (UnknownTextError, SyntaxError, *_FAULTS) as error:
             self.not_understood(error)
-        return self.found
+        return self.footprint
 
     def not_understood(self, error: Exception) -> None:
-        """Note that the analysis came to no end: nothing is proved, or wrong."""
-        self.found.partly = True
-        self.found.broken_off = isinstance(error, _FAULTS)
+        """Record that the analysis ended early: nothing is proved or refuted."""
+        self.footprint.partly = True
+        self.footprint.broken_off = isinstance(error, _FAULTS)
         name = "" if isinstance(error, UnknownTextError) else type(error).__name__
         self.note(0, f"not understood: {name}{': ' if name else ''}{error}")
 
     def note(self, line: int, text: str) -> None:
-        self.found.unproved.append(Finding(line, text))
+        """Record something that is not proved."""
+        self.footprint.unproved.append(Finding(line, text))
 
     def interpreted(self, *, sampled: bool) -> Interpreted:
+        """The accesses of the kernel's text, for all work items, or a sample."""
         kernel = self.kernel
         integers = iter(self.integers)
         state = State(1, {}, {})
@@ -211,8 +231,8 @@ class _Footprints:
             if parameter.kind == "i64":
                 value = Number(next(integers))
             else:
-                kind = parameter.kind.removesuffix("*")
-                value = Memory(parameter.name, kind, Number(0))
+                dtype = parameter.kind.removesuffix("*")
+                value = Memory(parameter.name, dtype, Number(0))
             state.variables[parameter.name] = value
         begin: Lanes = 0
         end: Lanes = self.items
@@ -235,13 +255,14 @@ class _Footprints:
         return Interpreter(kernel.source, kernel.name, state).run()
 
     def collect(self, interpreted: Interpreted, *, sampled: bool) -> None:
-        self.found.partly = sampled or bool(interpreted.unknown)
+        """Fill in the footprint from the accesses, and check them for conflicts."""
+        self.footprint.partly = sampled or bool(interpreted.unknown)
         for line, text in interpreted.unknown.items():
             self.note(line, text)
         for barrier in interpreted.barriers:
             if barrier.surely:
                 text = "not all threads of a block come to this barrier"
-                self.found.findings.append(Finding(barrier.line, text))
+                self.footprint.findings.append(Finding(barrier.line, text))
             else:
                 self.note(
                     barrier.line,
@@ -251,13 +272,13 @@ class _Footprints:
         accessed: dict[str, list[Access]] = {}
         for access in interpreted.accesses:
             if access.memory.size is not None:
-                self.own(access)
+                self.check_local_array(access)
                 continue
             name = access.memory.name
             parts = {
-                "load": self.found.loads,
-                "store": self.found.stores,
-                "add": self.found.adds,
+                "load": self.footprint.loads,
+                "store": self.footprint.stores,
+                "add": self.footprint.adds,
             }[access.kind]
             part = parts.setdefault(numbers[name], Part())
             add_access(part, access, known=not sampled)
@@ -266,16 +287,21 @@ class _Footprints:
         self.accesses = [a for accesses in accessed.values() for a in accesses]
         for name, accesses in self.by_buffer(accessed).items():
             stores = [a for a in accesses if a.kind == "store"]
-            if not stores or name in self.own_names:
+            if not stores or name in self.private_names:
                 continue
             if sampled:
                 self.note(stores[0].line, "whether elements are written once")
             else:
-                self.once(name, stores, [a for a in accesses if a.kind == "load"])
+                self.check_conflicts(
+                    name, stores, [a for a in accesses if a.kind == "load"]
+                )
 
     def by_buffer(self, accessed: dict[str, list[Access]]) -> dict[str, list[Access]]:
-        """The accesses of arguments in one buffer as those of one argument."""
-        alone = dict(accessed)
+        """The accesses by argument; arguments in one buffer count as one.
+
+        Their indices are converted to elements, or bytes, of the buffer.
+        """
+        by_argument = dict(accessed)
         for group in self.shared:
             members = [(self.kernel.parameters[k], offset) for k, offset in group]
             members = [(p, offset) for p, offset in members if p.name in accessed]
@@ -289,19 +315,19 @@ class _Footprints:
             first = min(offset for _, offset in members)
             if len(sizes) > 1 or any((o - first) % unit for _, o in members):
                 unit = 1
-            every: list[Access] = []
+            in_buffer: list[Access] = []
             for p, offset in members:
                 size, begin = _itemsize(p) // unit, Number((offset - first) // unit)
-                every += [
+                in_buffer += [
                     replace(a, at=a.at.times(size).plus(begin), width=a.width * size)
-                    for a in alone.pop(p.name)
+                    for a in by_argument.pop(p.name)
                 ]
             names = [p.name for p, _ in members]
-            alone[" and ".join(names) + ", of one buffer"] = every
-        return alone
+            by_argument[" and ".join(names) + ", of one buffer"] = in_buffer
+        return by_argument
 
-    def own(self, access: Access) -> None:
-        """Check an access of an array that a block, or a thread, has for itself."""
+    def check_local_array(self, access: Access) -> None:
+        """Check an access of an array that belongs to a block or a thread."""
         low, high = extremes(access)
         size = access.memory.size
         assert size is not None
@@ -311,16 +337,16 @@ class _Footprints:
                 f"elements {low} to {high} of {access.memory.name}, which has {limit}"
             )
             if is_exact(access) and not size.terms:
-                self.found.findings.append(Finding(access.line, text))
+                self.footprint.findings.append(Finding(access.line, text))
             else:
                 self.note(access.line, text)
 
-    def once(
+    def check_conflicts(
         self, name: str, stores: Sequence[Access], loads: Sequence[Access]
     ) -> None:
         """Check that no two items, or threads, write the same element.
 
-        Nor does one read what another writes, but for threads of a block.
+        No item may read what another writes either, except between threads of a block.
         """
         kernel = self.kernel
         several = kernel.threads > 1 or self.items > 1
@@ -331,149 +357,165 @@ class _Footprints:
                 self.note(access.line, f"which item writes {name}")
                 return
             if not is_disjoint(access, access.item):
-                self.one_by_one(name, [access], by_thread=True)
+                self.check_elements(name, [access], by_thread=True)
         if kernel.threads and any(w in kernel.source for w in _BETWEEN_BLOCKS):
             self.note(stores[0].line, f"the order in which blocks write {name}")
             return
         accesses = [*stores, *loads]
-        by = [(a, a.item) for a in accesses if a.item is not None]
-        if len(by) == len(accesses) and are_disjoint(by):
+        items = [(a, a.item) for a in accesses if a.item is not None]
+        if len(items) == len(accesses) and are_disjoint(items):
             return
         if self.items > 1:
-            self.between(name, accesses, by_thread=False)
+            self.check_pairs(name, accesses, by_thread=False)
         if kernel.threads > 1:
             phases = phases_of(kernel.source, kernel.name).of_line
             for phase in sorted(set(phases.values())):
-                here = [a for a in accesses if phases.get(a.line, phase) == phase]
-                self.within(name, here)
+                in_phase = [a for a in accesses if phases.get(a.line, phase) == phase]
+                self.check_threads(name, in_phase)
 
-    def within(self, name: str, accesses: Sequence[Access]) -> None:
-        """Check accesses of a phase with each other, by threads of a block.
+    def check_threads(self, name: str, accesses: Sequence[Access]) -> None:
+        """Check the accesses of one phase for conflicts between threads of a block.
 
-        Threads without a row of their own load that of another, which may write over
-        it: what a thread loads through the argument of a store counts only if it stores
-        something itself.
+        Threads without a row of their own load that of another thread, which may write
+        over it: a load through the argument of a store counts only for threads that
+        store.
         """
         stores = [a for a in accesses if a.kind == "store"]
         if stores:
-            self.between(name, stores, by_thread=True)
+            self.check_pairs(name, stores, by_thread=True)
         for argument in dict.fromkeys(a.memory.name for a in stores):
-            own = [a for a in stores if a.memory.name == argument]
+            argument_stores = [a for a in stores if a.memory.name == argument]
             loads = [a for a in accesses if a.kind == "load"]
-            others = [a for a in loads if a.memory.name != argument]
-            self.between(name, [*own, *others], by_thread=True)
-            same = [a for a in loads if a.memory.name == argument]
-            if same and self.storing is not None:
-                self.between(name, [*own, *same], by_thread=True, by=self.storing)
+            other_loads = [a for a in loads if a.memory.name != argument]
+            self.check_pairs(name, [*argument_stores, *other_loads], by_thread=True)
+            same_loads = [a for a in loads if a.memory.name == argument]
+            if same_loads and self.storing is not None:
+                self.check_pairs(
+                    name,
+                    [*argument_stores, *same_loads],
+                    by_thread=True,
+                    among=self.storing,
+                )
 
     @cached_property
     def storing(self) -> Array | None:
-        """The threads that store something; None if they are not known."""
-        found: list[Array] = []
+        """The numbers of the threads that store something; None if unknown."""
+        threads: list[Array] = []
         for access in self.accesses:
             if access.kind == "store":
                 pairs = None if access.item is None else pairs_of(access, access.item)
                 if pairs is None:
                     return None
-                found.append(np.unique(pairs[1]))
-        return np.unique(np.concatenate(found))
+                threads.append(np.unique(pairs[1]))
+        return np.unique(np.concatenate(threads))
 
-    def between(
+    def check_pairs(
         self,
         name: str,
         accesses: Sequence[Access],
         *,
         by_thread: bool,
-        by: Array | None = None,
+        among: Array | None = None,
     ) -> None:
-        """Check accesses with each other, the first of which is a store.
+        """Check a store, the first of ``accesses``, and the others for conflicts.
 
-        Of items of a CPU, blocks of a GPU, or threads: of all, or those in ``by``.
+        The conflicts are between threads if ``by_thread``, else between blocks of a GPU
+        or work items of a CPU; with ``among``, only between these threads.
         """
         first = accesses[0]
-        who = [a.item if by_thread else self.who(a) for a in accesses]
-        mine = who[0]
-        rest = [
+        who = [a.item if by_thread else self.item_or_block(a) for a in accesses]
+        first_item = who[0]
+        others = [
             x
-            for x, theirs in zip(accesses[1:], who[1:], strict=True)
-            if theirs is None
-            or mine is None
-            or not same_elements(first, x, mine, theirs)
+            for x, item in zip(accesses[1:], who[1:], strict=True)
+            if item is None
+            or first_item is None
+            or not same_elements(first, x, first_item, item)
         ]
-        if mine is None or not rest:
+        if first_item is None or not others:
             return
-        sets = [intervals_of(x) for x in (first, *rest)]
+        sets = [intervals_of(x) for x in (first, *others)]
         if not any(s is None for s in sets) and not any(
             s is not None and t is not None and bool(s.common(t))
             for k, s in enumerate(sets)
             for t in sets[:k]
         ):
             return
-        known = [(a, b) for a, b in zip(accesses, who, strict=True) if b is not None]
-        if len(known) == len(accesses) and are_disjoint(known):
+        with_items = [
+            (a, b) for a, b in zip(accesses, who, strict=True) if b is not None
+        ]
+        if len(with_items) == len(accesses) and are_disjoint(with_items):
             return
-        self.one_by_one(name, accesses, by_thread=by_thread, by=by)
+        self.check_elements(name, accesses, by_thread=by_thread, among=among)
 
     def may_be_ordered(self, accesses: Sequence[Access]) -> bool:
-        """Whether a barrier may stand between threads of a block on one phase."""
+        """Whether a barrier may separate these accesses of threads of a block."""
         phases = phases_of(self.kernel.source, self.kernel.name)
         return "warp_barrier" in self.kernel.source or any(
             a.line not in phases.of_line or a.line in phases.repeated for a in accesses
         )
 
-    def who(self, access: Access) -> Number | None:
+    def item_or_block(self, access: Access) -> Number | None:
+        """The block of an access on a GPU, the work item on a CPU."""
         return access.block if self.kernel.threads else access.item
 
-    def one_by_one(
+    def check_elements(
         self,
         name: str,
         accesses: Iterable[Access],
         *,
         by_thread: bool,
-        by: Array | None = None,
+        among: Array | None = None,
     ) -> None:
-        """Look at each element that is accessed."""
+        """Look for conflicts element by element, with arguments as ``check_pairs``."""
         accesses = list(accesses)
-        found = []
+        pairs_by_access = []
         line = accesses[0].line
         for access in accesses:
-            who = access.item if by_thread else self.who(access)
-            pairs = None if who is None else pairs_of(access, who)
+            owner = access.item if by_thread else self.item_or_block(access)
+            pairs = None if owner is None else pairs_of(access, owner)
             if pairs is None:
                 self.note(line, f"whether two write the same element of {name}")
                 return
-            if by is not None:
-                kept = np.isin(pairs[1], by)
-                pairs = pairs[0][kept], pairs[1][kept]
-            found.append(pairs)
-        stored = [p for p, a in zip(found, accesses, strict=True) if a.kind == "store"]
+            if among is not None:
+                conflicting = np.isin(pairs[1], among)
+                pairs = pairs[0][conflicting], pairs[1][conflicting]
+            pairs_by_access.append(pairs)
+        stored = [
+            p
+            for p, a in zip(pairs_by_access, accesses, strict=True)
+            if a.kind == "store"
+        ]
         clash = first_conflict(stored)
-        if clash is None and len(stored) < len(found):
-            written = np.unique(np.concatenate([at for at, _ in stored]))
-            kept = [
-                (at[m], who[m])
-                for at, who in found
-                if (m := np.isin(at, written)).any()
+        if clash is None and len(stored) < len(pairs_by_access):
+            written = np.unique(np.concatenate([element for element, _ in stored]))
+            conflicting = [
+                (element[m], owner[m])
+                for element, owner in pairs_by_access
+                if (m := np.isin(element, written)).any()
             ]
-            clash = first_conflict(kept)
+            clash = first_conflict(conflicting)
         if clash is None:
             return
-        at, one, other = clash
+        element, first_owner, second_owner = clash
         threads = self.kernel.threads
         noun = "threads" if threads and by_thread else "blocks" if threads else "items"
         text = (
-            f"{noun} {one} and {other} both access element {at} of {name}, and write it"
+            f"{noun} {first_owner} and {second_owner} both access element {element} "
+            f"of {name}, and write it"
         )
         exact = all(is_exact(a) for a in accesses)
-        within = threads and by_thread and one // threads == other // threads
-        if exact and not (within and self.may_be_ordered(accesses)):
-            self.found.findings.append(Finding(line, text))
+        same_block = (
+            threads and by_thread and first_owner // threads == second_owner // threads
+        )
+        if exact and not (same_block and self.may_be_ordered(accesses)):
+            self.footprint.findings.append(Finding(line, text))
         else:
             self.note(line, text)
 
 
 def part_of(accesses: Iterable[Access]) -> Part:
-    """The elements of one argument in ``accesses``."""
+    """The elements of one argument that ``accesses`` access."""
     part = Part()
     for access in accesses:
         add_access(part, access)
@@ -481,7 +523,7 @@ def part_of(accesses: Iterable[Access]) -> Part:
 
 
 def add_access(part: Part, access: Access, *, known: bool = True) -> None:
-    """Add ``access`` to ``part``: its elements one by one, if they are ``known``."""
+    """Add ``access`` to ``part``; if ``known``, also its elements one by one."""
     low, high = extremes(access)
     exact = is_exact(access)
     lanes, residue = access.width if access.aligned else 1, 0
@@ -496,12 +538,13 @@ def add_access(part: Part, access: Access, *, known: bool = True) -> None:
 
 
 def _itemsize(parameter: Parameter) -> int:
+    """The bytes of an element behind a pointer parameter."""
     return BY_SHORT_NAME[parameter.kind.removesuffix("*")].itemsize
 
 
 def _residue(x: Number, lanes: int) -> int | None:
-    """What is left of ``x`` divided by ``lanes``; None if that differs."""
+    """``x`` modulo ``lanes``; None if it is not the same everywhere."""
     if any(c % lanes for c in x.terms.values()):
         return None
-    rests = np.unique(np.asarray(x.base) % lanes)
-    return int(rests[0]) if rests.size == 1 else None
+    residues = np.unique(np.asarray(x.base) % lanes)
+    return int(residues[0]) if residues.size == 1 else None

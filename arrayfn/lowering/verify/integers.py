@@ -1,4 +1,7 @@
-"""Integer arithmetic and conditions of kernels' texts, on numbers over symbols."""
+"""Integer arithmetic and comparisons of kernels' texts, on Numbers over symbols.
+
+Functions that need a value in each lane raise Wanted if there is none.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from arrayfn.lowering.verify.numbers import (
     Either,
     Lanes,
     Maybe,
+    NeedsLanes,
     NonNegative,
     Number,
     State,
     Truth,
     Value,
-    Wanted,
     negated,
 )
 
@@ -28,7 +31,7 @@ _WIDE: Final = 64
 
 
 def limits(dtype: str) -> tuple[int, int]:
-    """The minimum and the maximum of an integer dtype, or what is far enough."""
+    """The minimum and maximum of an integer dtype; 64-bit ones are taken as +-FAR."""
     bits = int(dtype[1:])
     if bits == _WIDE:
         return (0 if dtype[0] == "u" else -FAR), FAR
@@ -46,7 +49,7 @@ def is_truth(value: Value) -> bool:
 
 
 def truth_of(value: Value) -> Truth:
-    """``value`` as a condition."""
+    """``value`` as a condition, as Python's ``bool`` would have it."""
     if isinstance(value, (NonNegative, Both, Either, Maybe)):
         return value
     if isinstance(value, Number):
@@ -58,18 +61,19 @@ def truth_of(value: Value) -> Truth:
 
 
 def joined(truths: Sequence[Truth], *, either: bool) -> Truth:
-    """Whether all of ``truths`` hold, or any."""
-    first, *others = truths
-    for other in others:
-        first = Either(first, other) if either else Both(first, other)
-    return first
+    """The conjunction of ``truths``, or their disjunction if ``either``."""
+    result, *rest = truths
+    for other in rest:
+        result = Either(result, other) if either else Both(result, other)
+    return result
 
 
 def _less(x: Number, y: Number) -> Truth:
+    """The condition ``x < y``."""
     return NonNegative(y.plus(x, -1).plus(Number(-1)))
 
 
-_COMPARED: Final[dict[str, Callable[[Number, Number], Truth]]] = {
+_COMPARISONS: Final[dict[str, Callable[[Number, Number], Truth]]] = {
     "lt": _less,
     "le": lambda x, y: NonNegative(y.plus(x, -1)),
     "gt": lambda x, y: _less(y, x),
@@ -84,21 +88,21 @@ _OPERATORS: Final = {"Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"} | {
 
 
 def compared(operators: Sequence[str], values: Sequence[Value]) -> Truth:
-    """A comparison of two or more."""
-    found: list[Truth] = []
+    """The condition of a chain of comparisons, as ``x < y <= z``."""
+    truths: list[Truth] = []
     for operator, x, y in zip(operators, values[:-1], values[1:], strict=True):
         if isinstance(x, Number) and isinstance(y, Number):
-            found.append(_COMPARED[_OPERATORS[operator]](x, y))
+            truths.append(_COMPARISONS[_OPERATORS[operator]](x, y))
         else:
-            found.append(Maybe())
-    return joined(found, either=False)
+            truths.append(Maybe())
+    return joined(truths, either=False)
 
 
 # Arithmetic.
 
 
 def binary(operator: str, x: Number, y: Number, state: State) -> Value:
-    """``x operator y``."""
+    """The value of ``x operator y``; ``operator`` is the name of an ast class."""
     if operator == "Add":
         return x.plus(y)
     if operator == "Sub":
@@ -119,7 +123,7 @@ def binary(operator: str, x: Number, y: Number, state: State) -> Value:
             return divided(x, Number(mask + 1), state, quotient=False)
     if operator == "Div":
         return Data()
-    return _of_lanes(_BITS[operator], x, y, state) or state.unknown(-FAR, FAR)
+    return _by_lane(_BITS[operator], x, y, state) or state.unknown(-FAR, FAR)
 
 
 _BITS: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -132,12 +136,12 @@ _BITS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def _of_lanes(
+def _by_lane(
     function: Callable[[Any, Any], Any], x: Number, y: Number, state: State
 ) -> Number | None:
-    """``function`` of numbers that have one value in each lane; None if they have not.
+    """``function(x, y)`` computed in each lane; None if they depend on data.
 
-    Raises Wanted.
+    Raises Wanted if a number has several values in a lane.
     """
     left = state.lanes_of(x)
     right = state.lanes_of(y)
@@ -147,25 +151,25 @@ def _of_lanes(
 
 
 def product(x: Number, y: Number, state: State) -> Number:
-    """``x * y``."""
-    for one, other in ((x, y), (y, x)):
-        factor = state.constant(one)
+    """``x * y``; bounds alone if neither is constant."""
+    for candidate, multiplicand in ((x, y), (y, x)):
+        factor = state.constant(candidate)
         if factor is not None:
-            return other.times(factor)
-    found = _of_lanes(lambda a, b: a * b, x, y, state)
-    if found is not None:
-        return found
+            return multiplicand.times(factor)
+    exact = _by_lane(lambda a, b: a * b, x, y, state)
+    if exact is not None:
+        return exact
     corners = [a * b for a in state.extremes(x) for b in state.extremes(y)]
     return state.unknown(min(corners), max(corners), x, y)
 
 
 def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
-    """``x // y``, or ``x % y``. Raises Wanted."""
+    """The quotient ``x // y``, or the remainder. Raises Wanted."""
     size = state.constant(y)
     if size is None:
-        found = _of_lanes(_quotient if quotient else _remainder, x, y, state)
-        if found is not None:
-            return found
+        exact = _by_lane(_quotient if quotient else _remainder, x, y, state)
+        if exact is not None:
+            return exact
         low, high = state.extremes(y)
         if low <= 0:
             return state.unknown(-FAR, FAR)
@@ -177,17 +181,17 @@ def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
         return state.unknown(-FAR, FAR)
     x = state.simplified(x)
     multiples = {s: c // size for s, c in x.terms.items() if not c % size}
-    rest = Number(x.base, {s: c for s, c in x.terms.items() if c % size})
-    low, high = state.range(rest)
+    remaining = Number(x.base, {s: c for s, c in x.terms.items() if c % size})
+    low, high = state.range(remaining)
     first = low // size
     if np.all(first == high // size):
         # The rest stays between two multiples.
         if quotient:
             return Number(first, multiples)
-        return rest.plus(Number(first * size), -1)
-    counted = [s for s in rest.terms if s.counted]
-    if len(counted) == len(rest.terms) == 1:
-        ((symbol, c),) = rest.terms.items()
+        return remaining.plus(Number(first * size), -1)
+    counted = [s for s in remaining.terms if s.counted]
+    if len(counted) == len(remaining.terms) == 1:
+        ((symbol, c),) = remaining.terms.items()
         begin, end = state.bounds[symbol]
         digit = size // c if c > 0 and not size % c else 0
         if (
@@ -196,29 +200,32 @@ def divided(x: Number, y: Number, state: State, *, quotient: bool) -> Number:
             and isinstance(end, int)
             and not begin
             and not (end + 1) % digit
-            and np.all(np.asarray(rest.base) % size == 0)
+            and np.all(np.asarray(remaining.base) % size == 0)
         ):
-            raise Wanted(lambda state: state.with_digits(symbol, digit))
-    state.want_values(rest)
+            raise NeedsLanes(lambda state: state.with_digits(symbol, digit))
+    state.want_values(remaining)
     if not quotient:
-        return state.unknown(0, size - 1, rest)
-    return Number(0, multiples).plus(state.unknown(first, high // size, rest))
+        return state.unknown(0, size - 1, remaining)
+    return Number(0, multiples).plus(state.unknown(first, high // size, remaining))
 
 
 def _quotient(x: Any, y: Any) -> Any:
+    """``x // y`` of lanes, without a warning where ``y`` is 0."""
     return x // np.where(np.asarray(y) == 0, 1, y)
 
 
 def _remainder(x: Any, y: Any) -> Any:
+    """``x % y`` of lanes, without a warning where ``y`` is 0."""
     return x % np.where(np.asarray(y) == 0, 1, y)
 
 
 def _plain(x: Any) -> Lanes:
+    """``x`` as an int, unless it is an array of lanes."""
     return x if isinstance(x, np.ndarray) else int(x)
 
 
 def extreme(x: Number, y: Number, state: State, *, larger: bool) -> Number:
-    """The smaller of two, or the ``larger``. Raises Wanted."""
+    """The smaller of two numbers, or the ``larger``. Raises Wanted."""
     difference = y.plus(x, -1)
     if larger:
         difference = difference.times(-1)
@@ -228,9 +235,9 @@ def extreme(x: Number, y: Number, state: State, *, larger: bool) -> Number:
     if np.all(np.asarray(high) <= 0):
         return y
     function = np.maximum if larger else np.minimum
-    found = _of_lanes(function, x, y, state)
-    if found is not None:
-        return Number(_plain(found.base))
+    exact = _by_lane(function, x, y, state)
+    if exact is not None:
+        return Number(_plain(exact.base))
     (a, b), (c, d) = state.range(x), state.range(y)
     return state.unknown(_plain(function(a, c)), _plain(function(b, d)), x, y)
 
@@ -252,19 +259,19 @@ _EXTREMES: Final = frozenset(("min", "max", "accumulate_min", "accumulate_max"))
 def converted(
     kind: str, suffix: str, values: Sequence[Value], state: State
 ) -> Value | None:
-    """What a function of integers or conditions gives; None for others.
+    """The value of a function of integers or conditions; None for other functions.
 
-    ``kind`` and ``suffix`` are its name: ``min`` and ``i64``, ``convert_i64`` and
-    ``i32``.
+    ``kind`` and ``suffix`` are the parts of its name: ``min`` and ``i64``,
+    ``convert_i64`` and ``i32``.
     """
     if suffix == "bool":
         return _of_truths(kind, values)
-    if kind in _COMPARED:
+    if kind in _COMPARISONS:
         return compared([_BY_NAME[kind]], values)
     if suffix not in INTEGERS:
         return None
     if kind.startswith("convert_"):
-        return _within(values[0], suffix, state)
+        return _as_dtype(values[0], suffix, state)
     numbers = [v for v in values if isinstance(v, Number)]
     if len(numbers) != len(values) or not numbers:
         return state.unknown(*limits(suffix))
@@ -277,9 +284,9 @@ def converted(
     operator = _ARITHMETIC.get(kind) or _BITWISE.get(kind)
     if operator is not None:
         x, y = numbers
-        return _within(binary(operator, x, y, state), suffix, state)
+        return _as_dtype(binary(operator, x, y, state), suffix, state)
     if kind == "neg":
-        return _within(numbers[0].times(-1), suffix, state)
+        return _as_dtype(numbers[0].times(-1), suffix, state)
     if kind in _SAME:
         return numbers[0]
     return state.unknown(*limits(suffix))
@@ -288,8 +295,8 @@ def converted(
 _BY_NAME: Final = {name: operator for operator, name in _OPERATORS.items()}
 
 
-def _within(value: Value, dtype: str, state: State) -> Value:
-    """``value`` as ``dtype`` has it: the same if it fits."""
+def _as_dtype(value: Value, dtype: str, state: State) -> Value:
+    """``value`` converted to ``dtype``: unchanged if it fits, else only bounded."""
     low, high = limits(dtype)
     if isinstance(value, Number):
         a, b = state.extremes(value)
@@ -300,6 +307,7 @@ def _within(value: Value, dtype: str, state: State) -> Value:
 
 
 def _of_truths(kind: str, values: Sequence[Value]) -> Truth:
+    """The value of a function of conditions, by its name."""
     truths = [truth_of(v) for v in values]
     if kind in ("and", "or", "accumulate_and", "accumulate_or") and truths:
         return joined(truths, either=kind.endswith("or"))
@@ -311,5 +319,5 @@ def _of_truths(kind: str, values: Sequence[Value]) -> Truth:
 
 
 def of_data(name: str) -> Value:
-    """What a function of data gives: a condition, or data."""
+    """The value of a function of floats: a condition, or data."""
     return Maybe() if name.startswith(("is", "eq_", "ne_", "lt_")) else Data()

@@ -1,9 +1,9 @@
-"""What a kernel's text does with memory, for all of its items: its accesses.
+"""Finds the memory accesses of a kernel's text, for all of its work items at once.
 
-In: a kernel's source, its integer arguments, and how many items and threads there are.
-Out: each load and store with its elements, as numbers over symbols (see ``numbers``).
-The text is interpreted, each loop's body once for all iterations. What it computes is
-left out, except for integers, from which indices come.
+In: a kernel's source, its integer arguments, and the numbers of items and threads. Out:
+each load and store with its elements, as Numbers over symbols (see ``numbers``). The
+text is interpreted abstractly: each loop's body once for all iterations. Only integers
+are computed, from which indices come; other values are ``Data``.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from arrayfn.lowering.verify.integers import (
     of_data,
     truth_of,
 )
-from arrayfn.lowering.verify.names import Names, is_plain, setters
+from arrayfn.lowering.verify.names import Names, assignments_of, is_plain
 from arrayfn.lowering.verify.numbers import (
     BLOCK,
     FAR,
     ITEM,
-    Apart,
     Data,
+    Divergence,
     Lanes,
     Maybe,
     Memory,
+    NeedsLanes,
     Number,
     State,
     Symbol,
     Truth,
     UnknownTextError,
     Value,
-    Wanted,
     maximum_of,
     negated,
 )
@@ -51,17 +51,21 @@ from arrayfn.lowering.verify.vocabulary_effects import EFFECTS, Call
 
 AccessKind = Literal["load", "store", "add"]
 _UNROLLED: Final = 64
-"""Iterations of a loop that are interpreted one by one, where values are carried."""
-_MAX_ROUNDS: Final = 12
+"""The most iterations of a loop with carried values that are interpreted one by one."""
+_MAX_ROUNDS: Final = 12  # of widening, until bounds of carried values hold
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Access:
     """An access of elements ``at`` to ``at + width - 1``, in ``count`` lanes.
 
-    ``bounds`` are those of the symbols. ``item`` is the work item, or the thread of the
-    grid; None if it is not known. ``surely`` says that no condition on data guards it;
-    ``aligned``, that the index is to be a multiple of the width, as far as 16 bytes.
+    Attributes:
+        bounds: the minimum and maximum of each symbol.
+        item: the work item, or the thread of the grid; None if unknown.
+        block: the block of the thread, on a GPU.
+        surely: whether the access happens whatever the data.
+        line: its line in the kernel.
+        aligned: whether the index must be a multiple of the width (up to 16 bytes).
     """
 
     memory: Memory
@@ -79,7 +83,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Barrier:
-    """A barrier that not all threads of a block come to, or perhaps not all."""
+    """A barrier that some threads of a block do not reach, ``surely`` or perhaps."""
 
     line: int
     surely: bool
@@ -87,7 +91,7 @@ class Barrier:
 
 @dataclass
 class Interpreted:
-    """What is found: accesses, barriers out of order, and lines not understood."""
+    """The accesses of a kernel, its divergent barriers, and lines not understood."""
 
     accesses: list[Access] = field(default_factory=list[Access])
     barriers: list[Barrier] = field(default_factory=list[Barrier])
@@ -95,7 +99,18 @@ class Interpreted:
 
 
 class Interpreter:
-    """Interprets the function ``name`` of ``source``."""
+    """Interprets the function ``name`` of ``source``.
+
+    Attributes:
+        functions: the functions of the text.
+        result: the accesses and barriers so far.
+        pending: accesses of the current statement, which may be repeated with more
+            lanes.
+        elements: symbols of single elements of read-only arrays.
+        stored: the names of arrays that the text writes.
+        dry_runs: above 0, accesses are not recorded.
+        depth: how many unrolled loops the current statement is in.
+    """
 
     def __init__(self, source: str, name: str, state: State) -> None:
         tree = ast.parse(source)
@@ -104,7 +119,7 @@ class Interpreter:
         }
         self.name = name
         self.state = state
-        self.found = Interpreted()
+        self.result = Interpreted()
         self.pending: list[Access] = []
         self.names = Names()
         self.elements: dict[tuple[str, int], Symbol] = {}
@@ -119,29 +134,32 @@ class Interpreter:
         self.depth = 0
 
     def run(self) -> Interpreted:
-        """All that the function does."""
+        """Interpret the function; return its accesses."""
         self.block(self.functions[self.name].body, self.state)
-        return self.found
+        return self.result
 
     # Statements.
 
     def block(self, nodes: Iterable[ast.stmt], state: State) -> State:
+        """The state after ``nodes``, which begin in ``state``."""
         for node in nodes:
             state = self.statement(node, state)
         return state
 
     def statement(self, node: ast.stmt, state: State) -> State:
+        """The state after ``node``; repeats it with more lanes where it needs them."""
         while True:
             try:
                 state = self.attempt(node, state)
-            except Wanted as wanted:
+            except NeedsLanes as needed:
                 self.pending.clear()
-                state = wanted.made(state)
+                state = needed.change(state)
                 continue
             self.flush()
             return state
 
     def attempt(self, node: ast.stmt, state: State) -> State:
+        """The state after ``node``. Raises Wanted if it needs more lanes."""
         if isinstance(node, ast.Assign):
             (target,) = node.targets
             value = self.evaluate(node.value, state)
@@ -165,12 +183,13 @@ class Interpreter:
         return state
 
     def flush(self) -> None:
-        """Keep the accesses recorded since the last flush."""
+        """Record the pending accesses, unless this is a dry run."""
         if not self.dry_runs:
-            self.found.accesses += self.pending
+            self.result.accesses += self.pending
         self.pending.clear()
 
     def branch(self, node: ast.If, state: State) -> State:
+        """Interpret both branches of an ``if``, each in the states that take it."""
         truth = self.truth(node.test, state)
         yes, no = state.parted(truth)
         self.flush()
@@ -185,18 +204,18 @@ class Interpreter:
     def merged(
         self, before: State, body: Sequence[ast.stmt], ends: Sequence[State]
     ) -> State:
-        """The state after ``body``, which came to ``ends``; its lanes are as before."""
+        """The state after ``body``, which ended in ``ends``; lanes are as before."""
         after = before.copy()
         for name in self.names.set_in(body):
-            known = [e.variables[name] for e in (*ends, before) if name in e.variables]
-            if known:
-                after.variables[name] = self.hull(name, known, [*ends, before], after)
+            values = [e.variables[name] for e in (*ends, before) if name in e.variables]
+            if values:
+                after.variables[name] = self.hull(name, values, [*ends, before], after)
         return after
 
     def hull(
         self, name: str, values: Sequence[Value], states: Sequence[State], into: State
     ) -> Value:
-        """What ``name`` may be, given what it is in some states."""
+        """A value that covers those of ``name`` in all ``states``."""
         if all(isinstance(v, Number) for v in values):
             ranges = [
                 s.extremes(v)
@@ -214,6 +233,7 @@ class Interpreter:
     # Loops.
 
     def loop(self, node: ast.For, state: State) -> State:
+        """Interpret a ``for`` loop: its body once for all iterations, if possible."""
         assert isinstance(node.target, ast.Name)
         assert isinstance(node.iter, ast.Call)
         bounds = [self.number(a, state) for a in node.iter.args]
@@ -232,45 +252,51 @@ class Interpreter:
         self.flush()
         if iterations is None:
             _, high = inner.range(span)
-            most = -(-maximum_of(high, 0) // size)
-            if not np.any(np.asarray(most) > 0):
+            trip_count = -(-maximum_of(high, 0) // size)
+            if not np.any(np.asarray(trip_count) > 0):
                 return state
-            index = inner.unknown(0, maximum_of(most - 1, 0))
+            index = inner.unknown(0, maximum_of(trip_count - 1, 0))
             inner.surely = False
-            certain = False
+            is_counted = False
         else:
-            most = -(-iterations // size)
-            alive = np.asarray(most) > 0
-            if not alive.any():
+            trip_count = -(-iterations // size)
+            runs = np.asarray(trip_count) > 0
+            if not runs.any():
                 return state
-            if not alive.all():
-                kept = np.flatnonzero(np.broadcast_to(alive, (state.count,)))
-                apart = inner.differs_in_a_block(alive)
-                inner = inner.take(kept)
-                start = start.taken(kept)
-                most = most if isinstance(most, int) else most[kept]
-                inner.apart = max(inner.apart, apart)
-            if not isinstance(most, int):
-                inner.apart = max(inner.apart, inner.differs_in_a_block(most))
-            only = isinstance(most, int) and most == 1
-            index = Number(0) if only else inner.counted(0, most - 1)
-            certain = True
+            if not runs.all():
+                running_lanes = np.flatnonzero(np.broadcast_to(runs, (state.count,)))
+                divergence = inner.differs_in_a_block(runs)
+                inner = inner.take(running_lanes)
+                start = start.taken(running_lanes)
+                trip_count = (
+                    trip_count
+                    if isinstance(trip_count, int)
+                    else trip_count[running_lanes]
+                )
+                inner.divergence = max(inner.divergence, divergence)
+            if not isinstance(trip_count, int):
+                inner.divergence = max(
+                    inner.divergence, inner.differs_in_a_block(trip_count)
+                )
+            runs_once = isinstance(trip_count, int) and trip_count == 1
+            index = Number(0) if runs_once else inner.counted(0, trip_count - 1)
+            is_counted = True
         carried = self.carried(node.body, inner, node.target.id)
         if (
             carried
-            and certain
-            and isinstance(most, int)
-            and most <= _UNROLLED
+            and is_counted
+            and isinstance(trip_count, int)
+            and trip_count <= _UNROLLED
             and inner.count == state.count
-            and most > 1
+            and trip_count > 1
             and (is_plain(node.body) or self.carries_memory(carried, inner))
         ):
-            return self.unrolled(node, inner, start, step, most)
+            return self.unrolled(node, inner, start, step, trip_count)
         variable = start.plus(index, step)
         inner.variables[node.target.id] = variable
         if is_items and ITEM not in inner.variables:
             inner.variables[ITEM] = variable
-        only_one = certain and isinstance(most, int) and most == 1
+        only_one = is_counted and isinstance(trip_count, int) and trip_count == 1
         if carried and not only_one:
             rates = self.rates(node.body, inner, carried)
             for name in carried:
@@ -287,7 +313,7 @@ class Interpreter:
     def unrolled(
         self, node: ast.For, state: State, start: Number, step: int, iterations: int
     ) -> State:
-        """A loop iteration by iteration."""
+        """Interpret a ``for`` loop iteration by iteration."""
         assert isinstance(node.target, ast.Name)
         name = "$start" + str(self.depth)
         state.variables[name] = start
@@ -301,17 +327,18 @@ class Interpreter:
         return state
 
     def while_loop(self, node: ast.While, state: State) -> State:
+        """Interpret a ``while`` loop: its body once, with widened carried values."""
         inner = state.copy()
         carried = self.carried([node], inner, "")
         self.widen([*_as_branch(node)], inner, carried)
         truth = self.truth(node.test, inner)
-        apart = inner.apart
+        divergence = inner.divergence
         yes, _ = inner.parted(truth)
         self.flush()
         ends: list[State] = []
         for part in yes:
             part.surely = False
-            part.apart = max(apart, part.apart)
+            part.divergence = max(divergence, part.divergence)
             ends.append(self.block(node.body, part))
         after = self.merged(state, node.body, ends or [inner])
         for name in carried:
@@ -323,33 +350,33 @@ class Interpreter:
     def carried(
         self, body: Sequence[ast.stmt], state: State, variable: str
     ) -> list[str]:
-        """Numbers and conditions that an iteration may have of the iteration before."""
-        found: list[str] = []
-        known: set[str] = {variable}
+        """Variables that an iteration may read from the iteration before."""
+        names: list[str] = []
+        seen: set[str] = {variable}
         for name in self.names.set_in(body):
             value = state.variables.get(name)
             if (
-                name not in known
+                name not in seen
                 and value is not None
                 and (isinstance(value, (Number, Memory)) or is_truth(value))
                 and not self.names.is_set_first(name, body)
             ):
-                found.append(name)
-                known.add(name)
-        return found
+                names.append(name)
+                seen.add(name)
+        return names
 
     def carries_memory(self, carried: Sequence[str], state: State) -> bool:
-        """Whether an iteration has other arrays than the one before."""
+        """Whether a carried variable is an array."""
         return any(isinstance(state.variables[name], Memory) for name in carried)
 
     def rates(
         self, body: Sequence[ast.stmt], state: State, carried: Sequence[str]
     ) -> dict[str, int]:
-        """The increments of variables that grow by a constant each iteration."""
-        found: dict[str, int] = {}
+        """The increments of carried variables that grow by a constant."""
+        increments: dict[str, int] = {}
         assigned = self.names.set_in(body)
         for name in carried:
-            changes = setters(body, name)
+            changes = assignments_of(body, name)
             if len(changes) != 1 or changes[0] not in body:
                 continue
             (change,) = changes
@@ -372,16 +399,20 @@ class Interpreter:
                 continue
             try:
                 rate = state.constant(self.number(right, state))
-            except Wanted:
+            except NeedsLanes:
                 continue
             if rate is not None:
-                found[name] = rate
-        return found
+                increments[name] = rate
+        return increments
 
     def widen(
         self, body: Sequence[ast.stmt], state: State, carried: Sequence[str]
     ) -> None:
-        """Give ``carried`` bounds that hold in all iterations."""
+        """Give ``carried`` variables bounds that hold in all iterations.
+
+        The body is interpreted until the bounds stop growing; after two rounds they
+        jump to the next of a few values (widening, as in abstract interpretation).
+        """
         if not carried:
             return
         spans: dict[str, tuple[int, int]] = {}
@@ -418,15 +449,16 @@ class Interpreter:
     # Expressions.
 
     def truth(self, node: ast.expr, state: State) -> Truth:
-        """A condition."""
+        """The value of an expression, as a condition."""
         return truth_of(self.evaluate(node, state))
 
     def number(self, node: ast.expr, state: State) -> Number:
-        """An integer."""
+        """The value of an expression, as an integer."""
         value = self.evaluate(node, state)
         return value if isinstance(value, Number) else state.unknown(-FAR, FAR)
 
     def evaluate(self, node: ast.expr, state: State) -> Value:
+        """The value of an expression; its loads are recorded."""
         if isinstance(node, ast.Constant):
             if isinstance(node.value, (bool, int)):
                 return Number(int(node.value))
@@ -449,8 +481,8 @@ class Interpreter:
             values = [self.evaluate(x, state) for x in (node.left, *node.comparators)]
             return compared([type(op).__name__ for op in node.ops], values)
         if isinstance(node, ast.BoolOp):
-            found = [self.truth(x, state) for x in node.values]
-            return joined(found, either=isinstance(node.op, ast.Or))
+            truths = [self.truth(x, state) for x in node.values]
+            return joined(truths, either=isinstance(node.op, ast.Or))
         if isinstance(node, ast.IfExp):
             return self.conditional(node, state)
         if isinstance(node, ast.Subscript):
@@ -460,21 +492,21 @@ class Interpreter:
         raise UnknownTextError(ast.unparse(node))
 
     def conditional(self, node: ast.IfExp, state: State) -> Value:
-        """``x if condition else y``, of which one is evaluated."""
+        """The value of ``x if condition else y``, of which one is evaluated."""
         yes, no = state.parted(self.truth(node.test, state))
-        found = [(s, self.evaluate(node.body, s)) for s in yes]
-        found += [(s, self.evaluate(node.orelse, s)) for s in no]
-        if len(found) == 1:
-            ((only, value),) = found
-            state.bounds.update(only.bounds)
+        values = [(s, self.evaluate(node.body, s)) for s in yes]
+        values += [(s, self.evaluate(node.orelse, s)) for s in no]
+        if len(values) == 1:
+            ((only_state, value),) = values
+            state.bounds.update(only_state.bounds)
             return value
-        ranges = [s.extremes(v) for s, v in found if isinstance(v, Number)]
-        if len(ranges) < len(found):
-            return Maybe() if all(is_truth(v) for _, v in found) else Data()
+        ranges = [s.extremes(v) for s, v in values if isinstance(v, Number)]
+        if len(ranges) < len(values):
+            return Maybe() if all(is_truth(v) for _, v in values) else Data()
         return state.unknown(min(a for a, _ in ranges), max(b for _, b in ranges))
 
     def chosen(self, truth: Truth, x: Value, y: Value, state: State) -> Value:
-        """``x`` where ``truth`` holds, ``y`` elsewhere."""
+        """The value of ``select(truth, x, y)``, both evaluated."""
         verdict = state.verdict(truth)
         if verdict is not None:
             return x if verdict else y
@@ -501,7 +533,7 @@ class Interpreter:
     def access(
         self, node: ast.Subscript, kind: AccessKind, state: State, width: int = 1
     ) -> Value:
-        """Record an access ``array[index]``; the value that a load gives."""
+        """Record an access ``array[index]``; return the value that a load gives."""
         memory = self.evaluate(node.value, state)
         at = self.number(node.slice, state)
         return self.record(memory, at, kind, state, node.lineno, width)
@@ -517,8 +549,9 @@ class Interpreter:
         *,
         aligned: bool = False,
     ) -> Value:
+        """Record an access of ``memory`` at index ``at``; return the loaded value."""
         if not isinstance(memory, Memory):
-            self.found.unknown[line] = "an access of what is no array"
+            self.result.unknown[line] = "an access of what is no array"
             return Data()
         item = state.variables.get(ITEM)
         block = state.variables.get(BLOCK)
@@ -540,7 +573,7 @@ class Interpreter:
         return self.loaded(memory, at, state)
 
     def loaded(self, memory: Memory, at: Number, state: State) -> Value:
-        """What is in memory: the same for all, if it is one element that stays."""
+        """The value loaded: one symbol for all items, if the element is constant."""
         if memory.kind not in INTEGERS:
             return Data()
         low, high = limits(memory.kind)
@@ -555,14 +588,15 @@ class Interpreter:
         return Number(0, {symbol: 1})
 
     def meet(self, line: int, state: State) -> None:
-        """Record a barrier, which all threads of a block are to reach."""
-        if (state.apart or not state.surely) and not self.dry_runs:
-            surely = state.surely and state.apart is Apart.YES
-            self.found.barriers.append(Barrier(line, surely))
+        """Record a barrier, if not all threads of a block may reach it."""
+        if (state.divergence or not state.surely) and not self.dry_runs:
+            surely = state.surely and state.divergence is Divergence.YES
+            self.result.barriers.append(Barrier(line, surely))
 
     # Calls.
 
     def call(self, name: str, node: ast.Call, state: State) -> Value:
+        """The value of a call, whose effects are recorded."""
         if name in self.functions:
             return self.part(self.functions[name], node, state)
         function = FUNCTIONS.get(name)
@@ -581,19 +615,19 @@ class Interpreter:
             return values[0]
         if kind == "select":
             return self.chosen(truth_of(values[0]), values[1], values[2], state)
-        made = converted(kind, suffix, values, state)
-        if made is not None:
-            return made
+        value = converted(kind, suffix, values, state)
+        if value is not None:
+            return value
         if name == "store_row":
             return self.rows(node, values, state)
         if name == "prefetch_row":
             return Data()
         if any(isinstance(v, Memory) for v in values):
-            self.found.unknown[node.lineno] = f"what {name} does with an array"
+            self.result.unknown[node.lineno] = f"what {name} does with an array"
         return of_data(name)
 
     def rows(self, node: ast.Call, values: Sequence[Value], state: State) -> Value:
-        """``store_row(target, begin, source, count, far)``."""
+        """Record the accesses of ``store_row(target, begin, source, count, far)``."""
         target, begin, source, count = values[:4]
         assert isinstance(begin, Number)
         assert isinstance(count, Number)
@@ -615,27 +649,28 @@ class Interpreter:
             inner.surely = False
             index = inner.unknown(0, inner.range(count)[1])
         else:
-            alive = np.asarray(size) > 0
-            if not alive.any():
+            copies = np.asarray(size) > 0
+            if not copies.any():
                 return
             index = inner.counted(0, maximum_of(size - 1, 0))
-            if not alive.all():
+            if not copies.all():
                 inner.surely = False
         self.record(source[0], source[1].plus(index), "load", inner, line)
         self.record(target[0], target[1].plus(index), "store", inner, line)
 
     def part(self, function: ast.FunctionDef, node: ast.Call, state: State) -> Value:
-        """A function of the text: its body, with variables of its own."""
+        """Interpret the body of another function of the text."""
         values = [self.evaluate(x, state) for x in node.args]
         self.flush()
         inner = state.copy()
-        own = {k: v for k, v in state.variables.items() if k[0] == "$"}
+        internal = {k: v for k, v in state.variables.items() if k[0] == "$"}
         names = [a.arg for a in function.args.args]
-        inner.variables = {**own, **dict(zip(names, values, strict=True))}
+        inner.variables = {**internal, **dict(zip(names, values, strict=True))}
         self.block(function.body, inner)
         return Data()
 
 
 def _as_branch(node: ast.While) -> Sequence[ast.stmt]:
-    made = ast.If(node.test, node.body, [])
-    return [ast.copy_location(made, node)]
+    """``node`` as an ``if`` statement, for one more iteration."""
+    branch = ast.If(node.test, node.body, [])
+    return [ast.copy_location(branch, node)]

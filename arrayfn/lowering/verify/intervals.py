@@ -1,4 +1,4 @@
-"""Sets of elements as sorted, disjoint intervals; and which threads access what."""
+"""Sets of elements as sorted, disjoint intervals; and which threads access them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from arrayfn.lowering.verify.interpreter import Access
 from arrayfn.lowering.verify.numbers import Array, Lanes, Number, Symbol
 
 MAX_INTERVALS: Final = 1 << 18
-"""Intervals, or elements, that are looked at one by one."""
+"""The most intervals, or elements, that are computed one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intervals:
-    """The elements from each of ``starts`` to before that of ``stops``."""
+    """A set of elements: from each of ``starts`` up to before that of ``stops``."""
 
     starts: Array
     stops: Array
 
     @staticmethod
     def of(starts: Array, stops: Array) -> Intervals:
-        """Intervals that may overlap, and come in any order."""
+        """The union of intervals that may overlap and come in any order."""
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], np.maximum.accumulate(stops[order])
         first = np.ones(starts.size, bool)
@@ -35,7 +35,7 @@ class Intervals:
 
     @staticmethod
     def one(start: int, stop: int) -> Intervals:
-        """One run; nothing if it is empty."""
+        """One interval; empty if ``stop <= start``."""
         if stop <= start:
             return NOTHING
         return Intervals(np.array([start]), np.array([stop]))
@@ -44,11 +44,11 @@ class Intervals:
         return bool(self.starts.size)
 
     def scaled(self, size: int, offset: int) -> Intervals:
-        """These elements of ``size`` bytes as bytes, from byte ``offset`` on."""
+        """The bytes of these elements of ``size`` bytes, counted from ``offset``."""
         return Intervals(self.starts * size + offset, self.stops * size + offset)
 
     def joined(self, other: Intervals) -> Intervals:
-        """What is in one of the two."""
+        """The union of both."""
         if not other:
             return self
         if not self:
@@ -57,7 +57,7 @@ class Intervals:
         return Intervals.of(starts, np.concatenate([self.stops, other.stops]))
 
     def missing(self, other: Intervals) -> tuple[int, int] | None:
-        """The first elements of ``other`` that are not among these."""
+        """The first interval of ``other`` that is not in this set; None if all are."""
         if not other:
             return None
         if not self:
@@ -72,7 +72,7 @@ class Intervals:
         return int(gaps.starts[0]), int(gaps.stops[0])
 
     def common(self, other: Intervals) -> Intervals:
-        """What is in both."""
+        """The intersection of both."""
         if not self or not other:
             return NOTHING
         lowest = min(int(self.starts[0]), int(other.starts[0]))
@@ -81,7 +81,7 @@ class Intervals:
         return gaps.gaps(lowest, highest)
 
     def without(self, start: int, stop: int) -> Intervals:
-        """These, but for what lies from ``start`` to ``stop``."""
+        """This set without the elements from ``start`` to before ``stop``."""
         if not self or stop <= start:
             return self
         lowest, highest = int(self.starts[0]), int(self.stops[-1])
@@ -91,18 +91,18 @@ class Intervals:
         return self.common(kept[0].joined(kept[1]))
 
     def gaps(self, start: int, stop: int) -> Intervals:
-        """What lies from ``start`` to ``stop`` and is not among these."""
+        """The elements from ``start`` to before ``stop`` that are not in this set."""
         starts = np.concatenate([[start], self.stops])
         stops = np.concatenate([self.starts, [stop]])
-        some = stops > starts
-        return Intervals(starts[some], stops[some]) if some.any() else NOTHING
+        is_gap = stops > starts
+        return Intervals(starts[is_gap], stops[is_gap]) if is_gap.any() else NOTHING
 
 
 NOTHING: Final = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def intervals_of(access: Access) -> Intervals | None:
-    """The elements that ``access`` accesses; None if that is not known exactly."""
+    """The elements that ``access`` accesses; None if they are not known exactly."""
     low, dims = _dimensions(access)
     if any(not counted for *_, counted in dims):
         return None
@@ -134,13 +134,13 @@ def intervals_of(access: Access) -> Intervals | None:
 
 
 def extremes(access: Access) -> tuple[int, int]:
-    """The first element that may be accessed, and the last."""
+    """The first and the last element that ``access`` may access."""
     low, high = access.at.range(access.bounds)
     return int(np.min(low)), int(np.max(high)) + access.width - 1
 
 
 def is_exact(access: Access) -> bool:
-    """Whether all that ``access`` says happens: it depends on no data."""
+    """Whether ``access`` happens as described, whatever the data."""
     symbols = access.at.terms
     return access.surely and all(s.counted for s in symbols)
 
@@ -150,6 +150,7 @@ _Dimension = tuple[int, Lanes, bool]
 
 
 def _dimensions(access: Access) -> tuple[Lanes, list[_Dimension]]:
+    """The smallest element, and the dimensions of the symbols that vary."""
     low, _ = access.at.range(access.bounds)
     dims: list[_Dimension] = []
     for symbol, c in access.at.terms.items():
@@ -161,14 +162,18 @@ def _dimensions(access: Access) -> tuple[Lanes, list[_Dimension]]:
 
 
 def _spread(x: Lanes, count: int) -> Array:
+    """``x`` as an array with one number for each lane."""
     return np.broadcast_to(np.asarray(x, np.int64), (count,))
 
 
-# Who writes.
+# Conflicts between threads.
 
 
 def pairs_of(access: Access, who: Number) -> tuple[Array, Array] | None:
-    """Each element, and who accesses it; None if they are too many, or not known."""
+    """``(elements, threads)``, pair by pair; None if too many, or not known.
+
+    ``who`` is the number of the thread, block or work item.
+    """
     symbols = list(dict.fromkeys([*access.at.terms, *who.terms]))
     at, item = (_spread(x.base, access.count) for x in (access.at, who))
     lanes = np.arange(access.count)
@@ -195,7 +200,7 @@ def pairs_of(access: Access, who: Number) -> tuple[Array, Array] | None:
 
 
 def is_disjoint(access: Access, who: Number) -> bool:
-    """Whether no two of ``who`` access the same element, by the strides alone."""
+    """Whether the strides alone show that no element is accessed by two of ``who``."""
     dims: list[tuple[int, int, int]] = []
     for symbol in dict.fromkeys([*access.at.terms, *who.terms]):
         if symbol.same:
@@ -205,33 +210,38 @@ def is_disjoint(access: Access, who: Number) -> bool:
         if n > 1:
             pair = access.at.terms.get(symbol, 0), who.terms.get(symbol, 0)
             dims.append((abs(pair[0]), n, pair[1]))
-    reach, alone = access.width - 1, True
+    reach, only_inner = access.width - 1, True
     for c, n, d in sorted(dims):
-        alone = alone and not d
-        if c <= reach and not alone:
+        only_inner = only_inner and not d
+        if c <= reach and not only_inner:
             return False
         reach += c * (n - 1)
     if access.count == 1:
         return True
     low, high = (_spread(x, access.count) for x in access.at.range(access.bounds))
     order = np.argsort(low, kind="stable")
-    apart = low[order][1:] >= np.maximum.accumulate(high[order])[:-1] + access.width
-    return bool(apart.all())
+    is_apart = low[order][1:] >= np.maximum.accumulate(high[order])[:-1] + access.width
+    return bool(is_apart.all())
 
 
-def are_disjoint(found: Sequence[tuple[Access, Number]]) -> bool:
-    """Whether no element is accessed by two in any of the accesses, by the strides.
+def are_disjoint(accesses: Sequence[tuple[Access, Number]]) -> bool:
+    """Whether the strides show that no element is accessed by two threads.
 
-    The strides of all accesses are then the weights of one mixed-radix number, whose
-    digits an index has: the digits that say who are the same in all accesses.
+    ``accesses`` are pairs of an access and the number of its thread. The strides of all
+    accesses are then the weights of one mixed-radix number, whose digits are parts of
+    the index: the digits that give the thread are the same in all accesses.
     """
-    who = dict(found[0][1].terms)
+    who = dict(accesses[0][1].terms)
     lows: list[int] = []
     highs: list[int] = []
     digits: dict[Symbol | int, tuple[int, int, int]] = {}
-    same = {s: c for s, c in found[0][0].at.terms.items() if s.same}
-    for access, by in found:
-        if access.count != 1 or dict(by.terms) != who or by.base != found[0][1].base:
+    same = {s: c for s, c in accesses[0][0].at.terms.items() if s.same}
+    for access, number in accesses:
+        if (
+            access.count != 1
+            or dict(number.terms) != who
+            or number.base != accesses[0][1].base
+        ):
             return False
         if {s: c for s, c in access.at.terms.items() if s.same} != same:
             return False
@@ -253,33 +263,36 @@ def are_disjoint(found: Sequence[tuple[Access, Number]]) -> bool:
             digits[c] = c, 0, max(digits.get(c, (c, 0, 0))[2], n)
         lows.append(base)
         highs.append(base + access.width - 1)
-    reach, alone = max(highs) - min(lows), True
-    kept = [(abs(c), high - low, s) for s, (c, low, high) in digits.items()]
-    for c, most, s in sorted(kept, key=lambda digit: digit[:2]):
-        if not most:
+    reach, only_inner = max(highs) - min(lows), True
+    sorted_digits = [(abs(c), high - low, s) for s, (c, low, high) in digits.items()]
+    for c, extent, s in sorted(sorted_digits, key=lambda digit: digit[:2]):
+        if not extent:
             continue
-        alone = alone and s not in who
-        if c <= reach and not alone:
+        only_inner = only_inner and s not in who
+        if c <= reach and not only_inner:
             return False
-        reach += c * most
+        reach += c * extent
     return True
 
 
-def same_elements(x: Access, y: Access, one: Number, other: Number) -> bool:
-    """Whether each one accesses the same elements in both, by the same numbers."""
+def same_elements(x: Access, y: Access, x_number: Number, y_number: Number) -> bool:
+    """Whether each thread accesses the same elements in ``x`` and ``y``."""
     return (
         x.count == y.count
         and dict(x.at.terms) == dict(y.at.terms)
-        and dict(one.terms) == dict(other.terms)
+        and dict(x_number.terms) == dict(y_number.terms)
         and bool(np.all(np.asarray(x.at.base) == np.asarray(y.at.base)))
-        and bool(np.all(np.asarray(one.base) == np.asarray(other.base)))
+        and bool(np.all(np.asarray(x_number.base) == np.asarray(y_number.base)))
     )
 
 
-def first_conflict(found: Sequence[tuple[Array, Array]]) -> tuple[int, int, int] | None:
-    """An element that two access, and who: of pairs (element, who)."""
-    at = np.concatenate([a for a, _ in found])
-    who = np.concatenate([b for _, b in found])
+def first_conflict(pairs: Sequence[tuple[Array, Array]]) -> tuple[int, int, int] | None:
+    """``(element, thread, other thread)`` of a conflict; None if there is none.
+
+    ``pairs`` are arrays of elements and of the threads that access them.
+    """
+    at = np.concatenate([a for a, _ in pairs])
+    who = np.concatenate([b for _, b in pairs])
     order = np.lexsort((who, at))
     at, who = at[order], who[order]
     clash = np.flatnonzero((at[1:] == at[:-1]) & (who[1:] != who[:-1]))

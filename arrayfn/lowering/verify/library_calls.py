@@ -1,4 +1,4 @@
-"""The footprints of matrix products, by their parameters."""
+"""The footprints of matrix products by a library, from their parameters."""
 
 from __future__ import annotations
 
@@ -9,38 +9,39 @@ from arrayfn.lowering.verify.numbers import Memory, Number, Symbol
 
 
 def parts_of(kernel: LibraryKernel, call: KernelCall) -> Footprint | None:
-    """What the call of a product accesses; None for other libraries' kernels."""
+    """The footprint of a product's call; None for other libraries' kernels."""
     names = [p.name for p in kernel.parameters]
-    given = dict(zip(names, call.arguments, strict=True))
-    numbers = {k: v for k, v in given.items() if isinstance(v, int)}
+    arguments = dict(zip(names, call.arguments, strict=True))
+    numbers = {k: v for k, v in arguments.items() if isinstance(v, int)}
     if not kernel.provider.startswith("gemm_") or "batch_stride_c" not in numbers:
         return None
     m, n, k, batch = (numbers[x] for x in ("m", "n", "k", "batch"))
-    made = Footprint()
+    result = Footprint()
     if not batch * m * n:
-        return made
+        return result
     shapes = {"a": (m, k), "b": (k, n)}
     for name, (rows, columns) in shapes.items():
         if numbers.get(f"transpose_{name}"):
             rows, columns = columns, rows
         strides = numbers[f"batch_stride_{name}"], numbers[f"ld{name}"], 1
         if rows * columns:
-            made.loads[names.index(name)] = _matrix(
+            result.loads[names.index(name)] = _matrix(
                 name, (batch, rows, columns), strides
             )
-    if "added" in given:
+    if "added" in arguments:
         strides = numbers["batch_stride_added"], numbers["ld_added"], 1
-        made.loads[names.index("added")] = _matrix("added", (batch, m, n), strides)
-    if "bias" in given:
-        made.loads[names.index("bias")] = _matrix("bias", (1, 1, n), (0, 0, 1))
+        result.loads[names.index("added")] = _matrix("added", (batch, m, n), strides)
+    if "bias" in arguments:
+        result.loads[names.index("bias")] = _matrix("bias", (1, 1, n), (0, 0, 1))
     strides = numbers["batch_stride_c"], numbers["ldc"], 1
-    made.stores[names.index("c")] = _matrix("c", (batch, m, n), strides)
-    return made
+    result.stores[names.index("c")] = _matrix("c", (batch, m, n), strides)
+    return result
 
 
 def _matrix(
     name: str, extents: tuple[int, int, int], strides: tuple[int, int, int]
 ) -> Part:
+    """The elements of a batch of matrices with these extents and strides."""
     symbols = [Symbol(counted=True) for _ in extents]
     terms = {s: step for s, step in zip(symbols, strides, strict=True) if step}
     bounds = {s: (0, n - 1) for s, n in zip(symbols, extents, strict=True)}

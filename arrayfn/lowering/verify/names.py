@@ -1,4 +1,4 @@
-"""Which variables the statements of a kernel's text set and read."""
+"""Finds the variables that statements of a kernel's text set and read."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Iterable, Sequence
 
 
 class Names:
-    """What is found out once of each statement."""
+    """The variables that statements set and read, computed once for each statement."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[dict[str, None], set[str]]] = {}
-        self._nodes: list[ast.AST] = []  # no other has the number of one that lives
+        self._cache: dict[int, tuple[dict[str, None], set[str]]] = {}
+        self._nodes: list[ast.AST] = []  # kept alive, so that their ids stay unique
 
     def _of(self, node: ast.AST) -> tuple[dict[str, None], set[str]]:
-        known = self._known.get(id(node))
-        if known is not None:
-            return known
+        """``(variables set, variables loaded_inside)`` in ``node``."""
+        cached = self._cache.get(id(node))
+        if cached is not None:
+            return cached
         stored: dict[str, None] = {}
         loaded: set[str] = set()
         pending: list[ast.AST] = [node]
@@ -28,28 +29,28 @@ class Names:
                 else:
                     loaded.add(inner.id)
             elif isinstance(inner, ast.stmt) and inner is not node:
-                own, read = self._of(inner)
-                stored |= own
-                loaded |= read
+                stored_inside, loaded_inside = self._of(inner)
+                stored |= stored_inside
+                loaded |= loaded_inside
             else:
                 pending += ast.iter_child_nodes(inner)
-        self._known[id(node)] = stored, loaded
+        self._cache[id(node)] = stored, loaded
         self._nodes.append(node)
         return stored, loaded
 
     def set_in(self, body: Iterable[ast.stmt]) -> list[str]:
-        """The variables that are set in ``body``."""
-        found: dict[str, None] = {}
+        """The variables that ``body`` sets."""
+        names: dict[str, None] = {}
         for node in body:
-            found |= self._of(node)[0]
-        return list(found)
+            names |= self._of(node)[0]
+        return list(names)
 
     def read_in(self, node: ast.AST) -> set[str]:
         """The variables that ``node`` reads."""
         return self._of(node)[1]
 
     def is_set_first(self, name: str, body: Sequence[ast.stmt]) -> bool:
-        """Whether ``body`` sets ``name`` before it reads it."""
+        """Whether ``body`` surely sets ``name`` before it reads it."""
         for node in body:
             if isinstance(node, ast.For) and sets(node, name):
                 return name not in self.read_in(node.iter)
@@ -64,7 +65,7 @@ class Names:
 
 
 def sets(node: ast.AST, name: str) -> bool:
-    """Whether a statement itself sets ``name``."""
+    """Whether ``node`` is an assignment or loop that sets ``name``."""
     targets: list[ast.expr] = []
     if isinstance(node, ast.Assign):
         targets = node.targets
@@ -73,13 +74,13 @@ def sets(node: ast.AST, name: str) -> bool:
     return any(isinstance(t, ast.Name) and t.id == name for t in targets)
 
 
-def setters(body: Sequence[ast.stmt], name: str) -> list[ast.AST]:
-    """The statements in ``body`` that set ``name``."""
+def assignments_of(body: Sequence[ast.stmt], name: str) -> list[ast.AST]:
+    """The assignments and loops in ``body`` that set ``name``."""
     nodes = ast.walk(ast.Module(list(body), []))
     return [node for node in nodes if sets(node, name)]
 
 
 def is_plain(body: Sequence[ast.stmt]) -> bool:
-    """Whether ``body`` has no loops, so that it may be interpreted some times."""
+    """Whether ``body`` has no loops, so that interpreting it repeatedly is cheap."""
     nodes = ast.walk(ast.Module(list(body), []))
     return not any(isinstance(n, (ast.For, ast.While)) for n in nodes)

@@ -1,10 +1,10 @@
 """Numbers of a kernel's text, for all work items and all iterations at once.
 
-A number is ``base + sum(coefficient * symbol)``. A *symbol* is the index of a loop, an
+A Number is ``base + sum(coefficient * symbol)``. A *symbol* is the index of a loop, an
 item, a block or a thread, which takes each value between its bounds (it is *counted*),
-or a number that the text does not tell, as one that is loaded from memory, of which the
-bounds alone are known. Bases and bounds may differ between *lanes*: what cannot be said
-for all values of a symbol at once is said for each of them, in a lane of its own.
+or an unknown number, as one loaded from memory, which has only bounds. Bases and bounds
+may differ between *lanes*: what does not hold for all values of a symbol at once is
+computed for each of them, in a lane of its own.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 Lanes = int | Array
-"""A number for each lane, or one that is the same in all."""
+"""A number for each lane, or one number for all lanes."""
 
 MAX_LANES: Final = 1 << 17
 _MAX_BLOCKS: Final = 1 << 22
-"""Blocks of lanes that are looked at one by one."""
+"""The most pairs of blocks and values that are compared one by one."""
 ITEM: Final = "$item"
 BLOCK: Final = "$block"
 THREAD: Final = "$thread"
-"""Variables beside the text's: who does what is said."""
+"""Variables besides those of the text: the work item, block and thread."""
 FAR: Final = 1 << 44
-"""A magnitude beyond every index: of numbers of which nothing is known."""
+"""A magnitude beyond every index, the bound of unknown numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Symbol:
-    """What numbers depend on. ``thread`` says whether the threads of a block differ.
+    """A variable that numbers depend on.
 
-    Data that are the ``same`` for all items come from one element of memory.
+    Attributes:
+        counted: whether it takes each value between its bounds.
+        thread: whether it differs between the threads of a block.
+        same: whether it is one element of memory, the same for all items.
     """
 
     counted: bool
@@ -50,7 +53,7 @@ Bounds = Mapping[Symbol, tuple[Lanes, Lanes]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Number:
-    """``base`` plus multiples of symbols."""
+    """``base`` plus multiples of symbols: ``terms`` has their coefficients."""
 
     base: Lanes
     terms: Mapping[Symbol, int] = field(default_factory=dict[Symbol, int])
@@ -74,7 +77,7 @@ class Number:
         return Number(self.base * factor, terms)
 
     def taken(self, index: Array) -> Number:
-        """The lanes that ``index`` says."""
+        """The number in the lanes ``index``."""
         return (
             self if isinstance(self.base, int) else Number(self.base[index], self.terms)
         )
@@ -92,14 +95,14 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class NonNegative:
-    """Whether ``number >= 0``."""
+    """The condition ``number >= 0``."""
 
     number: Number
 
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """Whether ``first`` and ``second`` hold."""
+    """The conjunction of two conditions."""
 
     first: Truth
     second: Truth
@@ -107,7 +110,7 @@ class Both:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """Whether ``first`` or ``second`` holds."""
+    """The disjunction of two conditions."""
 
     first: Truth
     second: Truth
@@ -115,14 +118,14 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Maybe:
-    """A condition on data."""
+    """A condition that depends on data."""
 
 
 Truth = NonNegative | Both | Either | Maybe
 
 
 def negated(truth: Truth) -> Truth:
-    """Whether ``truth`` does not hold."""
+    """The negation of ``truth``."""
     if isinstance(truth, NonNegative):
         return NonNegative(Number(-1).plus(truth.number, -1))
     if isinstance(truth, Both):
@@ -134,9 +137,9 @@ def negated(truth: Truth) -> Truth:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """An argument's memory from element ``start`` on, or an array of a block's own.
+    """An argument's memory from element ``start`` on, or a local array.
 
-    The latter has a ``size``, in elements.
+    A local array, of a block or a thread, has a ``size`` in elements.
     """
 
     name: str
@@ -147,30 +150,30 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A value that no index depends on."""
+    """A value that is no integer, condition or array: no index depends on it."""
 
 
 Value = Number | Truth | Memory | Data
 
 
-class Wanted(Exception):  # noqa: N818 - control flow, not an error
-    """Lanes are to be ``made`` of these before a statement can be understood."""
+class NeedsLanes(Exception):  # noqa: N818 - control flow, not an error
+    """Raised for a statement that needs more lanes: ``change`` adds them to a state."""
 
-    def __init__(self, made: Callable[[State], State]) -> None:
+    def __init__(self, change: Callable[[State], State]) -> None:
         super().__init__()
-        self.made = made
+        self.change = change
 
 
 class TooManyLanesError(Exception):
-    """What a kernel does cannot be said in so many lanes."""
+    """A kernel's accesses would need more than ``MAX_LANES`` lanes."""
 
 
 class UnknownTextError(Exception):
-    """A kernel's text says what the verifier does not understand."""
+    """A kernel's text has something that the verifier does not understand."""
 
 
-class Apart(IntEnum):
-    """Whether some threads of a block are elsewhere in the text than the others."""
+class Divergence(IntEnum):
+    """Whether the threads of a block have taken different branches."""
 
     NO = 0
     PERHAPS = 1
@@ -179,27 +182,28 @@ class Apart(IntEnum):
 
 @dataclass
 class State:
-    """What is known where the text is: its variables, in ``count`` lanes.
+    """What is known at a point of the text: the variables, in ``count`` lanes.
 
-    ``bounds`` are the minima and maxima of symbols. What comes next happens ``surely``
-    unless conditions on data guard it, and for all threads of a block alike unless
-    these are ``apart``.
+    Attributes:
+        bounds: the minimum and maximum of each symbol.
+        surely: whether this point is reached whatever the data.
+        divergence: whether some threads of a block do not reach it.
     """
 
     count: int
     variables: dict[str, Value]
     bounds: dict[Symbol, tuple[Lanes, Lanes]]
     surely: bool = True
-    apart: Apart = Apart.NO
+    divergence: Divergence = Divergence.NO
 
     def copy(self) -> State:
-        """The same, to be changed."""
+        """A copy that can be changed by itself."""
         return State(
             self.count,
             dict(self.variables),
             dict(self.bounds),
             self.surely,
-            self.apart,
+            self.divergence,
         )
 
     # Ranges.
@@ -215,11 +219,11 @@ class State:
 
     def simplified(self, x: Number) -> Number:
         """``x`` without the symbols that have one value in each lane."""
-        gone = [s for s in x.terms if not self.varies(s)]
-        if not gone:
+        constant_symbols = [s for s in x.terms if not self.varies(s)]
+        if not constant_symbols:
             return x
         base, terms = x.base, dict(x.terms)
-        for symbol in gone:
+        for symbol in constant_symbols:
             base = base + self.bounds[symbol][0] * terms.pop(symbol)
         return Number(base, terms)
 
@@ -229,7 +233,7 @@ class State:
         return bool(np.any(low != high)) if symbol.counted else True
 
     def constant(self, x: Number) -> int | None:
-        """The value of ``x`` if it is the same everywhere."""
+        """The value of ``x`` if it is the same everywhere, else None."""
         x = self.simplified(x)
         if x.terms:
             return None
@@ -241,21 +245,21 @@ class State:
     def lanes_of(self, x: Number) -> Lanes | None:
         """The value of ``x`` in each lane; None if it depends on data.
 
-        Raises Wanted if it has several.
+        Raises Wanted if it has several values in a lane.
         """
         x = self.simplified(x)
         self.want_values(x)
         return None if x.terms else x.base
 
     def want_values(self, x: Number) -> None:
-        """Raise Wanted if ``x`` has a counted symbol: a lane for each of its values."""
+        """Raise Wanted if ``x`` has a counted symbol, to get a lane for each value."""
         counted = [s for s in x.terms if s.counted and self.varies(s)]
         if counted:
             symbol = max(counted, key=lambda s: abs(x.terms[s]))
-            raise Wanted(lambda state: state.spread(symbol))
+            raise NeedsLanes(lambda state: state.spread(symbol))
 
     def unknown(self, low: Lanes, high: Lanes, *sources: Number) -> Number:
-        """A number of which the text says only its bounds, made of ``sources``."""
+        """A number with these bounds, which depends on ``sources`` alone."""
         low, high = _clipped(low), _clipped(high)
         same = bool(sources) and all(
             s.same for x in sources for s in self.simplified(x).terms
@@ -273,16 +277,18 @@ class State:
     # Other lanes.
 
     def take(self, index: Array) -> State:
-        """The lanes that ``index`` says."""
-        made = self.copy()
-        made.count = index.size
+        """The state in the lanes ``index``."""
+        selected = self.copy()
+        selected.count = index.size
 
-        def taken(x: Lanes) -> Lanes:
+        def select(x: Lanes) -> Lanes:
             return x if isinstance(x, int) else x[index]
 
-        made.bounds = {s: (taken(a), taken(b)) for s, (a, b) in self.bounds.items()}
-        made.change(lambda x: x.taken(index))
-        return made
+        selected.bounds = {
+            s: (select(a), select(b)) for s, (a, b) in self.bounds.items()
+        }
+        selected.change(lambda x: x.taken(index))
+        return selected
 
     def change(self, function: Callable[[Number], Number]) -> None:
         """Replace each number by ``function`` of it."""
@@ -290,7 +296,7 @@ class State:
             self.variables[name] = changed(value, function)
 
     def spread(self, symbol: Symbol) -> State:
-        """A lane for each value of ``symbol``."""
+        """The state with a lane for each value of ``symbol``."""
         low, high = self.bounds[symbol]
         sizes = np.broadcast_to(np.asarray(high - low + 1, np.int64), (self.count,))
         total = int(sizes.sum())
@@ -299,51 +305,51 @@ class State:
         index = np.repeat(np.arange(self.count), sizes)
         ends = np.cumsum(sizes)
         values = np.arange(total) - np.repeat(ends - sizes, sizes)
-        made = self.take(index)
-        values = values + made.bounds[symbol][0]
-        made.bounds[symbol] = values, values
-        made.change(made.simplified)
-        return made
+        result = self.take(index)
+        values = values + result.bounds[symbol][0]
+        result.bounds[symbol] = values, values
+        result.change(result.simplified)
+        return result
 
     def with_digits(self, symbol: Symbol, size: int) -> State:
-        """``symbol`` as ``size`` times a symbol, plus another below ``size``."""
+        """The state with ``symbol`` as ``size * upper + lower``, ``lower < size``."""
         low, high = self.bounds[symbol]
         assert isinstance(high, int)
         assert low == 0
-        made = self.copy()
-        upper = made.counted(0, high // size, thread=symbol.thread)
-        lower = made.counted(0, size - 1, thread=symbol.thread)
+        result = self.copy()
+        upper = result.counted(0, high // size, thread=symbol.thread)
+        lower = result.counted(0, size - 1, thread=symbol.thread)
         digits = upper.times(size).plus(lower)
 
         def replaced(x: Number) -> Number:
             c = x.terms.get(symbol)
             if c is None:
                 return x
-            rest = {s: k for s, k in x.terms.items() if s is not symbol}
-            return Number(x.base, rest).plus(digits, c)
+            others = {s: k for s, k in x.terms.items() if s is not symbol}
+            return Number(x.base, others).plus(digits, c)
 
-        made.change(replaced)
-        return made
+        result.change(replaced)
+        return result
 
     # Conditions.
 
     def verdict(self, truth: Truth) -> bool | None:
-        """Whether ``truth`` holds everywhere, or nowhere; None: it depends."""
+        """Whether ``truth`` holds everywhere, or nowhere; None if it depends."""
         if isinstance(truth, NonNegative):
             low, high = self.extremes(truth.number)
             return True if low >= 0 else False if high < 0 else None
         if isinstance(truth, (Both, Either)):
             absorbing = isinstance(truth, Either)
-            found = [self.verdict(truth.first), self.verdict(truth.second)]
-            if absorbing in found:
+            verdicts = [self.verdict(truth.first), self.verdict(truth.second)]
+            if absorbing in verdicts:
                 return absorbing
-            return None if None in found else not absorbing
+            return None if None in verdicts else not absorbing
         return None
 
     def mask(self, truth: Truth) -> Array | None:
-        """Where ``truth`` holds, of the lanes; None if that depends on data.
+        """The lanes in which ``truth`` holds; None if that depends on data.
 
-        Raises Wanted.
+        Raises Wanted if it differs within a lane.
         """
         if isinstance(truth, NonNegative):
             x = self.simplified(truth.number)
@@ -361,59 +367,60 @@ class State:
         return first & second if isinstance(truth, Both) else first | second
 
     def parted(self, truth: Truth) -> tuple[list[State], list[State]]:
-        """States in which ``truth`` holds, and those in which it does not.
+        """``(states in which truth holds, states in which it does not)``.
 
-        Where it depends on data there are both. Raises Wanted.
+        Where it depends on data there are both. Raises Wanted if it differs within a
+        lane.
         """
         if isinstance(truth, NonNegative):
             return self._parted(truth.number)
         if isinstance(truth, Both):
             # The second has fewer lanes where the first holds in some.
             name = f"${len(self.variables)}"
-            whole = self.copy()
-            whole.variables[name] = truth.second
+            with_second = self.copy()
+            with_second.variables[name] = truth.second
             yes: list[State] = []
-            first, no = whole.parted(truth.first)
+            first, no = with_second.parted(truth.first)
             for state in first:
                 second = state.variables[name]
                 assert isinstance(second, (NonNegative, Both, Either, Maybe))
-                more, others = state.parted(second)
-                yes, no = yes + more, no + others
+                holding, failing = state.parted(second)
+                yes, no = yes + holding, no + failing
             for state in (*yes, *no):
                 state.variables.pop(name, None)
             return yes, no
         if isinstance(truth, Either):
             no, yes = self.parted(negated(truth))
             return yes, no
-        made = self.copy()
-        made.surely = False
-        return [made], [made.copy()]
+        unsure = self.copy()
+        unsure.surely = False
+        return [unsure], [unsure.copy()]
 
     def _parted(self, x: Number) -> tuple[list[State], list[State]]:
-        """As ``parted``, for ``x >= 0``."""
+        """``parted`` for the condition ``x >= 0``."""
         x = self.simplified(x)
         low, high = self.range(x)
         holds, fails = np.asarray(low) >= 0, np.asarray(high) < 0
         yes, no = self._of(holds), self._of(fails)
-        some = self._of(~(holds | fails))
-        if some is None:
+        undecided = self._of(~(holds | fails))
+        if undecided is None:
             return _present(yes), _present(no)
         x = x.taken(np.broadcast_to(~(holds | fails), (self.count,)))
         if any(s.thread for s in x.terms):
-            some.apart = Apart.YES
+            undecided.divergence = Divergence.YES
         if all(not s.counted for s in x.terms):
-            some.surely = False
+            undecided.surely = False
             return (
-                [*_present(yes), *_present(some.narrowed(x))],
-                [*_present(no), *_present(some.narrowed(Number(-1).plus(x, -1)))],
+                [*_present(yes), *_present(undecided.narrowed(x))],
+                [*_present(no), *_present(undecided.narrowed(Number(-1).plus(x, -1)))],
             )
         if len(x.terms) > 1:
             self.want_values(x)
         ((symbol, c),) = x.terms.items()
-        low, high = some.bounds[symbol]
+        low, high = undecided.bounds[symbol]
         # The value from which on it holds, or up to which.
         border = -(x.base // c) if c > 0 else x.base // -c
-        first, second = some.copy(), some.copy()
+        first, second = undecided.copy(), undecided.copy()
         if c > 0:
             first.bounds[symbol] = border, high
             second.bounds[symbol] = low, border - 1
@@ -423,24 +430,24 @@ class State:
         return [*_present(yes), first], [*_present(no), second]
 
     def _of(self, mask: Array) -> State | None:
-        """The lanes of ``mask``, if there are any."""
+        """The state in the lanes of ``mask``; None if there are none."""
         if mask.all():
             return self.copy()
         if not mask.any():
             return None
-        made = self.take(np.flatnonzero(np.broadcast_to(mask, (self.count,))))
-        made.apart = max(made.apart, self.differs_in_a_block(mask))
-        return made
+        selected = self.take(np.flatnonzero(np.broadcast_to(mask, (self.count,))))
+        selected.divergence = max(selected.divergence, self.differs_in_a_block(mask))
+        return selected
 
-    def differs_in_a_block(self, values: Array) -> Apart:
+    def differs_in_a_block(self, values: Array) -> Divergence:
         """Whether ``values`` of lanes differ between threads of the same block."""
         thread = self.variables.get(THREAD)
         block = self.variables.get(BLOCK)
         if not isinstance(thread, Number) or not isinstance(block, Number):
-            return Apart.NO
+            return Divergence.NO
         spans = [self.bounds[s] for s in thread.terms]
         if all(isinstance(x, int) for x in (thread.base, *itertools.chain(*spans))):
-            return Apart.NO  # all threads are in each lane
+            return Divergence.NO  # all threads are in each lane
         block = self.simplified(block)
         firsts = np.broadcast_to(np.asarray(block.base), (self.count,))
         values = np.broadcast_to(values, (self.count,))
@@ -449,36 +456,40 @@ class State:
         for symbol, coefficient in block.terms.items():
             low, high = self.bounds[symbol]
             if not isinstance(low, int) or not isinstance(high, int):
-                return Apart.PERHAPS
+                return Divergence.PERHAPS
             if pairs.shape[1] * (high - low + 1) > _MAX_BLOCKS:
-                return Apart.PERHAPS
+                return Divergence.PERHAPS
             steps = np.arange(low, high + 1) * coefficient
             blocks = (pairs[0, :, None] + steps).ravel()
             pairs = np.stack([blocks, np.repeat(pairs[1], steps.size)])
             pairs = np.unique(pairs, axis=1)
-        return Apart.YES if np.any(pairs[0, 1:] == pairs[0, :-1]) else Apart.NO
+        return (
+            Divergence.YES if np.any(pairs[0, 1:] == pairs[0, :-1]) else Divergence.NO
+        )
 
     def narrowed(self, x: Number) -> State | None:
-        """This where ``x >= 0``, as far as bounds of data tell; None: nowhere."""
-        made = self.copy()
+        """The state where ``x >= 0``, by tighter bounds of data; None if nowhere."""
+        result = self.copy()
         for symbol, c in x.terms.items():
             if symbol.counted:
                 continue
-            rest = Number(x.base, {s: k for s, k in x.terms.items() if s is not symbol})
-            most = self.range(rest)[1]
-            low, high = made.bounds[symbol]
+            others = Number(
+                x.base, {s: k for s, k in x.terms.items() if s is not symbol}
+            )
+            maximum = self.range(others)[1]
+            low, high = result.bounds[symbol]
             if c > 0:
-                low = maximum_of(low, -(most // c))
+                low = maximum_of(low, -(maximum // c))
             else:
-                high = _minimum_of(high, most // -c)
+                high = _minimum_of(high, maximum // -c)
             if np.any(np.asarray(low) > np.asarray(high)):
                 return None
-            made.bounds[symbol] = low, high
-        return made
+            result.bounds[symbol] = low, high
+        return result
 
 
 def changed(value: Value, function: Callable[[Number], Number]) -> Value:
-    """``value`` with ``function`` of each number in it."""
+    """``value`` with ``function`` applied to each number in it."""
     if isinstance(value, Number):
         return function(value)
     if isinstance(value, NonNegative):
@@ -495,21 +506,24 @@ def changed(value: Value, function: Callable[[Number], Number]) -> Value:
 
 
 def _present(state: State | None) -> list[State]:
+    """The state in a list, which is empty for None."""
     return [] if state is None else [state]
 
 
 def _clipped(x: Lanes) -> Lanes:
+    """``x``, limited to -FAR .. FAR."""
     return min(max(x, -FAR), FAR) if isinstance(x, int) else x.clip(-FAR, FAR)
 
 
 def _minimum_of(x: Lanes, y: Lanes) -> Lanes:
+    """The smaller number in each lane."""
     if isinstance(x, int) and isinstance(y, int):
         return min(x, y)
     return np.minimum(x, y)
 
 
 def maximum_of(x: Lanes, y: Lanes) -> Lanes:
-    """The larger one in each lane."""
+    """The larger number in each lane."""
     if isinstance(x, int) and isinstance(y, int):
         return max(x, y)
     return np.maximum(x, y)

@@ -1,7 +1,7 @@
-"""Phases of a kernel: the lines between which no barrier of the block stands.
+"""Divides a kernel's lines into phases, which barriers of the block separate.
 
-In: the text of a kernel. Out: the phase of each of its lines. Two threads of a block
-are in order on two lines of different phases, whichever way they have taken.
+In: the text of a kernel. Out: the phase of each of its lines. On lines of different
+phases, two threads of a block are ordered, whichever way they have taken.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _BARRIERS: Final = ("barrier", "grid_barrier")
 class Phases:
     """The phase of each line of a kernel; lines of other functions have none.
 
-    Lines are ``repeated`` in a loop with a barrier: an iteration of one thread may be
-    in order with another iteration of another thread.
+    ``repeated`` are the lines in a loop with a barrier: there, an iteration of one
+    thread may be ordered with another iteration of another thread.
     """
 
     of_line: dict[int, int]
@@ -32,53 +32,59 @@ class Phases:
 @lru_cache(maxsize=256)
 def phases_of(source: str, name: str) -> Phases:
     """The phases of the function ``name``."""
-    found = _Finder()
+    finder = _Finder()
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
-            found.block(node.body, 0)
-    of_line = {line: found.root(k) for line, k in found.of_line.items()}
-    return Phases(of_line, frozenset(found.repeated))
+            finder.block(node.body, 0)
+    of_line = {line: finder.root(k) for line, k in finder.of_line.items()}
+    return Phases(of_line, frozenset(finder.repeated))
 
 
 class _Finder:
+    """Numbers the phases, and joins those that no barrier separates (union-find)."""
+
     def __init__(self) -> None:
         self.parents = [0]
         self.of_line: dict[int, int] = {}
         self.repeated: set[int] = set()
 
     def root(self, phase: int) -> int:
+        """The phase that ``phase`` has been joined with."""
         while self.parents[phase] != phase:
             phase = self.parents[phase]
         return phase
 
-    def begun(self) -> int:
+    def new_phase(self) -> int:
+        """The number of a new phase."""
         self.parents.append(len(self.parents))
         return len(self.parents) - 1
 
-    def join(self, one: int, other: int) -> None:
-        self.parents[self.root(one)] = self.root(other)
+    def join(self, first: int, second: int) -> None:
+        """Make two phases one."""
+        self.parents[self.root(first)] = self.root(second)
 
-    def block(self, nodes: Iterable[ast.stmt], now: int) -> int:
-        """The phase after ``nodes``, which begin in the phase ``now``."""
+    def block(self, nodes: Iterable[ast.stmt], phase: int) -> int:
+        """The phase after ``nodes``, which begin in ``phase``."""
         for node in nodes:
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-            self.of_line.update(dict.fromkeys(lines, now))
+            self.of_line.update(dict.fromkeys(lines, phase))
             if isinstance(node, ast.If):
-                ends = [self.block(part, now) for part in (node.body, node.orelse)]
+                ends = [self.block(part, phase) for part in (node.body, node.orelse)]
                 self.join(*ends)
-                now = ends[0]
+                phase = ends[0]
             elif isinstance(node, (ast.For, ast.While)):
                 # An iteration begins where the one before has ended.
-                known = len(self.parents)
-                self.join(self.block(node.body, now), now)
-                if len(self.parents) > known:
+                phase_count = len(self.parents)
+                self.join(self.block(node.body, phase), phase)
+                if len(self.parents) > phase_count:
                     self.repeated.update(lines)
             elif _is_barrier(node):
-                now = self.begun()
-        return now
+                phase = self.new_phase()
+        return phase
 
 
 def _is_barrier(node: ast.stmt) -> bool:
+    """Whether ``node`` is a call of a barrier of the block or the grid."""
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
         return False
     function = node.value.func

@@ -1,15 +1,19 @@
-"""Proves plans before they run: no access out of bounds, or before a write.
+"""Proves plans before they run: no access out of bounds, no read before a write.
 
 In: a CompiledProgram. Out: a ``Report`` of what was not proved. Raises
-VerificationError where a step is wrong:
+VerificationError where a step breaks one of these rules:
 
-* each load and store of a kernel lies inside its buffer, for all items;
+* each load and store of a kernel lies inside its buffer, for all work items;
+
 * no two items, or threads, write the same element, and none reads what another writes,
-  through whichever arguments, but for threads with a barrier between;
-* all threads of a block come to its barriers;
-* what is read was written before, in loops and branches too, and not written over by
-  another array that lies in the same part of the arena;
-* the outputs are written, whole.
+through any arguments, except between threads with a barrier in between;
+
+* all threads of a block reach its barriers;
+
+* what is read was written before, in loops and branches too, and not overwritten by
+another array that lies in the same part of the arena;
+
+* all elements of the outputs are written.
 """
 
 from __future__ import annotations
@@ -46,13 +50,13 @@ from arrayfn.lowering.verify.intervals import NOTHING, Intervals
 from arrayfn.lowering.verify.library_calls import parts_of
 
 _VECTOR: Final = 16
-"""Bytes to which an access of a vector is aligned at most."""
-_FIRST_ITERATIONS: Final = 3
+"""The largest alignment of a vector access, in bytes."""
+_FIRST_ITERATIONS: Final = 3  # of a loop, that are checked one by one
 
 
 @dataclass
 class Report:
-    """How many calls of kernels a plan has, and what was not proved of them."""
+    """The number of kernel calls of plan ``name``, and what was not proved of them."""
 
     name: str
     calls: int = 0
@@ -61,7 +65,7 @@ class Report:
 
 @dataclass(frozen=True)
 class _Location:
-    """Where a buffer lies now: in another one, from byte ``begin`` on."""
+    """Where a buffer lies at present: in ``buffer``, from byte ``begin`` on."""
 
     buffer: int
     begin: int
@@ -69,18 +73,23 @@ class _Location:
 
     @property
     def bytes(self) -> Intervals:
-        """Its bytes, as those of the other buffer."""
+        """Its bytes, counted as those of ``buffer``."""
         low, high = self.span
         return Intervals.one(low + self.begin, high + self.begin)
 
 
 @dataclass(frozen=True)
 class _Operand:
-    """An array argument: its name, its buffer's label, and where it lies.
+    """An array argument of a call, and where its memory lies.
 
-    An element has ``size`` bytes. The first one is ``offset`` bytes from that of the
-    buffer, of which the bytes ``span`` exist, and ``begin`` bytes from that of
-    ``buffer``.
+    Attributes:
+        name: the parameter.
+        label: the buffer's name in the plan.
+        size: bytes of an element.
+        span: the bytes of the buffer that exist.
+        offset: the byte of the buffer that the pointer points to.
+        buffer: the buffer in whose memory it lies; -1 for scratch memory.
+        begin: the byte of that buffer that the pointer points to.
     """
 
     name: str
@@ -103,12 +112,21 @@ class _Operand:
 
 
 def verify(compiled: CompiledProgram, donated: Collection[int] = frozenset()) -> Report:
-    """Prove what can be proved of ``compiled``, which may write inputs ``donated``."""
+    """Prove what can be proved of ``compiled``; the rest is in the report.
+
+    The plan may write over inputs ``donated``. Raises VerificationError for a wrong
+    plan.
+    """
     return _Verifier(compiled, donated).run()
 
 
 class _Verifier:
-    """Walks a plan's steps in order, with `Coverage` of the bytes written so far."""
+    """Walks a plan's steps in order, with ``Coverage`` of the bytes written so far.
+
+    Attributes:
+        locations: where moving buffers lie in the current iteration of their loop.
+        number: the number of the current step.
+    """
 
     def __init__(self, compiled: CompiledProgram, donated: Collection[int]) -> None:
         self.compiled = compiled
@@ -121,6 +139,7 @@ class _Verifier:
         self.number = 0
 
     def run(self) -> Report:
+        """Check the whole plan; return the report."""
         cover = Coverage(self.buffers)
         cover.begin()
         for b in self.buffers:
@@ -136,15 +155,17 @@ class _Verifier:
         return self.report
 
     def fail(
-        self, what: str, call: KernelCall | None = None, line: int = 0
+        self, problem: str, call: KernelCall | None = None, line: int = 0
     ) -> NoReturn:
+        """Raise VerificationError with ``problem``, and the step and line it is at."""
         raise VerificationError(
             f"arrayfn made a wrong plan of {self.compiled.name} for "
-            f"{self.compiled.target}: {self.where(call, line)}{what}; this is a fault "
-            "of arrayfn, please report it with the function that is compiled"
+            f"{self.compiled.target}: {self.where(call, line)}{problem}; this is a "
+            "fault of arrayfn, please report it with the function that is compiled"
         )
 
     def where(self, call: KernelCall | None, line: int) -> str:
+        """The place in the plan, as a message begins: step, kernel, line."""
         if call is None:
             return f"step {self.number}: " if self.number else ""
         kernel = self.kernels[call.kernel]
@@ -154,12 +175,14 @@ class _Verifier:
             text += f", line {line}" + (f" ({users})" if users else "")
         return f"{text}: "
 
-    def unproved(self, what: str, call: KernelCall, line: int = 0) -> None:
-        self.report.unproved.append(f"{self.where(call, line)}{what}")
+    def unproved(self, claim: str, call: KernelCall, line: int = 0) -> None:
+        """Add ``claim``, which could not be proved, to the report."""
+        self.report.unproved.append(f"{self.where(call, line)}{claim}")
 
     # Steps.
 
     def steps(self, steps: Sequence[Step], cover: Coverage) -> None:
+        """Check ``steps`` in order; ``cover`` is updated."""
         for step in steps:
             self.number += 1
             if isinstance(step, KernelCall):
@@ -170,23 +193,25 @@ class _Verifier:
                 self.branch(step, cover)
 
     def branch(self, step: Branch, cover: Coverage) -> None:
+        """Check each branch; afterwards, what all of them write is written."""
         self.check_written(step.index, cover, "a branch is chosen by it")
         ends: list[Coverage] = []
         for steps in step.branches:
             inner = cover.copy()
             self.steps(steps, inner)
             ends.append(inner)
-        met = ends[0]
+        common = ends[0]
         for end in ends[1:]:
-            met = met.met(end)
-        cover.become(met)
+            common = common.met(end)
+        cover.become(common)
 
     def loop(self, loop: Loop, cover: Coverage) -> None:
+        """Check a loop: the first iterations and the last one, and its results."""
         before, first_number = cover.copy(), self.number
-        last = _FIRST_ITERATIONS - 1 if loop.count is None else loop.count - 1
-        iterations = [t for t in range(_FIRST_ITERATIONS) if t <= last]
-        if last >= _FIRST_ITERATIONS:
-            iterations.append(last)
+        last_iteration = _FIRST_ITERATIONS - 1 if loop.count is None else loop.count - 1
+        iterations = [t for t in range(_FIRST_ITERATIONS) if t <= last_iteration]
+        if last_iteration >= _FIRST_ITERATIONS:
+            iterations.append(last_iteration)
         for iteration in iterations:
             if loop.predicate is not None:
                 self.check_written(
@@ -200,7 +225,11 @@ class _Verifier:
                     c.next, cover, "a loop carries it to its next iteration"
                 )
         for c in loop.carries:
-            source = c.initial if last < 0 else (c.first, c.second)[last % 2]
+            source = (
+                c.initial
+                if last_iteration < 0
+                else (c.first, c.second)[last_iteration % 2]
+            )
             self.check_written(source, cover, "a loop's result is there")
             self.note_written(c.result, cover)
         for s in loop.slices:
@@ -213,34 +242,36 @@ class _Verifier:
             cover.become(cover.met(before))
 
     def locate_iteration(self, loop: Loop, iteration: int) -> None:
-        """Say where the buffers that move are in an iteration."""
+        """Set where the slices and carried buffers lie in an iteration."""
         for c in loop.carries:
             pair = (c.first, c.second)
-            now = c.initial if not iteration else pair[(iteration - 1) % 2]
-            for number, at in ((c.current, now), (c.next, pair[iteration % 2])):
-                lies, nbytes = self.location(at), self.buffers[number].nbytes
-                if nbytes > lies.span[1]:
+            source = c.initial if not iteration else pair[(iteration - 1) % 2]
+            for number, target in ((c.current, source), (c.next, pair[iteration % 2])):
+                location, nbytes = self.location(target), self.buffers[number].nbytes
+                if nbytes > location.span[1]:
                     self.fail(
                         f"{self.buffers[number].label}, of {nbytes} bytes, lies in "
-                        f"{self.buffers[at].label}, of {lies.span[1]}"
+                        f"{self.buffers[target].label}, of {location.span[1]}"
                     )
-                self.locations[number] = _Location(lies.buffer, lies.begin, (0, nbytes))
+                self.locations[number] = _Location(
+                    location.buffer, location.begin, (0, nbytes)
+                )
         for s in loop.slices:
-            lies, nbytes = self.location(s.source), self.buffers[s.buffer].nbytes
+            location, nbytes = self.location(s.source), self.buffers[s.buffer].nbytes
             begin = s.offset + iteration * s.stride
-            if nbytes and not lies.span[0] <= begin <= lies.span[1] - nbytes:
+            if nbytes and not location.span[0] <= begin <= location.span[1] - nbytes:
                 self.fail(
                     f"{self.buffers[s.buffer].label} lies at bytes {begin} to "
                     f"{begin + nbytes} of {self.buffers[s.source].label} in iteration "
                     f"{iteration}"
-                    f", which has {lies.span[1]}"
+                    f", which has {location.span[1]}"
                 )
             self.locations[s.buffer] = _Location(
-                lies.buffer, lies.begin + begin, (0, nbytes)
+                location.buffer, location.begin + begin, (0, nbytes)
             )
 
     def all_iterations(self, loop: Loop, number: int, cover: Coverage) -> None:
-        """Take what the iterations looked at wrote of a moving buffer as of all."""
+        """Extend what the checked iterations wrote of a slice to all iterations."""
         (s,) = (s for s in loop.slices if s.buffer == number)
         count, nbytes = loop.count or 0, self.buffers[number].nbytes
         source = self.location(s.source)
@@ -251,13 +282,13 @@ class _Verifier:
                 return
         starts = [source.begin + s.offset + t * s.stride for t in range(count)]
         if starts and nbytes:
-            every = Intervals.of(np.array(starts), np.array(starts) + nbytes)
-            cover.write(source.buffer, every)
+            all_slices = Intervals.of(np.array(starts), np.array(starts) + nbytes)
+            cover.write(source.buffer, all_slices)
 
     # Buffers.
 
     def location(self, number: int) -> _Location:
-        """Where a buffer is, and which bytes of it there are."""
+        """Where buffer ``number`` lies at present."""
         if number in self.locations:
             return self.locations[number]
         b = self.buffers[number]
@@ -266,22 +297,31 @@ class _Verifier:
         return _Location(number, 0, span_of(b.type))
 
     def check_written(self, number: int, cover: Coverage, why: str) -> None:
-        """Fail unless each byte may have been written (``cover.perhaps``)."""
-        lies, b = self.location(number), self.buffers[number]
-        low, high = lies.span
-        run = Intervals.one(low + lies.begin, min(high, b.nbytes or high) + lies.begin)
-        missing = cover.perhaps.get(lies.buffer, NOTHING).missing(run)
+        """Fail unless each byte of a buffer may have been written.
+
+        ``why`` says what reads it.
+        """
+        location, b = self.location(number), self.buffers[number]
+        low, high = location.span
+        run = Intervals.one(
+            low + location.begin, min(high, b.nbytes or high) + location.begin
+        )
+        missing = cover.perhaps.get(location.buffer, NOTHING).missing(run)
         if missing is not None:
-            a, z = (x - lies.begin for x in missing)
-            self.fail(f"bytes {a} to {z} of {b.label} are not written, and {why}")
+            first, last = (x - location.begin for x in missing)
+            self.fail(
+                f"bytes {first} to {last} of {b.label} are not written, and {why}"
+            )
 
     def note_written(self, number: int, cover: Coverage) -> None:
-        lies = self.location(number)
-        cover.write(lies.buffer, lies.bytes)
+        """Record that all of buffer ``number`` is written."""
+        location = self.location(number)
+        cover.write(location.buffer, location.bytes)
 
     # Calls.
 
     def call(self, call: KernelCall, cover: Coverage) -> None:
+        """Check a kernel call: its arguments, footprint and accesses."""
         self.report.calls += 1
         kernel = self.kernels[call.kernel]
         if len(call.arguments) != len(kernel.parameters):
@@ -292,34 +332,36 @@ class _Verifier:
                 f"{self.plan.scratch}",
                 call,
             )
-        self.apart(call, cover)
+        self.check_no_overlap(call, cover)
         if isinstance(kernel, LibraryKernel):
-            made = parts_of(kernel, call)
-            if made is None:
+            accesses = parts_of(kernel, call)
+            if accesses is None:
                 self.library(call, cover)
                 return
         else:
             numbers = [a for a in call.arguments if isinstance(a, int)]
-            own = frozenset(
+            private = frozenset(
                 p.name
                 for p, a in zip(kernel.parameters, call.arguments, strict=True)
                 if isinstance(a, ScratchArgument)
             )
-            made = footprint(kernel, numbers, call.items, own, self.shared(call))
-        for finding in made.findings:
+            accesses = footprint(
+                kernel, numbers, call.items, private, self.shared(call)
+            )
+        for finding in accesses.findings:
             self.fail(finding.text, call, finding.line)
-        for finding in made.unproved:
+        for finding in accesses.unproved:
             self.unproved(finding.text, call, finding.line)
-        self.check(kernel, call, made, cover)
+        self.check_accesses(kernel, call, accesses, cover)
 
     def shared(self, call: KernelCall) -> list[Shared]:
-        """The arguments that lie in one buffer, of each that has several."""
+        """The groups of arguments that lie in the same buffer."""
         groups: dict[int, list[tuple[int, int]]] = {}
         for k, argument in enumerate(call.arguments):
             if isinstance(argument, BufferArgument):
-                lies = self.location(argument.buffer)
-                begin = lies.begin + argument.offset
-                groups.setdefault(lies.buffer, []).append((k, begin))
+                location = self.location(argument.buffer)
+                begin = location.begin + argument.offset
+                groups.setdefault(location.buffer, []).append((k, begin))
         return [
             tuple((k, begin - group[0][1]) for k, begin in group)
             for group in groups.values()
@@ -327,51 +369,57 @@ class _Verifier:
         ]
 
     def library(self, call: KernelCall, cover: Coverage) -> None:
-        """A library's call, of which the plan says what it reads and writes."""
+        """Check a library call, whose accesses the plan declares."""
         for number in call.reads:
-            lies = self.location(number)
-            if lies.bytes and lies.buffer not in cover.perhaps:
+            location = self.location(number)
+            if location.bytes and location.buffer not in cover.perhaps:
                 self.fail(
                     f"{self.buffers[number].label} is read, and not written", call
                 )
         for number in call.writes:
             self.note_written(number, cover)
 
-    def apart(self, call: KernelCall, cover: Coverage) -> None:
-        """Check that what a call writes lies apart from its other arguments."""
-        given = [a.buffer for a in call.arguments if isinstance(a, BufferArgument)]
-        used = {self.location(n).buffer for n in (*call.reads, *call.writes, *given)}
+    def check_no_overlap(self, call: KernelCall, cover: Coverage) -> None:
+        """Check that what a call writes does not overlap with its other arguments."""
+        argument_buffers = [
+            a.buffer for a in call.arguments if isinstance(a, BufferArgument)
+        ]
+        buffers = {
+            self.location(n).buffer
+            for n in (*call.reads, *call.writes, *argument_buffers)
+        }
         for number in call.writes:
             written = self.location(number).buffer
-            for other in used - {written}:
+            for other in buffers - {written}:
                 if cover.overlap(written, other):
                     x, y = self.buffers[written].label, self.buffers[other].label
                     self.fail(f"{x}, which it writes, and {y} share memory", call)
 
     def operand(self, call: KernelCall, k: int, parameter: Parameter) -> _Operand:
-        """Argument ``k`` of a call, which is an array."""
+        """Argument ``k`` of a call, an array."""
         argument = call.arguments[k]
         name = parameter.name
         size = BY_SHORT_NAME[parameter.kind.removesuffix("*")].itemsize
         if isinstance(argument, BufferArgument):
-            lies = self.location(argument.buffer)
-            begin = lies.begin + argument.offset
+            location = self.location(argument.buffer)
+            begin = location.begin + argument.offset
             label = self.buffers[argument.buffer].label
-            where = lies.span, argument.offset, lies.buffer, begin
-            return _Operand(name, label, size, *where)
+            memory = location.span, argument.offset, location.buffer, begin
+            return _Operand(name, label, size, *memory)
         assert isinstance(argument, ScratchArgument)
         offsets = [a.offset for a in call.arguments if isinstance(a, ScratchArgument)]
         ends = [x for x in (*offsets, call.scratch) if x > argument.offset]
         span = 0, min(ends, default=argument.offset) - argument.offset
         return _Operand(name, "scratch memory", size, span, 0)
 
-    def check(
+    def check_accesses(
         self,
         kernel: Kernel | LibraryKernel,
         call: KernelCall,
-        made: Footprint,
+        accesses: Footprint,
         cover: Coverage,
     ) -> None:
+        """Check the accesses of a kernel call; update ``cover`` by its writes."""
         writes: list[tuple[int, Intervals, bool]] = []
         stored: dict[int, Intervals] = {}
         loads: list[tuple[_Operand, Part]] = []
@@ -379,7 +427,9 @@ class _Verifier:
             if isinstance(call.arguments[k], int):
                 continue
             operand = self.operand(call, k, parameter)
-            parts = [p[k] for p in (made.loads, made.stores, made.adds) if k in p]
+            parts = [
+                p[k] for p in (accesses.loads, accesses.stores, accesses.adds) if k in p
+            ]
             for part in parts:
                 self.inside(part, operand, call)
             buffer = operand.buffer
@@ -387,27 +437,29 @@ class _Verifier:
                 continue
             for part in parts:
                 self.aligned(part, operand, call)
-            loads += [(operand, p[k]) for p in (made.loads, made.adds) if k in p]
-            if k in made.stores:
-                part = made.stores[k]
+            loads += [
+                (operand, p[k]) for p in (accesses.loads, accesses.adds) if k in p
+            ]
+            if k in accesses.stores:
+                part = accesses.stores[k]
                 possible = operand.possible(part)
                 stored[buffer] = stored.get(buffer, NOTHING).joined(possible)
                 writes.append((buffer, operand.known(part), True))
                 if not part.whole:
                     writes.append((buffer, possible, False))
         for operand, part in loads:
-            own = stored.get(operand.buffer, NOTHING)
-            if own and isinstance(kernel, LibraryKernel):
+            stored_here = stored.get(operand.buffer, NOTHING)
+            if stored_here and isinstance(kernel, LibraryKernel):
                 self.read_and_written(operand, operand.known(part), writes, call)
-            self.written(operand, part, own, call, cover)
-        if made.partly:
+            self.written(operand, part, stored_here, call, cover)
+        if accesses.partly:
             for number in call.writes:
-                lies = self.location(number)
-                writes.append((lies.buffer, lies.bytes, False))
+                location = self.location(number)
+                writes.append((location.buffer, location.bytes, False))
         for buffer, intervals, surely in writes:
             b = self.buffers[buffer]
-            is_given = b.kind == "input" and b.index not in self.donated
-            if surely and intervals and is_given:
+            is_read_only = b.kind == "input" and b.index not in self.donated
+            if surely and intervals and is_read_only:
                 self.fail(f"it writes {b.label}", call)
             cover.write(buffer, intervals, surely=surely)
 
@@ -418,15 +470,16 @@ class _Verifier:
         writes: Sequence[tuple[int, Intervals, bool]],
         call: KernelCall,
     ) -> None:
-        """Check that a product does not write over what it reads, but an addend."""
+        """Check that a product writes over nothing it reads, except its addend."""
         for other, runs, _ in writes:
             common = runs.common(read) if other == operand.buffer else NOTHING
-            alike = common and not (runs.missing(read) or read.missing(runs))
-            if common and not (operand.name == "added" and alike):
-                a, z = int(common.starts[0]), int(common.stops[0])
+            is_same_range = common and not (runs.missing(read) or read.missing(runs))
+            if common and not (operand.name == "added" and is_same_range):
+                first, last = int(common.starts[0]), int(common.stops[0])
                 label = self.buffers[operand.buffer].label
                 self.fail(
-                    f"bytes {a} to {z} of {label}, read as {operand.name}, it writes",
+                    f"bytes {first} to {last} of {label}, read as {operand.name}, it "
+                    "writes",
                     call,
                 )
 
@@ -437,17 +490,18 @@ class _Verifier:
         for reach in part.reaches:
             if first <= reach.low and reach.high <= last:
                 continue
-            have = f"has {first} to {last}" if last >= first else "is empty"
+            extent_text = f"has {first} to {last}" if last >= first else "is empty"
             text = (
                 f"elements {reach.low} to {reach.high} of argument {operand.name} are "
-                f"accessed, and {operand.label} {have} there ({high - low} bytes)"
+                f"accessed, and {operand.label} {extent_text} there "
+                f"({high - low} bytes)"
             )
             if reach.exact:
                 self.fail(text, call, reach.line)
             self.unproved(text, call, reach.line)
 
     def aligned(self, part: Part, operand: _Operand, call: KernelCall) -> None:
-        """Check the vectors of an operand."""
+        """Check that vector accesses of an operand are aligned."""
         # Memory is aligned where the lowest element of it lies.
         start = operand.begin - self.location(operand.buffer).span[0]
         for reach in part.reaches:
@@ -468,16 +522,19 @@ class _Verifier:
         self,
         operand: _Operand,
         part: Part,
-        own: Intervals,
+        stored_here: Intervals,
         call: KernelCall,
         cover: Coverage,
     ) -> None:
-        """Check that what is loaded was written, by earlier steps or this one."""
+        """Check that what is loaded was written, by earlier steps or by this one.
+
+        ``stored_here`` is what the call itself writes of the buffer.
+        """
         buffer, name = operand.buffer, operand.name
         label = self.buffers[buffer].label
         known = operand.known(part)
         perhaps = cover.perhaps.get(buffer, NOTHING)
-        missing = perhaps.joined(own).missing(known) if known else None
+        missing = perhaps.joined(stored_here).missing(known) if known else None
         if missing is not None:
             # What the call writes itself it may read.
             self.fail(
@@ -486,7 +543,7 @@ class _Verifier:
                 call,
                 part.reaches[0].line,
             )
-        surely = cover.surely.get(buffer, NOTHING).joined(own)
-        wanted = known if part.whole else operand.possible(part)
-        if surely.missing(wanted) is not None:
+        surely = cover.surely.get(buffer, NOTHING).joined(stored_here)
+        needed = known if part.whole else operand.possible(part)
+        if surely.missing(needed) is not None:
             self.unproved(f"whether {label}, read as {name}, is written", call)

@@ -1,4 +1,4 @@
-"""How much has been proved in this process, and what has been run instead."""
+"""Counts the plans that were proved in this process, and those that were run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from arrayfn.lowering.verify.plans import Report
 
 @dataclass
 class ProofCounts:
-    """Plans that were ``proved``, ``run`` with checked memory, or neither.
+    """How many plans were ``proved``, ``run`` with checked memory, or ``unproved``.
 
-    ``reasons`` counts what was not proved of those that were not run.
+    ``reasons`` counts what was not proved in plans that were not run.
     """
 
     proved: int = 0
@@ -24,7 +24,7 @@ class ProofCounts:
     reasons: Counter[str] = field(default_factory=Counter[str])
 
     def add(self, compiled: CompiledProgram, report: Report) -> None:
-        """Count a plan; run it if ``report`` leaves something open."""
+        """Count a plan; run it if ``report`` has something unproved."""
         if not report.unproved:
             self.proved += 1
             return

@@ -35,22 +35,22 @@ class Call:
     state: State
 
     def value(self, k: int) -> Value:
-        """Argument ``k``."""
+        """The value of argument ``k``."""
         return self.interpreter.evaluate(self.node.args[k], self.state)
 
     def number(self, k: int) -> Number:
-        """Argument ``k``, an integer."""
+        """The value of argument ``k``, an integer."""
         return self.interpreter.number(self.node.args[k], self.state)
 
     def truth(self, k: int) -> Truth:
-        """Argument ``k``, a condition."""
+        """The value of argument ``k``, a condition."""
         return self.interpreter.truth(self.node.args[k], self.state)
 
     def record(self, text: str) -> None:
-        """Record an access, say ``"0 load 4 aligned"``.
+        """Record an access, given as ``"0 load 4 aligned"``.
 
-        It says which argument is the array (the next one is the index), the kind, how
-        many elements, and whether the first element is to be aligned to them.
+        This is the number of the array argument (the index follows it), the kind, the
+        number of elements, and whether the first must be aligned to that number.
         """
         k, kind, width, *aligned = text.split()
         assert kind in ("load", "store", "add")
@@ -69,7 +69,7 @@ Effect = Callable[[Call], Value]
 
 
 def _accesses(*texts: str) -> Effect:
-    """Record accesses of as many elements as the function's name says: ``n``."""
+    """An effect that records accesses; ``n`` stands for the function's vector width."""
 
     def effect(c: Call) -> Value:
         n = c.function.lanes
@@ -81,12 +81,13 @@ def _accesses(*texts: str) -> Effect:
 
 
 def _array_of_block_or_thread(c: Call) -> Value:
+    """An array in shared memory or registers, whose last argument is its size."""
     name = f"{c.function.name} of line {c.node.lineno}"
     return Memory(name, c.function.dtype, Number(0), c.number(-1))
 
 
 def _cp_async(c: Call) -> Value:
-    """A copy into shared memory, if its last argument holds."""
+    """Record a copy into shared memory, made if its last argument holds."""
     c.record(f"2 store {c.function.lanes}")
     yes, _ = c.state.parted(c.truth(4))
     for part in yes:
@@ -95,13 +96,14 @@ def _cp_async(c: Call) -> Value:
 
 
 def _bulk_copy(c: Call) -> Value:
-    """``bulk_copy(array, at, shared, shared_at, count, mbarriers, k)``."""
+    """Record ``bulk_copy(array, at, shared, shared_at, count, mbarriers, k)``."""
     source, target = ((c.value(k), c.number(k + 1)) for k in (0, 2))
     c.interpreter.move(source, target, c.number(4), c.node.lineno, c.state)
     return Data()
 
 
 def _subarray(c: Call) -> Value:
+    """The memory of the first argument from an index on."""
     memory = c.value(0)
     if not isinstance(memory, Memory):
         return Data()
@@ -109,12 +111,13 @@ def _subarray(c: Call) -> Value:
 
 
 def _barrier(c: Call) -> Value:
+    """Record that the threads meet at a barrier."""
     c.interpreter.meet(c.node.lineno, c.state)
     return Data()
 
 
 def _shuffle(c: Call) -> Value:
-    """Another lane's value: within the same bounds."""
+    """The value of another lane, which has the same bounds."""
     value = c.value(0)
     if isinstance(value, Number):
         return c.state.unknown(*c.state.extremes(value))

@@ -91,6 +91,11 @@ def scipy_blas() -> Blas:
     return Blas(find, *threads, 4)
 
 
+def blas_file() -> str:
+    """The file through which SciPy's BLAS is found."""
+    return str(_load("cython_blas").__file__)
+
+
 @cache
 def constant(dtype: str, number: float) -> int:
     """The address of a number of a dtype, which BLAS takes by reference."""

@@ -17,8 +17,14 @@ from arrayfn.lowering.cuda.handwritten import filled
 
 def bias_tiles(form: Form, queries: int, keys: int) -> Tiles:
     """Tiles of so many queries and keys."""
-    together = 3 if form.padded <= 128 else 1
-    return Tiles.fitting(queries, keys, strips=1, most=64, together=together)
+    blocks_per_multiprocessor = 3 if form.padded <= 128 else 1
+    return Tiles.fitting(
+        queries,
+        keys,
+        strips=1,
+        most=64,
+        blocks_per_multiprocessor=blocks_per_multiprocessor,
+    )
 
 
 def shared_bytes(form: Form, tiles: Tiles) -> int:

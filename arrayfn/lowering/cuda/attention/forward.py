@@ -20,14 +20,20 @@ _FEW_QUERIES: Final = 1024
 def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
     """Tiles whose sums fit into the registers of a block, as they were fastest."""
     if form.padded <= 64 and queries <= _FEW_QUERIES:
-        return Tiles.fitting(queries, keys, strips=1, most=64, together=4)
+        return Tiles.fitting(
+            queries, keys, strips=1, most=64, blocks_per_multiprocessor=4
+        )
     if form.padded <= 128:
         # What is read for each logit takes registers too.
         most = 32 if form.bias else 64
-        return Tiles.fitting(queries, keys, strips=2, most=most, together=2)
+        return Tiles.fitting(
+            queries, keys, strips=2, most=most, blocks_per_multiprocessor=2
+        )
     if form.padded <= 192:
-        return Tiles.fitting(queries, keys, strips=1, most=128, together=1, warps=8)
-    return Tiles.fitting(queries, keys, strips=1, most=64, together=2)
+        return Tiles.fitting(
+            queries, keys, strips=1, most=128, blocks_per_multiprocessor=1, warps=8
+        )
+    return Tiles.fitting(queries, keys, strips=1, most=64, blocks_per_multiprocessor=2)
 
 
 def shared_bytes(form: Form, tiles: Tiles) -> int:

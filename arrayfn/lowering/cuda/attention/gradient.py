@@ -78,27 +78,39 @@ second[0] = cotangent[cotangent_at + at]
 def queries_tiles(form: Form, queries: int, keys: int) -> Tiles:
     """Tiles for the cotangent of the queries."""
     if form.padded <= 64:
-        return Tiles.fitting(queries, keys, strips=2, most=64, together=2)
+        return Tiles.fitting(
+            queries, keys, strips=2, most=64, blocks_per_multiprocessor=2
+        )
     if form.padded <= 128 and form.bias:
-        return Tiles.fitting(queries, keys, strips=1, most=64, together=2)
+        return Tiles.fitting(
+            queries, keys, strips=1, most=64, blocks_per_multiprocessor=2
+        )
     if form.padded <= 128:
-        return Tiles.fitting(queries, keys, strips=2, most=32, together=2)
+        return Tiles.fitting(
+            queries, keys, strips=2, most=32, blocks_per_multiprocessor=2
+        )
     return _tiles_of_long_heads(form, queries, keys)
 
 
 def keys_tiles(form: Form, queries: int, keys: int) -> Tiles:
     """Tiles for the cotangents of keys and values."""
     if form.padded <= 64:
-        return Tiles.fitting(keys, queries, strips=2, most=32, together=2)
+        return Tiles.fitting(
+            keys, queries, strips=2, most=32, blocks_per_multiprocessor=2
+        )
     if form.padded <= 128:
-        return Tiles.fitting(keys, queries, strips=1, most=64, together=2)
+        return Tiles.fitting(
+            keys, queries, strips=1, most=64, blocks_per_multiprocessor=2
+        )
     return _tiles_of_long_heads(form, keys, queries)
 
 
 def _tiles_of_long_heads(form: Form, rows: int, columns: int) -> Tiles:
     """Tiles of which one block fits on a multiprocessor."""
     most = 64 if form.padded <= 192 else 32
-    return Tiles.fitting(rows, columns, strips=1, most=most, together=1, warps=8)
+    return Tiles.fitting(
+        rows, columns, strips=1, most=most, blocks_per_multiprocessor=1, warps=8
+    )
 
 
 def shared_bytes(form: Form, tiles: Tiles, with_slopes: bool = True) -> int:

@@ -19,13 +19,13 @@ class Tiles:
     Each of its ``warps`` has 16 * ``strips`` rows, and goes along the columns, so many
     ``columns`` at a time. Rows are queries and columns keys; where the cotangents of
     keys are computed it is the reverse. A multiprocessor must have room for
-    ``together`` blocks.
+    ``blocks_per_multiprocessor`` blocks.
     """
 
     warps: int
     strips: int
     columns: int
-    together: int
+    blocks_per_multiprocessor: int
 
     @classmethod
     def fitting(
@@ -35,7 +35,7 @@ class Tiles:
         *,
         strips: int,
         most: int,
-        together: int,
+        blocks_per_multiprocessor: int,
         warps: int = 4,
     ) -> Tiles:
         """Tiles for a matrix of ``rows`` by ``columns``, no larger than it needs.
@@ -46,7 +46,7 @@ class Tiles:
         warps = min(warps, -(-rows // (16 * strips)))
         while most >= 32 and columns <= most // 2:
             most //= 2
-        return cls(warps, strips, most, together)
+        return cls(warps, strips, most, blocks_per_multiprocessor)
 
     @property
     def rows(self) -> int:

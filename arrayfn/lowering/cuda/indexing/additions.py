@@ -1,7 +1,7 @@
-"""Additions to many targets in whatever order they come: by ranges of targets.
+"""Atomic additions to many targets, by ranges of targets that fit into the L2 cache.
 
-A range is copied, and what belongs there is added while it is in the GPU's cache; all
-at once, most targets would come from memory once more, and go there.
+A range is copied to the result, and updates are added to it while it is in the cache.
+If all targets were copied first, most would be read from memory and written once more.
 """
 
 from __future__ import annotations
@@ -15,26 +15,30 @@ from typing import Final
 from arrayfn.ir import Equation, Var
 from arrayfn.lowering.cuda.indexing.scatter_form import Scatter
 from arrayfn.lowering.kernel_ir import Nest
-from arrayfn.lowering.templates.indexing import added
+from arrayfn.lowering.templates.indexing import atomic_scatter_add
 from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
 from arrayfn.passes.reads import Reads
 
-_NEAR: Final = 1 << 25  # bytes of a range
+RANGE_BYTES: Final = 1 << 25  # bytes of a range
 _MIN_UPDATES: Final = 1 << 16  # updates that are worth more launches
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """Where ranges of targets begin, by their first index, and where the last ends."""
+    """The first index of each range of targets, and the end of the last range."""
 
     bounds: tuple[int, ...]
 
 
 def ranges_of(s: Scatter) -> Ranges | None:
-    """The ranges of a scatter's targets, if there are many, and fewer updates."""
+    """The ranges of a scatter's targets; None if these fit into the cache at once.
+
+    None also if updates are few, or so many that reading them for each range takes
+    longer, or if a window can reach into another range.
+    """
     target = s.operand
     nbytes = target.size * target.dtype.itemsize
-    count = -(-nbytes // _NEAR)
+    count = -(-nbytes // RANGE_BYTES)
     each = 4 + s.width * target.dtype.itemsize  # bytes of an update, with its index
     if count < 2 or s.count < _MIN_UPDATES or count * s.count * each > nbytes:
         return None
@@ -47,14 +51,14 @@ def ranges_of(s: Scatter) -> Ranges | None:
     return Ranges(tuple(extent * k // count for k in range(count + 1)))
 
 
-def in_ranges(
+def add_by_ranges(
     ranges: Ranges,
     equation: Equation,
     reads: Reads,
     names: Mapping[Var, str],
     operand: Var,
 ) -> Iterator[Nest]:
-    """Each range copied from ``operand``, and added to."""
+    """For each range, the nest that copies it from ``operand``, and the additions."""
     result = equation.outputs[0]
     dtype, inner = result.type.dtype, math.prod(result.type.shape[1:])
     for begin, end in pairwise(ranges.bounds):
@@ -65,4 +69,4 @@ def in_ranges(
         )
         b.move(operand, source, target)
         yield b.nest(((end - begin) * inner,), "a range of the targets")
-        yield from added(equation, reads, names, (begin, end - 1))
+        yield from atomic_scatter_add(equation, reads, names, (begin, end - 1))

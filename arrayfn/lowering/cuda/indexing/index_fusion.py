@@ -1,8 +1,8 @@
-"""Indices computed where a gather or a scatter reads them.
+"""Fuses the computation of indices into the gather or scatter that reads them.
 
 ``x[i]`` counts negative indices from the end before it gathers. As a kernel of its own
-that is a launch, and indices go through memory twice more. What makes indices is cheap,
-and elementwise: it becomes a part of the one nest that reads them.
+that takes a launch, and indices are written and read once more. It is cheap and
+elementwise, so it becomes a part of the one nest that reads the indices.
 """
 
 from __future__ import annotations
@@ -29,19 +29,25 @@ INDEXED: Final = frozenset(
     ("gather", "scatter", *(f"scatter_{name}" for name in ("add", "mul", "min", "max")))
 )
 """The primitives whose nests read indices."""
-_MAX: Final = 16  # cost of what is computed again for each element
+_MAX_COST: Final = 16  # of a computation that is repeated for each element of a window
 
 
-def with_indices(
+def fuse_index_computation(
     nest: Nest,
     steps: Sequence[PlanStep],
     uses: Mapping[Var, int],
     root: Callable[[Var], Var],
 ) -> Nest:
-    """``nest`` with the indices computed that one equation alone reads.
+    """``nest`` with the last of ``steps`` fused that computes indices for it alone.
 
-    Nobody reads what their step stores any more. ``uses`` counts the readers of
-    arrays, ``root`` says whose memory one has.
+    Returns ``nest`` itself if there is none. The fused step stays in ``steps``; nothing
+    reads its result any more.
+
+    Args:
+        nest: A nest about to be appended to ``steps``.
+        steps: The steps before it.
+        uses: How many equations read each array.
+        root: Gives the array whose memory an array has.
     """
     if not INDEXED.intersection(nest.primitives):
         return nest
@@ -63,7 +69,7 @@ def with_indices(
 def _merged(
     step: NestStep | CallStep, nest: Nest, uses: Mapping[Var, int]
 ) -> Nest | None:
-    """``nest`` with what ``step`` computes for it, if that is so and may be."""
+    """``nest`` with ``step`` fused into it; None if that cannot be done."""
     if not isinstance(step, NestStep) or step.partials:
         return None
     first = step.nest
@@ -87,7 +93,7 @@ def _merged(
 
 
 def _is_flat(nest: Nest) -> bool:
-    """Whether it computes each element from a few others at the same index."""
+    """Whether ``nest`` is elementwise over one axis, cheap, and loads one or two."""
     loads = [s for s in nest.statements if isinstance(s, Load)]
     computed = [s for s in nest.statements if isinstance(s, Compute)]
     return (
@@ -96,14 +102,14 @@ def _is_flat(nest: Nest) -> bool:
         and not nest.has_computed_indices
         and len(loads) + len(computed) + 1 == len(nest.statements)
         and 0 < len(loads) <= 2
-        and sum(s.cost for s in computed) <= _MAX
+        and sum(s.cost for s in computed) <= _MAX_COST
         and all(o.strides == (1,) and not o.offset for o in nest.operands if o.written)
     )
 
 
 @dataclass
 class _Merger:
-    """Puts the statements of ``first`` where ``second`` loads what it stores."""
+    """Replaces each load of ``first``'s result in ``second`` by its statements."""
 
     first: Nest
     store: Store
@@ -111,9 +117,9 @@ class _Merger:
     operands: list[ArrayOperand] = field(default_factory=list[ArrayOperand])
     statements: list[Statement] = field(default_factory=list[Statement])
     numbers: dict[int, int] = field(default_factory=dict[int, int])
-    """New numbers of the second nest's other operands."""
+    """New numbers of the operands of ``second`` that stay."""
     read: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
-    """New numbers of the first nest's operands, where the second reads its result."""
+    """New numbers of operands of ``first``, by the operand that they replace, too."""
     taken: set[str] = field(default_factory=set[str])
 
     def merge(self, array: Var) -> Nest:
@@ -129,7 +135,7 @@ class _Merger:
                 continue
             for s in loads:
                 self.read[k, s.operand] = len(self.operands)
-                self.operands.append(_at(self.first.operands[s.operand], operand))
+                self.operands.append(_composed(self.first.operands[s.operand], operand))
         for s in second.statements:
             if not isinstance(s, (Load, Store)):
                 self.statements.append(s)
@@ -147,7 +153,7 @@ class _Merger:
         )
 
     def compute(self, load: Load) -> None:
-        """The statements of ``first`` at the place that ``load`` reads."""
+        """Append the statements of ``first``, for the element that ``load`` reads."""
         level, stage = load.level, load.stage
         known: dict[Value, Value] = {}
         for s in self.first.statements:
@@ -168,7 +174,7 @@ class _Merger:
         )
 
     def named(self, value: Value) -> Value:
-        """``value`` by a name that is not taken."""
+        """``value`` with a name that no other value has."""
         name, number = value.name, 0
         while name in self.taken:
             number += 1
@@ -177,11 +183,15 @@ class _Merger:
         return replace(value, name=name)
 
 
-def _at(source: ArrayOperand, place: ArrayOperand) -> ArrayOperand:
-    """``source`` read where ``place`` is in the array of results."""
+def _composed(source: ArrayOperand, result: ArrayOperand) -> ArrayOperand:
+    """``source`` with the access pattern with which ``result`` is read.
+
+    ``source`` is an operand of the flat nest, ``result`` its result as the other nest
+    reads it: element i of one goes with element i of the other.
+    """
     (stride,) = source.strides
-    strides = tuple(stride * n for n in place.strides)
-    offset = source.offset + stride * place.offset
+    strides = tuple(stride * n for n in result.strides)
+    offset = source.offset + stride * result.offset
     return replace(source, strides=strides, offset=offset)
 
 

@@ -1,4 +1,4 @@
-"""What a scatter says of its updates: which axes number them, and their targets."""
+"""The form of a scatter: which axes number its updates, and which its targets."""
 
 from __future__ import annotations
 
@@ -11,38 +11,52 @@ from arrayfn.primitives.windows import Windows
 
 @dataclass(frozen=True)
 class Scatter:
-    """Which axes of the updates number them, and which lie in a window."""
+    """The axes of a scatter by their role.
+
+    An update is what one key says where to put: a window of elements, or one of them
+    where windows that begin apart may overlap.
+
+    Args:
+        equation: The scatter.
+        windows: Its dimension numbers.
+        number_axes: Axes of the updates array that number updates.
+        element_axes: Its other axes, along which the elements of an update lie.
+        key_axes: Axes of the operand that keys number; the others go along windows.
+    """
 
     equation: Equation
     windows: Windows
-    numbered: tuple[int, ...]
-    inside: tuple[int, ...]
-    keyed: tuple[int, ...]
+    number_axes: tuple[int, ...]
+    element_axes: tuple[int, ...]
+    key_axes: tuple[int, ...]
 
     @property
     def updates(self) -> ArrayType:
+        """The type of the updates array."""
         return self.equation.inputs[2].type
 
     @property
     def operand(self) -> ArrayType:
+        """The type of the operand, and the result."""
         return self.equation.outputs[0].type
 
     @property
     def count(self) -> int:
         """How many updates there are."""
-        return math.prod(self.updates.shape[axis] for axis in self.numbered)
+        return math.prod(self.updates.shape[axis] for axis in self.number_axes)
 
     @property
     def width(self) -> int:
         """Elements of an update."""
-        return math.prod(self.updates.shape[axis] for axis in self.inside)
+        return math.prod(self.updates.shape[axis] for axis in self.element_axes)
 
     @property
     def is_sorted(self) -> bool:
-        """Whether the updates are said to lie in the order of their keys.
+        """Whether updates are in the order of their keys.
 
-        Indices ascend by their first component, then by the next; what is moved inwards
-        keeps that order only along a single axis.
+        That is so if the user says that indices are sorted and keys ascend with them:
+        by the first component, then by the next. Clipped indices keep that order only
+        if they have one component.
         """
         params, windows = self.equation.params, self.windows
         axes = (*windows.batch[0], *windows.indexed_axes)
@@ -50,13 +64,13 @@ class Scatter:
         in_order &= windows.batch[1] == tuple(range(len(windows.batch[1])))
         in_order &= params["mode"] != "clip" or len(windows.indexed_axes) == 1
         outer = self.updates.ndim - len(windows.window_axes)
-        whole = outer == len(self.numbered)
+        whole = outer == len(self.number_axes)
         return params.get("indices_are_sorted", False) and in_order and whole
 
     @property
     def limit(self) -> int:
-        """The key of what is left out."""
-        return math.prod(self.operand.shape[axis] for axis in self.keyed)
+        """The number of keys; also the key of updates that are left out."""
+        return math.prod(self.operand.shape[axis] for axis in self.key_axes)
 
 
 def scatter_of(equation: Equation) -> Scatter:

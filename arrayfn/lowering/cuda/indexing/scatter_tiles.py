@@ -1,13 +1,13 @@
-"""Scatters of single numbers into many targets: tiles of targets, a block's each.
+"""Scatters of single elements into many targets, by tiles of targets.
 
-The updates are put in the order of the highest digit of their keys, stably, by one pass
-of a radix sort. A block has a tile of the targets in shared memory while it looks
-through the updates of that digit, which it shares with some other tiles, for its own.
-Targets are so read and written once, as by a copy, and need no copy before.
+One pass of a radix sort puts the updates in the order of the highest digit of their
+keys. Then each block has a tile of targets in shared memory. It goes through all
+updates with the digit of its tile, some of which belong to other tiles, and collects
+its own. So targets are read and written once, and need not be copied before.
 
-Each warp collects what it finds. Of 32 updates at a time those of one target are
-combined by the lanes that have them, in pairs, and the warps take turns to combine that
-with the tile: the order follows from the updates' keys alone.
+Each warp collects updates in their order. Of 32 at a time, those of one target are
+combined by the lanes that have them; then one warp after the other combines its results
+with the tile. The order follows from the updates' keys alone.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from arrayfn.ir import ArrayType, Var
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall, indented
 from arrayfn.lowering.cuda.sorting.keys import Keys
-from arrayfn.lowering.cuda.sorting.sorts import Rows, sort_by_digit
+from arrayfn.lowering.cuda.sorting.sorts import SortedRows, sort_by_digit
 from arrayfn.lowering.cuda.sorting.tiles import (
     DIGIT,
     DIGITS,
-    LANES,
-    Moved,
+    THREAD_NUMBERS,
     SharedArrays,
+    SortData,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Pointer
 
 MIN_TARGETS: Final = 1 << 16  # targets: of fewer a block would have few
 _THREADS: Final = DIGITS  # of a block: each finds where a digit begins
-_ITEMS: Final = 6  # updates that a thread looks at at a time
+_ITEMS: Final = 6  # updates that a thread loads at a time
 _TILE_BYTES: Final = 1 << 15
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """``count`` updates of a dtype, combined by ``function`` with ``limit`` targets.
+    """How ``count`` updates are combined with ``limit`` targets, by tiles of these.
 
-    A thread copies ``lanes`` neighbouring targets at a time.
+    ``function`` combines two numbers of ``dtype`` (``"add"``, say). A thread copies
+    ``lanes`` neighbouring targets at a time.
     """
 
     function: str
@@ -71,22 +72,27 @@ def scatter_in_tiles(
     result: Var,
     gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
-    """The steps that combine ``updates`` with ``target``, which may lie where it does.
+    """The calls that combine ``updates`` with ``target`` into ``result``.
 
-    A key is a target's number, or ``limit`` for what is left out, as u32.
+    ``keys`` are numbers of targets as u32, or ``limit`` for updates that are left out.
+    ``result`` may have the memory of ``target``.
     """
     name = short_name(tiles.dtype)
-    moved = Moved(Keys(dtypes.uint32), positions=True, order=name, carried=name)
-    own = [
+    data = SortData(
+        Keys(dtypes.uint32), reads_values=True, output_values=name, value_dtype=name
+    )
+    sorted_arrays = [
         Pointer(Var(ArrayType((tiles.count,), dtype)))
         for dtype in (dtypes.uint32, tiles.dtype)
     ]
     totals = Pointer(Var(ArrayType((DIGITS,), dtypes.int32)))
     # What is left out may have any digit.
-    rows, given = Rows(1, tiles.count, tiles.count), [keys, updates]
-    yield from sort_by_digit(rows, moved, given, given, own, tiles.shift, gpu, totals)
+    rows, arrays = SortedRows(1, tiles.count, tiles.count), [keys, updates]
+    yield from sort_by_digit(
+        rows, data, arrays, arrays, sorted_arrays, tiles.shift, gpu, totals
+    )
     blocks = -(-tiles.limit // tiles.size)
-    moved_in = dict(zip(("keys_in", "updates_in"), own, strict=True))
+    moved_in = dict(zip(("keys_in", "updates_in"), sorted_arrays, strict=True))
     yield HandwrittenCall(
         kernel_of(tiles),
         {**moved_in, "totals_in": totals, "target_in": Pointer(target)},
@@ -98,18 +104,18 @@ def scatter_in_tiles(
 
 
 def kernel_of(tiles: Tiles) -> Handwritten:
-    """The kernel of a tile of targets."""
+    """The kernel whose blocks have a tile of targets each, after the sort."""
     name, lanes = short_name(tiles.dtype), tiles.lanes
-    warps, mine = _THREADS // WARP, _ITEMS * WARP
+    warps, warp_items = _THREADS // WARP, _ITEMS * WARP
     shared = SharedArrays()
     shared.array("tile", name, max(tiles.size, lanes))
-    shared.array("places", "i32", warps * mine)
-    shared.array("values", name, warps * mine)
+    shared.array("places", "i32", warps * warp_items)
+    shared.array("values", name, warps * warp_items)
     shared.array("counts", "i32", warps)
     shared.array("sums", "i64", warps)
     shared.array("bounds", "i64", 2)
     vectors = max(1, tiles.size // (_THREADS * lanes))
-    body = f"""{LANES.rstrip()}
+    body = f"""{THREAD_NUMBERS.rstrip()}
 beyond = convert_i64_i32(0 - (2 << lane))
 {shared.text}
 begin = block_index() * {tiles.size}
@@ -119,20 +125,20 @@ for vector in range({vectors}):
     if first < size:
         cp_async_{name}x{lanes}(target_in, begin + first, tile, first, 1)
 cp_async_commit()
-{_bounds(warps).strip()}
+{_digit_range(warps).strip()}
 lowest = convert_i64_u32(begin)
 above = convert_i64_u32(size)
 keys = registers_u32({_ITEMS})
-given = registers_{name}({_ITEMS})
+updates = registers_{name}({_ITEMS})
 last = convert_i64_i32(max_i64(bounds[1] - 1, 0))
 start = bounds[0]
-{_look(mine, "start")}
-for start in range(bounds[0], bounds[1], {warps * mine}):
-{indented(_find(mine), 1)}
-{indented(_look(mine, f"start + {warps * mine}"), 1)}
+{_load_updates(warp_items, "start")}
+for start in range(bounds[0], bounds[1], {warps * warp_items}):
+{indented(_collect_updates(warp_items), 1)}
+{indented(_load_updates(warp_items, f"start + {warps * warp_items}"), 1)}
     cp_async_wait(0)
     barrier()
-{indented(_combine(name, tiles.function, warps, mine), 1)}
+{indented(_combine(name, tiles.function, warps, warp_items), 1)}
 cp_async_wait(0)
 barrier()
 for vector in range({vectors}):
@@ -150,8 +156,11 @@ for vector in range({vectors}):
     )
 
 
-def _bounds(warps: int) -> str:
-    """Which updates have the digit of the tile."""
+def _digit_range(warps: int) -> str:
+    """Lines that fill ``bounds``: the first update of the tile's digit, and the end.
+
+    A barrier of the block ends them.
+    """
     return f"""
 own = convert_i32_i64(totals_in[thread])
 before = own
@@ -173,21 +182,28 @@ barrier()
 """
 
 
-def _look(mine: int, start: str) -> str:
-    """The warp's updates, ``mine`` of those from ``start`` on."""
+def _load_updates(warp_items: int, start: str) -> str:
+    """Lines that load the warp's ``warp_items`` of the updates from ``start`` on.
+
+    They go to the registers ``keys`` and ``updates``.
+    """
     return f"""
-nearest = convert_i64_i32({start} + warp * {mine} + lane)
+first_at = convert_i64_i32({start} + warp * {warp_items} + lane)
 for item in range({_ITEMS}):
-    at = convert_i32_i64(min_i32(add_i32(nearest, convert_i64_i32(item * 32)), last))
+    at = convert_i32_i64(min_i32(add_i32(first_at, convert_i64_i32(item * 32)), last))
     keys[item] = keys_in[at]
-    given[item] = updates_in[at]
+    updates[item] = updates_in[at]
 """.strip()
 
 
-def _find(mine: int) -> str:
-    """Each warp collects the updates of the tile among its own, in their order."""
+def _collect_updates(warp_items: int) -> str:
+    """Lines by which each warp collects the loaded updates of the tile, in their order.
+
+    Their targets in the tile and their values go to the warp's parts of the shared
+    arrays ``places`` and ``values``, and how many there are to ``counts``.
+    """
     return f"""
-slots = warp * {mine}
+slots = warp * {warp_items}
 left = convert_i64_i32(bounds[1] - start - slots - lane)
 count = i32(0)
 for item in range({_ITEMS}):
@@ -197,27 +213,30 @@ for item in range({_ITEMS}):
     if here:
         slot = slots + convert_i32_i64(add_i32(count, popcount_i32(found & below)))
         places[slot] = convert_u32_i32(word)
-        values[slot] = given[item]
+        values[slot] = updates[item]
     count = add_i32(count, popcount_i32(found))
 if lane == 0:
     counts[warp] = count
 """.strip()
 
 
-def _combine(name: str, function: str, warps: int, mine: int) -> str:
-    """Combine what the warps have found with the tile, 32 of each at a time."""
+def _combine(name: str, function: str, warps: int, warp_items: int) -> str:
+    """Lines that combine the collected updates with the tile, 32 of a warp at a time.
+
+    They need a barrier before, and end with one.
+    """
     return f"""
-mine = convert_i32_i64(count)
-most = i64(0)
+collected = convert_i32_i64(count)
+most_collected = i64(0)
 for k in range({warps}):
-    most = max_i64(most, convert_i32_i64(counts[k]))
-for iteration in range(0, most, 32):
+    most_collected = max_i64(most_collected, convert_i32_i64(counts[k]))
+for iteration in range(0, most_collected, 32):
     at = iteration + lane
     place = -1 - lane
     value = {name}(0)
-    if at < mine:
-        place = convert_i32_i64(places[warp * {mine} + at])
-        value = values[warp * {mine} + at]
+    if at < collected:
+        place = convert_i32_i64(places[warp * {warp_items} + at])
+        value = values[warp * {warp_items} + at]
     same = match_any_u32(place)
     later = same & beyond
     following = i64(-1)

@@ -1,8 +1,8 @@
-"""Scatters whose updates may meet: keys of targets, a sort of them, and segments.
+"""Scatters whose updates may have equal targets: by keys, a sort, and segments.
 
-The key of an update is its target's number among all that windows can begin at, and one
-more than the largest where it is left out. Where windows may overlap without beginning
-at the same place, each of their elements is an update of its own.
+The key of an update is the number of its target among all where windows can begin; the
+key of one that is left out is the number of these. Where windows that begin at
+different targets may overlap, each of their elements is an update by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from arrayfn.ir import ArrayType, Equation, Literal, Var
 from arrayfn.ir.layout import RowMajor
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
-from arrayfn.lowering.cuda.indexing.additions import Ranges, in_ranges, ranges_of
+from arrayfn.lowering.cuda.indexing.additions import Ranges, add_by_ranges, ranges_of
 from arrayfn.lowering.cuda.indexing.scatter_form import Scatter, scatter_of
 from arrayfn.lowering.cuda.indexing.scatter_tiles import (
     MIN_TARGETS,
@@ -26,17 +26,17 @@ from arrayfn.lowering.cuda.indexing.scatter_tiles import (
 )
 from arrayfn.lowering.cuda.indexing.segments import (
     THREADS,
-    Split,
+    IndexMap,
     Updates,
     add_in_bins,
     combine,
-    merged,
+    index_map,
     put,
 )
 from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.sorting.keys import Keys
-from arrayfn.lowering.cuda.sorting.sorts import Rows, sort_rows
-from arrayfn.lowering.cuda.sorting.tiles import Moved
+from arrayfn.lowering.cuda.sorting.sorts import SortedRows, sort_rows
+from arrayfn.lowering.cuda.sorting.tiles import SortData
 from arrayfn.lowering.kernel_ir import (
     Argument,
     Constant,
@@ -46,7 +46,7 @@ from arrayfn.lowering.kernel_ir import (
     constant_of,
 )
 from arrayfn.lowering.libraries.calls import Pointer
-from arrayfn.lowering.templates.indexing import added
+from arrayfn.lowering.templates.indexing import atomic_scatter_add
 from arrayfn.lowering.templates.nest_builder import (
     NestBuilder,
     StridedArray,
@@ -64,23 +64,26 @@ FUNCTIONS: Final = {
     "scatter_min": "min",
     "scatter_max": "max",
 }
-IN_ORDER: Final = 32  # updates that meet, up to which a thread goes over them all
+IN_ORDER: Final = 32  # up to so many updates, each thread goes over them all
 _MAX: Final = 2**31 - 1  # indices that kernels divide
 _ATOMIC_INTEGERS: Final = frozenset(
     (dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64)
 )
 _ATOMIC: Final = _ATOMIC_INTEGERS | {dtypes.float32, dtypes.float64}
-_NARROW: Final = 4  # elements of an update, up to which additions at once are fast
-_BINS: Final = 4096  # targets that a block has sums of its own for
-_MAX_UPDATES_EACH: Final = 4  # updates of a target, on average, that tiles are worth
-_MIN_TARGETS_EACH: Final = 64  # targets of an update, where these are written over
+_NARROW: Final = 4  # elements of an update, up to which atomic additions are fast
+_BINS: Final = 4096  # targets that a block can sum in shared memory
+_MAX_UPDATES_EACH: Final = 4  # updates per target, up to which tiles are faster
+_MAX_TARGETS_EACH: Final = 64  # targets per update, up to which tiles are, if in place
 _I64, _BOOL = dtypes.int64, dtypes.bool_
 _CHUNKS: Final = (32, 16, 8)
 _LANES: Final = 4
 
 
 def combines_in_parallel(equation: Equation) -> bool:
-    """Whether a scatter is worth more kernels than one that goes over the updates."""
+    """Whether ``scatter`` takes the equation, not the template of one nest.
+
+    It does if updates may have equal targets and are not few.
+    """
     params = equation.params
     x, _, updates = (atom.type for atom in equation.inputs)
     if params["unique_indices"] or not x.size or not updates.size:
@@ -99,62 +102,70 @@ def scatter(
     deterministic: bool,
     vectors: bool,
 ) -> Iterator[Nest | HandwrittenCall]:
-    """The steps of a scatter; ``vectors`` if arrays begin at multiples of 16 bytes."""
+    """The steps of a scatter into its operand, whose memory the result has.
+
+    Additions that may come in any order are atomic. Other updates are sorted by key,
+    and runs of equal keys are combined. ``vectors`` says that arrays begin at multiples
+    of 16 bytes.
+    """
     s = scatter_of(equation)
     n, limit = s.count, s.limit
     function = FUNCTIONS[equation.primitive.name]
     target = equation.outputs[0]
-    is_atomic = _adds_as_they_come(s, deterministic)
+    is_atomic = _uses_atomics(s, deterministic)
     in_bins = s.width == 1 and power_of_two(limit) <= _BINS <= n
     if is_atomic and not in_bins:
-        yield from added(equation, reads, names)
+        yield from atomic_scatter_add(equation, reads, names)
         return
     keys = Var(ArrayType((n,), dtypes.uint32))
     yield _keys(s, reads, names, keys)
-    source = _updates_place(equation, reads)
+    source = _updates_array(equation, reads)
     if isinstance(equation.inputs[2], Literal):
-        yield _filled(equation, names, source.array)
+        yield _literal_update(equation, names, source.array)
     updates = _updates(s, source, function, vectors)
-    given = Pointer(source.array, source.offset)
+    values_in = Pointer(source.array, source.offset)
     out = Pointer(target)
     if is_atomic:
-        yield _in_bins(s, updates, [Pointer(keys), given], out, gpu)
+        yield _in_bins(s, updates, [Pointer(keys), values_in], out, gpu)
         return
     sorted_keys = Pointer(Var(ArrayType((n,), dtypes.uint32)))
-    moved = Moved(Keys(dtypes.uint32), gives="words")
+    data = SortData(Keys(dtypes.uint32), key_output="words")
     before, after = [Pointer(keys)], [sorted_keys]
     if s.is_sorted:
-        updates, read = replace(updates, ordered=False), [Pointer(keys), given]
+        updates, read = replace(updates, ordered=False), [Pointer(keys), values_in]
     elif isinstance(equation.inputs[2], Literal):
-        updates, read = replace(updates, ordered=False), [sorted_keys, given]
+        updates, read = replace(updates, ordered=False), [sorted_keys, values_in]
     elif s.width == 1 and updates.number.strides == ((1,),) and _is_carried(source):
-        # The values move with the keys: they need not be looked up.
+        # The sort moves the updates with their keys: they need not be gathered.
         name = short_name(source.dtype)
-        moved = replace(moved, positions=True, order=name, carried=name)
+        data = replace(data, reads_values=True, output_values=name, value_dtype=name)
         values = Pointer(Var(ArrayType((n,), source.dtype)))
-        before, after = [*before, given], [*after, values]
+        before, after = [*before, values_in], [*after, values]
         updates, read = replace(updates, ordered=False), after
     else:
         order = Pointer(Var(ArrayType((n,), dtypes.int32)))
-        moved, after = replace(moved, order="i32"), [*after, order]
-        read = [sorted_keys, given, order]
+        data, after = replace(data, output_values="i32"), [*after, order]
+        read = [sorted_keys, values_in, order]
     if not s.is_sorted:
-        rows = Rows(1, n, n)
-        yield from sort_rows(rows, moved, before, after, gpu, limit.bit_length())
+        rows = SortedRows(1, n, n)
+        yield from sort_rows(rows, data, before, after, gpu, limit.bit_length())
     if function:
-        yield from _combined(s, updates, read, out, gpu)
+        yield from _combine_runs(s, updates, read, out, gpu)
     else:
         yield _call(put(updates), updates, read, [out], s, n)
 
 
-def _adds_as_they_come(s: Scatter, deterministic: bool) -> bool:
-    """Whether the order of the updates does not matter, and additions are fast."""
+def _uses_atomics(s: Scatter, deterministic: bool) -> bool:
+    """Whether atomic additions compute the scatter: they are allowed, and fast.
+
+    Where results must be ``deterministic`` only those of integers are allowed.
+    """
     in_any_order = _ATOMIC_INTEGERS if deterministic else _ATOMIC
     adds = FUNCTIONS[s.equation.primitive.name] == "add"
     return adds and s.operand.dtype in in_any_order and s.width <= _NARROW
 
 
-def way_of(
+def parts_for(
     equation: Equation,
     reads: Reads,
     *,
@@ -162,21 +173,21 @@ def way_of(
     vectors: bool,
     copied: bool,
 ) -> Tiles | Ranges | None:
-    """How updates are combined with parts of many targets, if that is faster.
+    """The parts of targets that the scatter is done by, if that is faster; else None.
 
-    All targets are read and written: if they are not ``copied`` for it in any case,
-    updates must not be few.
+    Such a scatter reads and writes all targets. ``copied`` says that a copy of the
+    operand, which does so, too, would be needed before ``scatter``.
     """
     s, function = scatter_of(equation), FUNCTIONS[equation.primitive.name]
-    if _adds_as_they_come(s, deterministic):
+    if _uses_atomics(s, deterministic):
         return ranges_of(s) if copied else None
     if isinstance(equation.inputs[2], Literal) or not function or s.width > 1:
         return None
-    source, dtype = _updates_place(equation, reads), s.operand.dtype
+    source, dtype = _updates_array(equation, reads), s.operand.dtype
     u = _updates(s, source, function, vectors)
     in_a_row = u.number.strides == ((1,),) and u.key.strides == ((1,),)
     many = s.limit >= MIN_TARGETS and s.count <= _MAX_UPDATES_EACH * s.limit
-    many = many and (copied or s.limit <= _MIN_TARGETS_EACH * s.count)
+    many = many and (copied or s.limit <= _MAX_TARGETS_EACH * s.count)
     if not in_a_row or not many or s.is_sorted or not _is_carried(source):
         return None
     lanes = 16 // dtype.itemsize if vectors else 1
@@ -184,7 +195,7 @@ def way_of(
     return Tiles(function, dtype, s.count, s.limit, lanes)
 
 
-def by_way(
+def scatter_by_parts(
     way: Tiles | Ranges,
     equation: Equation,
     reads: Reads,
@@ -192,27 +203,30 @@ def by_way(
     gpu: GpuConfig,
     operand: Var,
 ) -> Iterator[Nest | HandwrittenCall]:
-    """The steps of a scatter into ``operand``, which need not be its own."""
+    """The steps of a scatter of ``operand`` by parts of the targets.
+
+    The result has other memory than ``operand``, or the same.
+    """
     if isinstance(way, Ranges):
-        yield from in_ranges(way, equation, reads, names, operand)
+        yield from add_by_ranges(way, equation, reads, names, operand)
         return
     keys = Var(ArrayType((way.count,), dtypes.uint32))
     yield _keys(scatter_of(equation), reads, names, keys)
-    source = _updates_place(equation, reads)
-    given = Pointer(source.array, source.offset)
+    source = _updates_array(equation, reads)
+    values_in = Pointer(source.array, source.offset)
     result = equation.outputs[0]
-    yield from scatter_in_tiles(way, Pointer(keys), given, operand, result, gpu)
+    yield from scatter_in_tiles(way, Pointer(keys), values_in, operand, result, gpu)
 
 
 def _is_carried(source: StridedArray) -> bool:
-    """Whether the updates are of a dtype that a sort moves."""
+    """Whether a sort can move the updates as values: whole arrays of 32 or 64 bits."""
     return source.dtype == source.array.type.dtype and source.dtype in _ATOMIC
 
 
 def _in_bins(
     s: Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
 ) -> HandwrittenCall:
-    """Updates added in any order, first in each block: targets are few."""
+    """The call that adds updates to few targets: in each block, then atomically."""
     plain = replace(updates, ordered=False, lanes=1)
     blocks = min(2 * gpu.multiprocessors, -(-s.count // _BINS))
     share = -(-s.count // blocks)
@@ -222,15 +236,18 @@ def _in_bins(
     return HandwrittenCall(text, reads, {"target_out": out}, integers, blocks)
 
 
-def _combined(
+def _combine_runs(
     s: Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
 ) -> Iterator[HandwrittenCall]:
-    """Chunks of updates, chunks of what these have come to, and so on."""
+    """The calls that combine sorted updates by chunks, then their partial results.
+
+    Each call combines the partial results of the one before, until one chunk is left.
+    """
     n = s.count
     lines = s.width // updates.lanes
-    busy = gpu.multiprocessors * gpu.max_threads
-    size = next((c for c in _CHUNKS if n * lines >= c * busy), _CHUNKS[-1])
-    wide = compute_dtype(updates.given)
+    threads = gpu.multiprocessors * gpu.max_threads
+    size = next((c for c in _CHUNKS if n * lines >= c * threads), _CHUNKS[-1])
+    wide = compute_dtype(updates.dtype)
     while n > size:
         chunks = -(-n // size)
         carried = Pointer(Var(ArrayType((chunks,), dtypes.uint32)))
@@ -241,10 +258,10 @@ def _combined(
         inside = updates.element
         updates = replace(
             updates,
-            given=wide,
+            dtype=wide,
             ordered=False,
-            number=Split((n,), ((s.width,),)),
-            element=Split(
+            number=IndexMap((n,), ((s.width,),)),
+            element=IndexMap(
                 inside.extents, (inside.strides[0], RowMajor().strides(inside.extents))
             ),
         )
@@ -261,6 +278,7 @@ def _call(
     n: int,
     chunks: int | None = None,
 ) -> HandwrittenCall:
+    """The call of ``text`` with a thread for each vector of each update, or chunk."""
     lines = s.width // updates.lanes
     items = (n if chunks is None else chunks) * lines
     names = ("target_out", "carried_out", "partial_out")
@@ -273,8 +291,8 @@ def _call(
     )
 
 
-def _updates_place(equation: Equation, reads: Reads) -> StridedArray:
-    """Where the updates lie; a literal is a single element."""
+def _updates_array(equation: Equation, reads: Reads) -> StridedArray:
+    """The updates array; a literal becomes an array of one element."""
     atom = equation.inputs[2]
     if isinstance(atom, Literal):
         single = Var(ArrayType((), atom.type.dtype))
@@ -282,7 +300,8 @@ def _updates_place(equation: Equation, reads: Reads) -> StridedArray:
     return array_of(atom, reads)
 
 
-def _filled(equation: Equation, names: Names, single: Var) -> Nest:
+def _literal_update(equation: Equation, names: Names, single: Var) -> Nest:
+    """The nest that stores a literal update in ``single``."""
     b = NestBuilder(equation, names)
     atom = equation.inputs[2]
     assert isinstance(atom, Literal)
@@ -296,28 +315,32 @@ def _filled(equation: Equation, names: Names, single: Var) -> Nest:
 
 
 def _updates(s: Scatter, source: StridedArray, function: str, vectors: bool) -> Updates:
+    """How kernels address updates in ``source`` and their targets in the result."""
     target = output_array(s.equation)
     kept = s.windows.kept(s.operand.ndim)
     along = {w: a for a, w in zip(kept, s.windows.window_axes, strict=True)}
-    key = merged(
-        [s.operand.shape[a] for a in s.keyed], [target.strides[a] for a in s.keyed]
+    key = index_map(
+        [s.operand.shape[a] for a in s.key_axes],
+        [target.strides[a] for a in s.key_axes],
     )
-    number = merged(
-        [s.updates.shape[k] for k in s.numbered],
-        [source.strides[k] for k in s.numbered],
+    number = index_map(
+        [s.updates.shape[k] for k in s.number_axes],
+        [source.strides[k] for k in s.number_axes],
     )
-    element = merged(
-        [s.updates.shape[k] for k in s.inside],
-        [target.strides[along[k]] for k in s.inside],
-        [source.strides[k] for k in s.inside],
+    element = index_map(
+        [s.updates.shape[k] for k in s.element_axes],
+        [target.strides[along[k]] for k in s.element_axes],
+        [source.strides[k] for k in s.element_axes],
     )
     dtype = s.operand.dtype
     made = Updates(function, dtype, s.updates.dtype, key, number, element)
     steps = [*key.strides[0], *number.strides[0], source.offset]
     steps += [n for own in element.strides for n in own[:-1]]
-    close = element.extents and all(own[-1] == 1 for own in element.strides)
-    whole = close and all(step % _LANES == 0 for step in (*steps, element.extents[-1]))
-    if vectors and whole and _LANES * dtype.itemsize <= 16 and dtype in _VECTORS:
+    contiguous = element.extents and all(own[-1] == 1 for own in element.strides)
+    aligned = contiguous and all(
+        step % _LANES == 0 for step in (*steps, element.extents[-1])
+    )
+    if vectors and aligned and _LANES * dtype.itemsize <= 16 and dtype in _VECTORS:
         return replace(made, lanes=_LANES)
     return made
 
@@ -326,11 +349,11 @@ _VECTORS: Final = frozenset((dtypes.float32, dtypes.float16, dtypes.bfloat16))
 
 
 def _keys(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
-    """The nest that numbers each update's target."""
+    """The nest that computes the key of each update, and stores them in ``keys``."""
     equation, windows = s.equation, s.windows
     b = NestBuilder(equation, names)
-    shape = tuple(s.updates.shape[k] for k in s.numbered)
-    where = {axis: k for k, axis in enumerate(s.numbered)}
+    shape = tuple(s.updates.shape[k] for k in s.number_axes)
+    where = {axis: k for k, axis in enumerate(s.number_axes)}
     sizes = windows.sizes(s.operand.ndim, s.updates.shape)
     outer = [k for k in range(s.updates.ndim) if k not in windows.window_axes]
     kept = windows.kept(s.operand.ndim)
@@ -370,7 +393,7 @@ def _keys(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
                 inside = one if inside is None else test("and", inside, one)
         begins[axis] = begin
     key: Value | None = None
-    for axis in s.keyed:
+    for axis in s.key_axes:
         parts = [begins[axis]] if axis in begins else []
         if axis in batch:
             parts.append(_counted(b, where[outer[batch[axis]]]))
@@ -392,6 +415,7 @@ def _keys(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
 
 
 def _counted(b: NestBuilder, axis: int) -> Value:
+    """The index along ``axis`` of the nest."""
     result = b.value("index", _I64)
     b.statements.append(Count(result, axis, "element", 0, b.equation.source))
     return result

@@ -1,12 +1,11 @@
-"""Updates combined at their targets, all targets at once: the kernels' texts.
+"""Segmented reduction of updates by their targets' keys: the kernels' texts.
 
-Updates are taken in the order of their targets' keys, and in their own order where
-those are equal. A thread goes over a chunk of them, for its elements of the window, and
-writes what each run of equal keys comes to. What belongs to a run that began in an
-earlier chunk becomes a partial result of the chunk. Partial results are updates in the
-order of their keys again, so the same kernel combines them, as long as there is more
-than one chunk. That tree follows from the keys, and the updates of a run that lies in a
-chunk are combined in order.
+Updates are in the order of their keys, and in their own order where keys are equal. A
+thread goes over a chunk of them, for its elements of the window, and combines each run
+of equal keys with its target. A run that began in an earlier chunk becomes a partial
+result of the chunk. Partial results are updates in the order of their keys again, so
+the same kernel combines them, until there is one chunk. That tree follows from the keys
+alone.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from arrayfn.lowering.scalars.conversions import stored
 
 THREADS: Final = 128
 BIN_THREADS: Final = 512
-AHEAD: Final = 4  # updates that are loaded before any is combined; of one element: 8
+BATCH: Final = 4  # updates that are loaded before any is combined; 8 of one element
 
 
 @dataclass(frozen=True)
-class Split:
-    """An index along axes, outermost first: extents, and strides in each array."""
+class IndexMap:
+    """A flat index over axes, outermost first, and the axes' strides in some arrays."""
 
     extents: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]
 
     def integers(self, index: str) -> dict[str, int]:
-        """The integers that say what the axes are, but for the outermost extent."""
+        """The kernel's integers: extents but the outermost, and strides, by name."""
         inner = list(enumerate(self.extents))[1:]
         return {f"{index}_extent{k}": extent for k, extent in inner} | {
             f"{index}_stride{a}{k}": stride
@@ -40,10 +39,10 @@ class Split:
             for k, stride in enumerate(strides)
         }
 
-    def lines(self, index: str, *places: str) -> str:
-        """Lines that make ``places``, one in each array, of ``index``."""
+    def lines(self, index: str, *offsets: str) -> str:
+        """Lines that define ``offsets``, one for each array, of ``index``."""
         if not self.extents:
-            return "\n".join(f"{place} = i64(0)" for place in places)
+            return "\n".join(f"{offset} = i64(0)" for offset in offsets)
         lines: list[str] = []
         rest = index
         last = len(self.extents) - 1
@@ -56,14 +55,17 @@ class Split:
                     f"rest = quotient({rest}, {extent})",
                 ]
                 part, rest = "part", "rest"
-            for a, place in enumerate(places):
-                before = "" if k == last else f"{place} + "
-                lines.append(f"{place} = {before}{part} * {index}_stride{a}{k}")
+            for a, offset in enumerate(offsets):
+                before = "" if k == last else f"{offset} + "
+                lines.append(f"{offset} = {before}{part} * {index}_stride{a}{k}")
         return "\n".join(lines)
 
 
-def merged(extents: Sequence[int], *strides: Sequence[int]) -> Split:
-    """Axes without those of extent 1, neighbours merged where all arrays allow it."""
+def index_map(extents: Sequence[int], *strides: Sequence[int]) -> IndexMap:
+    """The map over axes with these extents, and strides in each array.
+
+    Axes of extent 1 are left out, and neighbours merge where all arrays allow it.
+    """
     axes: list[tuple[int, tuple[int, ...]]] = []
     for extent, own in zip(extents, zip(*strides, strict=True), strict=True):
         if extent == 1:
@@ -74,7 +76,7 @@ def merged(extents: Sequence[int], *strides: Sequence[int]) -> Split:
                 axes[-1] = before * extent, own
                 continue
         axes.append((extent, own))
-    return Split(
+    return IndexMap(
         tuple(extent for extent, _ in axes),
         tuple(tuple(own[k] for _, own in axes) for k in range(len(strides))),
     )
@@ -82,37 +84,43 @@ def merged(extents: Sequence[int], *strides: Sequence[int]) -> Split:
 
 @dataclass(frozen=True)
 class Updates:
-    """What is combined, and how: ``function`` is ``"add"``, say, or ``""`` to put.
+    """Which updates a kernel combines, how, and where arrays have them.
 
-    ``target`` and ``given`` are the dtypes of the result and of the updates. A key's
-    place is in the target, an update's number says where it lies (its position, if
-    ``ordered`` updates do not lie in the order of their keys), and an element of the
-    window has a place in both. A thread has ``lanes`` neighbouring elements.
+    Args:
+        function: Combines two numbers: ``"add"``, say. Empty if updates overwrite.
+        target: The dtype of the targets.
+        dtype: The dtype of the updates.
+        key: From a key to the offset of its target.
+        number: From an update's number to its offset in the updates array.
+        element: From an element of the window to its offsets from both.
+        ordered: ``order_in`` has the numbers of updates in the order of their keys.
+            Otherwise updates are in that order in memory.
+        lanes: Neighbouring elements that a thread has.
     """
 
     function: str
     target: DType
-    given: DType
-    key: Split
-    number: Split
-    element: Split
+    dtype: DType
+    key: IndexMap
+    number: IndexMap
+    element: IndexMap
     ordered: bool = True
     lanes: int = 1
 
     @property
     def arrays_in(self) -> tuple[str, ...]:
-        """The arrays that are read."""
+        """The names of the arrays that are read."""
         names = ("keys_in", "updates_in")
         return (*names, "order_in") if self.ordered else names
 
     @property
     def integers(self) -> dict[str, int]:
-        """The integers of all splits."""
-        splits = (("key", self.key), ("number", self.number), ("line", self.element))
-        return {k: n for index, s in splits for k, n in s.integers(index).items()}
+        """The kernel's integers of all three maps, by name."""
+        maps = (("key", self.key), ("number", self.number), ("line", self.element))
+        return {k: n for index, m in maps for k, n in m.integers(index).items()}
 
     def find(self) -> str:
-        """Lines that make ``update``, where update ``at`` lies."""
+        """Lines that define ``update``, the offset of update ``at``."""
         number = "number = at"
         if self.ordered:
             number = "number = convert_i32_i64(order_in[at])"
@@ -204,9 +212,13 @@ if begun:
 
 
 def combine(updates: Updates, chunk: int, *, partial: bool) -> Handwritten:
-    """Runs of equal keys combined by chunks; ``partial`` if there are several."""
+    """The kernel that combines runs of equal keys, by chunks of so many updates.
+
+    ``partial`` says that there are several chunks: the kernel then writes their partial
+    results and the keys of these, too.
+    """
     u, lanes = updates, updates.lanes
-    memory, wide = stored(short_name(u.given)), short_name(compute_dtype(u.given))
+    memory, wide = stored(short_name(u.dtype)), short_name(compute_dtype(u.dtype))
     out = stored(short_name(u.target))
     slot = "j" if lanes == 1 else f"j * {lanes}"
     own = _move("target_out", "place", "narrow", "0", out, lanes, store=True)
@@ -222,7 +234,7 @@ def combine(updates: Updates, chunk: int, *, partial: bool) -> Handwritten:
         threads=THREADS,
         chunk=chunk,
         lanes=lanes,
-        ahead=2 * AHEAD if lanes == 1 else AHEAD,
+        ahead=2 * BATCH if lanes == 1 else BATCH,
         memory=memory,
         out_memory=out,
         wide=wide,
@@ -234,7 +246,7 @@ def combine(updates: Updates, chunk: int, *, partial: bool) -> Handwritten:
         load_update=_move("updates_in", "update", "values", slot, memory, lanes),
         load_target=_move("target_out", "place", "own", slot, out, lanes),
         own=_widened(u.target, f"own[{slot} + lane]"),
-        value=_widened(u.given, f"values[{slot} + lane]"),
+        value=_widened(u.dtype, f"values[{slot} + lane]"),
         store=filled(
             _STORE_OR_CARRY if partial else _STORE,
             lanes=lanes,
@@ -273,8 +285,8 @@ if at < n:
 
 
 def put(updates: Updates) -> Handwritten:
-    """The last update of each key, put at its target."""
-    u, memory = updates, stored(short_name(updates.given))
+    """The kernel that stores the last update of each key at its target."""
+    u, memory = updates, stored(short_name(updates.dtype))
     body = filled(
         _PUT,
         threads=THREADS,
@@ -317,7 +329,10 @@ for key in range(thread, limit, {threads}):
 
 
 def add_in_bins(updates: Updates, bins: int) -> Handwritten:
-    """Single elements added as they come to few targets, first by blocks."""
+    """The kernel that adds single elements to ``bins`` targets or fewer, atomically.
+
+    Each block has sums in shared memory, which it then adds to the targets.
+    """
     u = updates
     body = filled(
         _ADD_IN_BINS,
@@ -341,26 +356,31 @@ def _move(
     array: str,
     at: str,
     tile: str,
-    place: str,
+    register: str,
     dtype: str,
     lanes: int,
     *,
     store: bool = False,
 ) -> str:
-    """A line that moves elements between memory and registers."""
+    """A line that loads ``lanes`` elements from ``array[at]`` to registers, or stores.
+
+    ``register`` is the index of the first in the array of registers ``tile``.
+    """
     if lanes > 1:
-        way = "store" if store else "load"
-        return f"{way}_{dtype}x{lanes}({array}, {at}, {tile}, {place})"
+        function = "store" if store else "load"
+        return f"{function}_{dtype}x{lanes}({array}, {at}, {tile}, {register})"
     if store:
-        return f"{array}[{at}] = {tile}[{place}]"
-    return f"{tile}[{place}] = {array}[{at}]"
+        return f"{array}[{at}] = {tile}[{register}]"
+    return f"{tile}[{register}] = {array}[{at}]"
 
 
 def _widened(dtype: DType, value: str) -> str:
+    """``value`` in memory as the compute dtype."""
     name = short_name(dtype)
     return f"convert_{name}_f32({value})" if stored(name) == "u16" != name else value
 
 
 def _narrowed(dtype: DType, value: str) -> str:
+    """``value`` of the compute dtype as memory has it."""
     name = short_name(dtype)
     return f"convert_f32_{name}({value})" if stored(name) == "u16" != name else value

@@ -1,8 +1,7 @@
-"""Which equations behind a product are to become a part of it: fusion leaves them be.
+"""Which equations after a product its epilogue will compute: fusion must not take them.
 
-Fusion would compute a sum with a product again in each kernel that reads it, or keep
-what it is part of. But the product writes the sum itself: it is an array in memory,
-from which others are cheaply computed again.
+Fusion would recompute a sum with a product in each kernel that reads it. As the
+product's epilogue, the sum is an array in memory, which other kernels read.
 """
 
 from __future__ import annotations
@@ -20,15 +19,17 @@ Chain = tuple[Equation, ...]
 
 
 def sums_with_products(program: Program, reads: Mapping[Var, Read]) -> list[Chain]:
-    """For each product that an array is added to: the equations from it to the sum.
+    """The chains of equations from a product to its sum with an array.
 
-    All but the last are used by the next one alone. What is scaled, negated, biased, or
-    compared with 0 in between or after is in the chain too.
+    Each equation but the last is used by the next one alone. Scalings, negations,
+    biases and comparisons with 0 between the product and the sum are in the chain, too.
     """
     return _Search(program, reads).run()
 
 
 class _Search:
+    """Finds the chains of a Program; see ``sums_with_products``."""
+
     def __init__(self, program: Program, reads: Mapping[Var, Read]) -> None:
         self.program = program
         self.reads = reads
@@ -51,7 +52,7 @@ class _Search:
         return list(dict.fromkeys(self.found.values()))
 
     def chain(self, product: Equation) -> Chain:
-        """The equations behind ``product``; none if no array is added to it."""
+        """The chain after ``product``; empty if no array is added to it."""
         links: list[Equation] = []
         value, end = product.outputs[0], 0
         if value.type.dtype not in dtypes.INEXACT or not value.type.size:
@@ -74,7 +75,10 @@ class _Search:
         return tuple(links[:end])
 
     def kind(self, equation: Equation, value: Var) -> str:
-        """What ``equation`` does with ``value``; empty if a product cannot do it."""
+        """What ``equation`` does with ``value``: an epilogue's term, or empty.
+
+        That is ``"scaled"``, ``"added"``, ``"bias"`` or ``"max"``.
+        """
         name, output = equation.primitive.name, equation.outputs[0].type
         same = (output.shape, output.dtype) == (value.type.shape, value.type.dtype)
         if not same or not is_fusible(equation):
@@ -98,7 +102,7 @@ class _Search:
         return "bias" if name == "add" and self.is_row(other, output.shape) else ""
 
     def is_array(self, x: Var) -> bool:
-        """Whether ``x`` lies whole in memory, or is such an array times a number."""
+        """Whether ``x`` is a whole array in memory, or such an array times a number."""
         if not self.reads[x].is_identity:
             return False
         maker = self.definitions.get(x)
@@ -117,7 +121,7 @@ class _Search:
         return in_memory and self.reads[array].is_identity
 
     def is_row(self, x: Var, shape: tuple[Any, ...]) -> bool:
-        """Whether ``x`` is the same row for all rows of an array of ``shape``."""
+        """Whether ``x`` is a row that is broadcast to ``shape``."""
         if x.type.dtype in dtypes.COMPLEX:
             return False
         axes = [m.axis for m in self.reads[x].axes if m.axis is not None]

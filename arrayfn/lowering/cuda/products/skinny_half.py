@@ -1,11 +1,11 @@
-"""Products of few fp16 or bf16 rows and a large matrix, by tensor cores.
+"""Skinny products of fp16 or bf16 by tensor cores: a few rows and a large matrix.
 
-``c[m, n] = a[m, k] @ b[k, n]``, where ``b`` may also be the transpose of what lies in
-memory. Warps go along what is summed over, each ``deep`` of it at a time, for all
-columns of the block. What a warp needs of ``a`` and ``b`` comes to its own part of
-shared memory, some steps ahead: warps wait for no others. There pieces of 16 bytes of a
-line are swizzled, so that eight lines are read at once without bank conflicts. At the
-end the sums of all warps are added up, in their order.
+``c[m, n] = a[m, k] @ b[k, n]``, where ``b`` may also be the transpose of the matrix in
+memory. The warps of a block split k: each takes ``k_tile`` of it at a time, for all
+columns of the block. Copies bring a warp's tiles of ``a`` and ``b`` to a part of shared
+memory that is its own, so warps do not wait for each other. Pieces of 16 bytes of a
+line are swizzled there, so that eight lines are read at once without bank conflicts. At
+the end the sums of all warps are added in warp order.
 """
 
 from __future__ import annotations
@@ -14,122 +14,128 @@ from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.lowering.cuda.handwritten import Handwritten
-from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, all_lanes
+from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, lane_loop
 
-PIECE: Final = 8  # 16-bit elements: 128 bits
-_ROWS: Final = 16  # of a fragment of a, and so many of what is summed over
+PIECE: Final = 8  # 16-bit elements of an access of 16 bytes
+_ROWS: Final = 16  # rows of a fragment of a; its extent along k, too
 
 
 @dataclass(frozen=True, slots=True)
 class HalfTile(SkinnyTile):
-    """A block has ``strip`` columns, and a warp takes ``deep`` of ``k`` at a time.
+    """A block has ``width`` columns; a warp takes ``k_tile`` of k at a time.
 
-    Its elements are of ``dtype``, fp16 or bf16.
+    Elements are of ``dtype``, fp16 or bf16.
     """
 
     itemsize = 2
-    strip: int = 32
-    deep: int = 64
+    width: int = 32
+    k_tile: int = 64
     dtype: str = "bf16"
 
     @property
     def columns(self) -> int:
         """Columns of a block."""
-        return self.strip
+        return self.width
 
     @property
     def depth(self) -> int:
-        """How much of ``k`` a warp takes at a time."""
-        return self.deep
+        """The extent along k of a warp's tile."""
+        return self.k_tile
 
     @property
     def stage(self) -> int:
-        """Elements of a, and then b, that a warp takes at a time."""
-        return (_ROWS + self.strip) * self.deep
+        """Elements of a warp's tiles of a and b, which follow each other."""
+        return (_ROWS + self.width) * self.k_tile
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of shared memory for the sums of all warps."""
+    def sum_bytes(self) -> int:
+        """Bytes of shared memory for the sums of all warps, after the ring."""
         return 4 * self.warps * self.accumulators
 
 
 def half_text(tile: HalfTile) -> Handwritten:
-    """The kernel."""
+    """The kernel of ``tile``; see ``SkinnyTile`` for the names that texts share."""
     lines, line = (
-        (tile.strip, tile.deep) if tile.transposed else (tile.deep, tile.strip)
+        (tile.width, tile.k_tile) if tile.transposed else (tile.k_tile, tile.width)
     )
-    # Which line of a lane's matrix, and which piece of it, as fragments want them.
+    # Which line, and which piece of it, a lane addresses for ldmatrix.
     row, side = "remainder(lane, 16)", "quotient(lane, 16)"
-    load, b_row, b_piece = "ldmatrix_trans", "i * 16 + across", "j * 2 + beside"
-    across, beside = row, side
+    load, b_row, b_piece = "ldmatrix_trans", "i * 16 + line_at", "j * 2 + column_piece"
+    line_at, column_piece = row, side
     if tile.transposed:
-        load, b_row, b_piece = "ldmatrix", "j * 16 + across", "i * 2 + beside"
-        across = "remainder(lane, 8) + quotient(lane, 16) * 8"
-        beside = "remainder(quotient(lane, 8), 2)"
-    multiplied = f"""from_b = place + {_ROWS * tile.deep}
-for i in unrolled({tile.deep // 16}):
-    lies = {_exchanged("row_at", "(i * 2 + side_at)", tile.deep)}
-    ldmatrix_u16(room, place + row_at * {tile.deep} + lies * {PIECE}, a_part, 0)
+        load, b_row, b_piece = "ldmatrix", "j * 16 + line_at", "i * 2 + column_piece"
+        line_at = "remainder(lane, 8) + quotient(lane, 16) * 8"
+        column_piece = "remainder(quotient(lane, 8), 2)"
+    multiply = f"""from_b = place + {_ROWS * tile.k_tile}
+for i in unrolled({tile.k_tile // 16}):
+    swizzled = {_swizzled("row_at", "(i * 2 + side_at)", tile.k_tile)}
+    ldmatrix_u16(buffer, place + row_at * {tile.k_tile} + swizzled * {PIECE}, a_part, 0)
     for j in unrolled({tile.columns // 16}):
         line = {b_row}
-        lies = {_exchanged("line", f"({b_piece})", line)}
-        {load}_u16(room, from_b + line * {line} + lies * {PIECE}, b_part, 0)
+        swizzled = {_swizzled("line", f"({b_piece})", line)}
+        {load}_u16(buffer, from_b + line * {line} + swizzled * {PIECE}, b_part, 0)
         mma_{tile.dtype}(sums, j * 8, a_part, 0, b_part, 0)
         mma_{tile.dtype}(sums, j * 8 + 4, a_part, 0, b_part, 4)"""
     body = f"""{tile.begin}
 row_at = {row}
 side_at = {side}
-across = {across}
-beside = {beside}
-room = dynamic_shared_u16(0, {tile.ring})
+line_at = {line_at}
+column_piece = {column_piece}
+buffer = dynamic_shared_u16(0, {tile.ring})
 held = dynamic_shared_f32({2 * tile.ring}, {tile.warps * tile.accumulators})
 a_part = registers_u16({PIECE})
 b_part = registers_u16({PIECE})
 sums = registers_f32({tile.columns // 2})
 for i in unrolled({tile.columns // 2}):
     sums[i] = f32(0)
-{tile.pipelined(_fetched(tile, lines, line), multiplied)}
+{tile.pipelined(_copies(tile, lines, line), multiply)}
 for i in unrolled({tile.columns // 2}):
     m = quotient(lane, 4) + i % 4 // 2 * 8
     column = i // 4 * 8 + remainder(lane, 4) * 2 + i % 2
     if m < {tile.rows}:
         held[warp * {tile.accumulators} + m * {tile.columns} + column] = sums[i]
-{tile.added_up("held")}"""
-    return tile.written(body, 2 * tile.ring + tile.held_bytes)
+{tile.reduction("held")}"""
+    return tile.kernel(body, 2 * tile.ring + tile.sum_bytes)
 
 
-def _exchanged(line: str, piece: str, length: int) -> str:
-    """Where a piece of a line of ``length`` elements is: swizzled over the banks."""
+def _swizzled(line: str, piece: str, length: int) -> str:
+    """The text of the piece at which ``piece`` of ``line`` is, swizzled over banks.
+
+    ``length`` is the number of elements of a line.
+    """
     pieces = length // PIECE
-    together = max(1, PIECE // pieces)  # lines that all banks hold
-    swizzle = line if together == 1 else f"quotient({line}, {together})"
+    lines = max(1, PIECE // pieces)  # lines of all banks once
+    swizzle = line if lines == 1 else f"quotient({line}, {lines})"
     return f"{piece} ^ remainder({swizzle}, {min(pieces, PIECE)})"
 
 
-def _fetched(tile: HalfTile, lines: int, line: int) -> str:
-    """Begins to copy what belongs to ``begin`` to ``place``: zeros beyond the end."""
-    deep, pieces = tile.deep // PIECE, line // PIECE
+def _copies(tile: HalfTile, lines: int, line: int) -> str:
+    """Lines that begin to copy the tiles from ``begin`` on to ``place``.
+
+    They are one commit group. Zeros are stored beyond ``end``.
+    """
+    k_pieces, pieces = tile.k_tile // PIECE, line // PIECE
     inside, source = "begin + row < end", "(begin + row) * ldb + near"
-    near = f"min_i64(strip + piece * {PIECE}, n - {PIECE})"
+    near = f"min_i64(first_column + piece * {PIECE}, n - {PIECE})"
     if tile.transposed:
         inside, source = f"begin + piece * {PIECE} < end", "near * ldb + begin"
         source += f" + piece * {PIECE}"
-        near = "min_i64(strip + row, n - 1)"
-    return f"""{all_lanes(_ROWS * deep)}
-    row = quotient(at, {deep})
-    piece = remainder(at, {deep})
+        near = "min_i64(first_column + row, n - 1)"
+    return f"""{lane_loop(_ROWS * k_pieces)}
+    row = quotient(at, {k_pieces})
+    piece = remainder(at, {k_pieces})
     along = begin + piece * {PIECE}
     live = select_i64(row < rows and along < end, 1, 0)
     source = min_i64(row, rows - 1) * a_row + along
-    lies = {_exchanged("row", "piece", tile.deep)}
-    target = place + row * {tile.deep} + lies * {PIECE}
-    cp_async_u16x8(a_in, source, room, target, live)
-{all_lanes(lines * pieces)}
+    swizzled = {_swizzled("row", "piece", tile.k_tile)}
+    target = place + row * {tile.k_tile} + swizzled * {PIECE}
+    cp_async_u16x8(a_in, source, buffer, target, live)
+{lane_loop(lines * pieces)}
     row = quotient(at, {pieces})
     piece = remainder(at, {pieces})
     near = {near}
     live = select_i64({inside}, 1, 0)
-    lies = {_exchanged("row", "piece", line)}
-    target = place + {_ROWS * tile.deep} + row * {line} + lies * {PIECE}
-    cp_async_u16x8(b_in, {source}, room, target, live)
+    swizzled = {_swizzled("row", "piece", line)}
+    target = place + {_ROWS * tile.k_tile} + row * {line} + swizzled * {PIECE}
+    cp_async_u16x8(b_in, {source}, buffer, target, live)
 cp_async_commit()"""

@@ -1,13 +1,13 @@
-"""Products of few rows of float32 and a large matrix.
+"""Skinny products of float32: a few rows and a large matrix.
 
-``c[m, n] = a[m, k] @ b[k, n]``, where ``b`` may also be the transpose of what lies in
-memory. Each lane of a warp has some columns, whose products with all rows of ``a`` it
-adds up in registers; lanes of other ``groups`` have the same columns and other parts
-of what is summed over. Warps take parts of that round-robin. What a warp needs of ``a``
-and ``b`` comes to its own part of shared memory, some steps ahead: warps wait for no
-others. There a lane reads of ``b`` what it has copied itself, and of ``a`` what other
-lanes of its group read too. At the end all sums of a column are added up, in the order
-of lanes and warps.
+``c[m, n] = a[m, k] @ b[k, n]``, where ``b`` may also be the transpose of the matrix in
+memory. Each lane of a warp has some columns, and keeps their sums with all rows of
+``a`` in registers. The lanes of different ``groups`` have the same columns and split k;
+so do the warps, round-robin. Copies bring a warp's tiles of ``a`` and ``b`` to a part
+of shared memory that is its own, so warps do not wait for each other. There a lane
+reads the part of ``b`` that it has copied itself, and the part of ``a`` that all lanes
+of its group read. At the end the sums of a column are added in the order of lanes and
+warps.
 """
 
 from __future__ import annotations
@@ -16,111 +16,125 @@ from dataclasses import dataclass
 from typing import Final
 
 from arrayfn.lowering.cuda.handwritten import Handwritten, indented
-from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, all_lanes
+from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, lane_loop
 from arrayfn.lowering.cuda.vocabulary import WARP
 
-LANES: Final = 4  # floats of a lane's access: 128 bits
+LANES: Final = 4  # floats of an access of 16 bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SingleTile(SkinnyTile):
-    """A lane takes ``ahead`` of what is summed over at a time, for its columns.
+    """The tile of float32.
 
-    These are ``vectors`` times four: with more of them it reads ``a`` less often. The
-    rows of ``a`` lie ``along`` what is summed over; across, they are four or more, and
-    copied four at a time unless they are ``apart``.
+    Args:
+        k_vectors: How much of k a lane takes at a time.
+        groups: Groups of lanes that split k.
+        vectors: A lane has so many times four columns. With more it reads ``a`` less
+            often.
+        contiguous: ``a`` is contiguous along k. Otherwise it is along its rows, of
+            which there are four or more.
+        unaligned: Rows of such an ``a`` are copied one by one, not four at a time.
     """
 
     itemsize = 4
-    ahead: int = 8
+    k_vectors: int = 8
     groups: int = 4
     vectors: int = 1
-    along: bool = True
-    apart: bool = False
+    contiguous: bool = True
+    unaligned: bool = False
 
     @property
-    def across(self) -> int:
-        """The lanes of a group: each has other columns."""
+    def group_lanes(self) -> int:
+        """Lanes of a group. Each has other columns."""
         return WARP // self.groups
 
     @property
     def lanes(self) -> int:
-        """The columns of a lane."""
+        """Columns of a lane."""
         return self.vectors * LANES
 
     @property
     def columns(self) -> int:
         """Columns of a block."""
-        return self.across * self.lanes
+        return self.group_lanes * self.lanes
 
     @property
     def depth(self) -> int:
-        """How much of ``k`` a warp takes at a time."""
-        return self.ahead * self.groups
+        """The extent along k of a warp's tile."""
+        return self.k_vectors * self.groups
 
     @property
     def a_words(self) -> int:
-        """Of ``a``, that a warp takes at a time.
+        """Words of a warp's tile of ``a``.
 
-        Across, each four columns of it are followed by a gap of four words, so that all
-        groups read from banks of their own.
+        If it is not contiguous along k, four words of padding follow each four columns,
+        so that different groups read from different banks.
         """
-        return (self.rows if self.along else self.rows + 1) * self.depth
+        return (self.rows if self.contiguous else self.rows + 1) * self.depth
 
     @property
     def stage(self) -> int:
-        """Words of ``a``, and then ``b``, that a warp takes at a time."""
-        return self.a_words + self.ahead * self.lanes * WARP
+        """Words of a warp's tiles of ``a`` and ``b``, which follow each other."""
+        return self.a_words + self.k_vectors * self.lanes * WARP
 
     @property
     def words(self) -> int:
-        """Words of shared memory: for all steps under way, and then for the sums."""
+        """Words of shared memory: for the ring of copies, and later for the sums."""
         return max(self.ring, self.warps * self.accumulators)
 
 
 def single_text(tile: SingleTile) -> Handwritten:
-    """The kernel."""
+    """The kernel of ``tile``; see ``SkinnyTile`` for the names that texts share.
+
+    ``group`` is four times the lane's group, ``within`` the lane's first column.
+    """
     rows, lanes = tile.rows, tile.lanes
-    group, within = f"quotient(lane, {tile.across})", f"remainder(lane, {tile.across})"
+    group, within = (
+        f"quotient(lane, {tile.group_lanes})",
+        f"remainder(lane, {tile.group_lanes})",
+    )
     if tile.transposed:
-        # Lanes that follow each other read parts of a line that do.
+        # Neighbouring lanes copy neighbouring parts of a line along k.
         group = f"remainder(lane, {tile.groups})"
         within = f"quotient(lane, {tile.groups})"
     body = f"""{tile.begin}
 group = {group} * {LANES}
 within = {within} * {lanes if tile.transposed else LANES}
-room = dynamic_shared_f32(0, {tile.words})
+buffer = dynamic_shared_f32(0, {tile.words})
 near = registers_f32({LANES})
 held = registers_f32({LANES * lanes})
 sums = registers_f32({rows * lanes})
 for i in unrolled({rows * lanes}):
     sums[i] = f32(0)
-{tile.pipelined(_fetched(tile), _multiplied(tile))}
+{tile.pipelined(_copies(tile), _multiply(tile))}
 barrier()
 place = warp * {tile.accumulators} + within
-{_of_lanes(tile)}{tile.added_up("room")}"""
-    return tile.written(body, 4 * tile.words)
+{_group_sums(tile)}{tile.reduction("buffer")}"""
+    return tile.kernel(body, 4 * tile.words)
 
 
-def _multiplied(tile: SingleTile) -> str:
-    """Adds up the products of what lies at ``place``."""
+def _multiply(tile: SingleTile) -> str:
+    """Lines that add the products of the tiles at ``place`` to ``sums``."""
     lanes = tile.lanes
     return f"""from_b = place + {tile.a_words} + lane * {LANES}
-for i in unrolled({tile.ahead // LANES}):
+for i in unrolled({tile.k_vectors // LANES}):
     for j in unrolled({lanes}):
         at = from_b + (i * {lanes} + j) * {WARP * LANES}
-        load_f32x4(room, at, held, j * {LANES})
-{indented(_of_columns(tile), 1)}"""
+        load_f32x4(buffer, at, held, j * {LANES})
+{indented(_accumulate(tile), 1)}"""
 
 
-def _of_columns(tile: SingleTile) -> str:
-    """Adds up the products of what is held of b with the ``i``-th four columns of a."""
+def _accumulate(tile: SingleTile) -> str:
+    """Lines that multiply the registers ``held`` of b by columns ``i`` of a.
+
+    These are four columns for each group, which are loaded into ``near``.
+    """
     rows, lanes = tile.rows, tile.lanes
     b = f"held[l * {LANES} + k]" if tile.transposed else f"held[k * {lanes} + l]"
-    if tile.along:
+    if tile.contiguous:
         return f"""from_a = place + i * {tile.groups * LANES} + group
 for m in unrolled({rows}):
-    load_f32x4(room, from_a + m * {tile.depth}, near, 0)
+    load_f32x4(buffer, from_a + m * {tile.depth}, near, 0)
     for k in unrolled({LANES}):
         for l in unrolled({lanes}):
             at = m * {lanes} + l
@@ -128,67 +142,73 @@ for m in unrolled({rows}):
     return f"""from_a = place + (i * {tile.groups * LANES} + group) * {rows + 1}
 for k in unrolled({LANES}):
     for four in unrolled({rows // LANES}):
-        load_f32x4(room, from_a + k * {rows} + four * {LANES}, near, 0)
+        load_f32x4(buffer, from_a + k * {rows} + four * {LANES}, near, 0)
         for m in unrolled({LANES}):
             for l in unrolled({lanes}):
                 at = (four * {LANES} + m) * {lanes} + l
                 sums[at] = fma_f32(near[m], {b}, sums[at])"""
 
 
-def _fetched(tile: SingleTile) -> str:
-    """Begins to copy what belongs to ``begin`` to ``place``: zeros beyond the end."""
-    return f"""{_a_fetched(tile)}
-for i in unrolled({tile.ahead // LANES}):
+def _copies(tile: SingleTile) -> str:
+    """Lines that begin to copy the tiles from ``begin`` on to ``place``.
+
+    They are one commit group. Zeros are stored beyond ``end``.
+    """
+    return f"""{_a_copies(tile)}
+for i in unrolled({tile.k_vectors // LANES}):
     k = begin + i * {tile.groups * LANES} + group
     target = place + {tile.a_words} + lane * {LANES} + i * {tile.lanes * WARP * LANES}
-{indented(_b_fetched(tile), 1)}
+{indented(_b_copies(tile), 1)}
 cp_async_commit()"""
 
 
-def _a_fetched(tile: SingleTile) -> str:
-    """Begins to copy rows of a."""
+def _a_copies(tile: SingleTile) -> str:
+    """Lines that begin to copy a warp's tile of a."""
     rows, deep = tile.rows, tile.depth
-    if tile.along:
+    if tile.contiguous:
         pieces = deep // LANES  # of a row
-        return f"""{all_lanes(rows * pieces)}
+        return f"""{lane_loop(rows * pieces)}
     k = remainder(at, {pieces}) * {LANES}
     m = quotient(at, {pieces})
     source = min_i64(m, rows - 1) * a_row + begin + k
     live = select_i64(begin + k < end, 1, 0)
-    cp_async_f32x4(a_in, source, room, place + m * {deep} + k, live)"""
-    lanes = 1 if tile.apart else LANES
+    cp_async_f32x4(a_in, source, buffer, place + m * {deep} + k, live)"""
+    lanes = 1 if tile.unaligned else LANES
     pieces = rows // lanes  # of a column
-    return f"""{all_lanes(pieces * deep)}
+    return f"""{lane_loop(pieces * deep)}
     k = quotient(at, {pieces})
     m = remainder(at, {pieces}) * {lanes}
     source = min_i64(m, rows - {lanes}) * a_row + (begin + k) * a_step
     target = place + k * {rows} + quotient(k, {LANES}) * {LANES} + m
     live = select_i64(begin + k < end, 1, 0)
-    cp_async_f32x{lanes}(a_in, source, room, target, live)"""
+    cp_async_f32x{lanes}(a_in, source, buffer, target, live)"""
 
 
-def _b_fetched(tile: SingleTile) -> str:
-    """Begins to copy a lane's part of b: four of what is summed over, from ``k`` on."""
+def _b_copies(tile: SingleTile) -> str:
+    """Lines that begin to copy a lane's part of b, four elements of k from ``k`` on."""
     if tile.transposed:
         return f"""live = select_i64(k < end, 1, 0)
 for j in unrolled({tile.lanes}):
-    line = min_i64(strip + within + j, n - 1)
-    cp_async_f32x4(b_in, line * ldb + k, room, target + j * {WARP * LANES}, live)"""
+    line = min_i64(first_column + within + j, n - 1)
+    cp_async_f32x4(b_in, line * ldb + k, buffer, target + j * {WARP * LANES}, live)"""
+    stride = tile.group_lanes * LANES  # between a lane's vectors
     return f"""for j in unrolled({LANES}):
     live = select_i64(k + j < end, 1, 0)
     for v in unrolled({tile.vectors}):
-        column = min_i64(strip + v * {tile.across * LANES} + within, n - {LANES})
-        lies = target + (j * {tile.vectors} + v) * {WARP * LANES}
-        cp_async_f32x4(b_in, (k + j) * ldb + column, room, lies, live)"""
+        column = min_i64(first_column + v * {stride} + within, n - {LANES})
+        copy_at = target + (j * {tile.vectors} + v) * {WARP * LANES}
+        cp_async_f32x4(b_in, (k + j) * ldb + column, buffer, copy_at, live)"""
 
 
-def _of_lanes(tile: SingleTile) -> str:
-    """Adds up what groups have of a column, and stores the sums at ``place``.
+def _group_sums(tile: SingleTile) -> str:
+    """Lines that add the sums of all groups, and store them at ``place``.
 
-    Of two lanes each takes one half of the vectors that both have, while there are two
-    or more; lanes of the same sums are left in the end if there are few.
+    A butterfly: two lanes with the same vectors of sums each take one half of them, and
+    send the other half. When one vector is left, lanes add and all keep it; one of them
+    stores.
     """
-    nearest = 1 if tile.transposed else tile.across  # between lanes of the same columns
+    # The distance of lanes with the same columns.
+    nearest = 1 if tile.transposed else tile.group_lanes
     apart = tile.groups * nearest // 2
     vectors, text, first = tile.rows * tile.vectors, "", "0"
     while apart >= nearest and vectors > 1:
@@ -209,12 +229,12 @@ for i in unrolled({half}):
 """
         apart //= 2
     # Vectors of sums follow each other by rows of a, and within these by columns.
-    part = LANES if tile.transposed else tile.across * LANES
+    part = LANES if tile.transposed else tile.group_lanes * LANES
     return f"""{text}from_vector = {first}
 for i in unrolled({vectors}):
     m = quotient(from_vector + i, {tile.vectors})
     v = remainder(from_vector + i, {tile.vectors})
     if remainder(lane, {alike}) < {nearest}:
         at = place + m * {tile.columns} + v * {part}
-        store_f32x4(room, at, sums, i * {LANES})
+        store_f32x4(buffer, at, sums, i * {LANES})
 """

@@ -32,7 +32,7 @@ _SOLVERS: Final = (lu, solve)
 _GUARDED: Final = (*_SOLVERS, *_ITERATIONS)
 
 
-def guarded(program: Program) -> Program:
+def with_lapack_guards(program: Program) -> Program:
     """``program`` with only finite matrices given to iterations, and NaN kept."""
     if all(equation.primitive not in _GUARDED for equation in program.equations):
         return program

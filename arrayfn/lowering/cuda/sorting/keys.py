@@ -1,9 +1,9 @@
-"""Keys for sorting: integers in the order of the elements, as text of kernels.
+"""Sort keys: unsigned integers in the order of the elements, as text of kernels.
 
-A key is the low ``bits`` bits of an i64, and its order is theirs as an unsigned number.
-That of a float is its bits: those of positive numbers above those of negative ones,
-which are inverted; NaN is the largest. So -0.0 comes before 0.0 in a sort of values;
-where positions are sorted both zeros have one key, and keep their order.
+A key is the low ``bits`` bits of an i64. That of a float is its bits, with the sign bit
+inverted if it is positive and all bits inverted if it is negative; NaN has the largest
+key. So -0.0 comes before 0.0 in a sort of elements. In a sort of positions both zeros
+have one key, and keep their order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Literal
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, short_name
 
-_FLOATS: Final = {  # as which integers they lie in memory, and the bits of infinity
+_FLOATS: Final = {  # the integer that bits are read as, and the bits of infinity
     dtypes.float16: ("u16", 0x7C00),
     dtypes.bfloat16: ("u16", 0x7F80),
     dtypes.float32: ("i32", 0x7F800000),
@@ -24,16 +24,19 @@ _FLOATS: Final = {  # as which integers they lie in memory, and the bits of infi
 
 Part = Literal["", "imag", "real", "nans"]
 PARTS: Final[tuple[Part, ...]] = ("imag", "real", "nans")
-"""What complex numbers are sorted by, least significant part first."""
+"""Complex numbers are sorted by these keys, the least significant first."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of a dtype. ``by_order`` if positions are sorted, ``down`` descending.
+    """The keys of a dtype, and the texts that compute them.
 
-    Lines of ``encode`` make ``key`` of ``x``, an element in memory; those of
-    ``decode`` make ``x`` again. ``word`` is the dtype of keys in memory. A ``part`` of
-    complex numbers has keys of its own: ``nans`` says which parts are NaN.
+    Args:
+        dtype: The dtype of elements.
+        by_order: Positions are sorted: equal elements need equal keys.
+        down: In descending order.
+        part: The part of complex numbers that is sorted by; the key of ``nans`` says
+            which parts are NaN.
     """
 
     dtype: DType
@@ -50,13 +53,13 @@ class Keys:
 
     @property
     def word(self) -> str:
-        """The unsigned dtype, or i64, in which keys are kept; of all parts the same."""
+        """The dtype of keys in memory, u32 or i64; the same for all parts."""
         size = self.dtype.itemsize // (2 if self.part else 1)
         return "u32" if size <= 4 else "i64"
 
     @property
     def word_dtype(self) -> DType:
-        """The same as a NumPy dtype."""
+        """``word`` as a NumPy dtype."""
         return dtypes.uint32 if self.word == "u32" else dtypes.int64
 
     @property
@@ -70,16 +73,16 @@ class Keys:
 
     @property
     def to_word(self) -> str:
-        """The function from a key to its word, if they differ."""
+        """The function that converts a key to ``word``; empty if it is an i64."""
         return "convert_i64_u32" if self.word == "u32" else ""
 
     @property
     def from_word(self) -> str:
-        """The function from a word to its key, if they differ."""
+        """The function that converts a ``word`` to a key; empty if it is an i64."""
         return "convert_u32_i64" if self.word == "u32" else ""
 
     def encode(self, x: str = "x") -> str:
-        """Lines that make ``key`` of ``x``."""
+        """Lines that define ``key``, the key of the element with the text ``x``."""
         name = short_name(self.dtype)
         if self.part == "nans":
             lines = [
@@ -133,7 +136,7 @@ class Keys:
         ]
 
     def decode(self) -> str:
-        """Lines that make ``x`` of ``key``."""
+        """Lines that define ``x``, the element whose key is ``key``."""
         name = short_name(self.dtype)
         lines = [f"key = key ^ {self.max_key}"] if self.down else []
         if self.dtype in _FLOATS:

@@ -1,13 +1,17 @@
 """Radix sort by digits of eight bits, least significant first: the kernels' texts.
 
-Rows that fit into the shared memory of a block are sorted there by all their digits.
-Longer ones are cut into tiles, a block's each, and each digit takes three kernels: the
-tiles count their digits; for each digit a running sum over the tiles says where each
-tile's elements of that digit begin; and each tile sorts its elements by the digit and
-writes them there, in runs. Of few tiles each adds up the counts itself. The order of
-equal digits is kept from digit to digit, and nothing depends on which block runs first.
-Merrill and Grimshaw, High performance and scalable radix sorting, 2011; Adinets and
-Merrill, Onesweep, 2022, whose look-back is not here.
+Rows that fit into the shared memory of a block are sorted there by all their digits
+(``row_sort``). Longer ones are cut into tiles, one for each block, and each digit takes
+three kernels:
+
+1. ``count_digits``: each tile counts its digits.
+2. ``digit_offsets``: for each digit, a running sum over the tiles says where a tile's
+   elements of that digit begin. If there are few tiles, the next kernel does that.
+3. ``tile_sort``: each tile sorts its elements by the digit and writes them there.
+
+Equal digits keep their order, and nothing depends on which block runs first. Merrill
+and Grimshaw, High performance and scalable radix sorting, 2011; Adinets and Merrill,
+Onesweep, 2022, whose look-back is not used.
 """
 
 from __future__ import annotations
@@ -20,70 +24,75 @@ from arrayfn.lowering.cuda.handwritten import Handwritten, indented
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.sorting.tiles import (
     DIGITS,
-    LANES,
-    MOVE,
-    WHERE,
-    Moved,
+    MOVE_TO_SHARED,
+    THREAD_NUMBERS,
+    TILE_OF_BLOCK,
+    SortData,
     Tile,
-    add_up,
     call_of,
-    pieces_of,
-    scan,
+    digit_starts,
+    phase_texts,
+    sum_counts,
     tile_shared_arrays,
 )
 from arrayfn.lowering.cuda.vocabulary import WARP
 
-_TOGETHER: Final = 1024  # threads of a multiprocessor that sort keys alone
+_RESIDENT: Final = 1024  # threads of a multiprocessor that sort keys without values
 
 
-def row_sort(moved: Moved, tile: Tile, parts: Sequence[Keys] = ()) -> Handwritten:
-    """A block sorts a tile of a row, of which the first ``keep`` are written.
+def row_sort(data: SortData, tile: Tile, parts: Sequence[Keys] = ()) -> Handwritten:
+    """The kernel in which a block sorts a tile of a row, and writes the first ``keep``.
 
-    By several ``parts`` of the elements, least significant first, if they are given (of
-    whole rows, whose positions count). What is behind the end of a row comes last.
+    If ``parts`` are given, the tile is sorted by each of these keys, the least
+    significant first; it must be a whole row then, and have values. Elements beyond the
+    row's end come last. The integers are ``n``, the length of a row, ``tiles`` of it,
+    ``keep``, ``length`` (see ``SortData.store``) and ``bits``, the number of a key's
+    low bits that differ.
     """
-    shared = tile_shared_arrays(moved, tile, bases=False)
+    shared = tile_shared_arrays(data, tile, bases=False)
     items = tile.items
-    again = "keys[item] = words[at]"
-    position = hold = ""
-    if moved.has_positions:
-        position = "\n    positions[place] = held[item]"
-        again += "\n    held[item] = positions[at]"
-        given = "order_in[source + at]"
-        if not moved.positions:
-            given = "convert_i64_i32(source + at - row * n)"
-        hold = f"""
-held = registers_{moved.carried}({items})
+    reload = "keys[item] = words[at]"
+    store_value = load_values = ""
+    if data.has_values:
+        store_value = "\n    values[place] = value_registers[item]"
+        reload += "\n    value_registers[item] = values[at]"
+        value = "values_in[source + at]"
+        if not data.reads_values:
+            value = "convert_i64_i32(source + at - row * n)"
+        load_values = f"""
+value_registers = registers_{data.value_dtype}({items})
 for item in range({items}):
     at = min_i64(begin + item * 32, count - 1)
-    held[item] = {given}"""
+    value_registers[item] = {value}"""
     sorts: list[str] = []
-    for number, keys in enumerate(parts or (moved.keys,)):
-        part = replace(moved, keys=keys)
-        pieces = pieces_of(part, tile)
-        load = pieces["load"]
+    for number, keys in enumerate(parts or (data.keys,)):
+        part = replace(data, keys=keys)
+        phases = phase_texts(part, tile)
+        load = phases["load"]
         if number:
-            source = "row * n + convert_i32_i64(held[item])"
-            load = pieces_of(part, tile, source)["load"]
+            source = "row * n + convert_i32_i64(value_registers[item])"
+            load = phase_texts(part, tile, source)["load"]
         bits = f"min_i64(bits, {keys.bits})" if parts else "bits"
-        move = MOVE.format(items=items, key=pieces["key"], position=position)
-        loop = f"""{pieces["rank"]}{scan(tile, whole=False)}{move}
+        move = MOVE_TO_SHARED.format(
+            items=items, key=phases["key"], store_value=store_value
+        )
+        loop = f"""{phases["rank"]}{digit_starts(tile, whole=False)}{move}
 for item in range({items}):
     at = begin + item * 32
-    {again}
+    {reload}
 shift = shift + 8"""
         sorts.append(
             f"{load}\nshift = i64(0)\nwhile shift < {bits}:\n{indented(loop, 1)}"
         )
-    body = f"""{LANES}{shared.text}
-keys = registers_{moved.keys.word}({items})
+    body = f"""{THREAD_NUMBERS}{shared.text}
+keys = registers_{data.keys.word}({items})
 places = registers_i32({items})
-{WHERE.format(size=tile.size)}
-begin = warp * {items * WARP} + lane{hold}
+{TILE_OF_BLOCK.format(size=tile.size)}
+begin = warp * {items * WARP} + lane{load_values}
 {"".join(sorts)}
 for at in range(thread, keep, {tile.threads}):
     target = block_index() * keep + at
-{indented(moved.store("length"), 1)}
+{indented(data.store("length"), 1)}
 """
     return Handwritten(
         "sort_rows",
@@ -95,22 +104,23 @@ for at in range(thread, keep, {tile.threads}):
     )
 
 
-def count_digits(moved: Moved, tile: Tile, *, summed: bool) -> Handwritten:
-    """How often each tile has each digit.
+def count_digits(data: SortData, tile: Tile, *, scanned: bool) -> Handwritten:
+    """The kernel that counts how often each tile has each digit at ``shift``.
 
-    Counts of a digit lie side by side if they are to be ``summed``; else a tile's do.
+    The layout of ``counts_out`` is [row, digit, tile] if ``digit_offsets`` follows
+    (``scanned``), else [row, tile, digit].
     """
-    keys = moved.keys
+    keys = data.keys
     line = "(row * 256 + digit) * tiles + tile"
-    if not summed:
+    if not scanned:
         line = "block_index() * 256 + digit"
-    where = WHERE.format(size=tile.size)
+    where = TILE_OF_BLOCK.format(size=tile.size)
     body = f"""
 thread = thread_index(){where}counters = dynamic_shared_i32(0, 256)
 keys = registers_{keys.word}({tile.items})
 for item in range({tile.items}):
     at = min_i64(item * {tile.threads} + thread, count - 1)
-{indented(moved.load(), 1)}
+{indented(data.load(), 1)}
     keys[item] = {call_of(keys.to_word, "key")}
 for digit in range(thread, 256, {tile.threads}):
     counters[digit] = i32(0)
@@ -132,8 +142,11 @@ for digit in range(thread, 256, {tile.threads}):
     )
 
 
-def digit_places(threads: int) -> Handwritten:
-    """Running sums of a digit's counts over the tiles, in place, and their total."""
+def digit_offsets(threads: int) -> Handwritten:
+    """The kernel that replaces a digit's counts by their exclusive sums over tiles.
+
+    A block has one digit of a row; it also writes their total.
+    """
     warps = threads // WARP
     body = f"""
 thread = thread_index()
@@ -166,7 +179,7 @@ if thread == 0:
     totals_out[block_index()] = convert_i64_i32(upto)
 """
     return Handwritten(
-        "digit_places",
+        "digit_offsets",
         body,
         threads,
         "Where each tile's elements of a digit begin: sums of the counts before.",
@@ -174,41 +187,44 @@ if thread == 0:
     )
 
 
-def tile_sort(moved: Moved, tile: Tile, *, summed: bool) -> Handwritten:
-    """Sorts each tile by a digit and writes it in runs to where they belong.
+def tile_sort(data: SortData, tile: Tile, *, scanned: bool) -> Handwritten:
+    """The kernel that sorts each tile by a digit and writes it to its row's order.
 
-    Where that is say counts that are ``summed`` up, or those of all tiles.
+    ``counts_in`` are the results of ``digit_offsets`` (``scanned``), or the counts of
+    all tiles. Only the first ``keep`` elements of a row are written.
     """
-    narrow = moved.keys.word == "u32" and not moved.has_positions
-    pieces = pieces_of(moved, tile)
-    shared = tile_shared_arrays(moved, tile, bases=True)
+    narrow = data.keys.word == "u32" and not data.has_values
+    phases = phase_texts(data, tile)
+    shared = tile_shared_arrays(data, tile, bases=True)
     # What waits for memory comes first.
-    begin = "" if summed else add_up(tile).lstrip()
-    position = ""
-    if moved.has_positions:
-        given = "order_in[source + at]"
-        if not moved.positions:
-            given = f"convert_i64_i32(tile * {tile.size} + at)"
-        position = f"""
+    begin = "" if scanned else sum_counts(tile).lstrip()
+    store_value = ""
+    if data.has_values:
+        value = "values_in[source + at]"
+        if not data.reads_values:
+            value = f"convert_i64_i32(tile * {tile.size} + at)"
+        store_value = f"""
     at = min_i64(begin + item * 32, count - 1)
-    positions[place] = {given}"""
-    move = MOVE.format(items=tile.items, key=pieces["key"], position=position)
-    body = f"""{LANES}{shared.text}
-keys = registers_{moved.keys.word}({tile.items})
+    values[place] = {value}"""
+    move = MOVE_TO_SHARED.format(
+        items=tile.items, key=phases["key"], store_value=store_value
+    )
+    body = f"""{THREAD_NUMBERS}{shared.text}
+keys = registers_{data.keys.word}({tile.items})
 places = registers_i32({tile.items})
-{WHERE.format(size=tile.size).strip()}
+{TILE_OF_BLOCK.format(size=tile.size).strip()}
 begin = warp * {tile.items * WARP} + lane
-{begin}{pieces["load"].strip()}
-{pieces["rank"].strip()}
-{scan(tile, whole=True, summed=summed).strip()}
+{begin}{phases["load"].strip()}
+{phases["rank"].strip()}
+{digit_starts(tile, whole=True, scanned=scanned).strip()}
 {move.strip()}
 for item in range({tile.items}):
     at = item * {tile.threads} + thread
-    digit = byte_{moved.keys.word}(words[at], shift)
+    digit = byte_{data.keys.word}(words[at], shift)
     place = convert_i32_i64(bases[digit]) + at
     if at < count and place < keep:
         target = row * keep + place
-{indented(moved.store(), 2)}
+{indented(data.store(), 2)}
 """
     return Handwritten(
         "sort_digits",
@@ -217,5 +233,5 @@ for item in range({tile.items}):
         "Sorts tiles by the digit at ``shift``, and writes its runs to their places.",
         "tiles sorted by a digit, and put in order",
         shared.size,
-        _TOGETHER // tile.threads if narrow else 0,
+        _RESIDENT // tile.threads if narrow else 0,
     )

@@ -1,8 +1,9 @@
-"""Sorts, orders and the largest few of rows: calls of the kernels of ``radix``.
+"""Calls of the radix sort's kernels for ``sort``, ``argsort`` and ``top_k``.
 
 How many kernels a sort takes follows from its shape. Rows that a block holds are sorted
-in one; longer ones take two for each digit, or three. The largest few of a long row
-are found among those of its tiles, as long as that leaves fewer by half.
+in one; longer ones take two for each digit, or three. The largest ``k`` of a long row
+are found among the largest ``k`` of each of its tiles, as long as these are at most
+half of the row.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from arrayfn.lowering.cuda.schedule import power_of_two
 from arrayfn.lowering.cuda.sorting.keys import PARTS, Keys
 from arrayfn.lowering.cuda.sorting.radix import (
     count_digits,
-    digit_places,
+    digit_offsets,
     row_sort,
     tile_sort,
 )
-from arrayfn.lowering.cuda.sorting.tiles import DIGIT, DIGITS, Moved, Tile
+from arrayfn.lowering.cuda.sorting.tiles import DIGIT, DIGITS, SortData, Tile
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.libraries.calls import Pointer, pointer_of
 from arrayfn.passes.reads import Reads
@@ -33,12 +34,12 @@ from arrayfn.passes.reads import Reads
 SORTS: Final = frozenset(("sort", "argsort", "top_k"))
 LONGEST: Final = 2**31 - 1  # elements of a row: positions are of 32 bits
 
-_FEW_TILES: Final = 32  # of a row: each adds up the counts of all
+_FEW_TILES: Final = 32  # up to so many tiles of a row, each sums the counts of all
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows of ``n`` elements, of which the first ``keep`` of each are wanted sorted."""
+class SortedRows:
+    """``count`` rows of ``n`` elements; the first ``keep`` of each are the result."""
 
     count: int
     n: int
@@ -57,121 +58,139 @@ def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[Handwritt
     x = equation.inputs[0]
     place = pointer_of(x, reads)
     *lead, n = x.type.shape
-    rows = Rows(math.prod(lead), n, equation.outputs[0].type.shape[-1])
+    rows = SortedRows(math.prod(lead), n, equation.outputs[0].type.shape[-1])
     if not rows.count * rows.keep:
         return
     outputs = [Pointer(v) for v in equation.outputs]
     dtype, name = x.type.dtype, equation.primitive.name
     if name == "top_k":
         keys = Keys(dtype, by_order=True, down=True)
-        moved = Moved(keys, gives="taken", order="i32")
-        yield from _first(rows, moved, place, outputs, gpu)
+        data = SortData(keys, key_output="gathered", output_values="i32")
+        yield from _top_k(rows, data, place, outputs, gpu)
         return
     if dtype in dtypes.COMPLEX:
         yield from _sort_complex(rows, dtype, place, outputs[0], name, gpu)
         return
     if name == "argsort":
-        moved = Moved(Keys(dtype, by_order=True), gives="nothing", order="i64")
+        data = SortData(
+            Keys(dtype, by_order=True), key_output="nothing", output_values="i64"
+        )
     else:
-        moved = Moved(Keys(dtype), gives="elements")
-    yield from sort_rows(rows, moved, [place], outputs, gpu)
+        data = SortData(Keys(dtype), key_output="elements")
+    yield from sort_rows(rows, data, [place], outputs, gpu)
 
 
 def sort_rows(
-    rows: Rows,
-    moved: Moved,
+    rows: SortedRows,
+    data: SortData,
     given: list[Pointer],
     outputs: list[Pointer],
     gpu: GpuConfig,
     bits: int | None = None,
 ) -> Iterator[HandwrittenCall]:
-    """Keys, and what is carried with them, sorted: ``given`` into ``outputs``.
+    """The calls that sort ``given``, keys and perhaps values, into ``outputs``.
 
-    Only the lowest ``bits`` of keys differ.
+    Keys differ in their lowest ``bits`` only, if that is given.
     """
     x = given[0]
     if rows.n <= gpu.sort_row_threads * gpu.sort_items:
         tile = _tile_of(rows.n, gpu)
-        yield _row_sort(rows, moved, tile, given, x, outputs, bits=bits)
+        yield _row_sort(rows, data, tile, given, x, outputs, bits=bits)
         return
-    yield from sort_digits(rows, moved, given, x, outputs, gpu, bits)
+    yield from sort_digits(rows, data, given, x, outputs, gpu, bits)
 
 
 def _sort_complex(
-    rows: Rows, dtype: DType, x: Pointer, output: Pointer, name: str, gpu: GpuConfig
+    rows: SortedRows,
+    dtype: DType,
+    x: Pointer,
+    output: Pointer,
+    name: str,
+    gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
-    """Sort by imaginary parts, by real parts, and by which of them are NaN."""
+    """The calls that sort complex ``x`` by each of ``PARTS``, or its positions."""
     parts = [Keys(dtype, by_order=True, part=part) for part in PARTS]
     if rows.n <= gpu.sort_row_threads * gpu.sort_items:
-        moved = Moved(parts[0], gives="taken")
+        data = SortData(parts[0], key_output="gathered")
         if name == "argsort":
-            moved = Moved(parts[0], gives="nothing", order="i64")
+            data = SortData(parts[0], key_output="nothing", output_values="i64")
         tile = _tile_of(rows.n, gpu)
-        yield _row_sort(rows, moved, tile, [x], x, [output], parts=parts)
+        yield _row_sort(rows, data, tile, [x], x, [output], parts=parts)
         return
     given = [x]
     for keys in parts:
-        moved = Moved(keys, gives="nothing", order="i32")
+        data = SortData(keys, key_output="nothing", output_values="i32")
         if len(given) > 1:
-            moved = replace(moved, reads="positions", positions=True)
+            data = replace(data, key_source="gathered", reads_values=True)
         if keys is not parts[-1]:
             order = Pointer(_temporary(rows.count * rows.n, dtypes.int32))
-            yield from sort_digits(rows, moved, given, x, [order], gpu)
+            yield from sort_digits(rows, data, given, x, [order], gpu)
             given = [x, order]
             continue
         if name == "argsort":
-            moved = replace(moved, order="i64")
+            data = replace(data, output_values="i64")
         else:
-            moved = replace(moved, gives="taken", order="")
-        yield from sort_digits(rows, moved, given, x, [output], gpu)
+            data = replace(data, key_output="gathered", output_values="")
+        yield from sort_digits(rows, data, given, x, [output], gpu)
 
 
 def sort_digits(
-    rows: Rows,
-    moved: Moved,
+    rows: SortedRows,
+    data: SortData,
     given: list[Pointer],
     x: Pointer,
     outputs: list[Pointer],
     gpu: GpuConfig,
     bits: int | None = None,
 ) -> Iterator[HandwrittenCall]:
-    """Rows of any length, digit by digit; only the lowest ``bits`` of keys differ.
+    """The calls that sort rows of any length, digit by digit.
 
-    ``given`` are the keys and perhaps positions to begin with. ``moved`` says what is
-    read first and what is written last.
+    Args:
+        rows: The rows.
+        data: What the first kernel reads and the last one writes; between them keys are
+            words.
+        given: The keys, and perhaps values, to begin with.
+        x: The elements, of which ``data`` may gather some in the end.
+        outputs: The sorted keys, values or both.
+        gpu: Says how large tiles are.
+        bits: The number of low bits in which keys differ, if not all.
     """
-    keys, size = moved.keys, rows.count * rows.n
+    keys, size = data.keys, rows.count * rows.n
     shifts = range(0, keys.bits if bits is None else max(bits, 1), DIGIT)
     between = replace(
-        moved,
-        reads="words",
-        positions=moved.has_positions,
-        gives="words",
-        order=moved.carried if moved.has_positions else "",
+        data,
+        key_source="words",
+        reads_values=data.has_values,
+        key_output="words",
+        output_values=data.value_dtype if data.has_values else "",
     )
     for shift in shifts:
         last = shift == shifts[-1]
         step = between
         if not shift:
-            step = replace(between, reads=moved.reads, positions=moved.positions)
+            step = replace(
+                between, key_source=data.key_source, reads_values=data.reads_values
+            )
         if last:
-            step = replace(step, gives=moved.gives, order=moved.order)
+            step = replace(
+                step, key_output=data.key_output, output_values=data.output_values
+            )
         written = outputs
         if not last:
             written = [Pointer(_temporary(size, keys.word_dtype))]
-            if moved.has_positions:
-                carried = dtypes.BY_SHORT_NAME[moved.carried]
+            if data.has_values:
+                carried = dtypes.BY_SHORT_NAME[data.value_dtype]
                 written.append(Pointer(_temporary(size, carried)))
-        taken = [x] if step.gives == "taken" else []
-        read = [*given[: 2 if step.positions else 1], *taken]
-        part = Rows(rows.count, rows.n, rows.keep if last else rows.n)
+        taken = [x] if step.key_output == "gathered" else []
+        read = [*given[: 2 if step.reads_values else 1], *taken]
+        part = SortedRows(rows.count, rows.n, rows.keep if last else rows.n)
         yield from sort_by_digit(part, step, given, read, written, shift, gpu)
         given = written
 
 
 def sort_by_digit(
-    rows: Rows,
-    moved: Moved,
+    rows: SortedRows,
+    data: SortData,
     given: Sequence[Pointer],
     read: Sequence[Pointer],
     outputs: Sequence[Pointer],
@@ -179,71 +198,75 @@ def sort_by_digit(
     gpu: GpuConfig,
     totals: Pointer | None = None,
 ) -> Iterator[HandwrittenCall]:
-    """Rows by the digit at ``shift``: keys are made of ``given``, ``read`` is moved.
+    """The calls that sort rows by the digit at ``shift``.
 
-    ``totals``, if they are wanted, receive how often each row has each digit.
+    Digits are counted in the keys of ``given``; the arrays ``read`` are sorted into
+    ``outputs``. If ``totals`` is given it receives how often each row has each digit.
     """
-    items = gpu.sort_items if moved.keys.word == "u32" else gpu.sort_items // 2
+    items = gpu.sort_items if data.keys.word == "u32" else gpu.sort_items // 2
     tile = Tile(gpu.sort_threads, items)
     tiles = -(-rows.n // tile.size)
     blocks = rows.count * tiles
-    summed = totals is not None or tiles > _FEW_TILES
+    scanned = totals is not None or tiles > _FEW_TILES
     counts = Pointer(_temporary(blocks * DIGITS, dtypes.int32))
     counted = {"counts_in": counts}
     integers = {"n": rows.n, "tiles": tiles, "shift": shift}
-    sources = dict(zip(moved.sources, given, strict=False))
-    text = count_digits(moved, tile, summed=summed)
+    sources = dict(zip(data.sources, given, strict=False))
+    text = count_digits(data, tile, scanned=scanned)
     yield HandwrittenCall(text, sources, {"counts_out": counts}, integers, blocks)
-    if summed:
+    if scanned:
         totals = totals or Pointer(_temporary(rows.count * DIGITS, dtypes.int32))
         counted["totals_in"] = totals
         threads = min(gpu.threads, max(WARP, power_of_two(tiles)))
         yield HandwrittenCall(
-            digit_places(threads),
+            digit_offsets(threads),
             {},
             {"counts_out": counts, "totals_out": totals},
             {"tiles": tiles},
             rows.count * DIGITS,
         )
     yield HandwrittenCall(
-        tile_sort(moved, tile, summed=summed),
-        {**dict(zip(moved.arrays_in, read, strict=True)), **counted},
-        dict(zip(moved.arrays_out, outputs, strict=True)),
+        tile_sort(data, tile, scanned=scanned),
+        {**dict(zip(data.arrays_in, read, strict=True)), **counted},
+        dict(zip(data.arrays_out, outputs, strict=True)),
         {**integers, "keep": rows.keep},
         blocks,
     )
 
 
-def _first(
-    rows: Rows, moved: Moved, x: Pointer, outputs: list[Pointer], gpu: GpuConfig
+def _top_k(
+    rows: SortedRows, data: SortData, x: Pointer, outputs: list[Pointer], gpu: GpuConfig
 ) -> Iterator[HandwrittenCall]:
-    """The first of each tile, then of these, until a block holds them all."""
-    most = gpu.sort_row_threads * gpu.sort_items
+    """The calls for the first ``keep`` of each row: of each tile, then of these.
+
+    They go on until a block holds all candidates of a row.
+    """
+    max_tile = gpu.sort_row_threads * gpu.sort_items
     given, n = [x], rows.n
-    while n > most and 2 * rows.keep <= most:
-        tiles = -(-n // most)
-        step = replace(moved, gives="words", order="i32")
+    while n > max_tile and 2 * rows.keep <= max_tile:
+        tiles = -(-n // max_tile)
+        step = replace(data, key_output="words", output_values="i32")
         if len(given) > 1:
-            step = replace(step, reads="words", positions=True)
+            step = replace(step, key_source="words", reads_values=True)
         size = rows.count * tiles * rows.keep
-        kinds = moved.keys.word_dtype, dtypes.int32
+        kinds = data.keys.word_dtype, dtypes.int32
         written = [Pointer(_temporary(size, dtype)) for dtype in kinds]
-        part = Rows(rows.count, n, rows.keep)
-        yield _row_sort(part, step, _tile_of(most, gpu), given, x, written)
+        part = SortedRows(rows.count, n, rows.keep)
+        yield _row_sort(part, step, _tile_of(max_tile, gpu), given, x, written)
         given, n = written, tiles * rows.keep
     if len(given) > 1:
-        moved = replace(moved, reads="words", positions=True)
-    if n <= most:
-        part = Rows(rows.count, n, rows.keep)
+        data = replace(data, key_source="words", reads_values=True)
+    if n <= max_tile:
+        part = SortedRows(rows.count, n, rows.keep)
         tile = _tile_of(n, gpu)
-        yield _row_sort(part, moved, tile, given, x, outputs, rows.n)
+        yield _row_sort(part, data, tile, given, x, outputs, rows.n)
     else:
-        yield from sort_digits(rows, moved, given, x, outputs, gpu)
+        yield from sort_digits(rows, data, given, x, outputs, gpu)
 
 
 def _row_sort(
-    rows: Rows,
-    moved: Moved,
+    rows: SortedRows,
+    data: SortData,
     tile: Tile,
     given: list[Pointer],
     x: Pointer,
@@ -252,14 +275,14 @@ def _row_sort(
     bits: int | None = None,
     parts: Sequence[Keys] = (),
 ) -> HandwrittenCall:
-    """Rows, of which a block has a tile; elements are from rows of ``length``."""
+    """The call that sorts each tile of rows; elements are from rows of ``length``."""
     tiles = -(-rows.n // tile.size)
-    read = [*given, *([x] if moved.gives == "taken" else [])]
-    bits = moved.keys.bits if bits is None else bits
+    read = [*given, *([x] if data.key_output == "gathered" else [])]
+    bits = data.keys.bits if bits is None else bits
     return HandwrittenCall(
-        row_sort(moved, tile, parts),
-        dict(zip(moved.arrays_in, read, strict=True)),
-        dict(zip(moved.arrays_out, outputs, strict=True)),
+        row_sort(data, tile, parts),
+        dict(zip(data.arrays_in, read, strict=True)),
+        dict(zip(data.arrays_out, outputs, strict=True)),
         {
             "n": rows.n,
             "tiles": tiles,

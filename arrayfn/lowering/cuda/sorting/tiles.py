@@ -1,9 +1,18 @@
-"""Pieces of kernels that sort a tile of elements by a digit of their keys.
+"""The phases of a kernel that sorts a tile of elements by a digit of their keys.
 
-A warp goes over neighbouring elements, 32 at a time. Lanes with equal digits find each
-other by votes (``match_any_byte``), number themselves, and count on from what the warp
-has counted before. Running sums over the warps, and over the digits, then say where
-each element goes. Equal digits keep their order.
+* *Load*: each thread has ``items`` keys in registers; those of a warp are neighbours.
+* *Rank*: 32 elements of a warp at a time, the lanes with equal digits find each other
+  by votes (``match_any_byte``) and number themselves, after those that the warp has
+  counted before. Each warp has a counter for each digit.
+* *Digit starts*: running sums of the counters over warps and digits.
+* *Move*: each key goes to its digit's start plus its rank, in shared memory.
+
+Equal digits keep their order. The texts below are pieces of kernels. They share these
+names: ``thread``, ``warp``, ``lane`` and ``below``, the mask of lower lanes
+(``THREAD_NUMBERS``); ``row``, ``tile``, ``source``, the index of the tile's first
+element, and ``count``, its elements (``TILE_OF_BLOCK``); ``begin``, the tile's element
+that is the lane's first; ``keys`` and ``places``, registers; and shared memory
+(``tile_shared_arrays``). ``shift`` is the digit's lowest bit.
 """
 
 from __future__ import annotations
@@ -15,95 +24,104 @@ from arrayfn.lowering.cuda.handwritten import indented
 from arrayfn.lowering.cuda.sorting.keys import Keys
 from arrayfn.lowering.cuda.vocabulary import WARP
 
-DIGIT: Final = 8
-DIGITS: Final = 1 << DIGIT
+DIGIT: Final = 8  # bits
+DIGITS: Final = 1 << DIGIT  # values of a digit
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Elements of a block: each thread has ``items``."""
+    """The elements that a block of ``threads`` sorts: each thread has ``items``."""
 
     threads: int
     items: int
 
     @property
     def size(self) -> int:
-        """How many elements."""
+        """Elements of the tile."""
         return self.threads * self.items
 
     @property
     def warps(self) -> int:
-        """How many warps."""
+        """Warps of the block."""
         return self.threads // WARP
 
 
 @dataclass(frozen=True)
-class Moved:
-    """What a kernel moves: keys, positions in the row, or both.
+class SortData:
+    """What a sort kernel reads and writes: keys and, if there are any, their values.
 
-    Keys are made of ``elements`` in their order, of those at the ``positions``, or they
-    are read as ``words``. Positions are read, or count from 0. Written are keys as
-    words, as elements, those elements that are at the positions (``taken``), or none;
-    and the positions, as i32 or i64, if ``order`` names their dtype. In their place
-    values of another dtype can be ``carried``, if they are read.
+    Values are the elements' positions in their rows, or numbers of another dtype.
+
+    Args:
+        keys: How elements become keys.
+        key_source: Keys are computed from ``elements`` in their order, or from the
+            elements at positions (``gathered``), or have been computed (``words``).
+        reads_values: Values are read. Otherwise they are positions, counted from 0.
+        key_output: Keys are written as ``words`` or as ``elements``; or the elements at
+            the sorted positions are written (``gathered``), or ``nothing``.
+        output_values: The dtype in which values are written; empty if they are not.
+        value_dtype: The dtype of values in the kernel.
     """
 
     keys: Keys
-    reads: Literal["elements", "positions", "words"] = "elements"
-    positions: bool = False
-    gives: Literal["words", "elements", "taken", "nothing"] = "words"
-    order: str = ""
-    carried: str = "i32"
+    key_source: Literal["elements", "gathered", "words"] = "elements"
+    reads_values: bool = False
+    key_output: Literal["words", "elements", "gathered", "nothing"] = "words"
+    output_values: str = ""
+    value_dtype: str = "i32"
 
     @property
-    def has_positions(self) -> bool:
-        """Whether positions move with the keys."""
-        return bool(self.order) or self.gives == "taken"
+    def has_values(self) -> bool:
+        """Whether values move with the keys."""
+        return bool(self.output_values) or self.key_output == "gathered"
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The arrays that keys are made of."""
-        return ("keys_in", "order_in") if self.reads == "positions" else ("keys_in",)
+        """The names of the arrays that keys are computed from."""
+        return (
+            ("keys_in", "values_in") if self.key_source == "gathered" else ("keys_in",)
+        )
 
     @property
     def arrays_in(self) -> tuple[str, ...]:
-        """The arrays that are read."""
-        names = ("keys_in", "order_in") if self.positions else ("keys_in",)
-        return (*names, "taken_in") if self.gives == "taken" else names
+        """The names of the arrays that are read."""
+        names = ("keys_in", "values_in") if self.reads_values else ("keys_in",)
+        return (*names, "elements_in") if self.key_output == "gathered" else names
 
     @property
     def arrays_out(self) -> tuple[str, ...]:
-        """The arrays that are written."""
-        names = ("keys_out",) if self.gives != "nothing" else ()
-        return (*names, "order_out") if self.order else names
+        """The names of the arrays that are written."""
+        names = ("keys_out",) if self.key_output != "nothing" else ()
+        return (*names, "values_out") if self.output_values else names
 
     def load(self, at: str = "source + at") -> str:
-        """Lines that make ``key`` of the element that lies at ``at``."""
-        if self.reads == "words":
+        """Lines that define ``key`` of the element at index ``at`` of ``keys_in``."""
+        if self.key_source == "words":
             return f"key = {call_of(self.keys.from_word, f'keys_in[{at}]')}"
-        if self.reads == "positions":
-            at = f"row * n + convert_i32_i64(order_in[{at}])"
+        if self.key_source == "gathered":
+            at = f"row * n + convert_i32_i64(values_in[{at}])"
         return f"x = keys_in[{at}]\n{self.keys.encode()}"
 
     def store(self, length: str = "n") -> str:
-        """Lines that write what is at ``at`` of the tile to ``target``.
+        """Lines that write the tile's element ``at`` to index ``target``.
 
-        The rows that elements are taken from are ``length`` long.
+        They read ``words`` and ``values`` in shared memory. ``length`` is the text of
+        the length of the rows that elements are gathered from.
         """
         lines: list[str] = []
-        if self.gives == "words":
+        if self.key_output == "words":
             lines.append("keys_out[target] = words[at]")
-        elif self.gives == "elements":
+        elif self.key_output == "elements":
             key = call_of(self.keys.from_word, "words[at]")
             lines += [f"key = {key}", self.keys.decode(), "keys_out[target] = x"]
-        elif self.gives == "taken":
-            place = f"row * {length} + convert_i32_i64(positions[at])"
-            lines.append(f"keys_out[target] = taken_in[{place}]")
-        if self.order:
+        elif self.key_output == "gathered":
+            position = f"row * {length} + convert_i32_i64(values[at])"
+            lines.append(f"keys_out[target] = elements_in[{position}]")
+        if self.output_values:
             convert = ""
-            if self.order != self.carried:
-                convert = f"convert_{self.carried}_{self.order}"
-            lines.append(f"order_out[target] = {call_of(convert, 'positions[at]')}")
+            if self.output_values != self.value_dtype:
+                convert = f"convert_{self.value_dtype}_{self.output_values}"
+            lines.append(f"values_out[target] = {call_of(convert, 'values[at]')}")
         return "\n".join(lines)
 
 
@@ -113,37 +131,45 @@ def call_of(function: str, argument: str) -> str:
 
 
 class SharedArrays:
-    """Shared memory of a block, laid out array by array."""
+    """Lays out dynamic shared memory: arrays at multiples of 16 bytes."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.size = 0
 
     def array(self, name: str, dtype: str, count: int) -> None:
+        """Add an array of ``count`` elements."""
         self.lines.append(f"{name} = dynamic_shared_{dtype}({self.size}, {count})")
         nbytes = count * (8 if dtype.endswith("64") else 4)
         self.size += -(-nbytes // 16) * 16
 
     @property
     def text(self) -> str:
+        """Lines that declare the arrays."""
         return "\n".join(self.lines)
 
 
-def tile_shared_arrays(moved: Moved, tile: Tile, *, bases: bool) -> SharedArrays:
-    """What a block has in shared memory to sort a tile."""
+def tile_shared_arrays(data: SortData, tile: Tile, *, bases: bool) -> SharedArrays:
+    """The shared memory of a block that sorts a tile.
+
+    ``counters`` has a counter for each warp and digit, ``starts`` where digits begin in
+    the tile, ``sums`` sums of warps, ``bases`` (if asked for) where the tile's elements
+    of a digit begin in the row, less their start in the tile. ``words`` and ``values``
+    are the sorted tile.
+    """
     shared = SharedArrays()
     shared.array("counters", "i32", tile.warps * DIGITS)
     shared.array("starts", "i32", DIGITS)
     shared.array("sums", "i64", 2 * tile.warps)
     if bases:
         shared.array("bases", "i32", DIGITS)
-    shared.array("words", moved.keys.word, tile.size)
-    if moved.has_positions:
-        shared.array("positions", moved.carried, tile.size)
+    shared.array("words", data.keys.word, tile.size)
+    if data.has_values:
+        shared.array("values", data.value_dtype, tile.size)
     return shared
 
 
-LANES: Final = """
+THREAD_NUMBERS: Final = """
 thread = thread_index()
 warp = quotient(thread, 32)
 lane = remainder(thread, 32)
@@ -197,7 +223,7 @@ if lane == 31:
     sums[warp] = before{whole_sums}
 barrier()
 before = before - mine{whole_exclusive}
-for k in range({summed}):
+for k in range({warps_before}):
     if k < warp:
         before = before + sums[k]{whole_sum}
 if first < 256:
@@ -207,7 +233,7 @@ if first < 256:
 barrier()
 """
 
-_WHOLE: Final = {  # of the row, beside the sums of the tile
+_WHOLE: Final = {  # lines of ``_SCAN`` that sum over the row as well
     "whole_0": "\nwhole = i64(0)",
     "whole_add": "\n        whole = whole + convert_i32_i64({in_row})",
     "whole_before": "\nwhole_before = whole",
@@ -223,7 +249,7 @@ _WHOLE: Final = {  # of the row, beside the sums of the tile
         whole_before = whole_before + convert_i32_i64({in_row})""",
 }
 
-_SUMMED: Final = {  # how often there is a digit in the row, and in the tiles before
+_SUMMED: Final = {  # how often the row, and the tiles before, have a digit
     "in_row": "totals_in[row * 256 + digit]",
     "in_tiles": "counts_in[(row * 256 + digit) * tiles + tile]",
 }
@@ -235,8 +261,8 @@ for part in range({each}):
     digit = min_i64(thread * {each} + part, 255)
     total = i64(0)
     earlier = i64(0)
-    for start in range(0, tiles, {together}):
-        for k in unrolled({together}):
+    for start in range(0, tiles, {in_flight}):
+        for k in unrolled({in_flight}):
             other = start + k
             line = row * tiles + min_i64(other, tiles - 1)
             have = counts_in[line * 256 + digit]
@@ -247,44 +273,60 @@ for part in range({each}):
     in_row[part] = total
     in_tiles[part] = earlier
 """
-_TOGETHER: Final = 8  # counts that are on their way
+_IN_FLIGHT: Final = 8  # counts that a thread loads before it waits for the first
 
-MOVE: Final = """
+MOVE_TO_SHARED: Final = """
 for item in range({items}):
     digit = byte_{key}(keys[item], shift)
     place = convert_i32_i64(
         places[item] + starts[digit] + counters[warp * 256 + digit]
     )
-    words[place] = keys[item]{position}
+    words[place] = keys[item]{store_value}
 barrier()
 """
 
 
-def add_up(tile: Tile) -> str:
-    """Adds up the counts of all tiles, and of those before: what ``scan`` takes."""
+def sum_counts(tile: Tile) -> str:
+    """Lines that sum the counts of the row's tiles, which ``digit_starts`` reads.
+
+    They define the registers ``in_row``, the sums over all tiles, and ``in_tiles``,
+    those over the tiles before, for each of the thread's digits. They need no barrier.
+    """
     each = max(1, DIGITS // tile.threads)
-    return _ADD_UP.format(each=each, together=_TOGETHER)
+    return _ADD_UP.format(each=each, in_flight=_IN_FLIGHT)
 
 
-def scan(tile: Tile, *, whole: bool, summed: bool = True) -> str:
-    """Where digits begin in the tile; and in the ``whole`` row, less that.
+def digit_starts(tile: Tile, *, whole: bool, scanned: bool = True) -> str:
+    """Lines that compute where digits begin, from the counters of all warps.
 
-    The counts of its tiles are ``summed`` in memory, or have been added up.
+    They fill ``starts`` for the tile and leave the sums over earlier warps in
+    ``counters``; a barrier of the block ends them.
+
+    Args:
+        tile: The tile.
+        whole: Fill ``bases``, too, for the row.
+        scanned: A kernel has computed running sums of the counts of all tiles.
+            Otherwise ``sum_counts`` comes before.
     """
     each = max(1, DIGITS // tile.threads)
     before = min(tile.warps, DIGITS // WARP)
     texts = {k: (v if whole else "") for k, v in _WHOLE.items()}
-    text = _SCAN.format(each=each, warps=tile.warps, summed=before, **texts)
-    places = {"warps": str(tile.warps), **(_SUMMED if summed else _ADDED_UP)}
-    for name, place in places.items():
-        text = text.replace(f"{{{name}}}", place)
+    text = _SCAN.format(each=each, warps=tile.warps, warps_before=before, **texts)
+    terms = {"warps": str(tile.warps), **(_SUMMED if scanned else _ADDED_UP)}
+    for name, term in terms.items():
+        text = text.replace(f"{{{name}}}", term)
     return text
 
 
-def pieces_of(moved: Moved, tile: Tile, source: str = "source + at") -> dict[str, str]:
-    """The texts that both ways of sorting a tile are made of."""
-    keys = moved.keys
-    load = moved.load(source)
+def phase_texts(
+    data: SortData, tile: Tile, source: str = "source + at"
+) -> dict[str, str]:
+    """The texts of the phases load and rank, and the name of the keys' dtype.
+
+    ``source`` is the text of the index of the tile's element ``at``.
+    """
+    keys = data.keys
+    load = data.load(source)
     sizes = {"items": tile.items, "threads": tile.threads}
     return {
         "load": _LOAD.format(
@@ -298,7 +340,7 @@ def pieces_of(moved: Moved, tile: Tile, source: str = "source + at") -> dict[str
     }
 
 
-WHERE: Final = """
+TILE_OF_BLOCK: Final = """
 row = quotient(block_index(), tiles)
 tile = remainder(block_index(), tiles)
 source = row * n + tile * {size}

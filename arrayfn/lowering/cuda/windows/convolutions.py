@@ -1,11 +1,11 @@
-"""Convolutions that cuDNN computes: their arrays as it reads them, and their calls.
+"""Convolutions that cuDNN computes: the layouts of their arrays, and their calls.
 
-cuDNN's arrays lie with channels last, [batch, space, group, channel], or first, [batch,
-group, channel, space]; kernels [group, free, space, channel], or [group, free, channel,
-space]. The axis of groups is there if there are some. ``arranged`` is the pass that
-writes a ``padded_convolution`` for it: operands that lie otherwise are transposed, and
-padded where one side has more zeros, by copies that the plan shows. What is left is
-made of other primitives, as on a CPU.
+cuDNN's images have channels last, [batch, space, group, channel], or first, [batch,
+group, channel, space]; its kernels are [group, out channel, space, in channel], or
+[group, out channel, in channel, space]. There is an axis of groups only if there are
+several. ``for_library`` is the pass that rewrites a ``padded_convolution`` so: operands
+of other layouts are transposed, and padded where padding is uneven, by copies that the
+plan shows. Convolutions that it leaves become other primitives, as on a CPU.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from arrayfn import dtypes
 from arrayfn.dtypes import BY_SHORT_NAME, DType, short_name
 from arrayfn.ir import ArrayType, Atom, Equation, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rewritten
-from arrayfn.lowering.cuda.config import Convolves, Way
+from arrayfn.lowering.cuda.config import ChooseConvolution, ConvolutionAlgorithm
 from arrayfn.lowering.cuda.handwritten import Made
 from arrayfn.lowering.cuda.windows.depthwise import depthwise, is_depthwise
-from arrayfn.lowering.cuda.windows.strided_blocks import of_blocks
+from arrayfn.lowering.cuda.windows.strided_blocks import convolve_blocks
 from arrayfn.lowering.libraries.calls import LibraryCall, Pointer, pointer_of
 from arrayfn.passes.reads import Read
 from arrayfn.primitives import conversion, slicing, views
@@ -41,9 +41,9 @@ from arrayfn.primitives.padded_convolution import ARRAYS, ROLES, padded_convolut
 _DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 _MAX_AXES: Final = 3
 AXIS: Final = ("extent", "size", "count", "stride", "dilation", "low", "high")
-"""What the integers of a call say of each spatial axis, with its number after it."""
+"""Names of a call's integers for each spatial axis; the axis's number follows them."""
 ON_TENSOR_CORES: Final = ("_f16", "_bf16", "_tf32")
-"""How names of providers end that multiply on tensor cores."""
+"""Suffixes of providers that multiply on tensor cores."""
 DEPTHWISE: Final = "depthwise"
 _DEPTHWISE: Final[dict[str, Roles]] = {
     "operand": ((3,), (0,), (), (1, 2)),
@@ -53,7 +53,10 @@ _DEPTHWISE: Final[dict[str, Roles]] = {
 
 
 def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
-    """The roles of the arrays of a call with so many spatial axes."""
+    """The roles of the axes of a call's arrays, by the arrays' names.
+
+    There are so many spatial ``axes``; channels are ``last``, or first.
+    """
     inner = (SPATIAL, GROUP, INNER) if last else (GROUP, INNER, SPATIAL)
     kernel = (SPATIAL, INNER) if last else (INNER, SPATIAL)
     orders = {
@@ -74,7 +77,10 @@ def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
 
 
 def program_of(provider: str, p: Mapping[str, int]) -> Program:
-    """The Program of one convolution that is a call with these integers."""
+    """The Program of one convolution whose call has this provider and integers.
+
+    Algorithms are timed with it.
+    """
     _, gives, short, *more = provider.split("_")
     roles = roles_of(p["axes"], bool(p["last"]), p["groups"] > 1)
     along = {"operand": "extent", "kernel": "size", "output": "count"}
@@ -112,19 +118,30 @@ def program_of(provider: str, p: Mapping[str, int]) -> Program:
 
 @dataclass(frozen=True)
 class _Arrangement:
-    """How the arrays of an equation are those of a call."""
+    """A convolution with the axes in the order that a library's call has.
+
+    Args:
+        provider: The provider of the call.
+        integers: Its integers.
+        roles: The roles of axes in the equation's arrays.
+        params: The parameters of the rewritten equation.
+        extra_padding: Zeros before and after axes of the operand that a copy adds,
+            because the library pads both sides alike.
+        dtype: The dtype that it is computed in.
+        algorithm: What computes it.
+    """
 
     provider: str
     integers: dict[str, int]
-    roles: dict[str, Roles]  # the equation's own
-    params: dict[str, Any]  # of the arranged equation
-    more: dict[int, tuple[int, int]]  # zeros beside the operand's axes, made before
-    dtype: DType  # that it is computed in
-    way: Way = "library"
+    roles: dict[str, Roles]
+    params: dict[str, Any]
+    extra_padding: dict[int, tuple[int, int]]
+    dtype: DType
+    algorithm: ConvolutionAlgorithm = "library"
 
     @staticmethod
     def of(equation: Equation) -> _Arrangement | None:
-        """None if it is of no dtype or number of axes that cuDNN has."""
+        """The arrangement; None for dtypes and numbers of axes that cuDNN lacks."""
         params, types = equation.params, [atom.type for atom in equation.inputs]
         roles: dict[str, Roles] = {name: params[key] for name, key in ROLES.items()}
         axes = len(params["strides"])
@@ -137,14 +154,16 @@ class _Arrangement:
             return None
         gives = params["gives"]
         arrays = dict(zip((*ARRAYS[gives], gives), (*types, result), strict=True))
-        # The spatial axes in the order in which they lie.
+        # The spatial axes in the order in which they are in memory.
         first = "operand" if "operand" in ARRAYS[gives] else "output"
         order = sorted(range(axes), key=lambda k: roles[first][SPATIAL][k])
         roles = {
             name: (*own[:SPATIAL], tuple(own[SPATIAL][k] for k in order))
             for name, own in roles.items()
         }
-        last = _lies(roles, last=True) >= _lies(roles, last=False)
+        last = _count_contiguous(roles, last=True) >= _count_contiguous(
+            roles, last=False
+        )
         some = next(iter(arrays))
         grouped = math.prod(extents_of(arrays[some], roles[some][GROUP])) > 1
         if not grouped:
@@ -220,81 +239,85 @@ class _Arrangement:
         return _Arrangement(provider, integers, roles, made, more, dtype)
 
     def called(self, deterministic: bool) -> str:
-        """The provider, which may be allowed to add up in any order."""
+        """The provider's name, which says whether sums may have any order."""
         return self.provider if deterministic else f"{self.provider}_any"
 
     def is_product(self) -> bool:
-        """Whether it is a matrix product: windows of one element.
+        """Whether it is computed as a matrix product: windows have one element.
 
-        Windows that are apart are copied to be multiplied, which only tensor cores are
-        too fast for.
+        Strided windows have to be copied for that. On tensor cores the copy takes
+        longer than the product, so the library computes the convolution.
         """
         p, axes = self.integers, range(self.integers["axes"])
         plain = all(
             (p[f"size{k}"], p[f"low{k}"], p[f"high{k}"]) == (1, 0, 0) for k in axes
         )
-        apart = any(p[f"stride{k}"] > 1 for k in axes)
-        return plain and not (apart and self.provider.endswith(ON_TENSOR_CORES))
+        is_strided = any(p[f"stride{k}"] > 1 for k in axes)
+        return plain and not (is_strided and self.provider.endswith(ON_TENSOR_CORES))
 
     def is_sum_of_slices(self) -> bool:
-        """Whether a kernel adds it up, at the speed at which memory is read."""
+        """Whether a fused kernel sums it as fast as it reads memory."""
         p, gives = self.integers, self.params["gives"]
         window = math.prod(p[f"size{k}"] for k in range(p["axes"]))
         single = {"output": p["inner"], "operand": p["outer"]}
         return single.get(gives) == 1 and window <= SHORT_SUMS
 
     def emit(self, operands: Sequence[Atom], result: ArrayType) -> Atom:
-        """The arranged equation, between views of its arrays."""
+        """Emit the rewritten equation, and what changes its arrays' layouts."""
         gives = self.params["gives"]
         arrays = dict(zip(ARRAYS[gives], operands, strict=True))
-        in_blocks = self.way != "library"
-        if self.more and "operand" in arrays and not in_blocks:
+        in_blocks = self.algorithm != "library"
+        if self.extra_padding and "operand" in arrays and not in_blocks:
             x = arrays["operand"]
-            config = tuple((*self.more.get(a, (0, 0)), 0) for a in range(x.type.ndim))
+            config = tuple(
+                (*self.extra_padding.get(a, (0, 0)), 0) for a in range(x.type.ndim)
+            )
             zero = conversion.literal(0, x.type.dtype)
             arrays["operand"] = slicing.pad(x, zero, config=config)
         given = [
-            _as_called(x, self.roles[name], self.params[ROLES[name]])
+            _to_library_axes(x, self.roles[name], self.params[ROLES[name]])
             for name, x in arrays.items()
         ]
         given = [conversion.convert(x, self.dtype) for x in given]
         if in_blocks:
             space = self.roles["operand"][SPATIAL]
-            border = [self.more.get(axis, (0, 0)) for axis in space]
+            border = [self.extra_padding.get(axis, (0, 0)) for axis in space]
             params = dict(self.params)
-            if self.way == "product of blocks":
+            if self.algorithm == "product of blocks":
                 del params["lies"]
-            made = of_blocks(given, params, self.integers, border)
+            made = convolve_blocks(given, params, self.integers, border)
         else:
             made = padded_convolution(given[0], given[1], **self.params)
         made = conversion.convert(made, result.dtype)
         back = self.roles[gives], self.params[ROLES[gives]]
-        if gives != "operand" or not self.more or in_blocks:
-            return _as_given(made, result, *back)
+        if gives != "operand" or not self.extra_padding or in_blocks:
+            return _from_library_axes(made, result, *back)
         ndim, shape = result.ndim, result.shape
-        start = tuple(self.more.get(axis, (0, 0))[0] for axis in range(ndim))
+        start = tuple(self.extra_padding.get(axis, (0, 0))[0] for axis in range(ndim))
         limit = tuple(a + n for a, n in zip(start, shape, strict=True))
-        wide = (n + sum(self.more.get(axis, ())) for axis, n in enumerate(shape))
-        made = _as_given(made, result.with_shape(wide), *back)
+        wide = (
+            n + sum(self.extra_padding.get(axis, ())) for axis, n in enumerate(shape)
+        )
+        made = _from_library_axes(made, result.with_shape(wide), *back)
         return slicing.slice_(made, start=start, limit=limit, strides=(1,) * ndim)
 
 
 def _ungrouped(roles: Roles) -> Roles:
-    """Groups of one element as a part of what is in them."""
+    """``roles`` without groups, which have one element: their axes are inner ones."""
     groups, outer, inner, space = roles
     return (), outer, (*groups, *inner), space
 
 
 def _by_channel(name: str, roles: Roles) -> Roles:
-    """Groups of one channel as channels."""
+    """``roles`` of a depthwise convolution: its groups are channels."""
     groups, outer, inner, space = roles
     if name == "kernel":
         return (*groups, *outer, *inner), (), (), space
     return (*groups, *inner), outer, (), space
 
 
-def _lies(roles: Mapping[str, Roles], *, last: bool) -> int:
-    """How many of operand and output lie with channels last, or first."""
+def _count_contiguous(roles: Mapping[str, Roles], *, last: bool) -> int:
+    """How many of operand and output are contiguous with channels last, or first."""
     order = (OUTER, SPATIAL, GROUP, INNER) if last else (OUTER, GROUP, INNER, SPATIAL)
     count = 0
     for name in ("operand", "output"):
@@ -304,61 +327,63 @@ def _lies(roles: Mapping[str, Roles], *, last: bool) -> int:
 
 
 def _order(own: Roles, target: Roles) -> tuple[list[int], list[Axes]]:
-    """The axes in the order of ``target``, and those that become each of its axes."""
+    """An array's own axes in the order of ``target``: flat, and by target axis."""
     groups: dict[int, Axes] = {
         target[role][0]: own[role] for role in (GROUP, OUTER, INNER) if target[role]
     }
     groups |= {
-        place: (axis,)
-        for place, axis in zip(target[SPATIAL], own[SPATIAL], strict=True)
+        target_axis: (axis,)
+        for target_axis, axis in zip(target[SPATIAL], own[SPATIAL], strict=True)
     }
-    merged = [groups[place] for place in sorted(groups)]
+    merged = [groups[target_axis] for target_axis in sorted(groups)]
     return [axis for axes in merged for axis in axes], merged
 
 
-def _as_called(x: Atom, own: Roles, target: Roles) -> Atom:
+def _to_library_axes(x: Atom, own: Roles, target: Roles) -> Atom:
+    """``x``, whose axes have the roles ``own``, with the axes of ``target``."""
     order, merged = _order(own, target)
     shape = tuple(math.prod(extents_of(x.type, axes)) for axes in merged)
-    if not _lie_so(order, x.type):
+    if not _keeps_order(order, x.type):
         x = views.transpose(x, permutation=tuple(order))
     return x if x.type.shape == shape else views.reshape(x, shape=shape)
 
 
-def _lie_so(order: Sequence[int], type: ArrayType) -> bool:
-    """Whether elements are in the same order with the axes in ``order``."""
+def _keeps_order(order: Sequence[int], type: ArrayType) -> bool:
+    """Whether a transposition by ``order`` leaves all elements where they are."""
     longer = [axis for axis in order if type.shape[axis] != 1]
     return longer == sorted(longer)
 
 
-def _as_given(x: Atom, type: ArrayType, own: Roles, target: Roles) -> Atom:
+def _from_library_axes(x: Atom, type: ArrayType, own: Roles, target: Roles) -> Atom:
+    """``x``, which has the axes of ``target``, as ``type`` with the roles ``own``."""
     order, _ = _order(own, target)
-    if _lie_so(order, type):
+    if _keeps_order(order, type):
         shape = type.shape
         return x if x.type.shape == shape else views.reshape(x, shape=shape)
     shape = tuple(type.shape[axis] for axis in order)
     if x.type.shape != shape:
         x = views.reshape(x, shape=shape)
-    places = tuple(order.index(axis) for axis in range(len(order)))
-    return views.transpose(x, permutation=places)
+    inverse = tuple(order.index(axis) for axis in range(len(order)))
+    return views.transpose(x, permutation=inverse)
 
 
-def is_arranged(equation: Equation) -> bool:
-    """Whether ``arranged`` has left it for a library."""
+def is_library_convolution(equation: Equation) -> bool:
+    """Whether ``for_library`` has rewritten ``equation`` for a library."""
     return equation.primitive is padded_convolution and "lies" in equation.params
 
 
-def arranged(
-    program: Program, convolves: Convolves, deterministic: bool = True
+def for_library(
+    program: Program, choose: ChooseConvolution, deterministic: bool = True
 ) -> Program:
-    """``program`` with the convolutions that a library computes as it reads arrays.
+    """``program`` with the convolutions that a library computes rewritten for it.
 
-    The others are made of other primitives by what follows.
+    Later passes expand the others.
     """
     if all(eq.primitive is not padded_convolution for eq in program.equations):
         return program
 
     def arrange(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        found = _chosen(equation, convolves, deterministic)
+        found = _library_convolution(equation, choose, deterministic)
         if found is None:
             return None
         return [found.emit(operands, equation.outputs[0].type)]
@@ -366,9 +391,10 @@ def arranged(
     return rewritten(program, arrange)
 
 
-def _chosen(
-    equation: Equation, convolves: Convolves, deterministic: bool
+def _library_convolution(
+    equation: Equation, choose: ChooseConvolution, deterministic: bool
 ) -> _Arrangement | None:
+    """The arrangement of a convolution that a library, or a kernel here, computes."""
     if equation.primitive is not padded_convolution:
         return None
     if not all(isinstance(atom, Var) for atom in equation.inputs):
@@ -380,14 +406,14 @@ def _chosen(
         return found
     if found.is_sum_of_slices():
         return None
-    way = convolves(found.called(deterministic), found.integers)
-    return None if way == "product" else replace(found, way=way)
+    algorithm = choose(found.called(deterministic), found.integers)
+    return None if algorithm == "product" else replace(found, algorithm=algorithm)
 
 
 def convolution(
     equation: Equation, reads: Mapping[Var, Read], deterministic: bool = True
 ) -> Iterable[Made]:
-    """The call, or kernels, for an equation that is arranged."""
+    """The calls, of the library or of kernels here, for a rewritten equation."""
     found = _Arrangement.of(equation)
     assert found is not None
     gives = equation.params["gives"]

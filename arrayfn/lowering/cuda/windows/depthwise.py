@@ -1,7 +1,7 @@
-"""Convolutions of each channel by itself, channels last: a kernel that reads them once.
+"""Depthwise convolutions with channels last: a kernel that reads the image once.
 
-cuDNN takes several times as long for these, where a copy's time is enough. The threads
-are those of ``stencils``; products are added to sums in float32 by fused multiply-adds.
+It takes about as long as a copy of the image, cuDNN several times as long. Threads are
+those of ``stencils``; products are summed in float32 by fused multiply-adds.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from arrayfn.lowering.cuda.windows.depthwise_kernels import has_kernel_sums, ker
 from arrayfn.lowering.cuda.windows.stencils import (
     COLUMNS,
     THREADS,
-    Along,
     Extents,
     Lanes,
+    WindowAxis,
 )
 from arrayfn.lowering.libraries.calls import Pointer
 
 AXES: Final = 2
-_MAX_TAPS: Final = 64
-_WIDEST: Final = 9
+_MAX_TAPS: Final = 64  # elements of a window
+_MAX_WIDTH: Final = 9  # columns of a window
 
 
 def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
-    """Whether a kernel computes the convolution of these integers.
+    """Whether these kernels compute the convolution with the integers ``p``.
 
-    The operand's cotangent is a convolution by the reversed kernel if windows begin at
-    each element.
+    ``gives`` says which of its arrays is computed. The operand's cotangent is the
+    convolution of the output's by the reversed kernel, if strides are 1.
     """
     if (
         p["axes"] != AXES
@@ -40,7 +40,7 @@ def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
         or (p["inner"], p["outer"]) != (1, 1)
         or p["groups"] % Lanes(dtype).count
         or not 1 < p["size0"] * p["size1"] <= _MAX_TAPS
-        or p["size1"] > _WIDEST
+        or p["size1"] > _MAX_WIDTH
     ):
         return False
     if gives == "kernel":
@@ -50,6 +50,7 @@ def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
 
 
 def _extents(gives: str, p: Mapping[str, int]) -> Extents:
+    """The extents of a convolution, or of its operand's cotangent."""
     own, other = ("count", "extent") if gives == "output" else ("extent", "count")
     rows, columns = (p[f"{own}{k}"] for k in range(AXES))
     height, width = (p[f"{other}{k}"] for k in range(AXES))
@@ -59,10 +60,10 @@ def _extents(gives: str, p: Mapping[str, int]) -> Extents:
 def depthwise(
     first: Pointer, second: Pointer, result: Var, gives: str, p: Mapping[str, int]
 ) -> Iterable[HandwrittenCall]:
-    """``result``, of two arrays of the convolution that gives it.
+    """The calls that compute ``result``, one of the arrays of a convolution.
 
-    The kernel of it is [size, size, channel]; the integers are those of a call of
-    cuDNN.
+    ``first`` and ``second`` are the other two. The convolution's kernel is [size, size,
+    channel]; ``p`` are the integers that a call of cuDNN would have.
     """
     if gives == "kernel":
         return kernel_sums(first, second, result, p)
@@ -75,10 +76,10 @@ def _convolution(
     lanes = Lanes(result.type.dtype)
     forward = gives == "output"
 
-    def along(k: int) -> Along:
+    def along(k: int) -> WindowAxis:
         size, step = p[f"size{k}"], p[f"dilation{k}"]
         before = p[f"low{k}"] if forward else (size - 1) * step - p[f"low{k}"]
-        return Along(size, p[f"stride{k}"], step, before)
+        return WindowAxis(size, p[f"stride{k}"], step, before)
 
     axes = along(0), along(1)
     integers = _extents(gives, p).integers(lanes.count)
@@ -94,11 +95,17 @@ def _convolution(
         {"x": given, "taps": taps},
         {"sums": Pointer(result)},
         integers,
-        stencils.blocks_of(integers),
+        stencils.block_count(integers),
     )
 
 
-def _body(lanes: Lanes, axes: tuple[Along, Along], forward: bool) -> list[str]:
+def _body(
+    lanes: Lanes, axes: tuple[WindowAxis, WindowAxis], forward: bool
+) -> list[str]:
+    """The kernel's lines: of ``x`` and ``taps`` they compute ``sums``.
+
+    Taps are reversed unless ``forward``.
+    """
     down, right = axes
     sums = [f"sums{k}" for k in range(COLUMNS)]
     i = "i" if forward else f"({down.size - 1} - i)"
@@ -114,13 +121,13 @@ def _body(lanes: Lanes, axes: tuple[Along, Along], forward: bool) -> list[str]:
         for k, tap in readers:
             j = tap if forward else right.size - 1 - tap
             terms = f"x{at}, tap{j}, {sums[k]}[lane]"
-            each.append(f"{sums[k]}[lane] = fma_{lanes.wide}({terms})")
-    return stencils.places(
+            each.append(f"{sums[k]}[lane] = fma_{lanes.compute}({terms})")
+    return stencils.thread_items(
         lanes,
         [
-            *(f"{name} = registers_{lanes.wide}({lanes.count})" for name in sums),
+            *(f"{name} = registers_{lanes.compute}({lanes.count})" for name in sums),
             f"for lane in range({lanes.count}):",
-            *stencils.inside(f"{name}[lane] = {lanes.zero}" for name in sums),
+            *stencils.indented_lines(f"{name}[lane] = {lanes.zero}" for name in sums),
             *stencils.windows(lanes, axes, "x", lanes.fill, loads, each),
             *stencils.stores(lanes, "sums", sums),
         ],

@@ -1,9 +1,9 @@
 """Gradients of depthwise convolutions with respect to their kernels.
 
 An element of the gradient is the sum, over all outputs, of the output's cotangent times
-the operand's element under that tap. A first kernel computes partial sums: a thread
-has one row of the window and some lines of the output. A second kernel adds them up in
-a fixed order.
+the element that the tap reads. A first kernel computes partial sums: a thread has one
+row of the window's taps and some lines of the output. A second kernel adds them up in a
+fixed order.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from arrayfn.lowering.cuda.handwritten import Handwritten, HandwrittenCall
 from arrayfn.lowering.cuda.windows.stencils import (
     COLUMNS,
     THREADS,
-    Along,
     Lanes,
-    inside,
+    WindowAxis,
+    indented_lines,
 )
 from arrayfn.lowering.libraries.calls import Pointer
 
-_WORK: Final = 1 << 16
-"""Threads, beyond which each gets more lines, instead of there being more threads."""
-_MAX_SUMS: Final = 72
+_MAX_THREADS: Final = 1 << 16
+"""Threads of the first kernel; for larger images each has more lines."""
+_MAX_SUMS: Final = 72  # 32-bit registers for a thread's sums
 _LARGEST: Final = 2**31
 _SIDE: Final = 32
-"""Warps of a block that adds up partial sums, and lanes of a warp."""
+"""Warps of a block of the second kernel, and lanes of a warp."""
 
 
 def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
-    """Whether a thread has room for the sums of a row of the window."""
+    """Whether a thread has registers for the sums of a row of the window."""
     lanes = Lanes(dtype)
-    words = BY_SHORT_NAME[lanes.wide].itemsize // 4
+    words = BY_SHORT_NAME[lanes.compute].itemsize // 4
     arrays = ("count", "extent")
     vectors = [p["batch"] * p[f"{name}0"] * p[f"{name}1"] for name in arrays]
     return (
@@ -47,13 +47,16 @@ def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
 def kernel_sums(
     given: Pointer, cotangent: Pointer, result: Var, p: Mapping[str, int]
 ) -> Iterable[HandwrittenCall]:
-    """The kernel's cotangent ``result`` [size, size, channel], by two calls."""
+    """The two calls that compute the kernel's cotangent ``result``.
+
+    It is [size, size, channel]; ``p`` are the integers that a call of cuDNN would have.
+    """
     dtype = result.type.dtype
     lanes = Lanes(dtype)
     vectors, lines = p["groups"] // lanes.count, p["batch"] * p["count0"]
-    each = max(1, lines * p["size0"] * vectors // _WORK)
+    each = max(1, lines * p["size0"] * vectors // _MAX_THREADS)
     slots = -(-lines // each)
-    wide = BY_SHORT_NAME[lanes.wide]
+    wide = BY_SHORT_NAME[lanes.compute]
     partial = Var(ArrayType((slots, result.type.size), wide))
     integers = {
         "items": slots * p["size0"] * vectors,
@@ -66,7 +69,7 @@ def kernel_sums(
         "width": p["extent1"],
     }
     down, right = (
-        Along(p[f"size{k}"], p[f"stride{k}"], p[f"dilation{k}"], p[f"low{k}"])
+        WindowAxis(p[f"size{k}"], p[f"stride{k}"], p[f"dilation{k}"], p[f"low{k}"])
         for k in range(2)
     )
     yield HandwrittenCall(
@@ -97,9 +100,14 @@ def kernel_sums(
     )
 
 
-def _sums(lanes: Lanes, down: Along, right: Along) -> list[str]:
-    n, wide = lanes.count, lanes.wide
-    taken = right.offsets()
+def _sums(lanes: Lanes, down: WindowAxis, right: WindowAxis) -> list[str]:
+    """The lines of the first kernel: of ``x`` and ``cotangent`` partial ``sums``.
+
+    A thread has the row ``i`` of taps, a vector of channels, and ``each`` lines, whose
+    sums go to its ``slot``.
+    """
+    n, wide = lanes.count, lanes.compute
+    offsets = right.offsets()
     sums = [f"sums{j}" for j in range(right.size)]
     loads = [
         f"column = part * {COLUMNS}",
@@ -109,36 +117,37 @@ def _sums(lanes: Lanes, down: Along, right: Along) -> list[str]:
     ]
     each: list[str] = []
 
-    def load(name: str, array: str, place: str, condition: str) -> None:
+    def load(name: str, array: str, index: str, condition: str) -> None:
+        """Define the vector ``name``: loaded if ``condition`` holds, or zeros."""
         loads.extend(
             [
                 lanes.tile(f"{name}_tile"),
                 f"for lane in range({n}):",
                 f"    {name}_tile[lane] = {lanes.fill}",
                 f"if {condition}:",
-                "    " + lanes.load(array, place, f"{name}_tile"),
+                "    " + lanes.load(array, index, f"{name}_tile"),
             ]
         )
         each.append(f"{name} = {lanes.value(f'{name}_tile[lane]')}")
 
     for k in range(COLUMNS):
-        place = f"own_at + {k} * channels"
-        load(f"own{k}", "cotangent", place, f"column + {k} < columns")
-    for at in taken:
+        index = f"own_at + {k} * channels"
+        load(f"own{k}", "cotangent", index, f"column + {k} < columns")
+    for at in offsets:
         condition = f"(first + {at} >= 0) and (first + {at} < width)"
         load(f"x{at}", "x", f"at + {at} * channels", condition)
-    for at, readers in taken.items():
+    for at, readers in offsets.items():
         for k, j in readers:
             terms = f"x{at}, own{k}, {sums[j]}[lane]"
             each.append(f"{sums[j]}[lane] = fma_{wide}({terms})")
     parts = [
         f"for part in range(quotient(columns + {COLUMNS - 1}, {COLUMNS})):",
-        *inside([*loads, f"for lane in range({n}):", *inside(each)]),
+        *indented_lines([*loads, f"for lane in range({n}):", *indented_lines(each)]),
     ]
     return [
         f"item = block_index() * {THREADS} + thread_index()",
         "if item < items:",
-        *inside(
+        *indented_lines(
             [
                 f"channel = remainder(item, vectors) * {n}",
                 f"channels = vectors * {n}",
@@ -155,7 +164,7 @@ def _sums(lanes: Lanes, down: Along, right: Along) -> list[str]:
                 "        image = quotient(number, rows)",
                 f"        line = {down.at('row', 'i')}",
                 "        if (line >= 0) and (line < height):",
-                *inside(parts, 3),
+                *indented_lines(parts, 3),
                 f"at = (slot * {down.size} + i) * {right.size} * channels + channel",
                 *(
                     f"store_{wide}x{n}(sums, at + {j} * channels, {name}, 0)"
@@ -167,7 +176,11 @@ def _sums(lanes: Lanes, down: Along, right: Along) -> list[str]:
 
 
 def _totals(lanes: Lanes) -> list[str]:
-    wide = lanes.wide
+    """The lines of the second kernel: ``totals`` of all slots of ``sums``.
+
+    A lane has an element; the warps of a block share its slots.
+    """
+    wide = lanes.compute
     return [
         f"member = remainder(thread_index(), {_SIDE})",
         f"warp = quotient(thread_index(), {_SIDE})",

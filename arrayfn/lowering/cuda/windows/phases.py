@@ -1,7 +1,7 @@
-"""Gradients of extrema of windows: elements look for their windows.
+"""Gradients of window maxima and minima as sums over the windows of an element.
 
-A scatter would sort where all windows put their values. Where windows are short, each
-element asks the few that it is in.
+A scatter would have to sort the targets of all windows. Where windows are short, each
+element instead tests the few windows that it is in.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from arrayfn.lowering.cuda.windows.pools import is_pool
 from arrayfn.primitives.window_elements import put_in_phases, window_put
 
 
-def phased(program: Program) -> Program:
-    """``program`` with values put into short windows as sums; others are scattered."""
+def windows_as_sums(program: Program) -> Program:
+    """``program`` with ``window_put`` into short windows as sums; others scatter."""
     if all(equation.primitive is not window_put for equation in program.equations):
         return program
-    return rewritten(program, _in_phases)
+    return rewritten(program, _as_sum)
 
 
-def _in_phases(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+def _as_sum(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
     if equation.primitive is not window_put or is_pool(equation):
         return None
     made = put_in_phases(*operands, **equation.params)

@@ -1,4 +1,8 @@
-"""The texts of kernels that reduce windows, and that put values back into them."""
+"""The texts of pooling kernels: reductions of windows, and their transposes.
+
+Functions return the lines of a kernel, whose threads and names are those of
+``stencils``.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +11,34 @@ from typing import Final
 
 from arrayfn.lowering.cuda.windows.stencils import (
     COLUMNS,
-    PLACE,
-    Along,
+    OUTPUT_INDEX,
     Lanes,
-    inside,
-    places,
+    WindowAxis,
+    indented_lines,
     store,
     stores,
+    thread_items,
     windows,
 )
 
 CELLS: Final = 2
-"""A thread's cells: each is as large as the strides of windows."""
+"""Cells that a thread of ``put_body`` has. A cell has one element for each stride."""
 MAX_CELLS: Final = 4
-"""The most elements of a cell, for a thread to have room for its cells."""
+"""The most elements of a cell, which are in registers."""
 
 
-def sum_body(lanes: Lanes, axes: tuple[Along, Along]) -> list[str]:
-    """The sum of each window, in float32 and rounded once for fp16 and bf16."""
+def sum_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> list[str]:
+    """Computes ``sums``, the sum of each window of ``x``, rounded once."""
     sums = [f"sums{k}" for k in range(COLUMNS)]
     each = [
         f"sums{k}[lane] = sums{k}[lane] + x{at}"
         for at, readers in axes[1].offsets().items()
         for k, _ in readers
     ]
-    return places(
+    return thread_items(
         lanes,
         [
-            *_tiles(sums, lanes.wide, lanes.count, lanes.zero),
+            *_tiles(sums, lanes.compute, lanes.count, lanes.zero),
             *windows(lanes, axes, "x", lanes.fill, (), each),
             *stores(lanes, "sums", sums),
         ],
@@ -42,6 +46,7 @@ def sum_body(lanes: Lanes, axes: tuple[Along, Along]) -> list[str]:
 
 
 def _tiles(names: Sequence[str], dtype: str, count: int, value: str) -> list[str]:
+    """Lines that declare registers by these names, filled with ``value``."""
     return [
         *(f"{name} = registers_{dtype}({count})" for name in names),
         f"for lane in range({count}):",
@@ -50,65 +55,70 @@ def _tiles(names: Sequence[str], dtype: str, count: int, value: str) -> list[str
 
 
 def extremum_body(
-    lanes: Lanes, axes: tuple[Along, Along], gives: Sequence[str], *, minimum: bool
+    lanes: Lanes,
+    axes: tuple[WindowAxis, WindowAxis],
+    gives: Sequence[str],
+    *,
+    minimum: bool,
 ) -> list[str]:
-    """The maximum of each window, or the minimum: its ``best``, its ``position``.
+    """Computes the maximum, or minimum, of each window of ``x``.
 
-    NaN is beyond everything; of equal elements the first is taken, counted row-major.
+    ``gives`` names the results: ``best``, the element, and ``position``, its row-major
+    index in the window. NaN wins over numbers, and the first of equal elements wins.
     """
-    wide, n = lanes.wide, lanes.count
+    wide, n = lanes.compute, lanes.count
     limit = f"{wide.upper()}_{'INF' if minimum else 'NEG_INF'}"
-    if lanes.is_narrow:
+    if lanes.is_half_precision:
         limit = f"convert_f32_{lanes.short}({limit})"
     best = [f"best{k}" for k in range(COLUMNS)]
     position = [f"position{k}" for k in range(COLUMNS)]
-    given = "position" in gives
+    has_position = "position" in gives
     each: list[str] = []
     for at, readers in axes[1].offsets().items():
         for k, j in readers:
             own, x = f"best{k}[lane]", f"x{at}"
-            if not given:
-                word = "min" if minimum else "max"
-                each.append(f"{own} = accumulate_{word}_{wide}({own}, {x})")
+            if not has_position:
+                operation = "min" if minimum else "max"
+                each.append(f"{own} = accumulate_{operation}_{wide}({own}, {x})")
                 continue
-            further = f"{'lt' if minimum else 'gt'}_{wide}({x}, {own})"
-            later = f"and_bool(isnan_{wide}({x}), not_bool(isnan_{wide}({own})))"
-            place = f"position{k}[lane]"
+            is_better = f"{'lt' if minimum else 'gt'}_{wide}({x}, {own})"
+            is_first_nan = f"and_bool(isnan_{wide}({x}), not_bool(isnan_{wide}({own})))"
+            index = f"position{k}[lane]"
             each += [
-                f"beyond = or_bool({further}, {later})",
-                f"{own} = select_{wide}(beyond, {x}, {own})",
-                f"{place} = select_i32(beyond, tap + i32({j}), {place})",
+                f"wins = or_bool({is_better}, {is_first_nan})",
+                f"{own} = select_{wide}(wins, {x}, {own})",
+                f"{index} = select_i32(wins, tap + i32({j}), {index})",
             ]
-    before = [f"tap = convert_i64_i32(i * {axes[1].size})"] if given else []
+    before = [f"tap = convert_i64_i32(i * {axes[1].size})"] if has_position else []
     lines = [
         f"limit = {limit}",
         *_tiles(best, wide, n, lanes.value("limit")),
-        *(_tiles(position, "i32", n, "i32(0)") if given else ()),
+        *(_tiles(position, "i32", n, "i32(0)") if has_position else ()),
         *windows(lanes, axes, "x", "limit", before, each),
     ]
     if "best" in gives:
         lines += stores(lanes, "best", best)
-    if given:
-        lines.append(PLACE)
+    if has_position:
+        lines.append(OUTPUT_INDEX)
         for k, tile in enumerate(position):
             lines += [
                 f"if column + {k} < columns:",
                 f"    store_i32x{n}(position, at + {k} * channels, {tile}, 0)",
             ]
-    return places(lanes, lines)
+    return thread_items(lanes, lines)
 
 
-def put_body(lanes: Lanes, axes: tuple[Along, Along]) -> list[str]:
-    """Each element's sum of the values of windows whose position it is.
+def put_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> list[str]:
+    """Computes ``sums``: for each element, the sum of ``values`` of its windows.
 
-    A cell's elements are in the same few windows: those that begin in it, and before.
+    A window counts if its entry of ``positions`` is the element. The elements of a cell
+    are in the same windows: those that begin in it, and up to ``reach`` cells before.
     """
     down, right = axes
-    n, wide = lanes.count, lanes.wide
+    n, wide = lanes.count, lanes.compute
     reach = [(along.size - 1) // along.stride for along in axes]
-    skipped = [along.before // along.stride for along in axes]
-    # A cell's windows begin `back` cells before it, 0 to `reach`.
-    taken = CELLS + reach[1]
+    skipped = [along.padding // along.stride for along in axes]
+    window_count = CELLS + reach[1]  # windows of a line that a thread's cells are in
     sums = [
         f"sums{r}_{q}" for r in range(down.stride) for q in range(CELLS * right.stride)
     ]
@@ -116,7 +126,7 @@ def put_body(lanes: Lanes, axes: tuple[Along, Along]) -> list[str]:
         *_tiles(sums, wide, n, lanes.zero),
         f"first = column{_plus(skipped[1] - reach[1])}",
     ]
-    for k in range(taken):
+    for k in range(window_count):
         lines += [
             f"inside{k} = (first + {k} >= 0) and (first + {k} < width)",
             lanes.tile(f"value{k}_tile"),
@@ -124,7 +134,7 @@ def put_body(lanes: Lanes, axes: tuple[Along, Along]) -> list[str]:
         ]
     for back in range(reach[0] + 1):
         body = ["at = ((image * height + line) * width + first) * channels + channel"]
-        for k in range(taken):
+        for k in range(window_count):
             body += [
                 f"for lane in range({n}):",
                 f"    value{k}_tile[lane] = {lanes.fill}",
@@ -136,21 +146,21 @@ def put_body(lanes: Lanes, axes: tuple[Along, Along]) -> list[str]:
         body.append(f"for lane in range({n}):")
         body += [
             f"    value{k} = {lanes.value(f'value{k}_tile[lane]')}"
-            for k in range(taken)
+            for k in range(window_count)
         ]
-        body += inside(_terms(axes, back, reach[1], wide))
+        body += indented_lines(_terms(axes, back, reach[1], wide))
         lines += [
             f"line = row{_plus(skipped[0] - back)}",
             "if (line >= 0) and (line < height):",
-            *inside(body),
+            *indented_lines(body),
         ]
-    above, beside = (
-        _plus(cells * along.stride - along.before)
+    top_padding, left_padding = (
+        _plus(cells * along.stride - along.padding)
         for cells, along in zip(skipped, axes, strict=True)
     )
     lines += [
-        f"top = row * {down.stride}{above}",
-        f"left = column * {right.stride}{beside}",
+        f"top = row * {down.stride}{top_padding}",
+        f"left = column * {right.stride}{left_padding}",
         "at = ((image * whole_rows + top) * whole_columns + left) * channels + channel",
     ]
     for r in range(down.stride):
@@ -161,12 +171,17 @@ def put_body(lanes: Lanes, axes: tuple[Along, Along]) -> list[str]:
             # The last part of a line may have fewer cells than a thread.
             there = f"(left + {q} >= 0) and (left + {q} < whole_columns)"
             columns += store(lanes, "sums", at, f"sums{r}_{q}", there)
-        lines += [f"if {where}:", *inside(columns)]
-    return places(lanes, lines, CELLS)
+        lines += [f"if {where}:", *indented_lines(columns)]
+    return thread_items(lanes, lines, CELLS)
 
 
-def _terms(axes: tuple[Along, Along], back: int, reach: int, wide: str) -> list[str]:
-    """What the windows of one line add to the elements of a thread's cells."""
+def _terms(
+    axes: tuple[WindowAxis, WindowAxis], back: int, reach: int, wide: str
+) -> list[str]:
+    """Lines that add the values of one line of windows to a thread's cells.
+
+    The windows begin ``back`` cells above, and 0 to ``reach`` cells to the left.
+    """
     down, right = axes
     lines: list[str] = []
     for r in range(down.stride):
@@ -180,14 +195,14 @@ def _terms(axes: tuple[Along, Along], back: int, reach: int, wide: str) -> list[
                 if j >= right.size:
                     continue
                 k, own = cell + reach - before, f"sums{r}_{q}[lane]"
-                here = f"place{k}[lane] == i32({i * right.size + j})"
-                term = f"select_{wide}({here}, value{k}, {wide}(0))"
+                is_element = f"place{k}[lane] == i32({i * right.size + j})"
+                term = f"select_{wide}({is_element}, value{k}, {wide}(0))"
                 lines.append(f"{own} = {own} + {term}")
     return lines
 
 
 def _plus(number: int) -> str:
-    """Text that adds ``number``."""
+    """The text that adds ``number`` to what precedes it; empty for 0."""
     if not number:
         return ""
     return f" {'-' if number < 0 else '+'} {abs(number)}"

@@ -1,8 +1,8 @@
-"""Reductions of windows, and their derivatives, with channels last: one kernel each.
+"""Pooling with channels last, and its derivatives: one kernel each.
 
-The pass ``pooled`` has windows begin outside their operand where it was padded for
-them, and lets what they put back be cut at once: no padded copy is made. The kernels'
-threads are those of ``stencils``.
+The pass ``with_padded_windows`` folds a pad of the operand into the windows' own
+padding, and the cut that is its transpose likewise, so that no padded copy is made. The
+kernels' threads are those of ``stencils``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from arrayfn.lowering.cuda.windows.pool_text import (
 )
 from arrayfn.lowering.cuda.windows.stencils import (
     THREADS,
-    Along,
     Extents,
     Lanes,
-    blocks_of,
+    WindowAxis,
+    block_count,
 )
 from arrayfn.lowering.libraries.calls import Pointer, pointer_of
 from arrayfn.passes.reads import Reads
@@ -51,26 +51,29 @@ _DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float6
 _POSITIONS: Final = {window_argmax: reduce_window_max, window_argmin: reduce_window_min}
 _REDUCTIONS: Final = (reduce_window_sum, reduce_window_max, reduce_window_min)
 _FORWARD: Final = (*_REDUCTIONS, *_POSITIONS)
-_MAX_TAPS: Final = 32
-_WIDEST: Final = 9
+_MAX_TAPS: Final = 32  # elements of a window
+_MAX_WIDTH: Final = 9  # columns of a window
 _MIN_RESULTS: Final = 1 << 10
-"""Results that are worth a kernel of their own: few are better fused."""
+"""Results that are worth a separate kernel: fewer are better fused."""
 _NONE: Final = ((0, 0), (0, 0))
 
 
 @dataclass(frozen=True)
 class _Geometry:
-    """Windows over two neighbouring axes of [batch, height, width, channel]."""
+    """Windows over two neighbouring axes of [batch, height, width, channel].
+
+    ``extents`` are the height and width, ``counts`` the numbers of windows along them.
+    """
 
     windows: SlidingWindows
     batch: int
-    extents: Shape  # of what has no windows
+    extents: Shape
     counts: Shape
     channels: int
 
     @staticmethod
     def of(windows: SlidingWindows, shape: Shape, dtype: DType) -> _Geometry | None:
-        """None if they are none of these, or too many."""
+        """The windows over an array; None if they have another form, or are large."""
         if dtype not in _DTYPES or len(windows.axes) != len(_NONE):
             return None
         first, second = windows.axes
@@ -81,7 +84,7 @@ class _Geometry:
             second != first + 1
             or channels % Lanes(dtype).count
             or math.prod(windows.sizes) > _MAX_TAPS
-            or windows.sizes[1] > _WIDEST
+            or windows.sizes[1] > _MAX_WIDTH
             or size < _MIN_RESULTS
         ):
             return None
@@ -90,7 +93,7 @@ class _Geometry:
 
     @property
     def padding(self) -> tuple[tuple[int, int], ...]:
-        """Before and after each axis."""
+        """The padding before and after each of the two axes."""
         return self.windows.padding or _NONE
 
     @property
@@ -100,17 +103,17 @@ class _Geometry:
         return self.padding == _NONE and all(a >= b for a, b in pairs)
 
     def forward(self) -> Extents:
-        """Extents of windows over their operand."""
+        """Extents of a kernel whose outputs are windows."""
         (rows, columns), (height, width) = self.counts, self.extents
         return Extents(self.batch, rows, columns, height, width, self.channels)
 
-    def along(self, k: int) -> Along:
-        """The windows along axis ``k``."""
+    def along(self, k: int) -> WindowAxis:
+        """The windows along the first or second of the two axes."""
         w = self.windows
-        return Along(w.sizes[k], w.strides[k], w.dilations[k], self.padding[k][0])
+        return WindowAxis(w.sizes[k], w.strides[k], w.dilations[k], self.padding[k][0])
 
     def back(self) -> Extents:
-        """Extents of cells, which are as large as the strides, over windows."""
+        """Extents of a kernel whose outputs are cells, and which reads windows."""
         cells: list[int] = []
         for (low, _), n, stride in zip(
             self.padding, self.extents, self.windows.strides, strict=True
@@ -121,12 +124,12 @@ class _Geometry:
 
 
 def is_pool(equation: Equation) -> bool:
-    """Whether a kernel here computes ``equation``."""
+    """Whether ``pool`` has a kernel for ``equation``."""
     return _geometry(equation) is not None
 
 
 def _geometry(equation: Equation) -> _Geometry | None:
-    """The windows, if a kernel here takes them; others fuse, or are scattered to."""
+    """The windows of ``equation``; None unless ``pool`` has a kernel for them."""
     row, params = equation.primitive, dict(equation.params)
     if row not in (*_FORWARD, window_put):
         return None
@@ -146,8 +149,8 @@ def _geometry(equation: Equation) -> _Geometry | None:
 # The pass.
 
 
-def pooled(program: Program) -> Program:
-    """``program`` with borders of windows as padding, where a kernel here takes it."""
+def with_padded_windows(program: Program) -> Program:
+    """``program`` with pads folded into windows that ``pool`` then computes."""
     rows = (*_FORWARD, window_put)
     if all(equation.primitive not in rows for equation in program.equations):
         return program
@@ -159,7 +162,9 @@ def pooled(program: Program) -> Program:
         environment = builder.bind_inputs(program, inputs)
         for equation in program.equations:
             builder.source = equation.source
-            found = _bordered(equation, made, constants) or _cut(equation, made)
+            found = _with_pad_before(equation, made, constants) or _with_cut_after(
+                equation, made
+            )
             if found is None:
                 builder.replay(equation, environment)
                 continue
@@ -171,10 +176,13 @@ def pooled(program: Program) -> Program:
     return builder.build([rename(a, environment) for a in program.outputs])
 
 
-def _bordered(
+def _with_pad_before(
     equation: Equation, made: Mapping[Var, Equation], constants: Mapping[Var, Any]
 ) -> Equation | None:
-    """Windows of what is padded with what does not change them, with padding."""
+    """A reduction of windows with the pad of its operand folded in; None of others.
+
+    The pad's value must be the reduction's identity.
+    """
     primitive = primitive_of(equation)
     if primitive not in _FORWARD or "padding" in equation.params:
         return None
@@ -182,16 +190,18 @@ def _bordered(
     pad = made.get(x) if isinstance(x, Var) else None
     if pad is None or pad.primitive is not slicing.pad:
         return None
-    given, fill = pad.inputs
-    wanted = identity_of(primitive, given.type.dtype)
+    unpadded, fill = pad.inputs
+    identity = identity_of(primitive, unpadded.type.dtype)
     value = fill.value if isinstance(fill, Literal) else constants.get(fill)
-    if value is None or value != wanted:
+    if value is None or value != identity:
         return None
-    return _with_padding(equation, pad, (given,), 1)
+    return _with_padding(equation, pad, (unpadded,), 1)
 
 
-def _cut(equation: Equation, made: Mapping[Var, Equation]) -> Equation | None:
-    """What is put into windows and then cut, with padding."""
+def _with_cut_after(
+    equation: Equation, made: Mapping[Var, Equation]
+) -> Equation | None:
+    """A ``window_put`` with the cut of its result folded in; None of others."""
     if equation.primitive is not slicing.pad:
         return None
     x = equation.inputs[0]
@@ -206,7 +216,10 @@ def _cut(equation: Equation, made: Mapping[Var, Equation]) -> Equation | None:
 def _with_padding(
     equation: Equation, pad: Equation, inputs: tuple[Atom, ...], sign: int
 ) -> Equation | None:
-    """``equation`` of ``inputs`` with the border of ``pad``, if a kernel takes it."""
+    """``equation`` of ``inputs``, padded as ``pad`` does, if ``pool`` then takes it.
+
+    ``sign`` is -1 if ``pad`` has negative widths: a cut.
+    """
     config: slicing.PadConfig = pad.params["config"]
     axes = equation.params["axes"]
     for axis, (low, high, between) in enumerate(config):
@@ -223,7 +236,7 @@ def _with_padding(
 
 
 def pairs_of(program: Program) -> dict[Equation, Equation]:
-    """Equations that give the extrema and their positions of the same windows."""
+    """Pairs of equations for the extrema of windows and their positions, both ways."""
     found: dict[tuple[Any, ...], Equation] = {}
     pairs: dict[Equation, Equation] = {}
     for equation in program.equations:
@@ -239,7 +252,7 @@ def pairs_of(program: Program) -> dict[Equation, Equation]:
 
 
 def pool(equation: Equation, other: Equation | None, reads: Reads) -> HandwrittenCall:
-    """The kernel of ``equation``, and of the ``other`` of its pair."""
+    """The call that computes ``equation`` and, if given, the ``other`` of its pair."""
     geometry = _geometry(equation)
     assert geometry is not None
     if equation.primitive is window_put:
@@ -255,10 +268,10 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
         position = next((row for row in _POSITIONS if row in results), None)
         minimum = reduce_window_min in results or position is window_argmin
         value = next((row for row in _POSITIONS.values() if row in results), None)
-        given = {"best": value, "position": position}
+        outputs = {"best": value, "position": position}
         writes = {
             name: Pointer(results[row])
-            for name, row in given.items()
+            for name, row in outputs.items()
             if row is not None
         }
         body = extremum_body(lanes, axes, tuple(writes), minimum=minimum)
@@ -270,11 +283,12 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
         "windows that are read where they lie",
     )
     return HandwrittenCall(
-        text, {"x": pointer_of(x, reads)}, writes, integers, blocks_of(integers)
+        text, {"x": pointer_of(x, reads)}, writes, integers, block_count(integers)
     )
 
 
 def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> HandwrittenCall:
+    """The call that computes a ``window_put``."""
     values, positions = (pointer_of(atom, reads) for atom in equation.inputs)
     (output,) = equation.outputs
     lanes = Lanes(output.type.dtype)
@@ -293,5 +307,5 @@ def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> HandwrittenCa
         {"values": values, "positions": positions},
         {"sums": Pointer(output)},
         integers,
-        blocks_of(integers),
+        block_count(integers),
     )

@@ -1,9 +1,14 @@
-"""Shared pieces of kernels whose threads read windows, with channels last.
+"""Stencils over images with channels last: pieces of kernels that read windows.
 
-A thread has a vector of channels at ``COLUMNS`` neighbouring outputs. Of each line of
-the windows it reads what its outputs need once, into registers; the threads of a block
-have ``BAND`` neighbouring lines, so that the cache of a multiprocessor has what they
-share. What lies beyond the border is not in memory: a value stands for it.
+Arrays are [image, line, column, channel]. A thread has a vector of channels at
+``COLUMNS`` neighbouring outputs of a row. It loads each line of their windows into
+registers once. The threads of a block have ``BAND`` neighbouring rows, whose windows
+share lines in the L1 cache. Elements beyond the border are a constant, not in memory.
+
+Functions return lines of a kernel. These names are common to them: ``channel``,
+``column``, ``row`` and ``image``, the thread's first output; ``channels``, ``rows`` and
+``columns``, the extents of outputs; ``height`` and ``width``, those of what windows are
+over. No barriers are needed.
 """
 
 from __future__ import annotations
@@ -14,27 +19,30 @@ from typing import Final
 
 from arrayfn.dtypes import DType, short_name
 
-THREADS: Final = 128
-COLUMNS: Final = 4
-BAND: Final = 8
+THREADS: Final = 128  # of a block
+COLUMNS: Final = 4  # neighbouring outputs of a thread
+BAND: Final = 8  # neighbouring rows of a block
 _WORDS: Final = {"f16": "u16", "bf16": "u16", "f32": "f32", "f64": "f64"}
 _LARGEST: Final = 2**31
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """The vector of a thread, in memory and in arithmetic."""
+    """The vector of channels that a thread has: its dtypes, loads and stores.
+
+    An *element* has the dtype of memory, a *value* the compute dtype.
+    """
 
     dtype: DType
 
     @property
     def count(self) -> int:
-        """The channels of a thread: 128 bits."""
+        """Channels of a thread: as many as 16 bytes hold."""
         return 16 // self.dtype.itemsize
 
     @property
     def word(self) -> str:
-        """The vocabulary's name of an element in memory."""
+        """The dtype's name in functions that access memory."""
         return _WORDS[self.short]
 
     @property
@@ -43,85 +51,91 @@ class Lanes:
         return short_name(self.dtype)
 
     @property
-    def wide(self) -> str:
-        """The vocabulary's name of a value."""
+    def compute(self) -> str:
+        """The short name of the compute dtype."""
         return "f64" if self.word == "f64" else "f32"
 
     @property
-    def is_narrow(self) -> bool:
-        """Whether values are wider than elements."""
-        return self.word != self.wide
+    def is_half_precision(self) -> bool:
+        """Whether elements are fp16 or bf16, and values float32."""
+        return self.word != self.compute
 
     @property
     def zero(self) -> str:
-        """The value 0."""
-        return f"{self.wide}(0)"
+        """The text of the value 0."""
+        return f"{self.compute}(0)"
 
     @property
     def fill(self) -> str:
-        """The element 0."""
-        return "u16(0)" if self.is_narrow else self.zero
+        """The text of the element 0."""
+        return "u16(0)" if self.is_half_precision else self.zero
 
     def tile(self, name: str) -> str:
-        """A thread's vector in registers."""
+        """The line that declares registers for a vector of elements."""
         return f"{name} = registers_{self.word}({self.count})"
 
     def load(self, array: str, at: str, tile: str) -> str:
-        """A vector from memory."""
+        """The line that loads the vector at index ``at`` of ``array``."""
         return f"load_{self.word}x{self.count}({array}, {at}, {tile}, 0)"
 
     def store(self, array: str, at: str, tile: str) -> str:
-        """A vector to memory."""
+        """The line that stores a vector at index ``at`` of ``array``."""
         return f"store_{self.word}x{self.count}({array}, {at}, {tile}, 0)"
 
     def value(self, element: str) -> str:
-        """The value of an element."""
-        if not self.is_narrow:
+        """The text of the value of an element."""
+        if not self.is_half_precision:
             return element
-        return f"convert_{self.short}_{self.wide}({element})"
+        return f"convert_{self.short}_{self.compute}({element})"
 
     def element(self, value: str) -> str:
-        """The element of a value, rounded."""
-        if not self.is_narrow:
+        """The text of the element that a value is rounded to."""
+        if not self.is_half_precision:
             return value
-        return f"convert_{self.wide}_{self.short}({value})"
+        return f"convert_{self.compute}_{self.short}({value})"
 
 
 @dataclass(frozen=True)
-class Along:
-    """Windows along one axis: output i begins ``before`` before ``i * stride``."""
+class WindowAxis:
+    """The windows along one axis: ``size`` taps, and the ``padding`` before the first.
+
+    Tap t of output i reads element ``i * stride + t * dilation - padding``.
+    """
 
     size: int
     stride: int
-    step: int
-    before: int
+    dilation: int
+    padding: int
 
-    def at(self, place: str, tap: str = "") -> str:
-        """Where the output at ``place`` has its element ``tap``, or its first."""
-        text = place if self.stride == 1 else f"{place} * {self.stride}"
+    def at(self, output: str, tap: str = "") -> str:
+        """The text of the element that ``tap``, or the first, of ``output`` reads."""
+        text = output if self.stride == 1 else f"{output} * {self.stride}"
         if tap:
-            text += f" + {tap}" if self.step == 1 else f" + {tap} * {self.step}"
-        if not self.before:
+            text += f" + {tap}" if self.dilation == 1 else f" + {tap} * {self.dilation}"
+        if not self.padding:
             return text
-        sign = "-" if self.before > 0 else "+"
-        return f"{text} {sign} {abs(self.before)}"
+        sign = "-" if self.padding > 0 else "+"
+        return f"{text} {sign} {abs(self.padding)}"
 
     def offsets(self) -> dict[int, list[tuple[int, int]]]:
-        """What a thread's ``COLUMNS`` outputs read, from the first one on.
+        """The elements that a thread's ``COLUMNS`` outputs read, from the first one on.
 
-        For each place: which output reads it, as which element of its window.
+        For each: the pairs of an output that reads it, and the tap that does.
         """
-        found: dict[int, list[tuple[int, int]]] = {}
+        readers: dict[int, list[tuple[int, int]]] = {}
         for output in range(COLUMNS):
             for tap in range(self.size):
-                at = output * self.stride + tap * self.step
-                found.setdefault(at, []).append((output, tap))
-        return dict(sorted(found.items()))
+                element = output * self.stride + tap * self.dilation
+                readers.setdefault(element, []).append((output, tap))
+        return dict(sorted(readers.items()))
 
 
 @dataclass(frozen=True)
 class Extents:
-    """The extents of a kernel's outputs, and of what it reads."""
+    """Extents of outputs (``rows``, ``columns``) and of what windows are over.
+
+    A thread has ``thread_columns`` outputs of a row.
+    """
 
     batch: int
     rows: int
@@ -129,11 +143,11 @@ class Extents:
     height: int
     width: int
     channels: int
-    across: int = COLUMNS  # of a thread
+    thread_columns: int = COLUMNS
 
     def integers(self, lanes: int) -> dict[str, int]:
-        """The kernel's integers, by name."""
-        parts = -(-self.columns // self.across)
+        """The kernel's integers by name, with ``lanes`` channels for each thread."""
+        parts = -(-self.columns // self.thread_columns)
         bands = -(-self.rows // BAND)
         vectors = self.channels // lanes
         return {
@@ -148,39 +162,41 @@ class Extents:
         }
 
     def fits(self) -> bool:
-        """Whether numbers are below 2**31, and vectors are where vectors begin.
+        """Whether indices are below 2**31, and vectors are aligned.
 
-        A part of the only channels there are may begin anywhere.
+        An array of a single pixel may be a slice that begins anywhere.
         """
         inner = self.batch * self.channels
-        rows, columns = self.rows + BAND, self.columns + self.across
-        many = max(self.height * self.width, rows * columns) * inner < _LARGEST
-        return many and self.batch * self.height * self.width > 1
+        rows, columns = self.rows + BAND, self.columns + self.thread_columns
+        is_small = max(self.height * self.width, rows * columns) * inner < _LARGEST
+        return is_small and self.batch * self.height * self.width > 1
 
 
-def blocks_of(integers: dict[str, int]) -> int:
-    """How many blocks have the items."""
+def block_count(integers: dict[str, int]) -> int:
+    """The blocks of a launch with these integers."""
     return -(-integers["items"] // THREADS)
 
 
-def places(lanes: Lanes, body: Sequence[str], across: int = COLUMNS) -> list[str]:
-    """``body`` for each thread: at ``channel``, ``column``, ``row`` and ``image``."""
+def thread_items(
+    lanes: Lanes, body: Sequence[str], thread_columns: int = COLUMNS
+) -> list[str]:
+    """``body`` for each thread that has outputs, after lines that define which."""
     return [
         f"item = block_index() * {THREADS} + thread_index()",
         "if item < items:",
-        *inside(
+        *indented_lines(
             [
                 f"channel = remainder(item, vectors) * {lanes.count}",
                 "rest = quotient(item, vectors)",
                 f"own = remainder(rest, {BAND})",
                 f"rest = quotient(rest, {BAND})",
-                f"column = remainder(rest, parts) * {across}",
+                f"column = remainder(rest, parts) * {thread_columns}",
                 "rest = quotient(rest, parts)",
                 f"row = remainder(rest, bands) * {BAND} + own",
                 "image = quotient(rest, bands)",
                 f"channels = vectors * {lanes.count}",
                 "if row < rows:",
-                *inside(body),
+                *indented_lines(body),
             ]
         ),
     ]
@@ -188,28 +204,34 @@ def places(lanes: Lanes, body: Sequence[str], across: int = COLUMNS) -> list[str
 
 def windows(
     lanes: Lanes,
-    axes: tuple[Along, Along],
+    axes: tuple[WindowAxis, WindowAxis],
     array: str,
     fill: str,
     before: Sequence[str],
     each: Iterable[str],
 ) -> list[str]:
-    """A walk along the lines ``i`` of windows, each line's elements in registers.
+    """A loop over the lines ``i`` of windows, which loads each line's elements.
 
-    ``before`` are statements of a line; ``each`` those of a ``lane``, where the values
-    are ``x0``, ``x1`` and so on, numbered as ``offsets`` numbers places.
+    Args:
+        lanes: The vector of a thread.
+        axes: The windows along lines and along columns.
+        array: What windows are over.
+        fill: The text of an element beyond the border.
+        before: Lines that follow the loads' first, once a line of the windows.
+        each: Lines for each channel ``lane``. They read the values ``x0``, ``x1`` and
+            so on, numbered as ``WindowAxis.offsets`` numbers elements.
     """
     down, right = axes
-    taken = right.offsets()
+    offsets = right.offsets()
     lines = [f"first = {right.at('column')}"]
-    for at in taken:
+    for at in offsets:
         lines += [
             f"inside{at} = (first + {at} >= 0) and (first + {at} < width)",
             lanes.tile(f"x{at}_tile"),
         ]
     body = ["at = ((image * height + line) * width + first) * channels + channel"]
     body += before
-    for at in taken:
+    for at in offsets:
         body += [
             f"for lane in range({lanes.count}):",
             f"    x{at}_tile[lane] = {fill}",
@@ -217,24 +239,26 @@ def windows(
             "    " + lanes.load(array, f"at + {at} * channels", f"x{at}_tile"),
         ]
     body.append(f"for lane in range({lanes.count}):")
-    body += [f"    x{at} = {lanes.value(f'x{at}_tile[lane]')}" for at in taken]
-    body += inside(each)
+    body += [f"    x{at} = {lanes.value(f'x{at}_tile[lane]')}" for at in offsets]
+    body += indented_lines(each)
     return [
         *lines,
         f"for i in range({down.size}):",
         f"    line = {down.at('row', 'i')}",
         "    if (line >= 0) and (line < height):",
-        *inside(body, 2),
+        *indented_lines(body, 2),
     ]
 
 
-PLACE: Final = "at = ((image * rows + row) * columns + column) * channels + channel"
-"""Where a thread's first output lies."""
+OUTPUT_INDEX: Final = (
+    "at = ((image * rows + row) * columns + column) * channels + channel"
+)
+"""The line that defines ``at``, the index of a thread's first output."""
 
 
 def store(lanes: Lanes, array: str, at: str, tile: str, where: str) -> list[str]:
-    """A tile of values to memory, ``where`` a condition holds."""
-    if not lanes.is_narrow:
+    """Lines that store a vector of values if the condition ``where`` holds."""
+    if not lanes.is_half_precision:
         return [f"if {where}:", "    " + lanes.store(array, at, tile)]
     return [
         f"if {where}:",
@@ -246,14 +270,14 @@ def store(lanes: Lanes, array: str, at: str, tile: str, where: str) -> list[str]
 
 
 def stores(lanes: Lanes, array: str, results: Sequence[str]) -> list[str]:
-    """``results``, a tile of values for each column, to the thread's outputs."""
-    lines = [PLACE]
+    """Lines that store the thread's outputs: ``results`` are vectors of values."""
+    lines = [OUTPUT_INDEX]
     for k, tile in enumerate(results):
-        place = f"at + {k} * channels"
-        lines += store(lanes, array, place, tile, f"column + {k} < columns")
+        index = f"at + {k} * channels"
+        lines += store(lanes, array, index, tile, f"column + {k} < columns")
     return lines
 
 
-def inside(lines: Iterable[str], levels: int = 1) -> list[str]:
-    """``lines`` further to the right."""
+def indented_lines(lines: Iterable[str], levels: int = 1) -> list[str]:
+    """``lines`` indented by so many levels."""
     return ["    " * levels + line for line in lines]

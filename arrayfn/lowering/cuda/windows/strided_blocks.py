@@ -1,8 +1,9 @@
-"""Convolutions of few channels by strides, as ones of more channels without.
+"""Space-to-depth: strided convolutions of few channels as ones of stride 1.
 
-Elements that lie alike between the beginnings of windows are channels of their own:
-``[n, s * h, s * w, c]`` is ``[n, h, w, s * s * c]``, and a window of ``k`` elements one
-of about ``k / s``. Libraries have faster kernels for these. Channels last, no groups.
+Blocks of s by s pixels become channels, where s is the stride: ``[n, s * h, s * w, c]``
+is viewed as ``[n, h, w, s * s * c]``, and a window of ``k`` elements becomes one of
+about ``k / s``. Libraries have faster kernels for these. Channels are last; there are
+no groups.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from arrayfn.primitives import conversion, slicing, views
 from arrayfn.primitives.padded_convolution import ARRAYS, padded_convolution
 
 MAX_CHANNELS: Final = 64
-"""Channels of the blocks: with more, libraries are as fast without them."""
+"""The most channels after the change: with more, libraries are as fast without it."""
 _ALIGNED: Final = 16
-"""Bytes that channels are filled up to."""
+"""Bytes to a multiple of which channels are padded."""
 
 
 def has_blocks(p: Mapping[str, int]) -> bool:
-    """Whether the convolution of these integers has blocks of few channels."""
+    """Whether the convolution with the integers ``p`` can be rewritten so."""
     axes = range(p["axes"])
     strides = [p[f"stride{k}"] for k in axes]
     return (
@@ -38,17 +39,27 @@ def has_blocks(p: Mapping[str, int]) -> bool:
 
 @dataclass(frozen=True)
 class _Axis:
-    """One axis: zeros (or what is cut) around the operand, around a window, in all."""
+    """How one spatial axis is cut into blocks of ``stride`` elements.
+
+    Args:
+        stride: Elements of a block.
+        operand: Zeros before and after the operand; negative where it is cut.
+        kernel: Zeros before and after the kernel.
+        blocks: Blocks of the operand.
+        size: Blocks of the kernel.
+        padding: Padding of the new convolution on either side, in blocks.
+    """
 
     stride: int
     operand: tuple[int, int]
     kernel: tuple[int, int]
-    blocks: int  # of the operand
-    size: int  # of a window
-    padding: int  # on either side
+    blocks: int
+    size: int
+    padding: int
 
     @staticmethod
     def of(p: Mapping[str, int], k: int) -> _Axis:
+        """Spatial axis ``k`` of the convolution with the integers ``p``."""
         extent, size, count, stride, low = (
             p[f"{name}{k}"] for name in ("extent", "size", "count", "stride", "low")
         )
@@ -71,15 +82,19 @@ class _Axis:
         )
 
 
-def of_blocks(
+def convolve_blocks(
     given: Sequence[Atom],
     params: Mapping[str, Any],
     p: Mapping[str, int],
     border: Sequence[tuple[int, int]],
 ) -> Atom:
-    """What ``padded_convolution`` of ``given`` is, with ``params`` and integers p.
+    """``padded_convolution`` of ``given`` by blocks.
 
-    To its own extents the operand comes by the zeros of ``border``.
+    Args:
+        given: The two operands.
+        params: The equation's parameters.
+        p: The integers of the library's call.
+        border: Zeros before and after each axis that the operand still needs.
     """
     axes = [_Axis.of(p, k) for k in range(p["axes"])]
     gives = params["gives"]
@@ -116,21 +131,22 @@ def of_blocks(
 
 
 def _channels(inner: int, strides: Sequence[int], dtype: DType) -> int:
-    """The channels of blocks, filled up."""
+    """The channels of blocks, padded to an aligned number."""
     step = max(1, _ALIGNED // dtype.itemsize)
     return -(-inner * math.prod(strides) // step) * step
 
 
 def _order(count: int) -> tuple[int, ...]:
-    """Moves [first, block, place, ..., inner] to [first, blocks, places, inner]."""
+    """The permutation from [n, block, within, ..., c] to [n, blocks, withins, c]."""
     blocks = (1 + 2 * k for k in range(count))
-    places = (2 + 2 * k for k in range(count))
-    return (0, *blocks, *places, 1 + 2 * count)
+    within = (2 + 2 * k for k in range(count))
+    return (0, *blocks, *within, 1 + 2 * count)
 
 
 def _blocked(
     x: Atom, borders: Sequence[tuple[int, int]], strides: Sequence[int]
 ) -> Atom:
+    """``x``, padded by ``borders``, with blocks of ``strides`` as channels."""
     zero = conversion.literal(0, x.type.dtype)
     none = (0, 0, 0)
     config = (none, *((low, high, 0) for low, high in borders), none)

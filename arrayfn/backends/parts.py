@@ -1,0 +1,159 @@
+"""Libraries and features that backends use, or do not: what each is here.
+
+A part is no place to compute on, as a backend is. ``backend_info`` answers for both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from arrayfn.backends.base import BackendInfo
+from arrayfn.backends.cpu.libraries.blas import blas_file
+from arrayfn.backends.cuda.requirements import missing_here
+
+Check = Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A library or a feature: what it is here, what it needs, and what is missing."""
+
+    description: str
+    requires: tuple[str, ...]
+    missing: Check
+
+    def info(self, name: str) -> BackendInfo:
+        """What ``backend_info(name)`` answers."""
+        return BackendInfo(
+            name, self.description, self.requires, self.missing(), kind="part"
+        )
+
+
+def _never(reason: str) -> Check:
+    return lambda: reason
+
+
+def _packages(*modules: str, install: str) -> str:
+    """Which modules are not installed; empty if none."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if not missing:
+        return ""
+    verb = "is" if len(missing) == 1 else "are"
+    return f"{' and '.join(missing)} {verb} not installed: {install}"
+
+
+def _missing_on_gpu(*modules: str, install: str) -> str:
+    found = missing_here(), _packages(*modules, install=install)
+    return "; ".join(filter(None, found))
+
+
+@cache
+def _missing_mkl() -> str:
+    library = ctypes.CDLL(blas_file())
+    if hasattr(library, "MKL_Get_Max_Threads"):
+        return ""
+    return (
+        "SciPy's BLAS is not MKL (it is OpenBLAS in wheels of PyPI): install a SciPy "
+        "that is linked with MKL, as conda's 'libblas=*=*mkl'"
+    )
+
+
+def _missing_mps() -> str:
+    where = f"this machine runs {platform.system()} on {platform.machine()}"
+    is_there = platform.system() == "Darwin" and platform.machine() == "arm64"
+    reason = "there is no backend for Metal: use 'cpu'"
+    return reason if is_there else f"{where}; {reason}"
+
+
+def _missing_xeon() -> str:
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    have = f"; {count} cores are given to this process" if count else ""
+    return (
+        "there is no launcher that binds processes to cores: use taskset or numactl, "
+        f"and arrayfn.set_num_threads{have}"
+    )
+
+
+_CUDNN: Final = "pip install 'arrayfn[cuda-libraries]'"
+
+PARTS: Final[dict[str, Part]] = {
+    "cudnn": Part(
+        "NVIDIA's convolutions and attention, on backend 'cuda'; without it generated "
+        "kernels compute attention",
+        ("backend 'cuda'", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend"),
+        lambda: _missing_on_gpu("cudnn", install=_CUDNN),
+    ),
+    "mha": Part(
+        "attention as one kernel on backend 'cuda', forward and backward, for float16 "
+        "and bfloat16: arrayfn.nn.dot_product_attention",
+        ("backend 'cuda'",),
+        missing_here,
+    ),
+    "mkl": Part(
+        "Intel's BLAS and LAPACK, which backend 'cpu' calls where SciPy is linked with "
+        "it",
+        ("a SciPy that is linked with MKL",),
+        _missing_mkl,
+    ),
+    "mkldnn": Part(
+        "oneDNN, Intel's neural-network kernels; backend 'cpu' generates its own",
+        ("a provider of its convolutions and products",),
+        _never(
+            "arrayfn does not call oneDNN: its kernels are generated, products BLAS"
+        ),
+    ),
+    "openmp": Part(
+        "threads of a compiler's runtime; backend 'cpu' has a thread pool of its own",
+        ("nothing: see arrayfn.set_num_threads",),
+        _never("kernels run on arrayfn's own threads, not on OpenMP's"),
+    ),
+    "nnpack": Part(
+        "convolutions for phones' CPUs; backend 'cpu' generates its own",
+        ("a provider of its convolutions",),
+        _never("arrayfn does not call NNPACK: its convolutions are generated"),
+    ),
+    "triton": Part(
+        "kernels of operators for backend 'cuda', by arrayfn.adapters.triton",
+        ("backend 'cuda'", "triton", "torch"),
+        lambda: _missing_on_gpu("triton", "torch", install="pip install triton torch"),
+    ),
+    "cusparselt": Part(
+        "NVIDIA's products of matrices with 2 of 4 elements zero",
+        ("backend 'cuda'", "a layout for 2:4 sparse matrices"),
+        _never(
+            "there is no 2:4 layout: sparse matrices are CSR, CSC and COO "
+            "(arrayfn.sparse)"
+        ),
+    ),
+    "opt_einsum": Part(
+        "the order in which einsum contracts several operands",
+        ("opt_einsum",),
+        lambda: _packages("opt_einsum", install="pip install opt_einsum"),
+    ),
+    "mps": Part(
+        "GPUs of Apple's processors",
+        ("macOS on an Apple processor", "a backend for Metal"),
+        _missing_mps,
+    ),
+    "nki": Part(
+        "kernels for AWS Trainium and Inferentia",
+        ("an AWS Neuron device", "neuronxcc", "a backend for it"),
+        _never(
+            "there is no backend for Neuron devices: a package may register one "
+            "(arrayfn.register_backend)"
+        ),
+    ),
+    "xeon": Part(
+        "a launcher for servers with Intel Xeon processors; kernels of backend 'cpu' "
+        "use the instructions of the machine, AVX-512 included, without it",
+        ("nothing: see arrayfn.set_num_threads",),
+        _missing_xeon,
+    ),
+}

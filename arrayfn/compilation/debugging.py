@@ -1,0 +1,246 @@
+"""How calls are debugged: ``disable_jit``, ``debug_nans`` and ``debug_infs``.
+
+Each is a block for one thread, and a field of ``config`` for the whole process. Calls
+cost nothing more while all are off: another ``Jitted.__call__`` takes over while one is
+on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes
+from arrayfn.backends.registry import get_backend
+from arrayfn.compilation.jit import Jitted
+from arrayfn.compilation.stages import with_faults
+from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import Equation, Params, Program, type_of
+from arrayfn.ir.builder import ProgramBuilder
+from arrayfn.passes.checks import with_checks
+from arrayfn.passes.faults import INF, NAN
+from arrayfn.primitives.base import Primitive
+from arrayfn.tracing import Immediate
+from arrayfn.tracing.frames import current_frame
+
+OPTIONS: Final = ("disable_jit", "debug_nans", "debug_infs")
+_KINDS: Final = {"debug_nans": NAN, "debug_infs": INF}
+
+
+class _Choices(threading.local):
+    """What blocks of this thread have chosen, by option."""
+
+    def __init__(self) -> None:
+        self.by_option: dict[str, bool] = {}
+
+
+_choices = _Choices()
+_process: dict[str, bool] = dict.fromkeys(OPTIONS, False)
+_compiled = Jitted.__call__
+_lock = threading.Lock()
+_open: list[object] = []  # the blocks of all threads
+
+
+def is_on(option: str) -> bool:
+    """Whether ``option`` holds in this thread."""
+    return _choices.by_option.get(option, _process[option])
+
+
+def set_for_process(option: str, value: bool) -> None:
+    """Set ``option`` for all threads, outside of blocks that choose it themselves."""
+    with _lock:
+        _process[option] = value
+        _take_over()
+
+
+def _take_over() -> None:
+    """Have calls go through here while an option is on, or a block open."""
+    wanted = bool(_open) or any(_process.values())
+    Jitted.__call__ = _chosen if wanted else _compiled
+    Immediate.inspect = _inspected if wanted else None
+
+
+@contextmanager
+def _block(option: str, value: bool) -> Generator[None]:
+    before, block = dict(_choices.by_option), object()
+    with _lock:
+        _open.append(block)
+        _take_over()
+    _choices.by_option[option] = bool(value)
+    try:
+        yield
+    finally:
+        _choices.by_option = before
+        with _lock:
+            _open.remove(block)
+            _take_over()
+
+
+@contextmanager
+def disable_jit(disable: bool = True) -> Generator[None]:
+    """In this block, and in this thread, jitted functions run as plain Python.
+
+    ``print``, ``pdb`` and ``if x > 0:`` then see values, and results are NumPy arrays,
+    whatever device was named. Functions given to ``lax.scan`` and the like are traced
+    all the same. Calls outside such blocks cost nothing more.
+
+    >>> from arrayfn.compilation.jit import jit
+    >>> f = jit(lambda x: 1.0 if x > 0 else -1.0)
+    >>> with disable_jit():
+    ...     f(2.0)
+    1.0
+    """
+    with _block("disable_jit", disable):
+        yield
+
+
+@contextmanager
+def debug_nans(new_val: bool = True) -> Generator[None]:
+    """In this block, and in this thread, making NaN raises NotFiniteError.
+
+    The error, a FloatingPointError, names the first operation that gives NaN though no
+    operand has any, and the line it is in: at once outside compiled functions, and when
+    the call returns inside them. They are compiled once more, as by
+    ``jit(..., checks="nan")``. NaN that is given to a function is no error.
+
+    >>> import arrayfn.numpy as anp
+    >>> from arrayfn.compilation.jit import jit
+    >>> with debug_nans():
+    ...     jit(lambda x: anp.log(x) + 1.0)(-1.0)
+    Traceback (most recent call last):
+    ...
+    arrayfn.errors.NotFiniteError: ... log makes NaN of operands without NaN: ...
+    """
+    with _block("debug_nans", new_val):
+        yield
+
+
+@contextmanager
+def debug_infs(new_val: bool = True) -> Generator[None]:
+    """Like ``debug_nans``, of infinities that are made of finite operands.
+
+    >>> import arrayfn.numpy as anp
+    >>> with debug_infs():
+    ...     anp.exp(1000.0)
+    Traceback (most recent call last):
+    ...
+    arrayfn.errors.NotFiniteError: ... exp makes an infinity of finite operands: ...
+    """
+    with _block("debug_infs", new_val):
+        yield
+
+
+class Config:
+    """Options of the whole process: ``config.debug_nans = True``, say.
+
+    They are ``disable_jit``, ``debug_nans`` and ``debug_infs``; the functions of these
+    names make blocks, which choose for their thread. An environment variable such as
+    ``ARRAYFN_DEBUG_NANS=1`` sets one when arrayfn is imported.
+
+    >>> config = Config()
+    >>> config.debug_nans = True
+    >>> config.debug_nans
+    True
+    >>> config.update("debug_nans", False)
+    """
+
+    __slots__ = ()
+
+    def update(self, name: str, value: bool) -> None:
+        """Set the option ``name``, which may begin with ``jax_``."""
+        setattr(self, name.removeprefix("jax_"), value)
+
+    def __getattr__(self, name: str) -> bool:
+        if name not in OPTIONS:
+            raise AttributeError(_unknown(name))
+        return is_on(name)
+
+    def __setattr__(self, name: str, value: bool) -> None:
+        if name not in OPTIONS:
+            raise ArgumentError(_unknown(name), user_location())
+        set_for_process(name, bool(value))
+
+    def __repr__(self) -> str:
+        return f"Config({', '.join(f'{k}={is_on(k)}' for k in OPTIONS)})"
+
+
+config: Final = Config()
+
+
+def _unknown(name: str) -> str:
+    return (
+        f"config has no option {name!r}; it has {', '.join(OPTIONS)}. Other choices "
+        "are arguments of jit"
+    )
+
+
+def set_by_environment() -> None:
+    """Set the options that environment variables ask for."""
+    for option in OPTIONS:
+        if os.environ.get(f"ARRAYFN_{option.upper()}", "").lower() in ("1", "true"):
+            set_for_process(option, value=True)
+
+
+# What happens while an option is on.
+
+
+def _kinds() -> frozenset[str]:
+    return frozenset(kind for option, kind in _KINDS.items() if is_on(option))
+
+
+def _chosen(self: Jitted, *args: Any, **kwargs: Any) -> Any:
+    """A call of a jitted function while an option is on."""
+    if is_on("disable_jit"):
+        return self.python_function(*args, **kwargs)
+    kinds = _kinds()
+    # Inside a trace a function is checked as a part of what is traced.
+    if kinds and current_frame() is None:
+        self = self.with_checks(kinds)
+    return _compiled(self, *args, **kwargs)
+
+
+def _inspected(
+    primitive: Primitive, operands: Sequence[Any], params: Params, results: Any
+) -> None:
+    """Raise NotFiniteError if an operation outside ``jit`` makes NaN, say.
+
+    It is repeated with checks if its results look so.
+    """
+    kinds = _kinds()
+    if not kinds or primitive.effect:
+        return
+    several = results if isinstance(results, (tuple, list)) else (results,)
+    if any(_is_suspect(x, kinds) for x in several):
+        builder = ProgramBuilder(primitive.name)
+        inputs = [builder.input(type_of(x).plain()) for x in operands]
+        program = builder.build(builder.emit(primitive, inputs, params))
+        _run_checked(program, [np.asarray(x) for x in operands], kinds)
+
+
+def _is_suspect(result: Any, kinds: frozenset[str]) -> bool:
+    array = np.asarray(result)
+    if array.dtype not in dtypes.INEXACT:
+        return False
+    with np.errstate(all="ignore"):
+        nan = NAN in kinds and bool(np.isnan(array).any())
+        return nan or (INF in kinds and bool(np.isinf(array).any()))
+
+
+def _run_checked(
+    program: Program, operands: Sequence[Any], kinds: frozenset[str]
+) -> None:
+    """Interpret ``program`` with checks, which raise."""
+
+    def is_whole(call: Equation) -> bool:
+        return False
+
+    checked, sites = with_checks(program, kinds, is_whole)
+    reference = get_backend("reference")
+    run = with_faults(reference.load(reference.lower(checked, frozenset())), sites)
+    with _block("debug_nans", value=False), _block("debug_infs", value=False):
+        run(tuple(operands))

@@ -1,0 +1,240 @@
+"""Checkpoints: arrays over a mesh, saved by part and loaded on any other mesh.
+
+A checkpoint is a folder. Each process writes the parts that it owns, as ``.npy`` files
+in a folder of their own; ``index.json``, written last and moved to its place, says
+which parts make which array. So a save that does not come to its end leaves the
+checkpoint before it as it was. Nothing in the files is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import dtypes, tree
+from arrayfn.distributed.arrays import ShardedArray, make_array_from_callback
+from arrayfn.distributed.devices import DEVICES, devices_of
+from arrayfn.distributed.processes import agree
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.ir import NamedSharding
+
+Array = np.ndarray[Any, Any]
+Box = tuple[tuple[int, int], ...]
+"""Where a part lies: from and to, along each axis."""
+
+_INDEX: Final = "index.json"
+_FORMAT: Final = 1
+_PART: Final = re.compile(r"[0-9a-f]{16}/[0-9]+\.[0-9]+\.npy")
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """An array of a checkpoint: its type, and the file of each part."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    parts: dict[Box, Path]
+
+    def read(self, index: tuple[slice, ...]) -> Array:
+        """The array at ``index``, of which only the parts there are read."""
+        wanted = _box(index, self.shape)
+        made = np.empty([stop - start for start, stop in wanted], self.dtype)
+        left = made.size
+        for box, path in self.parts.items():
+            both = [
+                (max(a, c), min(b, d))
+                for (a, b), (c, d) in zip(wanted, box, strict=True)
+            ]
+            if any(start >= stop for start, stop in both):
+                continue
+            part = np.load(path, mmap_mode="r", allow_pickle=False)
+            part = part.view(self.dtype).reshape([d - c for c, d in box])
+            here = _within(both, box)
+            made[_within(both, wanted)] = part[here]
+            left -= int(np.prod([stop - start for start, stop in both]))
+        if left:
+            raise ArgumentError(
+                f"load: a checkpoint lacks parts of an array of shape {self.shape}, "
+                f"at {index}",
+                user_location(),
+            )
+        return made
+
+
+def _box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
+    bounds = (part.indices(n)[:2] for part, n in zip(index, shape, strict=True))
+    return tuple((int(start), int(stop)) for start, stop in bounds)
+
+
+def _within(inner: Iterable[tuple[int, int]], outer: Box) -> tuple[slice, ...]:
+    pairs = zip(inner, outer, strict=True)
+    return tuple(slice(a - start, b - start) for (a, b), (start, _) in pairs)
+
+
+def save(path: str | Path, x: Any) -> None:
+    """Save ``x``, a pytree of arrays and numbers, as the checkpoint ``path``.
+
+    Of an array over a mesh each process writes its parts; each part is written once.
+    Other arrays are written by the first process. All processes call it together. The
+    checkpoint takes the place of one that is there when all is written: until then, and
+    if a process fails, that one stays.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(folder, {"w": np.arange(3.0), "step": 5})
+    ...     load(folder, {"w": None, "step": None})
+    {'step': array(5), 'w': array([0., 1., 2.])}
+    """
+    folder = Path(path)
+    name = agree(secrets.token_hex(8), "the beginning of a save")
+    if DEVICES.process == 0:
+        (folder / name).mkdir(parents=True)
+    agree("", "the folder of a save")
+    index: dict[str, Any] = {}
+    for number, (path_of_leaf, leaf) in enumerate(tree.leaves_with_path(x)):
+        whole = leaf if isinstance(leaf, ShardedArray) else np.asarray(leaf)
+        parts: list[Any] = []
+        for member, box in _owned(whole):
+            file = f"{name}/{number}.{member}.npy"
+            parts.append([list(map(list, box)), file])
+            part = _part_here(whole, member)
+            if part is not None:
+                _write(folder / file, part)
+        index[tree.keystr(path_of_leaf)] = [
+            list(whole.shape),
+            dtypes.short_name(whole.dtype),
+            parts,
+        ]
+    agree("", "the parts of a save")
+    if DEVICES.process == 0:
+        text = json.dumps({"format": _FORMAT, "arrays": index}, indent=0)
+        _commit(folder, text, name)
+    agree("", "the end of a save")
+
+
+def load(path: str | Path, like: Any) -> Any:
+    """The arrays of the checkpoint ``path``, as they are to lie: a pytree ``like`` it.
+
+    Its leaves say how: a NamedSharding, or an array over a mesh to lie as that does, on
+    whatever mesh; anything else, None for example, gives a NumPy array. What was None
+    when it was saved is None. Each process
+    reads the parts that it needs. Raises ArgumentError for a folder without a
+    checkpoint and for leaves that it does not have, and ShapeError if an axis is no
+    multiple of its parts, or ``like`` has an array of another shape.
+    """
+    folder = Path(path)
+    stored = _read_index(folder)
+    pairs, structure = tree.flatten_with_path(like, _is_leaf)
+    made: list[Any] = []
+    for path_of_leaf, leaf in pairs:
+        name = tree.keystr(path_of_leaf)
+        if leaf is None and name not in stored:
+            made.append(None)  # as it was saved: an empty subtree
+            continue
+        if name not in stored:
+            raise ArgumentError(
+                f"load: the checkpoint {folder} has no array {name}; it has "
+                + ", ".join(sorted(stored)[:8]),
+                user_location(),
+            )
+        made.append(_loaded(stored[name], leaf, name))
+    return tree.unflatten(structure, made)
+
+
+def _loaded(stored: _Stored, leaf: Any, name: str) -> Any:
+    shape = getattr(leaf, "shape", stored.shape)
+    if tuple(shape) != stored.shape:
+        raise ShapeError(
+            f"load: {name} has shape {stored.shape}, not {tuple(shape)}",
+            user_location(),
+        )
+    sharding = leaf if isinstance(leaf, NamedSharding) else None
+    if isinstance(leaf, ShardedArray):
+        sharding = leaf.sharding
+    if sharding is None:
+        return stored.read(tuple(slice(0, n) for n in stored.shape))
+    return make_array_from_callback(stored.shape, sharding, stored.read, stored.dtype)
+
+
+def _is_leaf(x: Any) -> bool:
+    return x is None or isinstance(x, NamedSharding)
+
+
+def _owned(x: Any) -> list[tuple[int, Box]]:
+    """The members that own the different parts of an array, and where these lie."""
+    if not isinstance(x, ShardedArray):
+        return [(0, tuple((0, n) for n in x.shape))]
+    index = x.sharding.index
+    return [(k, _box(index(x.shape, k), x.shape)) for k in x.sharding.owners()]
+
+
+def _part_here(x: Any, member: int) -> Array | None:
+    """The part of a member, if it is for this process to write."""
+    if not isinstance(x, ShardedArray):
+        return x if DEVICES.process == 0 else None
+    place = devices_of(x.sharding.mesh)[member]
+    is_here = place.process_index == DEVICES.process
+    return np.asarray(x.parts[member]) if is_here else None
+
+
+def _write(path: Path, x: Array) -> None:
+    """Write a part, as bytes of any dtype, and wait until it is on disk."""
+    with path.open("wb") as file:
+        raw = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+        np.save(file, raw, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _commit(folder: Path, text: str, name: str) -> None:
+    """Put the index in its place, and remove parts that it does not name."""
+    made = folder / f"{name}.{_INDEX}"
+    with made.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    made.replace(folder / _INDEX)
+    for other in folder.iterdir():
+        if re.fullmatch(r"[0-9a-f]{16}", other.name) and other.name != name:
+            shutil.rmtree(other)
+
+
+def _read_index(folder: Path) -> dict[str, _Stored]:
+    try:
+        given = json.loads((folder / _INDEX).read_text())
+        if given["format"] != _FORMAT:
+            raise ArgumentError(
+                f"load: {folder} has format {given['format']}, not {_FORMAT}",
+                user_location(),
+            )
+        return {
+            name: _Stored(
+                tuple(map(int, shape)),
+                dtypes.BY_SHORT_NAME[dtype],
+                {_as_box(box): _file(folder, file) for box, file in parts},
+            )
+            for name, (shape, dtype, parts) in given["arrays"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(
+            f"load: {folder} has no whole checkpoint ({error})", user_location()
+        ) from error
+
+
+def _as_box(given: Any) -> Box:
+    return tuple((int(start), int(stop)) for start, stop in given)
+
+
+def _file(folder: Path, name: str) -> Path:
+    if not _PART.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a part")
+    return folder / name

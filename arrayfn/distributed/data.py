@@ -1,0 +1,110 @@
+"""What lies where in a training run: batches, parameters and optimizer states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from arrayfn import tree
+from arrayfn.distributed.arrays import make_array_from_callback
+from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.ir import Mesh, NamedSharding, PartitionSpec
+
+
+def batches(
+    data: Any,
+    size: int,
+    sharding: NamedSharding,
+    *,
+    seed: int | None = 0,
+    epochs: int | None = None,
+) -> Iterator[Any]:
+    """Batches of ``size`` rows of ``data``, each cut over a mesh as ``sharding`` says.
+
+    ``data`` is an array, or a pytree of them, with the same number of rows; a memory
+    map does well, since each process reads only the rows of its own devices. In each of
+    ``epochs`` (None: without end) the rows come in another order, which follows from
+    ``seed`` and neither from the mesh nor from the number of processes; with ``seed``
+    None they come as they are. Rows that do not fill a batch are left out.
+
+    Raises ArgumentError if there are fewer rows than ``size``, and ShapeError if arrays
+    have different numbers of rows or a batch is no multiple of its parts.
+
+    >>> sharding = NamedSharding(Mesh((1,), ("data",)), PartitionSpec("data"))
+    >>> [np.asarray(x) for x in batches(np.arange(5), 2, sharding, seed=None, epochs=1)]
+    [array([0, 1]), array([2, 3])]
+    """
+    arrays, structure = tree.flatten(data)
+    rows = {len(x) for x in arrays}
+    if len(rows) != 1:
+        raise ShapeError(
+            f"batches: arrays have the same number of rows, not {sorted(rows)}",
+            user_location(),
+        )
+    (total,) = rows
+    if not 0 < size <= total:
+        raise ArgumentError(
+            f"batches: a batch has 1 to {total} rows, not {size}", user_location()
+        )
+    sharding.shard_shape((size, *arrays[0].shape[1:]))
+    return _batches(arrays, structure, total, size, sharding, seed, epochs)
+
+
+def _batches(
+    arrays: list[Any],
+    structure: tree.TreeDef,
+    total: int,
+    size: int,
+    sharding: NamedSharding,
+    seed: int | None,
+    epochs: int | None,
+) -> Iterator[Any]:
+    for epoch in count() if epochs is None else range(epochs):
+        order = np.arange(total)
+        if seed is not None:
+            order = np.random.default_rng([seed, epoch]).permutation(total)
+        for start in range(0, total - size + 1, size):
+            rows = order[start : start + size]
+            yield tree.unflatten(structure, [_batch(x, rows, sharding) for x in arrays])
+
+
+def _batch(x: Any, rows: np.ndarray[Any, Any], sharding: NamedSharding) -> Any:
+    """The ``rows`` of an array, of which each process reads its part."""
+
+    def part(index: tuple[slice, ...]) -> Any:
+        return x[rows[index[0]]][(slice(None), *index[1:])]
+
+    return make_array_from_callback((len(rows), *x.shape[1:]), sharding, part, x.dtype)
+
+
+def spread(x: Any, mesh: Mesh, axis: str) -> Any:
+    """A NamedSharding for each leaf of ``x``, a pytree: cut along ``axis`` of the mesh.
+
+    The longest axis of an array that is a multiple of the number of devices is cut;
+    arrays without one are whole. As shardings of parameters and of the optimizer's
+    state this is fully sharded training; of the state alone, ZeRO (Rajbhandari et al.,
+    "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020).
+
+    >>> mesh = Mesh((4,), ("data",))
+    >>> made = spread({"w": np.ones((3, 8)), "b": np.ones(3)}, mesh, "data")
+    >>> made["w"].spec, made["b"].spec
+    (P(None, 'data'), P())
+    """
+    if axis not in mesh.shape:
+        raise ArgumentError(
+            f"spread: the mesh ({mesh}) has no axis {axis!r}", user_location()
+        )
+    parts = mesh.shape[axis]
+
+    def cut(leaf: Any) -> NamedSharding:
+        shape = np.shape(leaf)
+        fitting = [k for k, n in enumerate(shape) if n and n % parts == 0]
+        if not fitting:
+            return NamedSharding(mesh, PartitionSpec())
+        place = max(fitting, key=lambda k: shape[k])
+        return NamedSharding(mesh, PartitionSpec(*[None] * place, axis))
+
+    return tree.map(cut, x)

@@ -1,0 +1,116 @@
+"""Buckets: small sums over the same axis of the mesh, joined into one collective.
+
+A collective takes some time however small it is; a model has many small parameters,
+whose gradients are summed one by one. Sums that do not depend on each other wait for
+the first use of one of them, and are then one ``all_reduce`` of one array. Values do
+not change: members are added element by element, in their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from arrayfn.ir import Atom, Equation, Program, Var
+from arrayfn.ir.builder import ProgramBuilder, rename
+from arrayfn.passes.member_sums import in_bodies
+from arrayfn.primitives import views
+from arrayfn.primitives.collectives import all_reduce
+from arrayfn.primitives.slicing import concatenate, slice_
+
+SMALL_BYTES: Final = 1 << 18  # of an array that is copied to a bucket
+BUCKET_BYTES: Final = 1 << 22
+
+Key = tuple[object, ...]
+"""The axis, the operation and the dtype of sums that may be one."""
+
+
+@dataclass
+class _Bucket:
+    """Sums that wait, with their operands in the new Program."""
+
+    nbytes: int = 0
+    sums: list[tuple[Equation, Atom]] = field(default_factory=list)
+
+
+def with_buckets(program: Program) -> Program:
+    """``program``, of one device of a mesh, with its small sums joined."""
+    if not any(_is_small(e) or e.subprograms() for e in program.equations):
+        return program
+    builder = ProgramBuilder(program.name)
+    with builder:
+        walk = _Walk(builder, program)
+        for equation in program.equations:
+            walk.visit(equation)
+        for key in list(walk.buckets):
+            walk.close(key)
+    return builder.build([rename(a, walk.environment) for a in program.outputs])
+
+
+class _Walk:
+    """Emits the new Program."""
+
+    def __init__(self, builder: ProgramBuilder, program: Program) -> None:
+        self.builder = builder
+        self.environment = builder.bind_inputs(program, builder.inputs_of(program))
+        self.buckets: dict[Key, _Bucket] = {}
+        self.waiting: dict[Var, Key] = {}
+
+    def visit(self, equation: Equation) -> None:
+        """Emit ``equation``, or put it into a bucket."""
+        needed = [self.waiting[a] for a in equation.inputs if a in self.waiting]
+        for key in dict.fromkeys(needed):
+            self.close(key)
+        operands = [rename(a, self.environment) for a in equation.inputs]
+        if _is_small(equation):
+            (x,) = operands
+            params = equation.params
+            key = params["axis_name"], params["op"], x.type.dtype
+            bucket = self.buckets.setdefault(key, _Bucket())
+            bucket.sums.append((equation, x))
+            bucket.nbytes += x.type.nbytes
+            self.waiting[equation.outputs[0]] = key
+            if bucket.nbytes >= BUCKET_BYTES:
+                self.close(key)
+            return
+        self.builder.source = equation.source
+        if equation.subprograms():
+            params = in_bodies(equation, with_buckets)
+            made = self.builder.emit(equation.primitive, operands, params)
+        else:
+            made = self.builder.keep(equation, operands)
+        self.environment.update(zip(equation.outputs, made, strict=True))
+
+    def close(self, key: Key) -> None:
+        """Emit the sums of a bucket."""
+        bucket = self.buckets.pop(key, None)
+        if bucket is None:
+            return
+        equations = [equation for equation, _ in bucket.sums]
+        self.builder.source = equations[0].source
+        results = _joined([x for _, x in bucket.sums], equations[0])
+        for equation, result in zip(equations, results, strict=True):
+            (output,) = equation.outputs
+            self.environment[output] = result
+            del self.waiting[output]
+
+
+def _is_small(equation: Equation) -> bool:
+    is_sum = equation.primitive is all_reduce
+    return is_sum and 0 < equation.inputs[0].type.nbytes <= SMALL_BYTES
+
+
+def _joined(operands: list[Atom], equation: Equation) -> list[Atom]:
+    """The sums of all operands, by one collective with the params of ``equation``."""
+    if len(operands) == 1:
+        return [all_reduce(operands[0], **equation.params)]
+    flat = [views.reshape(x, shape=(x.type.size,)) for x in operands]
+    total = all_reduce(concatenate(*flat, axis=0), **equation.params)
+    results: list[Atom] = []
+    begin = 0
+    for x in operands:
+        end = begin + x.type.size
+        part = slice_(total, start=(begin,), limit=(end,), strides=(1,))
+        results.append(views.reshape(part, shape=x.type.shape))
+        begin = end
+    return results

@@ -1,0 +1,64 @@
+"""Arrays that code may change: ``new_ref``, ``Ref`` and ``freeze``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from arrayfn.tracing import ImmutableArray
+from arrayfn.tracing.references import Ref
+from arrayfn.tracing.staging import constant
+from arrayfn.transforms.arguments import check_leaf, leaf_type
+
+__all__ = ["Ref", "empty_ref", "freeze", "new_ref"]
+
+
+def new_ref(init_val: Any, *, memory_space: None = None, kind: None = None) -> Ref:
+    """A place that holds ``init_val``, an array or a number, and can be written to.
+
+    ``ref[...]`` reads it, ``ref[i] = y`` and ``ref[...] += y`` write. In a traced
+    function a Ref stands for updates of a value, so that derivatives go through them,
+    and so do ``vmap`` and compilation. Bodies of loops and branches, and functions
+    jitted inside, may write to Refs from outside; they are carried along. A jitted
+    function takes Refs as arguments, and writes to those that are given.
+
+    A Ref is no value: it is not returned, not given twice to one function, and not used
+    after the function that it was made in. ``memory_space`` and ``kind`` are JAX's, and
+    None. Raises ArgumentError for what is no array or number.
+
+    >>> import numpy as np
+    >>> from arrayfn.compilation.jit import jit
+    >>> @jit
+    ... def count(x):
+    ...     total = new_ref(0.0)
+    ...     for k in range(3):
+    ...         total[...] += x[k]
+    ...     return total[...]
+    >>> count(np.arange(3.0))
+    array(3.)
+    """
+    if isinstance(init_val, ImmutableArray):
+        return Ref(init_val)
+    check_leaf(init_val, "new_ref: init_val")
+    return Ref(constant(np.array(init_val, order="C")))
+
+
+def empty_ref(ty: Any, memory_space: None = None) -> Ref:
+    """A Ref of zeros, in the shape and dtype of ``ty`` (an array, or a struct of them).
+
+    >>> import numpy as np
+    >>> empty_ref(np.ones(2))[...]
+    array([0., 0.])
+    """
+    type = leaf_type(ty)
+    return new_ref(np.zeros(type.shape, type.dtype))
+
+
+def freeze(ref: Ref) -> Any:
+    """The value of ``ref``, which is not to be used any more.
+
+    >>> freeze(new_ref(2.0))
+    array(2.)
+    """
+    return ref.get()

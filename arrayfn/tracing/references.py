@@ -1,0 +1,211 @@
+"""``Ref``: a place that holds an array, which the code of a function may change.
+
+A Ref is Python's: Programs have none. Writing replaces the value that it holds, so what
+is traced are updates of values. A Ref belongs to the frame that it was made in. A body
+that is traced in a frame of its own (of a loop or a branch) reads it as it reads any
+captured value. If it writes, ``RefWrittenError`` tells the construct, which traces the
+body again with the value as an argument and a result: see ``discharged``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from arrayfn.dtypes import DType
+from arrayfn.errors import ArgumentError, TracerLeakError, user_location
+from arrayfn.ir import ArrayType, type_of
+from arrayfn.tracing.frames import Frame, current_frame
+from arrayfn.tracing.methods import Namespace
+from arrayfn.tracing.staging import constant
+from arrayfn.tracing.value import Tracer
+
+T = TypeVar("T")
+
+
+class Ref:
+    """A place that holds an array of one shape and dtype: see ``new_ref``.
+
+    ``ref[...]`` is the value, ``ref[i] = y`` changes a part of it, for any index that
+    arrays take; ``ref[...] += y`` does both. Indices out of bounds are dropped, as in
+    ``x.at[i].set(y)``.
+    """
+
+    __slots__ = ("__weakref__", "_home", "_value", "type")
+
+    def __init__(self, value: Any) -> None:
+        self.type: ArrayType = (
+            value.type if isinstance(value, Tracer) else type_of(value)
+        ).plain()
+        self._home = current_frame()
+        self._value = value
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the axes."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The data type of the elements."""
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.type.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.type.size
+
+    def get(self) -> Any:
+        """The value; of a NumPy array a copy, which ``+=`` may change."""
+        value = self.current()
+        return constant(value.copy()) if isinstance(value, np.ndarray) else value
+
+    def current(self) -> Any:
+        """The value that is held now."""
+        for frame in self._frames("read"):
+            if frame is not self._home and self in frame.references:
+                return frame.references[self]
+        return self._value
+
+    def set(self, value: Any) -> None:
+        """Hold ``value``, which is broadcast and converted to shape and dtype."""
+        value = Namespace.functions["broadcast_to"](value, self.shape)
+        self._replace(Namespace.functions["astype"](value, self.dtype))
+
+    def swap(self, value: Any) -> Any:
+        """Hold ``value``; return what was held before."""
+        before = self.get()
+        self.set(value)
+        return before
+
+    def __getitem__(self, index: Any) -> Any:
+        value = self.get()
+        return value if index is ... else Namespace.functions["getitem"](value, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if index is ...:
+            self.set(value)
+        else:
+            self._replace(Namespace.functions["at"](self.current())[index].set(value))
+
+    def _replace(self, value: Any) -> None:
+        self._frames("written to")
+        frame = current_frame()
+        if frame is self._home:
+            self._value = value
+            return
+        assert frame is not None
+        if self not in frame.references:
+            raise RefWrittenError(self, frame)
+        frame.references[self] = value
+
+    def _frames(self, done: str) -> list[Frame]:
+        """The frames from the current one to that of the Ref."""
+        frames: list[Frame] = []
+        frame = current_frame()
+        while frame is not None:
+            frames.append(frame)
+            if frame is self._home:
+                return frames
+            if frame.platform and self._home is None and self not in frame.references:
+                raise ArgumentError(
+                    f"{frame.name!r} is compiled, and a Ref ({self.type}) that was "
+                    f"made outside of it is {done}: another call would not do that. "
+                    "Pass the Ref as an argument",
+                    user_location(),
+                )
+            frame = frame.parent
+        if self._home is not None:
+            raise TracerLeakError(
+                f"a Ref ({self.type}) is {done} after {self._home.name!r}, the "
+                "function that it was made in, has returned; return ref[...], its "
+                "value",
+                user_location(),
+            )
+        return frames
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise ArgumentError(
+            f"a Ref ({self.type}) is no array; ref[...] is the one that it holds",
+            user_location(),
+        )
+
+    def __repr__(self) -> str:
+        return f"Ref({self.type})"
+
+
+class RefWrittenError(ArgumentError):
+    """A function that is traced by itself writes to a Ref from outside.
+
+    Loops and branches catch it.
+    """
+
+    def __init__(self, ref: Ref, frame: Frame) -> None:
+        super().__init__(
+            f"{frame.name!r} writes to a Ref ({ref.type}) that was made outside of it. "
+            "That is for bodies of loops and branches (scan, fori_loop, while_loop, "
+            "map, cond, switch) and jitted functions; what grad, vmap or checkpoint "
+            "takes returns the value instead",
+            user_location(),
+        )
+        self.ref = ref
+        self.frame = frame
+
+
+def discharged(construct: Callable[[Sequence[Ref]], T]) -> T:
+    """The result of ``construct(refs)``, for the Refs that its bodies write to.
+
+    It is called with none, and again with one more for each that is written to. Given
+    Refs it traces bodies that ``adopt`` their values, and writes the last ones back.
+    """
+    refs: list[Ref] = []
+    while True:
+        try:
+            return construct(refs)
+        except RefWrittenError as written:
+            if not is_of_a_body(written) or written.ref in refs:
+                raise
+            refs.append(written.ref)
+
+
+def is_of_a_body(written: RefWrittenError) -> bool:
+    """Whether a function that is traced inside the current frame was the writer."""
+    return written.frame.parent is current_frame()
+
+
+def adopt(refs: Sequence[Ref], values: Sequence[Any]) -> None:
+    """Let the function that is being traced hold ``values`` in ``refs``."""
+    frame = current_frame()
+    assert frame is not None
+    frame.references.update(zip(refs, values, strict=True))
+
+
+def held(refs: Sequence[Ref]) -> list[Any]:
+    """The values of ``refs`` now."""
+    return [ref.current() for ref in refs]
+
+
+def within(function: Callable[..., Any], refs: Sequence[Ref]) -> Callable[..., Any]:
+    """``function`` with the values of ``refs`` as its first argument.
+
+    It returns the pair of its result and of the values after it.
+    """
+
+    def inner(values: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        adopt(refs, values)
+        return function(*args, **kwargs), held(refs)
+
+    return inner
+
+
+def write_back(refs: Sequence[Ref], values: Sequence[Any]) -> None:
+    """Let ``refs`` hold ``values``, of their shapes and dtypes."""
+    for ref, value in zip(refs, values, strict=True):
+        ref._replace(value)
