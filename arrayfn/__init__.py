@@ -42,7 +42,6 @@ from arrayfn.assertions import check
 from arrayfn.backends.cpu.runtime import get_num_threads, set_num_threads
 from arrayfn.backends.cuda import (
     DeviceArray,
-    from_dlpack,
     memory_stats,
 )
 from arrayfn.backends.registry import (
@@ -66,7 +65,13 @@ from arrayfn.compilation.jit import jit
 from arrayfn.compilation.kernels import get_kernel, kernels
 from arrayfn.compilation.operators import Operator, operator
 from arrayfn.debug import named_scope
-from arrayfn.devices import block_until_ready, device_get, device_put
+from arrayfn.devices import (
+    block_until_ready,
+    device_get,
+    device_put,
+    from_dlpack,
+    to_dlpack,
+)
 from arrayfn.distributed import (
     Device,
     Mesh,
@@ -245,6 +250,7 @@ __all__ = [
     "sharding",
     "sparse",
     "stop_gradient",
+    "to_dlpack",
     "tree",
     "tree_util",
     "typeof",

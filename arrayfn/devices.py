@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 
 from arrayfn import tree
+from arrayfn.array_likes import Elsewhere, Shared, adopted
 from arrayfn.backends.cuda import DeviceArray
 from arrayfn.backends.registry import choose
 from arrayfn.distributed.arrays import ShardedArray, put_sharded
 from arrayfn.distributed.devices import Device
+from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import NamedSharding
 from arrayfn.primitives.reshard import reshard
-from arrayfn.tracing import apply
+from arrayfn.tracing import ArrayOnDevice, apply
+from arrayfn.transforms import check_leaf
 
 
 def device_put(x: Any, device: str | Device | NamedSharding = "cuda") -> Any:
@@ -52,7 +55,49 @@ def device_get(x: Any) -> Any:
     >>> device_get((np.arange(2),))
     (array([0, 1]),)
     """
-    return tree.map(np.asarray, x)
+    return tree.map(lambda leaf: np.asarray(adopted(leaf)), x)
+
+
+def from_dlpack(x: Any) -> Any:
+    """The array that an object with ``__dlpack__`` holds, in its own memory.
+
+    On a CPU it is a NumPy array, on an NVIDIA GPU a DeviceArray. bfloat16 is among the
+    dtypes. Raises ArgumentError for other objects and other devices.
+
+    >>> x = np.arange(3.0)
+    >>> np.shares_memory(from_dlpack(x), x)
+    True
+    """
+    if not hasattr(x, "__dlpack__"):
+        raise ArgumentError(
+            f"from_dlpack takes an object with __dlpack__, not a {type(x).__name__}; "
+            "arrayfn.numpy.asarray converts others",
+            user_location(),
+        )
+    return adopted(x)
+
+
+def to_dlpack(x: Any) -> Any:
+    """``x`` for other libraries' ``from_dlpack``, in its own memory.
+
+    NumPy's arrays of most dtypes and a DeviceArray need none of this. bfloat16 does,
+    which NumPy does not export: ``torch.from_dlpack(af.to_dlpack(x))``.
+
+    >>> from arrayfn.dtypes import bfloat16
+    >>> print(from_dlpack(to_dlpack(np.ones(2, bfloat16))).dtype)
+    bfloat16
+    """
+    check_leaf(x, "to_dlpack: x")
+    array = adopted(x)
+    return array if isinstance(array, ArrayOnDevice) else Shared(np.asarray(array))
+
+
+def _received(x: Any) -> Any:
+    """An array of another library that is on a GPU, where it is."""
+    return choose("cuda").put(x)
+
+
+Elsewhere.receive = _received
 
 
 def block_until_ready(x: Any) -> Any:

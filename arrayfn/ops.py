@@ -91,6 +91,11 @@ def segment_max(
     >>> segment_max(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
     array([  4.,   3., -inf])
     """
+    if operands.type_of_operand("segment_max: data", data).dtype == dtypes.bool_:
+        bits = anp.astype(data, dtypes.uint8)
+        return anp.astype(
+            segment_max(bits, segment_ids, num_segments, mode=mode), dtypes.bool_
+        )
     found = _Segments("segment_max", data, segment_ids, num_segments)
     return found.filled(found.limit(largest=False)).max(
         data,
@@ -117,6 +122,11 @@ def segment_min(
     >>> segment_min(np.array([2.0, 3.0, 4.0]), np.array([0, 1, 0]), 3)
     array([ 2.,  3., inf])
     """
+    if operands.type_of_operand("segment_min: data", data).dtype == dtypes.bool_:
+        bits = anp.astype(data, dtypes.uint8)
+        return anp.astype(
+            segment_min(bits, segment_ids, num_segments, mode=mode), dtypes.bool_
+        )
     found = _Segments("segment_min", data, segment_ids, num_segments)
     return found.filled(found.limit(largest=True)).min(
         data,

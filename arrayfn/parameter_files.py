@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import dtypes, tree
+from arrayfn.array_likes import adopted
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.transforms import check_leaf, leaf_type
 
@@ -52,6 +53,7 @@ def save_parameters(
     """
     arrays: dict[str, Array] = {}
     for path, leaf in _named(parameters):
+        leaf = adopted(leaf)
         check_leaf(leaf, f"save_parameters: {path}")
         array = np.asarray(leaf, leaf_type(leaf).dtype, order="C")
         if array.dtype not in _NAMES:

@@ -26,6 +26,8 @@ C = TypeVar("C", bound=type)
 
 _OWN: Final = "arrayfn"  # the registry that classes are put into
 _NOTHING: Final = object()
+_OPTREE_FIELDS: Final = "__optree_dataclass_fields__"
+_ATTRS_FIELDS: Final = "__attrs_attrs__"
 
 
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
@@ -38,6 +40,24 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     """
     leaves, structure = optree.tree_flatten(tree, is_leaf, namespace=_OWN)
     return list(leaves), structure
+
+
+def flatten_arguments(tree: Any) -> tuple[list[Any], TreeDef]:
+    """``flatten``, for which dataclasses of optree are nodes.
+
+    Those are registered under a name of their users' choice. One that is met is
+    registered here too.
+
+    >>> flatten_arguments({"a": 1})[0]
+    [1]
+    """
+    found, structure = flatten(tree)
+    classes = {type(x) for x in found if hasattr(type(x), _OPTREE_FIELDS)}
+    if not classes:
+        return found, structure
+    for cls in classes:
+        register_dataclass(cls)
+    return flatten_arguments(tree)
 
 
 def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
@@ -432,6 +452,8 @@ def register_dataclass(
 ) -> Any:
     """Make instances of a dataclass nodes of trees; usable as a decorator.
 
+    A class of the package attrs, or a dataclass of ``optree.dataclasses``, will do.
+
     Fields in ``data_fields`` are children, those in ``meta_fields`` part of the
     structure, and hashable. By default all fields of the constructor are children but
     those declared as ``static()``, that is ``field(metadata={"static": True})``.
@@ -452,6 +474,9 @@ def register_dataclass(
             cls, data_fields, meta_fields, drop_fields
         )
     data, meta = _fields(nodetype, data_fields, meta_fields, drop_fields)
+    # attrs leaves the _ of a private field out of its parameter's name.
+    own = getattr(nodetype, _ATTRS_FIELDS, ())
+    parameters: dict[str, str] = {f.name: f.alias for f in own}
 
     def flat(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[str, ...]]:
         static = tuple(getattr(node, name) for name in meta)
@@ -464,7 +489,7 @@ def register_dataclass(
     def made(static: tuple[Any, ...], children: Iterable[Any]) -> Any:
         given = dict(zip(data, children, strict=True))
         given.update(zip(meta, static, strict=True))
-        return nodetype(**given)
+        return nodetype(**{parameters.get(name, name): x for name, x in given.items()})
 
     optree.register_pytree_node(
         cast(Any, nodetype),
@@ -490,6 +515,25 @@ def _refuse_unhashable(node: Any, meta: Sequence[str]) -> None:
             ) from None
 
 
+def _constructed(cls: type) -> dict[str, bool] | None:
+    """The fields of ``cls``'s constructor, and whether each is static.
+
+    None for a class that is neither a dataclass nor one of attrs.
+    """
+    if dataclasses.is_dataclass(cls):
+        fields: Iterable[Any] = dataclasses.fields(cls)
+    elif hasattr(cls, _ATTRS_FIELDS):
+        fields = getattr(cls, _ATTRS_FIELDS)
+    else:
+        return None
+    return {
+        f.name: bool(f.metadata.get("static"))
+        or not f.metadata.get("pytree_node", True)
+        for f in fields
+        if f.init
+    }
+
+
 def _fields(
     cls: type,
     data: Sequence[str] | None,
@@ -498,7 +542,8 @@ def _fields(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the fields that are children, and of those that are not."""
     name = cls.__name__
-    if not dataclasses.is_dataclass(cls):
+    fields = _constructed(cls)
+    if fields is None:
         if data is None or meta is None:
             raise ArgumentError(
                 f"register_dataclass: {name} is no dataclass; decorate it with "
@@ -507,20 +552,20 @@ def _fields(
                 user_location(),
             )
         return tuple(data), tuple(meta)
-    fields = [f for f in dataclasses.fields(cls) if f.init and f.name not in dropped]
+    fields = {name: kept for name, kept in fields.items() if name not in dropped}
     if data is None and meta is None:
-        static = {f.name for f in fields if f.metadata.get("static")}
-        names = [f.name for f in fields]
+        static = {name for name, is_static in fields.items() if is_static}
+        names = list(fields)
         return (
             tuple(n for n in names if n not in static),
             tuple(n for n in names if n in static),
         )
     data, meta = tuple(data or ()), tuple(meta or ())
-    if sorted((*data, *meta)) != sorted(f.name for f in fields):
+    if sorted((*data, *meta)) != sorted(fields):
         raise ArgumentError(
             f"register_dataclass: data_fields {data} and meta_fields {meta} are to "
             f"name each field of {name}'s constructor once: "
-            f"{tuple(f.name for f in fields)}; name others in drop_fields",
+            f"{tuple(fields)}; name others in drop_fields",
             user_location(),
         )
     return data, meta

@@ -108,10 +108,9 @@ def test_shape_errors_are_value_errors_as_numpys_are():
 # Arguments that are no arrays.
 
 
-@pytest.mark.parametrize("transform", [grad, vmap])
-def test_arguments_that_are_no_arrays(transform):
+def test_arguments_that_are_no_arrays():
     with pytest.raises(ArgumentError) as caught:
-        transform(lambda x, y: x * y["k"][1])(X, {"k": [X, "z"]})  # no-array
+        vmap(lambda x, y: x * y["k"][1])(X, {"k": [X, "z"]})  # no-array
     assert_says(caught, "no-array", "is str ('z'), not an array or number; convert it")
 
 
@@ -126,7 +125,13 @@ def test_the_argument_is_named_with_its_place():
     with pytest.raises(
         ArgumentError, match=r"scaled: keyword argument 'y'\[0\] is set"
     ):
-        grad(scaled)(X, y=[{1}])
+        jit(scaled)(X, y=[{1}])
+
+
+def test_operands_that_are_no_arrays():
+    with pytest.raises(ArgumentError) as caught:
+        grad(lambda x, y: (x * y["k"]).sum())(X, {"k": "z"})  # no-operand
+    assert_says(caught, "no-operand", "takes arrays and numbers, not str")
 
 
 def test_data_types_that_arrayfn_does_not_have():

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import tree
+from arrayfn.array_likes import adopted
 from arrayfn.backends.registry import choose
 from arrayfn.compilation.bundle_files import (
     array_bytes,
@@ -146,7 +147,8 @@ class _Arrays:
 
     def tree(self, value: Any) -> dict[str, Any]:
         """A pytree of arrays: its structure, and their numbers."""
-        leaves, structure = tree.flatten(value)
+        given, structure = tree.flatten(value)
+        leaves = [adopted(x) for x in given]
         for leaf in leaves:
             check_leaf(leaf, "save: a leaf of arrays")
         numbers = [self.add(np.asarray(x, leaf_type(x).dtype)) for x in leaves]
@@ -224,6 +226,7 @@ class Bundle:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the signature that fits the arguments; ArgumentError if none does."""
         leaves, structure = tree.flatten((args, kwargs))
+        leaves = [adopted(x) for x in leaves]
         types = [leaf_type(x) for x in leaves]
         key = structure, tuple((t.shape, t.dtype) for t in types)
         compiled = self._known.get(key)

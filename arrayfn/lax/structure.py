@@ -9,6 +9,8 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn import numpy as anp
+from arrayfn.dtypes import DType
+from arrayfn.errors import DTypeError, user_location
 from arrayfn.lax._operands import typed
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import expand_dims as _expand_dims
@@ -328,12 +330,24 @@ def _sorted(x: ArrayLike, axes: Sequence[int]) -> tuple[int, ...]:
 
 def argmax(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
     """The first position of the maximum along ``axis``."""
-    return apply(r.argmax, operand, axis=axis, dtype=dtypes.canonical(index_dtype))
+    dtype = _index_dtype("argmax", index_dtype)
+    return apply(r.argmax, operand, axis=axis, dtype=dtype)
 
 
 def argmin(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
     """The first position of the minimum along ``axis``."""
-    return apply(r.argmin, operand, axis=axis, dtype=dtypes.canonical(index_dtype))
+    dtype = _index_dtype("argmin", index_dtype)
+    return apply(r.argmin, operand, axis=axis, dtype=dtype)
+
+
+def _index_dtype(name: str, wanted: DTypeLike) -> DType:
+    dtype = dtypes.canonical(wanted)
+    if dtype not in dtypes.INTEGERS:
+        raise DTypeError(
+            f"{name} gives positions, whose index_dtype is an integer, not {dtype}",
+            user_location(),
+        )
+    return dtype
 
 
 def cumsum(operand: ArrayLike, axis: int = 0, reverse: bool = False) -> Array:

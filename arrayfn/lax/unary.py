@@ -6,7 +6,10 @@ others. The result has that dtype and shape.
 
 from __future__ import annotations
 
+from arrayfn import dtypes
+from arrayfn import numpy as anp
 from arrayfn.lax._operands import elementwise
+from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import complex_numbers as c
 from arrayfn.primitives import discrete
@@ -14,9 +17,18 @@ from arrayfn.primitives import elementwise as e
 from arrayfn.primitives import special as s
 
 
+def _is_complex(name: str, x: ArrayLike) -> bool:
+    return ops.type_of_operand(name, x).dtype in dtypes.COMPLEX
+
+
+def _complex_of(x: ArrayLike) -> dtypes.DType:
+    real = ops.type_of_operand("conj", x).dtype
+    return dtypes.complex64 if real == dtypes.float32 else dtypes.complex128
+
+
 def abs(x: ArrayLike) -> Array:
-    """The absolute value of real x."""
-    return elementwise(e.absolute, x)
+    """The absolute value of x."""
+    return anp.absolute(x) if _is_complex("abs", x) else elementwise(e.absolute, x)
 
 
 def acos(x: ArrayLike) -> Array:
@@ -70,7 +82,9 @@ def clz(x: ArrayLike) -> Array:
 
 
 def conj(x: ArrayLike) -> Array:
-    """The complex conjugate of complex x."""
+    """The complex conjugate of x, which is complex also for real x."""
+    if not _is_complex("conj", x):
+        x = anp.add(x, anp.zeros((), _complex_of(x)))
     return elementwise(c.conj, x)
 
 
@@ -111,7 +125,7 @@ def exp(x: ArrayLike) -> Array:
 
 def exp2(x: ArrayLike) -> Array:
     """2 to the power x."""
-    return elementwise(s.exp2, x)
+    return anp.exp2(x) if _is_complex("exp2", x) else elementwise(s.exp2, x)
 
 
 def expm1(x: ArrayLike) -> Array:
@@ -151,6 +165,8 @@ def log1p(x: ArrayLike) -> Array:
 
 def logistic(x: ArrayLike) -> Array:
     """1 / (1 + exp(-x)), without overflow."""
+    if _is_complex("logistic", x):
+        return anp.reciprocal(anp.add(1, anp.exp(anp.negative(x))))
     return elementwise(s.logistic, x)
 
 

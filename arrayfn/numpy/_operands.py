@@ -7,12 +7,13 @@ promoted dtype, arrays are converted, and ``broadcast_in_dim`` makes the shapes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from arrayfn import dtypes, tree
+from arrayfn.array_likes import adopted
 from arrayfn.backends.registry import BACKENDS, get_backend, has_backend
 from arrayfn.dtypes import DType
 from arrayfn.errors import (
@@ -58,6 +59,9 @@ def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
             why, message = unlike_arrays(x), getattr(error, "message", error)
             text = f"{name} was given {why}" if why else f"{name}: {message}"
             raise ArgumentError(text, user_location()) from None
+    made = adopted(x)
+    if made is not x:
+        return type_of_operand(name, made)
     text = repr(x)
     if len(text) > _MESSAGE_LENGTH:
         text = text[: _MESSAGE_LENGTH - 3] + "..."
@@ -89,6 +93,7 @@ def convert(x: ArrayLike, dtype: DType, weak: bool = False) -> ArrayLike:
     """
     if is_number(x):
         return scalar(number_in(x), dtype, weak)
+    x = x if type(x) is np.ndarray else adopted(x)
     if x.dtype == dtype:
         return x
     if weak:
@@ -100,6 +105,7 @@ def promoted(
     name: str, operands: Sequence[ArrayLike], dtype: DType | None = None
 ) -> tuple[list[ArrayLike], list[ArrayType], DType]:
     """``operands`` in their common dtype or in ``dtype``; their types; that dtype."""
+    operands = [x if type(x) is np.ndarray else adopted(x) for x in operands]
     types = [type_of_operand(name, x) for x in operands]
     kinds = {t.dtype for t in types}
     uniform = dtype is None and len(kinds) == 1
@@ -176,8 +182,10 @@ def is_on_gpu(x: Any) -> bool:
 
 
 def as_array(x: ArrayLike) -> ArrayLike:
-    """A Literal as a NumPy array; other values are returned as is."""
-    return np.asarray(x.value).astype(x.type.dtype) if isinstance(x, Literal) else x
+    """A Literal, or an array of another library, as a NumPy array; others as is."""
+    if isinstance(x, Literal):
+        return np.asarray(x.value).astype(x.type.dtype)
+    return adopted(x)
 
 
 def broadcast(
@@ -201,14 +209,18 @@ def elementwise(
     *operands: ArrayLike,
     dtype: DType | None = None,
     of_bools: Primitive | None = None,
+    of_complex: Callable[..., Array] | None = None,
 ) -> Array:
     """Apply ``primitive`` to ``operands``, promoted (or converted to ``dtype``).
 
-    ``of_bools`` is used instead if the promoted dtype is bool.
+    ``of_bools`` and ``of_complex`` are used instead if the promoted dtype is bool, or
+    complex.
     """
     converted, types, common = promoted(name, operands, dtype)
     if of_bools is not None and common == dtypes.bool_:
         primitive = of_bools
+    if of_complex is not None and common in dtypes.COMPLEX:
+        return of_complex(*broadcast(name, converted, types))
     return apply(primitive, *broadcast(name, converted, types))
 
 

@@ -12,6 +12,7 @@ from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.primitives import complex_numbers as c
 from arrayfn.primitives import discrete, special
 from arrayfn.primitives import elementwise as e
+from arrayfn.primitives.base import Primitive
 from arrayfn.tracing import ImmutableArray, apply
 
 _LARGEST_UNROLLED_POWER = 8
@@ -199,13 +200,47 @@ def hypot(x: ArrayLike, y: ArrayLike, /) -> Array:
 
 
 def maximum(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The larger of x and y, elementwise; NaN if either is NaN."""
-    return ops.elementwise(e.maximum, "maximum", x, y, of_bools=discrete.bitwise_or)
+    """The larger of x and y, elementwise; NaN if either is NaN.
+
+    Complex numbers are ordered by their real parts, then by their imaginary ones.
+    """
+    return ops.elementwise(
+        e.maximum,
+        "maximum",
+        x,
+        y,
+        of_bools=discrete.bitwise_or,
+        of_complex=lambda a, b: _chosen_complex(discrete.gt, a, b),
+    )
 
 
 def minimum(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The smaller of x and y, elementwise; NaN if either is NaN."""
-    return ops.elementwise(e.minimum, "minimum", x, y, of_bools=discrete.bitwise_and)
+    """The smaller of x and y, elementwise; NaN if either is NaN.
+
+    Complex numbers are ordered by their real parts, then by their imaginary ones.
+    """
+    return ops.elementwise(
+        e.minimum,
+        "minimum",
+        x,
+        y,
+        of_bools=discrete.bitwise_and,
+        of_complex=lambda a, b: _chosen_complex(discrete.lt, a, b),
+    )
+
+
+def _chosen_complex(before: Primitive, a: ArrayLike, b: ArrayLike) -> Array:
+    """``a`` where it comes before ``b`` or is NaN, else ``b``, both complex."""
+    either, both = discrete.bitwise_or, discrete.bitwise_and
+    (real_a, imag_a), (real_b, imag_b) = (
+        (apply(c.real, x), apply(c.imag, x)) for x in (a, b)
+    )
+    tie = apply(discrete.eq, real_a, real_b)
+    by_imag = apply(both, tie, apply(before, imag_a, imag_b))
+    first = apply(either, apply(before, real_a, real_b), by_imag)
+    valid = apply(discrete.bitwise_not, apply(discrete.isnan, b))
+    first = apply(either, apply(discrete.isnan, a), apply(both, valid, first))
+    return apply(e.select, first, a, b)
 
 
 def fmax(x1: ArrayLike, x2: ArrayLike) -> Array:
@@ -220,7 +255,7 @@ def fmin(x1: ArrayLike, x2: ArrayLike) -> Array:
 
 def _unless_nan(x: ArrayLike, y: ArrayLike, extreme: Array) -> Array:
     dtype = extreme.dtype
-    if dtype not in dtypes.FLOATS:
+    if dtype not in dtypes.INEXACT:
         return extreme
     (a, b), types, _ = ops.promoted("fmax", (x, y))
     a, b = ops.broadcast("fmax", (a, b), types)

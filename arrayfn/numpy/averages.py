@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
+from arrayfn.errors import ShapeError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import comparison
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
@@ -82,7 +81,7 @@ def average(
 ) -> Any:
     """The mean over ``axis``, weighted by ``weights``.
 
-    ``weights`` has the shape of ``a``, or is a vector along a single ``axis``. With
+    ``weights`` has the shape of ``a``, or that of its axes in ``axis``. With
     ``returned`` the result is a pair of the mean and the sum of the weights.
     """
     if weights is None:
@@ -92,10 +91,22 @@ def average(
         count = _count(a, axis, keepdims, None)
         return plain, ops.full(count, plain.shape, plain.dtype)
     type, given = (ops.type_of_operand("average", v) for v in (a, weights))
-    if given.ndim == 1 != type.ndim and isinstance(axis, (int, np.integer)):
-        place = ops.normalize_axis("average", axis, type.ndim)
+    if axis is not None and given.shape != type.shape:
+        axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+        places = [ops.normalize_axis("average", each, type.ndim) for each in axes]
+        if given.shape != tuple(type.shape[place] for place in places):
+            raise ShapeError(
+                f"average over axes {tuple(places)} of {type} takes weights for these "
+                f"axes or for all, not {given}",
+                user_location(),
+            )
+        order = sorted(range(len(places)), key=places.__getitem__)
+        ascending = apply(views.transpose, weights, permutation=tuple(order))
         weights = apply(
-            views.broadcast_in_dim, weights, shape=type.shape, axes=(place,)
+            views.broadcast_in_dim,
+            ascending,
+            shape=type.shape,
+            axes=tuple(sorted(places)),
         )
     total = sum(weights, axis, keepdims=keepdims)
     value = divide(sum(multiply(a, weights), axis, keepdims=keepdims), total)

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.backends.registry import choose
+from arrayfn.array_likes import adopted
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, user_location
+from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.arithmetic import add, divide, multiply, power, subtract
@@ -62,9 +63,9 @@ def asarray(
         return stack_parts(parts)
     if isinstance(a, ImmutableArray):
         return a if wanted is None else ops.convert(a, wanted)
-    if ops.is_on_gpu(a):
-        shared = choose("cuda").put(a)
-        return asarray(shared if copy is False else shared.copy(), dtype)
+    a = adopted(a)
+    if isinstance(a, ImmutableArray):  # it is on a GPU
+        return asarray(a if copy is False else a.copy(), dtype)
     if copy is False:
         value = np.asarray(a, dtype=wanted, copy=False)
     else:
@@ -160,6 +161,12 @@ def empty(
     return zeros(shape, dtype, order, device=device)
 
 
+def _like(name: str, a: Any) -> ArrayType:
+    """The type of ``a``, which may be a ``ShapeDtypeStruct``."""
+    known: ArrayType | None = getattr(a, "__arrayfn_type__", None)
+    return ops.type_of_operand(name, a) if known is None else known
+
+
 def full_like(
     a: ArrayLike,
     fill_value: ArrayLike,
@@ -174,7 +181,7 @@ def full_like(
 
     ``subok`` has no effect, because arrays have no subclasses.
     """
-    like = ops.type_of_operand("full_like", a)
+    like = _like("full_like", a)
     device = device or device_of((a,)) or None
     extents = like.shape if shape is None else shape
     wanted = like.dtype if dtype is None else dtype
@@ -377,10 +384,12 @@ def on_diagonal(shape: tuple[int, int], k: int) -> Array:
 
 def _rows_and_columns(shape: tuple[int, int], k: int) -> tuple[Array, Array]:
     shape = (ops.whole(shape[0]), ops.whole(shape[1]))
-    k = max(min(ops.whole(k), shape[1]), -shape[0])  # clamp to just outside
+    if not isinstance(k, ImmutableArray):  # else it is not known while tracing
+        k = max(min(ops.whole(k), shape[1]), -shape[0])  # clamp to just outside
     rows = apply(views.iota, shape=shape, axis=0, dtype=dtypes.int64)
     columns = apply(views.iota, shape=shape, axis=1, dtype=dtypes.int64)
-    return (add(rows, k) if k else rows), columns
+    moved = isinstance(k, ImmutableArray) or k != 0
+    return (add(rows, k) if moved else rows), columns
 
 
 def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike = None) -> Array:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.backends.registry import choose
+from arrayfn.array_likes import adopted
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy import comparison
@@ -293,8 +293,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
         return ops.placed("from_dlpack", from_dlpack(x, copy=copy), device)
     if isinstance(x, ImmutableArray):
         return x
-    if ops.is_on_gpu(x):
-        made = choose("cuda").put(x)
-        return made.copy() if copy else made
-    given = np.from_dlpack(x)
+    given = adopted(x)
+    if isinstance(given, ImmutableArray):  # it is on a GPU
+        return given.copy() if copy else given
     return given if copy is False else np.array(given, order="C")

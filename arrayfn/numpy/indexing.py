@@ -194,10 +194,11 @@ def getitem(
     element ("clip"), even if they are known.
     """
     type = ops.type_of_operand("indexing", x)
+    x = ops.as_array(x)
     entries = parse(index, type.shape, bounded=mode is None)
     arrays = [entry for entry in entries if is_array(entry)]
     if not is_made_of_equations((x, *arrays)) and not (arrays and mode):
-        return np.array(ops.as_array(x)[index], order="C")
+        return np.array(x[index], order="C")
     if not arrays:
         return ops.same(_basic(x, entries, type))
     # Views first: numbers drop their axes; axes indexed by arrays stay whole.

@@ -145,6 +145,8 @@ def put(
         )
     _refuse_in_place("put", inplace)
     type = ops.type_of_operand("put", a)
+    if not ops.type_of_operand("put", _array(v)).size:
+        return ops.same(a)  # nothing to put, as in NumPy
     places = ravel(_array(ind))
     if mode == "wrap":
         places = places % type.size

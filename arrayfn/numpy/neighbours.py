@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -166,13 +166,14 @@ def interp(
     x: ArrayLike,
     xp: ArrayLike,
     fp: ArrayLike,
-    left: ArrayLike | None = None,
-    right: ArrayLike | None = None,
+    left: ArrayLike | Literal["extrapolate"] | None = None,
+    right: ArrayLike | Literal["extrapolate"] | None = None,
     period: ArrayLike | None = None,
 ) -> Array:
     """The piecewise linear function through points (xp, fp), xp ascending, at x.
 
-    Outside it is ``left`` and ``right``, by default the outermost fp. With a ``period``
+    Outside it is ``left`` and ``right``, by default the outermost fp; "extrapolate"
+    continues the outermost line. With a ``period``
     (of either sign) the points repeat, and need not be ordered. The result keeps the
     operands' dtype.
 
@@ -209,8 +210,11 @@ def interp(
         flat = equal(width, 0)
         slope = divide(subtract(f1, f0), where(flat, 1, width))
         value = where(flat, f0, add(f0, multiply(subtract(x, x0), slope)))
-    value = where(less(x, xp[0]), fp[0] if left is None else left, value)
-    return where(greater(x, xp[-1]), fp[-1] if right is None else right, value)
+    if not isinstance(left, str):
+        value = where(less(x, xp[0]), fp[0] if left is None else left, value)
+    if not isinstance(right, str):
+        value = where(greater(x, xp[-1]), fp[-1] if right is None else right, value)
+    return value
 
 
 def unwrap(

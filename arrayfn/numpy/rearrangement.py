@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, user_location
@@ -58,7 +61,8 @@ def roll(
     """``a`` shifted cyclically along ``axis``.
 
     With ``axis=None``, ``a`` is shifted as a vector and keeps its shape. Several axes
-    have a ``shift`` each. A shift may be a traced integer.
+    have a ``shift`` each, or one for all; several shifts of one axis add up. A shift
+    may be a traced integer, and several an array of them.
 
     >>> import numpy as np
     >>> roll(np.arange(4), 1)
@@ -67,8 +71,11 @@ def roll(
     shape = ops.type_of_operand("roll", a).shape
     if axis is None:
         return reshape(roll(ravel(a), shift, 0), shape)
-    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-    shifts = shift if isinstance(shift, (tuple, list)) else (shift,) * len(axes)
+    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    shifts = _shifts(shift)
+    if len(shifts) != len(axes):
+        axes = axes * len(shifts) if len(axes) == 1 else axes
+        shifts = shifts * len(axes) if len(shifts) == 1 else shifts
     value = ops.same(a)
     for by, along in zip(shifts, axes, strict=True):
         place = ops.normalize_axis("roll", along, len(shape))
@@ -81,6 +88,17 @@ def roll(
             parts = (cut, extent), (0, cut)
             value = concatenate([slice_along(value, *p, place) for p in parts], place)
     return value
+
+
+def _shifts(shift: Any) -> tuple[Any, ...]:
+    """The shifts, of which an array may hold several."""
+    if isinstance(shift, (tuple, list)):
+        return tuple(shift)
+    if isinstance(shift, np.ndarray):
+        return tuple(shift.ravel().tolist())
+    if isinstance(shift, ImmutableArray) and shift.ndim == 1:
+        return tuple(shift[k] for k in range(shift.shape[0]))
+    return (shift,)
 
 
 def _rolled(x: Array, shift: ArrayLike, axis: int) -> Array:
@@ -123,7 +141,7 @@ def diff(
     place = ops.normalize_axis("diff", axis, type.ndim)
     ends = [_edge(e, type.shape, place) for e in (prepend, append)]
     parts = [e for e in (ends[0], a, ends[1]) if e is not None]
-    value = concatenate(parts, place) if len(parts) > 1 else a
+    value = concatenate(parts, place) if len(parts) > 1 else ops.as_array(a)
     for _ in range(n):
         extent = value.shape[place]
         later = slice_along(value, min(1, extent), extent, place)

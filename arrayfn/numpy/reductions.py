@@ -8,7 +8,11 @@ uint64.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
@@ -19,6 +23,7 @@ from arrayfn.numpy import comparison
 from arrayfn.numpy._operands import Array, ArrayLike, Axis, DTypeLike
 from arrayfn.numpy.arithmetic import add, maximum, minimum, multiply, subtract
 from arrayfn.numpy.comparison import isclose, isnan, logical_not, not_equal
+from arrayfn.primitives import complex_numbers as c
 from arrayfn.primitives import reductions as r
 from arrayfn.primitives import views
 from arrayfn.primitives.base import Primitive
@@ -161,11 +166,29 @@ def _extremum(
                 f"{name} of nothing: axes {axes} of {type} are empty", user_location()
             )
     chosen = of_bools if type.dtype == dtypes.bool_ else primitive
+    reduce = _reduce_complex if type.dtype in dtypes.COMPLEX else _reduce
     if initial is None:
-        return _reduce(chosen, x, axes, keepdims)
+        return reduce(chosen, x, axes, keepdims)
     start = _start(name, initial, type.dtype)
-    value = _reduce(chosen, _chosen(name, x, condition, start), axes, keepdims)
+    value = reduce(chosen, _chosen(name, x, condition, start), axes, keepdims)
     return combine(value, start)
+
+
+def _reduce_complex(
+    primitive: Primitive, x: ArrayLike, axes: tuple[int, ...], keepdims: bool
+) -> Array:
+    """The extremum by real parts, then by imaginary ones; NaN if one is NaN."""
+    parts = apply(c.real, x), apply(c.imag, x)
+    best = _reduce(primitive, parts[0], axes, keepdims=True)
+    unlike = float("-inf") if primitive is r.reduce_max else float("inf")
+    among = comparison.where(comparison.equal(parts[0], best), parts[1], unlike)
+    value = apply(
+        c.make_complex,
+        _reduce(primitive, parts[0], axes, keepdims),
+        _reduce(primitive, among, axes, keepdims),
+    )
+    undefined = _reduce(r.reduce_or, isnan(x), axes, keepdims)
+    return comparison.where(undefined, float("nan"), value)
 
 
 _EXTREMA: dict[str, tuple[Primitive, Primitive, Callable[..., Array]]] = {
@@ -265,20 +288,24 @@ def allclose(
 
 def shape(a: ArrayLike) -> tuple[int, ...]:
     """The extents of ``a``'s axes."""
-    return ops.type_of_operand("shape", a).shape
+    return _type_of("shape", a).shape
 
 
 def ndim(a: ArrayLike) -> int:
     """The number of ``a``'s axes."""
-    return ops.type_of_operand("ndim", a).ndim
+    return _type_of("ndim", a).ndim
 
 
-def size(a: ArrayLike, axis: int | None = None) -> int:
-    """The number of ``a``'s elements, or the extent of ``axis``."""
-    type = ops.type_of_operand("size", a)
-    if axis is None:
-        return type.size
-    return type.shape[ops.normalize_axis("size", axis, type.ndim)]
+def _type_of(name: str, a: Any) -> ArrayType:
+    """The type of ``a``, which may be a list of numbers."""
+    return ops.type_of_operand(name, np.asarray(a) if isinstance(a, list) else a)
+
+
+def size(a: ArrayLike, axis: Axis = None) -> int:
+    """The number of ``a``'s elements, or of those along ``axis``."""
+    type = _type_of("size", a)
+    axes = ops.normalize_axes("size", axis, type.ndim)
+    return math.prod(type.shape[k] for k in axes)
 
 
 def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:

@@ -13,6 +13,7 @@ from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import (
     absolute,
     add,
+    ceil,
     divide,
     imag,
     multiply,
@@ -23,6 +24,7 @@ from arrayfn.numpy.arithmetic import (
 )
 from arrayfn.numpy.comparison import (
     equal,
+    greater,
     isinf,
     less_equal,
     logical_or,
@@ -85,8 +87,24 @@ def log1p(x: ArrayLike, /) -> Array:
 
 
 def logaddexp(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """log(exp(x) + exp(y)), without intermediate overflow."""
+    """log(exp(x) + exp(y)), without intermediate overflow.
+
+    Of complex numbers it is the principal value.
+    """
+    if ops.common_dtype("logaddexp", (x, y)) in dtypes.COMPLEX:
+        return _complex_logaddexp(*(ops.as_array(v) for v in ops.floated("", x, y)))
     return ops.floating(special.logaddexp, "logaddexp", x, y)
+
+
+def _complex_logaddexp(x: Array, y: Array) -> Array:
+    first = greater(real(x), real(y))
+    larger, smaller = where(first, x, y), where(first, y, x)
+    # exp(-inf - -inf) is NaN, though both are exp(-inf) = 0.
+    nothing = equal(real(larger), -math.inf)
+    difference = subtract(smaller, where(nothing, 0, larger))
+    value = add(larger, log1p(exp(difference)))
+    periods = ceil(divide(subtract(imag(value), math.pi), 2 * math.pi))
+    return subtract(value, multiply(periods, complex(0, 2 * math.pi)))
 
 
 def logaddexp2(x: ArrayLike, y: ArrayLike, /) -> Array:

@@ -102,16 +102,17 @@ def _of_children(_: None, children: tuple[Array, ...]) -> Key:
 tree.register_node(Key, _children, _of_children)
 
 
-def key(seed: ArrayLike, *, impl: str | None = None) -> Key:
+def key(seed: ArrayLike | Key, *, impl: str | None = None) -> Key:
     """The key of an integer ``seed``, its 64 bits: high word, low word.
 
-    There is one generator, ``impl="threefry2x32"``. Raises ArgumentError for others,
+    A ``Key`` is returned as it is. There is one generator,
+    ``impl="threefry2x32"``. Raises ArgumentError for others,
     DTypeError if ``seed`` is no integer, OverflowError if it needs more bits.
 
     >>> key(42)
     Key([0, 42])
     """
-    return Key(PRNGKey(seed, impl=impl))
+    return seed if isinstance(seed, Key) else Key(PRNGKey(seed, impl=impl))
 
 
 def PRNGKey(seed: ArrayLike, *, impl: str | None = None) -> Array:  # noqa: N802 - JAX's name

@@ -91,7 +91,8 @@ def map_coordinates(
         total = value if total is None else anp.add(total, value)
     assert total is not None
     if x.dtype in dtypes.INTEGERS and total.dtype not in dtypes.INTEGERS:
-        total = anp.round(total)
+        # To the nearest, 0.5 away from zero, as SciPy rounds.
+        total = anp.trunc(anp.add(total, anp.copysign(0.5, total)))
     return ops.as_array(ops.convert(total, x.dtype))
 
 

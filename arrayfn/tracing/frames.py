@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn.array_likes import adopted
 from arrayfn.ir import ArrayType, Atom, Literal, Mesh, Var, in_place, type_of
 from arrayfn.ir.builder import ProgramBuilder
 from arrayfn.tracing.array_value import ArrayOnDevice
@@ -115,6 +116,7 @@ class Frame:
         if dtypes.is_python_scalar(operand):
             value = dtypes.plain_scalar(operand)
             return Literal(value, dtypes.weak_dtype(value), weak=True)
+        operand = adopted(operand)
         if isinstance(operand, ArrayOnDevice):
             return self._capture(operand, operand.type)
         array = np.asarray(operand)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn.array_likes import adopted
 from arrayfn.errors import ArgumentError, InPlaceError, user_location
 
 
@@ -21,6 +22,7 @@ class Operand:
     """arrayfn's own arrays, which operators take besides NumPy's arrays and numbers."""
 
     __slots__ = ()
+    __arrayfn_array__ = True
 
 
 class Namespace:
@@ -62,7 +64,10 @@ def operator(name: str) -> Callable[..., Any]:
 
     def method(self: Any, *operands: Any, **options: Any) -> Any:
         if name in _BINARY and operands and not is_operand(operands[0]):
-            return _not_an_operand(name, operands[0])
+            other = adopted(operands[0])
+            if other is operands[0]:
+                return _not_an_operand(name, other)
+            operands = (other, *operands[1:])
         return Namespace.functions[name](self, *operands, **options)
 
     method.__name__ = name
@@ -73,21 +78,21 @@ def reflected(name: str) -> Callable[[Any, Any], Any]:
     """A method that calls the function ``name`` with operands exchanged."""
 
     def method(self: Any, other: Any) -> Any:
-        if not is_operand(other):
+        known = other if is_operand(other) else adopted(other)
+        if known is other and not is_operand(other):
             return _not_an_operand(name, other)
-        return Namespace.functions[name](other, self)
+        return Namespace.functions[name](known, self)
 
     return method
 
 
 def _not_an_operand(name: str, value: Any) -> Any:
     """NotImplemented; an error for sequences, whose own operators would repeat them."""
-    if isinstance(value, (list, tuple)):
-        raise ArgumentError(
-            f"{name} takes arrays and numbers, not {type(value).__name__}; convert it "
-            "with arrayfn.numpy.asarray",
-            user_location(),
-        )
+    if isinstance(value, (list, tuple, str, bytes)):
+        text = f"{name} takes arrays and numbers, not {type(value).__name__}"
+        if isinstance(value, (list, tuple)):
+            text += "; convert it with arrayfn.numpy.asarray"
+        raise ArgumentError(text, user_location())
     return NotImplemented
 
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from arrayfn import dtypes
+from arrayfn.array_likes import adopted
 from arrayfn.errors import (
     ArgumentError,
     ArrayfnError,
@@ -365,11 +366,14 @@ def _lookup(atom: Atom, environment: dict[Var, Any]) -> Any:
 
 def _array(value: Any) -> Any:
     """``value``, an array or scalar or Literal, as an array."""
+    if type(value) is np.ndarray:
+        return value
     if isinstance(value, ArrayOnDevice):
         return value
     if isinstance(value, Literal):
         return np.asarray(value.value).astype(value.type.dtype)
-    return np.asarray(value)
+    array = adopted(value)
+    return array if isinstance(array, ArrayOnDevice) else np.asarray(array)
 
 
 def _results(primitive: Primitive, arrays: Sequence[Any], params: Params) -> Any:

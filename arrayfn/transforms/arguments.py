@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import dtypes, tree
+from arrayfn.array_likes import adopted
 from arrayfn.errors import ArgumentError, ShapeError, is_users, user_location
 from arrayfn.ir import ArrayType, type_of, unlike_arrays
 from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer
@@ -42,6 +43,9 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
         return
     if dtypes.is_python_scalar(leaf) or hasattr(leaf, "__arrayfn_type__"):
         return
+    leaf = adopted(leaf)
+    if hasattr(leaf, "__arrayfn_type__"):
+        return
     is_array = isinstance(leaf, (np.ndarray, np.generic))
     why = unlike_arrays(leaf)
     if is_array and not why and leaf.dtype in dtypes.ALL:
@@ -61,7 +65,7 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
             "that it holds",
             user_location(),
         )
-    if dataclasses.is_dataclass(leaf):
+    if dataclasses.is_dataclass(leaf) or hasattr(leaf, "__attrs_attrs__"):
         raise ArgumentError(
             f"{name} is {type(leaf).__name__} ({short(leaf)}), a dataclass that is not "
             "registered as a tree of its fields; decorate it with "
@@ -74,6 +78,20 @@ def check_leaf(leaf: Any, what: str | Callable[[], str]) -> None:
         "(jit(f, static_argnums=...))",
         user_location(),
     )
+
+
+def known_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], list[Any], tree.TreeDef]:
+    """Arguments whose arrays are NumPy's or arrayfn's, their leaves and structure.
+
+    Arrays of other libraries are read where they lie.
+    """
+    given, structure = tree.flatten_arguments((args, kwargs))
+    leaves = [adopted(x) for x in given]
+    if not all(map(operator.is_, leaves, given)):
+        args, kwargs = tree.unflatten(structure, leaves)
+    return args, kwargs, leaves, structure
 
 
 def check_leaves(
@@ -164,16 +182,17 @@ def short(value: Any) -> str:
 
 def leaf_type(leaf: Any) -> ArrayType:
     """The type of an argument or result leaf."""
-    return leaf.type if isinstance(leaf, ImmutableArray) else type_of(leaf)
+    return leaf.type if isinstance(leaf, ImmutableArray) else type_of(adopted(leaf))
 
 
 def value_of(leaf: Any) -> Any:
     """The array that ``leaf`` is; None if it is not known."""
     if isinstance(leaf, Tracer):
         return leaf.value
-    if isinstance(leaf, ArrayOnDevice):
-        return leaf
-    return None if isinstance(leaf, ShapeDtypeStruct) else np.asarray(leaf)
+    if isinstance(leaf, ShapeDtypeStruct):
+        return None
+    array = adopted(leaf)
+    return array if isinstance(array, ArrayOnDevice) else np.asarray(array)
 
 
 def name_of(function: Function) -> str:
@@ -184,6 +203,7 @@ def name_of(function: Function) -> str:
 
 def like(word: str, position: int, wanted: ArrayType, given: Any) -> Any:
     """``given`` if it has type ``wanted``, else an error about ``word position``."""
+    given = adopted(given)
     check_leaf(given, f"{word} {position}")
     if dtypes.is_python_scalar(given):
         given = np.asarray(given, wanted.dtype)

@@ -18,6 +18,7 @@ from arrayfn.transforms.arguments import (
     check_leaf,
     check_leaves,
     hints,
+    known_arguments,
     leaf_type,
     name_of,
     raise_mismatch,
@@ -64,7 +65,7 @@ def trace_function(
     ``varying`` and ``platform``: see ``trace``.
     """
     check_function("tracing", function)
-    leaves, structure = tree.flatten((args, kwargs))
+    args, kwargs, leaves, structure = known_arguments(args, kwargs)
     check_leaves(function, args, kwargs, leaves)
     out_tree: list[tree.TreeDef] = []
 

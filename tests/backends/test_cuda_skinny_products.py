@@ -54,8 +54,8 @@ def multiplied(tile: SingleTile, m: int, k: int, n: int) -> None:
     a, b = random(m, k), random(k, n, seed=1)
     c = np.full((m, n + 4), np.nan, np.float32)
     kernel = kernel_of(single_text(tile))
-    given = a if tile.along else a.T.copy(), b.T.copy() if tile.transposed else b, c
-    strides = (k, 1) if tile.along else (1, m)
+    given = a if tile.contiguous else a.T.copy(), b.T.copy() if tile.transposed else b, c
+    strides = (k, 1) if tile.contiguous else (1, m)
     arrays = [Pointer(x.reshape(-1), 0) for x in given]
     integers = [m, n, k, *strides, k if tile.transposed else n, n + 4, 1, tile.part(k)]
     shape = tile.blocks(n), kernel.threads
@@ -102,7 +102,9 @@ TILES = {
         (4, 136, 19),
     ),
     "lines, across and apart": (
-        SingleTile(4, warps=1, k_vectors=4, transposed=True, contiguous=False, unaligned=True),
+        SingleTile(
+            4, warps=1, k_vectors=4, transposed=True, contiguous=False, unaligned=True
+        ),
         (3, 72, 3),
     ),
 }

@@ -2,6 +2,7 @@
 
 python -m tests.conformance jax --tests jax/tests --out results
 python -m tests.conformance jax --tests jax/tests --out results --only linalg_test
+python -m tests.conformance autograd --tests autograd/tests --out results
 python -m tests.conformance report --out results
 
 The tests are those of a checkout of the project, which is not part of this repository.
@@ -18,6 +19,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from tests.conformance import autograd_shim
 from tests.conformance.report import JAX_FILES, print_report
 
 
@@ -66,7 +68,7 @@ def _watched(command: list[str], out: Path, seconds: int, log: TextIO) -> int | 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("suite", choices=["jax", "report"])
+    parser.add_argument("suite", choices=["jax", "autograd", "report"])
     parser.add_argument("--tests", type=Path, help="the folder with the test files")
     parser.add_argument("--out", type=Path, required=True, help="folder of results")
     parser.add_argument("--file", action="append", help="a test file; default: all")
@@ -81,6 +83,8 @@ def main() -> None:
             path = args.tests / f"{name}.py"
             out = args.out / f"{name}.jsonl"
             _run_file(path, out, args.cases, args.seconds, args.only)
+    elif args.suite == "autograd":
+        autograd_shim.run(args.tests, args.out, args.only)
     print_report(args.out)
 
 

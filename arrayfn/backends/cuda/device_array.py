@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from arrayfn import dtypes
-from arrayfn.backends.cuda import dlpack
+from arrayfn import dlpack, dtypes
 from arrayfn.backends.cuda.driver import (
     Device,
     current_number,
@@ -250,7 +249,12 @@ class DeviceArray(ArrayOnDevice):
             self.gpu.let_wait(_LEGACY_STREAM if stream is None else stream)
         steps = self.layout.strides(self.shape)
         return dlpack.export(
-            self, self.address(), self.shape, steps, self.dtype, self.gpu.number
+            self,
+            self.address(),
+            self.shape,
+            steps,
+            self.dtype,
+            (dlpack.CUDA, self.gpu.number),
         )
 
 

@@ -176,6 +176,8 @@ def helmert(n: int, full: bool = False) -> Array:
 
     With ``full`` the row of the mean comes first.
     """
+    if n < 1:
+        raise ArgumentError(f"helmert takes n >= 1, not {n}", user_location())
     rows = np.arange(n)[:, None]
     made = np.tril(np.ones((n, n)), -1) - np.diag(np.arange(n))
     size = np.sqrt(rows * (rows + 1.0))

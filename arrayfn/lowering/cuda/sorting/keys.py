@@ -24,7 +24,7 @@ _FLOATS: Final = {  # the integer that bits are read as, and the bits of infinit
 
 Part = Literal["", "imag", "real", "nans"]
 PARTS: Final[tuple[Part, ...]] = ("imag", "real", "nans")
-"""Complex numbers are sorted by these keys, the least significant first."""
+"""Complex numbers are sorted by each of these keys, the one that decides last."""
 
 
 @dataclass(frozen=True)

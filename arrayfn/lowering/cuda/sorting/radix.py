@@ -43,8 +43,8 @@ _RESIDENT: Final = 1024  # threads of a multiprocessor that sort keys without va
 def row_sort(data: SortData, tile: Tile, parts: Sequence[Keys] = ()) -> Handwritten:
     """The kernel in which a block sorts a tile of a row, and writes the first ``keep``.
 
-    If ``parts`` are given, the tile is sorted by each of these keys, the least
-    significant first; it must be a whole row then, and have values. Elements beyond the
+    If ``parts`` are given, the tile is sorted by each of these keys, from the low bits
+    to the high ones; it must be a whole row then, and have values. Elements beyond the
     row's end come last. The integers are ``n``, the length of a row, ``tiles`` of it,
     ``keep``, ``length`` (see ``SortData.store``) and ``bits``, the number of a key's
     low bits that differ.

@@ -87,17 +87,19 @@ def export(
     shape: Sequence[int],
     strides: Sequence[int],
     dtype: np.dtype[Any],
-    device: int,
+    device: tuple[int, int],
 ) -> Any:
-    """A capsule of an array on a GPU; ``owner`` lives until the receiver is done."""
+    """A capsule of an array; ``owner`` lives until the receiver is done.
+
+    ``device`` is its kind, ``CPU`` or ``CUDA``, and its number.
+    """
     extents = (ctypes.c_int64 * len(shape))(*shape)
     steps = (ctypes.c_int64 * len(shape))(*strides)
     code = _BFLOAT if dtype == dtypes.bfloat16 else _CODES[dtype.kind]
     managed = _Managed(
         _Tensor(
             pointer,
-            CUDA,
-            device,
+            *device,
             len(shape),
             code,
             8 * dtype.itemsize,

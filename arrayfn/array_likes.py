@@ -1,0 +1,147 @@
+"""Arrays of other libraries, read where they lie: tensors, series, columns, datasets.
+
+Whatever has ``__dlpack__`` or ``__array__`` is an array to arrayfn's functions. On a
+CPU it becomes a NumPy array of the same memory if its library allows that; on a GPU it
+stays there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from arrayfn import dlpack, dtypes
+from arrayfn.errors import ArgumentError, user_location
+
+Array = np.ndarray[Any, Any]
+OWN: Final = "__arrayfn_array__"
+"""What classes of arrayfn's own arrays have."""
+_ON_HOST: Final = (dlpack.CPU, 3, 11)  # pinned and managed memory of CUDA, too
+
+
+class Elsewhere:
+    """What takes arrays that are on a GPU; filled by a later room."""
+
+    receive: ClassVar[Callable[[Any], Any] | None] = None
+
+
+def adopted(x: Any) -> Any:
+    """An array of another library as one of NumPy's, or of a device; else ``x`` itself.
+
+    NumPy's own arrays, numbers and arrayfn's objects are returned as they are, and so
+    is what is no array. Raises ArgumentError for an array that its library does not
+    give away, and for dtypes that arrayfn has not, with the reason.
+    """
+    cls = type(x)
+    takes = _TAKES.get(cls)
+    if takes is None:
+        takes = _TAKES[cls] = _way_of(cls)
+    return x if takes is _itself else takes(x)
+
+
+def _itself(x: Any) -> Any:
+    return x
+
+
+def _way_of(cls: type) -> Callable[[Any], Any]:
+    """How objects of ``cls`` are read."""
+    known = issubclass(cls, (np.ndarray, np.generic, int, float, complex))
+    own = cls.__module__.partition(".")[0] == "arrayfn" or hasattr(cls, OWN)
+    if known or own:
+        return _itself
+    if hasattr(cls, "__dlpack__") and hasattr(cls, "__dlpack_device__"):
+        return _by_dlpack
+    return _by_conversion if hasattr(cls, "__array__") else _itself
+
+
+_TAKES: Final[dict[type, Callable[[Any], Any]]] = {np.ndarray: _itself}
+
+
+def _by_conversion(x: Any) -> Array:
+    """What ``__array__`` gives."""
+    try:
+        made = np.asarray(x)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _refused(x, str(error)) from error
+    if made.dtype not in dtypes.ALL:
+        raise _refused(
+            x, f"its elements are of {made.dtype}, which arrayfn has not; convert them"
+        )
+    return made
+
+
+def _by_dlpack(x: Any) -> Any:
+    kind, _ = x.__dlpack_device__()
+    refused = _refused(x, "it is on a device of DLPack's kind " + str(int(kind)))
+    if kind not in _ON_HOST:
+        if Elsewhere.receive is None or kind != dlpack.CUDA:
+            raise refused
+        return Elsewhere.receive(x)
+    # NumPy's from_dlpack does not know bfloat16. What is read-only needs it.
+    try:
+        capsule = x.__dlpack__()
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        try:
+            return np.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError, ValueError):
+            if hasattr(x, "__array__"):
+                return _by_conversion(x)
+            raise _refused(x, str(error)) from error
+    try:
+        return host_array(dlpack.receive(capsule))
+    except TypeError as error:
+        raise _refused(x, str(error)) from error
+
+
+def host_array(received: dlpack.Received) -> Array:
+    """The array in a host's memory that another library gave."""
+    shape, dtype = received.shape, received.dtype
+    steps = received.strides or _row_major(shape)
+    ends = [(n - 1) * step for n, step in zip(shape, steps, strict=True)]
+    low = sum(min(0, end) for end in ends) * dtype.itemsize
+    high = (1 + sum(max(0, end) for end in ends)) * dtype.itemsize
+    if not all(shape):
+        return np.empty(shape, dtype)
+    held = ctypes.c_ubyte * (high - low)
+    memory: Any = held.from_address(received.pointer + low)
+    memory.owner = received  # it lives as long as the memory is used
+    strides = [step * dtype.itemsize for step in steps]
+    return np.ndarray(shape, dtype, memory, -low, strides)
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    steps: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        steps.append(step)
+        step *= extent
+    return tuple(reversed(steps))
+
+
+def _refused(x: Any, why: str) -> ArgumentError:
+    cls = type(x)
+    return ArgumentError(
+        f"an array of {cls.__module__}.{cls.__qualname__} cannot be read: {why}",
+        user_location(),
+    )
+
+
+class Shared:
+    """A NumPy array as other libraries read it, through DLPack, whatever its dtype."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CPU, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        array = self._array
+        steps = [step // array.itemsize for step in array.strides]
+        pointer = array.__array_interface__["data"][0]
+        return dlpack.export(
+            array, pointer, array.shape, steps, array.dtype, (dlpack.CPU, 0)
+        )
