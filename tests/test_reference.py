@@ -96,7 +96,7 @@ def test_entries_are_what_the_functions_do(
         for name, text in stored.items()
         if f"{name}\n{text}" != computed[name]
     }
-    assert differing == {}
+    assert differing == {}, "pytest tests/test_reference.py --update-golden writes them"
 
 
 # Where a result is not the one of the library of the same name, and why.
