@@ -330,3 +330,16 @@ def test_an_operator_of_a_user_takes_no_name_of_the_library():
         assert not nn.softmax.kernels
     finally:
         other_softmax.remove("one")
+
+
+def test_a_kernel_for_a_cpu_changes_no_kernel_of_a_gpu(call):
+    operator, args, static = call
+    args = [x.astype(np.float32) if x.dtype.kind == "f" else x for x in args]
+
+    def sources():
+        lowered = af.jit(lambda *x: operator(*x, **static), device="cuda").lower(*args)
+        return [kernel.source for kernel in lowered.kernels]
+
+    before = sources()
+    operator.kernel("cpu")(by_body(operator, []))
+    assert sources() == before
