@@ -47,6 +47,20 @@ class Mutant:
         text = self.path.read_bytes()
         return (text[: self.start] + self.after.encode() + text[self.end :]).decode()
 
+    def statement(self) -> range:
+        """The lines of the innermost statement that has it; of a block, its head's."""
+        tree = ast.parse(self.path.read_bytes())
+        around = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.stmt)
+            and node.lineno <= self.line <= (node.end_lineno or 0)
+        ]
+        inner = max(around, key=lambda node: node.lineno)
+        body: list[ast.stmt] = getattr(inner, "body", [])
+        end = body[0].lineno if body else (inner.end_lineno or inner.lineno) + 1
+        return range(inner.lineno, max(end, self.line + 1))
+
     def __str__(self) -> str:
         place = f"{self.path.relative_to(ROOT)}:{self.line}"
         return f"{place}: {self.before}  ->  {self.after}"
@@ -93,6 +107,8 @@ def changeable(tree: ast.AST) -> Iterator[ast.expr]:
             continue
         if isinstance(child, ast.keyword) and child.arg == "samples":
             continue  # of a primitive, for tests
+        if isinstance(child, ast.FunctionDef) and _makes_samples(child.name):
+            continue
         if isinstance(child, ast.expr):
             yield child
         if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
@@ -104,6 +120,11 @@ def changeable(tree: ast.AST) -> Iterator[ast.expr]:
                 yield from changeable(ast.Expression(child.value))
             continue
         yield from changeable(child)
+
+
+def _makes_samples(function: str) -> bool:
+    """Whether a function's values are the operands of tests, of which any will do."""
+    return "sample" in function or function.startswith("random_")
 
 
 def mutants_of(path: Path) -> list[Mutant]:

@@ -3,14 +3,15 @@
     python -m tests.mutate --count 40 --seed 0 --rooms passes lowering primitives
 
 Each mutant is one change of one expression (a comparison, an operator, a constant, a
-condition), in a copy of the package. Stages of its room run against the copy, the
-quickest first, until one fails: the mutant is killed. A stage is a run of generated
-programs or one of pytest. A mutant that survives shows behaviour that no test asserts,
-or is equivalent to the original.
+condition), in a copy of the package. Stages run against the copy until one fails: the
+mutant is killed. First come the tests named as its module, then generated programs,
+then every test that runs the changed line, then more programs. A mutant that survives
+shows behaviour that no test asserts, or is equivalent to the original.
 
-Before the first mutant all stages run once without any, so that what fails is known to
-fail for the mutant. That also compiles the kernels: each mutant starts with these
-objects, whose keys are what they were compiled from.
+Before the first mutant all tests run once without any, under ``coverage``, which
+records the tests that run each line. What fails then is left out. That run also
+compiles the kernels: each mutant starts with these objects, whose keys are what they
+were compiled from. The record stays until the package or the tests change.
 
 Survivors take longest: they pass all stages. With ``--seconds`` mutants that are not
 killed by then are undecided, and count as if they had survived.
@@ -23,6 +24,7 @@ import hashlib
 import math
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -36,6 +38,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
+from coverage import CoverageData
+
 from tests.fuzz.devices import install
 from tests.fuzz.drawing import draw
 from tests.fuzz.run import run_case
@@ -44,6 +48,7 @@ from tests.mutants import ROOT, Mutant, mutants_of
 
 PACKAGE = ROOT / "arrayfn"
 WARM = ROOT / ".pytest_cache" / "mutate"  # objects compiled without a mutant
+RECORD = WARM.with_suffix(".coverage")  # the tests that run each line
 MEMORY = 12 << 30  # bytes of address space of a stage
 
 # A stage is a command and its limit in seconds of CPU time: who hangs is killed by it.
@@ -62,72 +67,26 @@ def programs(device: str, count: int) -> Stage:
     return ("-m", "tests.mutate", "--try-programs", device, str(count)), seconds
 
 
-def pytest(*paths: str, slow: bool = False) -> Stage:
-    """Tests, until one fails."""
-    marked = () if slow else ("-m", "not slow")
-    options = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", *marked)
-    return ("-m", "pytest", *options, *_HANGS, *paths), 900
+def pytest(*paths: str, chosen: Path | None = None, seconds: int = 900) -> Stage:
+    """Tests of ``paths``, until one fails; ``chosen``: only ids in this file."""
+    options = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow")
+    if chosen is not None:
+        options += ("-p", "tests.chosen", "--chosen", str(chosen))
+    return ("-m", "pytest", *options, *_HANGS, *paths), seconds
 
 
-_UNJITTED = programs("unjitted", 60)
-_EMULATOR = programs("emulator", 40)
-_STRUCTURE = pytest(
-    *(f"tests/lowering/test_{name}.py" for name in ("golden_kernels", "fusion")),
-    *(f"tests/lowering/test_{name}.py" for name in ("templates", "in_place", "memory")),
+# Rooms whose kernels for GPUs run in the emulator; all else runs without kernels.
+EMULATED = ("lowering", "lowering/cuda")
+ROOMS = (
+    *("passes", "primitives", "transforms", "numpy"),
+    *("lowering", "lowering/cuda", "lowering/scalars"),
 )
-_RANDOM = pytest("tests/test_random_programs.py", "tests/test_checks.py", "tests/lax")
-STAGES: dict[str, tuple[Stage, ...]] = {
-    "passes": (
-        pytest("tests/passes"),
-        _UNJITTED,
-        _STRUCTURE,
-        pytest("tests/transforms"),
-        _RANDOM,
-        programs("unjitted", 300),
-        pytest("tests/lowering"),
-        pytest("tests/backends"),
-    ),
-    "primitives": (
-        _UNJITTED,
-        pytest("tests/primitives"),
-        pytest("tests/transforms", "tests/functions", "tests/test_custom.py"),
-        pytest("tests/numpy", "tests/linalg"),
-        _RANDOM,
-        pytest("tests/lowering", "tests/nn", "tests/passes"),
-    ),
-    "transforms": (
-        pytest("tests/transforms", "tests/functions"),
-        _UNJITTED,
-        _RANDOM,
-        pytest("tests/test_custom.py", "tests/lowering"),
-    ),
-    "lowering/cuda": (
-        _EMULATOR,
-        pytest("tests/backends"),
-        pytest("tests/lowering"),
-        programs("emulator", 200),
-    ),
-    "lowering/scalars": (
-        pytest("tests/lowering/test_scalars.py", "tests/lowering/test_vector_math.py"),
-        pytest("tests/scipy/test_special.py", "tests/scipy/test_accuracy.py"),
-        pytest("tests/lowering", "tests/numpy"),
-    ),
-    "lowering": (
-        _UNJITTED,
-        _EMULATOR,
-        _STRUCTURE,
-        pytest("tests/lowering"),
-        pytest("tests/backends", "tests/test_jit_donation.py"),
-        pytest("tests/linalg", "tests/numpy"),
-        _RANDOM,
-        programs("unjitted", 300),
-    ),
-    "numpy": (
-        _UNJITTED,
-        pytest("tests/numpy"),
-        pytest("tests/tools/test_coverage.py", "tests/test_errors.py"),
-    ),
-}
+
+
+def some_programs(room: str, count: int) -> tuple[Stage, ...]:
+    """``count`` generated programs on each device that judges ``room``."""
+    devices = ["unjitted", "emulator"] if room in EMULATED else ["unjitted"]
+    return tuple(programs(device, count) for device in devices)
 
 
 def told(stage: Stage) -> str:
@@ -138,15 +97,15 @@ def told(stage: Stage) -> str:
 
 
 def room_of(mutant: Mutant) -> str:
-    """The longest key of STAGES that the module lies in."""
+    """The longest of ROOMS that the module lies in."""
     module = mutant.path.relative_to(PACKAGE).as_posix()
-    return max((r for r in STAGES if module.startswith(r + "/")), key=len)
+    return max((r for r in ROOMS if module.startswith(r + "/")), key=len)
 
 
 def mirrored(mutant: Mutant) -> Stage:
     """The examples of the mutant's module, and tests named as it or its package is."""
     names = {mutant.path.stem, mutant.path.parent.name} - {"__init__", "cuda"}
-    names -= {part for room in STAGES for part in room.split("/")}
+    names -= {part for room in ROOMS for part in room.split("/")}
     found = sorted(
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "tests").rglob("test_*.py")
@@ -225,16 +184,30 @@ def succeeds(
             process.wait()
 
 
-def verdict_on(mutant: Mutant, until: float) -> tuple[Mutant, str, str]:
-    """``mutant``, whether it is killed, and by which stage."""
+def verdict_on(
+    mutant: Mutant, tests: Sequence[str], until: float
+) -> tuple[Mutant, str, str]:
+    """``mutant``, whether it is killed, and by which stage; ``tests`` run its line."""
+    room = room_of(mutant)
     with copied(mutant) as there:
-        for stage in dict.fromkeys([mirrored(mutant), *STAGES[room_of(mutant)]]):
+        stages = [mirrored(mutant), *some_programs(room, 60)]
+        every: Stage | None = None
+        if tests:
+            (there / "chosen").write_text("\n".join(tests))
+            modules = dict.fromkeys(test.partition("::")[0] for test in tests)
+            every = pytest(
+                *modules, chosen=there / "chosen", seconds=900 + 2 * len(tests)
+            )
+            stages.append(every)
+        stages += some_programs(room, 300)
+        for stage in stages:
             try:
                 if not succeeds(stage, there, there / "cache", until):
-                    return mutant, "killed", f"  ({told(stage)})"
+                    by = f"{len(tests)} tests" if stage is every else told(stage)
+                    return mutant, "killed", f"  ({by})"
             except TimeoutError:
                 return mutant, "undecided", ""
-    return mutant, "SURVIVES", ""
+    return mutant, "SURVIVES", f"  ({len(tests)} tests run the line)"
 
 
 def try_programs(device: str, count: int) -> int:
@@ -247,12 +220,13 @@ def try_programs(device: str, count: int) -> int:
     return 0
 
 
-def unmutated(stages: Sequence[Stage], jobs: int) -> None:
-    """Check that ``stages`` pass without a mutant, unless that is known already.
+def unmutated(jobs: int) -> None:
+    """Run all tests without a mutant, and record the lines that each of them runs.
 
-    All tests run once, in ``jobs`` processes; programs beside them.
+    Nothing runs if neither the package nor the tests changed since. The record is the
+    file RECORD of ``coverage``, with ids of tests as contexts.
     """
-    digest = hashlib.sha256(repr(stages).encode())
+    digest = hashlib.sha256()
     for folder in (PACKAGE, ROOT / "tests"):
         for path in sorted(folder.rglob("*.py")):
             digest.update(path.read_bytes())
@@ -261,24 +235,45 @@ def unmutated(stages: Sequence[Stage], jobs: int) -> None:
     if stamp.exists() and stamp.read_text() == digest.hexdigest():
         return
     begin = time.perf_counter()
-    tests = [stage for stage in stages if "pytest" in stage[0]]
-    paths = dict.fromkeys(path for stage in tests for path in told(stage).split())
-    (command, seconds), side_by_side = pytest(*paths), ("-n", str(jobs))
-    every = (*command, *side_by_side, "--dist", "worksteal"), seconds * len(tests)
-    runs = (every, *(stage for stage in stages if stage not in tests))
-    logs = [WARM.with_suffix(f".{number}.log") for number in range(len(runs))]
-
-    def passes(stage: Stage, log: Path) -> bool:
-        return succeeds(stage, there, WARM, log=log)
-
-    with copied(None) as there, ThreadPoolExecutor(jobs) as pool:
-        for stage, log, passed in zip(
-            runs, logs, pool.map(passes, runs, logs), strict=True
-        ):
-            if not passed:
-                sys.exit(f"fails without a mutant: {told(stage)}; see {log}")
+    log = WARM.with_suffix(".log")
+    with copied(None) as there:
+        settings = there / "coverage.ini"
+        settings.write_text(
+            "[run]\nrelative_files = true\nsource = arrayfn\n"
+            f"data_file = {there / 'record'}\n"
+        )
+        (command, _), suite = pytest("tests"), ["--cov", "--cov-context=test"]
+        suite += [f"--cov-config={settings}", "--cov-report=", "--maxfail=1000"]
+        suite += ["-n", str(jobs), "--dist", "worksteal", "-rfE"]
+        left_out = ("tests/fuzz", "tests/test_documentation.py", "tests/examples")
+        suite += [f"--ignore={path}" for path in left_out]
+        if not succeeds(((*command, *suite), 36_000), there, WARM, log=log):
+            print(f"some tests fail without a mutant, and are left out: see {log}")
+        if not (there / "record").exists():
+            sys.exit(f"the tests do not run without a mutant: see {log}")
+        shutil.copy2(there / "record", RECORD)
     print(f"{time.perf_counter() - begin:5.0f} s without a mutant", flush=True)
     stamp.write_text(digest.hexdigest())
+
+
+def tests_of(mutants: Sequence[Mutant]) -> list[list[str]]:
+    """The ids of the tests that run the line of each mutant, and pass without it.
+
+    A line that runs at import alone defines a constant: any test of its module counts.
+    """
+    log = WARM.with_suffix(".log").read_text()
+    failed = set(re.findall(r"^(?:FAILED|ERROR) (\S+)", log, re.MULTILINE))
+    record = CoverageData(str(RECORD))
+    record.read()
+    found: list[list[str]] = []
+    for mutant in mutants:
+        lines = record.contexts_by_lineno(str(mutant.path.relative_to(ROOT)))
+        ran = {c for line in mutant.statement() for c in lines.get(line, ())} - {""}
+        if not ran:
+            ran = {context for line in lines.values() for context in line} - {""}
+        tests = {context.rpartition("|")[0] for context in ran}
+        found.append(sorted(tests - failed))
+    return found
 
 
 def sample(rooms: Sequence[str], count: int, seed: int) -> list[Mutant]:
@@ -311,7 +306,7 @@ def main() -> int:
             "lowering/scalars",
             "primitives",
         ],
-        choices=sorted(STAGES),
+        choices=sorted(ROOMS),
     )
     parser.add_argument("--at", help="all mutants of a place, such as masks.py:47")
     parser.add_argument("--try-programs", nargs=2, help=argparse.SUPPRESS)
@@ -326,13 +321,16 @@ def main() -> int:
     else:
         drawn = sample(given.rooms, given.count, given.seed)
     rooms = list(dict.fromkeys(map(room_of, drawn)))
-    stages = dict.fromkeys(stage for room in rooms for stage in STAGES[room])
-    unmutated(list(stages), given.jobs)
+    unmutated(given.jobs)
+    tests = tests_of(drawn)
     begin = time.monotonic()
     tally: Counter[tuple[str, str]] = Counter()
     with ThreadPoolExecutor(given.jobs) as pool:
         until = begin + given.seconds
-        tried = [pool.submit(verdict_on, mutant, until) for mutant in drawn]
+        tried = [
+            pool.submit(verdict_on, mutant, some, until)
+            for mutant, some in zip(drawn, tests, strict=True)
+        ]
         for future in as_completed(tried):
             mutant, verdict, by = future.result()
             tally[room_of(mutant), verdict] += 1

@@ -127,3 +127,20 @@ def test_a_row_aside_compiles_without_spills_to_local_memory():
     assert ptx.count("cp.async.cg.shared.global") == 13
     assert ptx.count("ld.global.v4") == 3
     assert ".local" not in ptx
+
+
+def test_rows_of_a_warp_share_blocks_of_four_warps():
+    for n in (512, 1024):
+        (kernel,) = lowered(nn.softmax, np.empty((4096, n), np.float32)).kernels
+        assert kernel.threads == 128, n
+
+
+def test_what_blocks_of_a_cluster_send_is_whole_lines_of_shared_memory():
+    (kernel,) = lowered(nn.softmax, np.empty((4096, 131072), np.float32)).kernels
+    assert kernel.cluster == 8
+    arrays = dict(re.findall(r"(\w+) = (shared_\w+\(\d+\))", kernel.source))
+    assert arrays == {
+        "numbers": "shared_i64(16)",  # 128 bytes each
+        **dict.fromkeys(("a_warps", "e_warps"), "shared_f32(32)"),
+        **dict.fromkeys(("a_sent", "e_sent"), "shared_f32(32)"),
+    }

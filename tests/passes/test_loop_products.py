@@ -126,3 +126,13 @@ def test_what_is_kept_for_a_sum_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 def check_stays(function: Callable[..., Any], *arguments: Any) -> None:
     before = simplified(function, *arguments)
     assert products(products_out_of_loops(before)) == products(before) > 0
+
+
+def test_a_carry_that_begins_with_a_computed_number() -> None:
+    def f(w: Any, s: Any, xs: Any) -> Any:
+        def step(h: Any, x: Any) -> Any:
+            return anp.sin(h + x @ w), None
+
+        return lax.scan(step, anp.broadcast_to(s + 1.0, (50, 40)), xs)[0]
+
+    check(f, W, np.float64(0.5), XS, left=0)

@@ -45,7 +45,7 @@ def _generated_supports_bias(
 def _generated_reads(type: ArrayType, offset: int) -> bool:
     from arrayfn.lowering.cuda.attention import calls
 
-    return calls.lies_in_pieces(type, offset)
+    return calls.reads_layout(type, offset)
 
 
 def generated_attention(*arguments: Any) -> Any:

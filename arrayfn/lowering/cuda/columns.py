@@ -49,7 +49,7 @@ class ColumnsPrinter(StagedPrinter[Columns]):
         self.stages(variables, "part")
 
     def accumulators_of(self, reduces: Sequence[Reduce]) -> int:
-        """So many accumulators that a second block has room."""
+        """As usual, but few enough for the registers of two blocks."""
         count = super().accumulators_of(reduces)
         words = sum(-(-s.result.dtype.itemsize // 4) for s in reduces)
         while count > 1 and words * count > ROOM:

@@ -25,7 +25,7 @@ from arrayfn.lowering.plan import Kernel, Parameter
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, PlanStep
 
 
-class CannotStayError(Exception):
+class CannotComposeError(Exception):
     """Steps cannot be one kernel: a pointer that moves is used as another dtype."""
 
 
@@ -128,7 +128,7 @@ class _Composer(ComposedText):
         if root in self.moving:
             name, own = self.moving[root]
             if own != kind:
-                raise CannotStayError
+                raise CannotComposeError
             size = dtypes.BY_SHORT_NAME[kind.removesuffix("*")].itemsize
             return self.subarray(name, kind, str(offset // size)) if offset else name
         name = self.name_for((root, offset, kind), f"{self.hint(root)}_at")

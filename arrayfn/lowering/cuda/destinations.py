@@ -1,8 +1,8 @@
-"""Copy elision: results are written where they would be copied to.
+"""Copy elision: steps write their results directly to where a copy would put them.
 
 A concatenation copies each array into a part of a larger one. A kernel can write that
-part itself, and so can a library call whose output has row or other strides: then
-neither the copy nor its source is needed.
+part itself, and so can a library call whose output may have strides. Then neither the
+copy nor its source is needed.
 """
 
 from __future__ import annotations
@@ -69,9 +69,10 @@ def strides_along(
 
 
 def _stride_along(axes: Sequence[AxisStrides], extent: int, own: int) -> int | None:
-    """The other stride of an axis of ``extent`` elements that lie ``own`` apart.
+    """The stride in the other array of an axis with stride ``own`` in the first.
 
-    The axis may be a part of one of ``axes``, or several that lie alike in both.
+    The axis has ``extent`` elements. It may be a part of one of ``axes``, or consist of
+    several that merge in both arrays. None if there is no such stride.
     """
     covered = sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: axis[1])
     stride: int | None = None
@@ -100,11 +101,14 @@ class Product:
     made: LibraryCall
 
     def call(self) -> LibraryCall:
-        """Its call."""
+        """The library's call."""
         return self.made
 
     def over(self) -> Iterable[tuple[Var, Var]]:
-        """What is added may be written over, if it lies as the result does."""
+        """Pairs of a result and an operand whose memory it may take.
+
+        The added array is one if it has the strides of the result.
+        """
         p, target = self.made.integers, self.made.writes["c"]
         added = self.made.reads.get("added")
         if added is None or added.offset or target.offset:
@@ -131,7 +135,7 @@ class Product:
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """A call of an operator's kernel; ``places`` are results written elsewhere."""
+    """A call of an operator's kernel; ``places`` are the redirected results."""
 
     equation: Equation
     kernel: OperatorKernel
@@ -141,11 +145,11 @@ class OperatorCall:
     )
 
     def call(self) -> LibraryCall:
-        """Its call."""
+        """The call of the kernel."""
         return operator_call_of(self.equation, self.kernel, self.reads, self.places)
 
     def over(self) -> Iterable[tuple[Var, Var]]:
-        """No result lies where an operand lay."""
+        """None: no result takes the memory of an operand."""
         return ()
 
     def redirected(self, copy: Copy) -> OperatorCall | None:
@@ -170,10 +174,17 @@ def write_where_copied(
     outputs: Iterable[Var],
     of: Callable[[Var], Var],
 ) -> tuple[list[PlanStep], dict[int, Producer]]:
-    """``steps`` without the copies of what ``producers`` write; those that changed.
+    """Elide copies whose source a nest or one of ``producers`` writes just for them.
 
-    ``producers`` are at the positions of ``steps``, and so are the changed ones. Arrays
-    in ``outputs`` are needed after the steps. ``of`` says where an array is stored.
+    Args:
+        steps: The steps of a block.
+        producers: The library calls among them, by position.
+        outputs: Arrays that are read after the steps.
+        of: Gives the array whose memory an array has.
+
+    Returns:
+        The remaining steps; and the producers that write elsewhere now, by their new
+        positions.
     """
     steps = list(steps)
     users: dict[Var, list[int]] = {}
@@ -182,7 +193,7 @@ def write_where_copied(
             users.setdefault(root, []).append(position)
     needed = {of(var) for var in outputs}
     changed: dict[int, Producer] = {}
-    moved: dict[int, list[tuple[Var, Box]]] = {}  # what the changed ones write
+    moved: dict[int, list[tuple[Var, Box]]] = {}  # what changed producers write
     dropped: set[int] = set()
     for position, step in enumerate(steps):
         copy = copy_of(step.nest) if isinstance(step, NestStep) else None
@@ -225,8 +236,8 @@ def write_where_copied(
         # The producer writes now what the copy did: a copy of that finds it there.
         users[root] = sorted({first, *users[root]} - {position})
     kept = [k for k in range(len(steps)) if k not in dropped]
-    places = {old: new for new, old in enumerate(kept)}
-    return [steps[k] for k in kept], {places[k]: p for k, p in changed.items()}
+    positions = {old: new for new, old in enumerate(kept)}
+    return [steps[k] for k in kept], {positions[k]: p for k, p in changed.items()}
 
 
 def _nest_redirected(nest: Nest, copy: Copy, of: Callable[[Var], Var]) -> Nest | None:
@@ -259,10 +270,10 @@ def _nest_redirected(nest: Nest, copy: Copy, of: Callable[[Var], Var]) -> Nest |
 
 
 def box_of(axes: Iterable[tuple[int, int]], offset: int, type: ArrayType) -> Box:
-    """What axes of such extents and strides reach of an array, from ``offset`` on.
+    """A box of an array of ``type`` that holds all elements of an access pattern.
 
-    Of each axis of the array, the first index and the last; perhaps more than is
-    reached.
+    The pattern begins at ``offset`` and has ``axes`` of these extents and strides. The
+    box may hold more elements than the pattern.
     """
     if not type.size:
         return tuple((0, extent - 1) for extent in type.shape)
@@ -272,7 +283,7 @@ def box_of(axes: Iterable[tuple[int, int]], offset: int, type: ArrayType) -> Box
         moving.append((extent, abs(stride)))
     strides = type.layout.strides(type.shape)
     found = [(0, extent - 1) for extent in type.shape]
-    outside = 0  # the stride of the axis outside, whose multiples change nothing here
+    outside = 0  # the stride of the next outer axis: its multiples change no index here
     long = [k for k in range(type.ndim) if type.shape[k] > 1]
     for k in sorted(long, key=lambda k: -strides[k]):
         if outside:
@@ -292,7 +303,10 @@ def _may_write(
     of: Callable[[Var], Var],
     moved: Sequence[tuple[Var, Box]] | None,
 ) -> bool:
-    """Whether ``step`` may write in ``box`` of ``array``; ``moved``: what it writes."""
+    """Whether ``step`` may write in ``box`` of ``array``.
+
+    ``moved`` are the boxes that a changed producer writes, or None.
+    """
     if moved is not None:
         boxes = [other for root, other in moved if root is array]
     elif isinstance(step, NestStep) and not step.nest.has_computed_indices:
@@ -322,7 +336,7 @@ def _reads(step: PlanStep, array: Var, of: Callable[[Var], Var]) -> bool:
 
 
 def copy_of(nest: Nest) -> Copy | None:
-    """The copy that ``nest`` is, if it does nothing else."""
+    """``nest`` as a copy; None if it does anything else."""
     loads = [s for s in nest.statements if isinstance(s, Load)]
     stores = [s for s in nest.statements if isinstance(s, Store)]
     between = [s for s in nest.statements if not isinstance(s, (Load, Store))]
@@ -351,7 +365,7 @@ def copy_of(nest: Nest) -> Copy | None:
 def copied_last(
     steps: Sequence[PlanStep], atom: Atom, uses: Mapping[Var, int]
 ) -> Var | None:
-    """What ``atom`` is a copy of, if the last step made it, and for one reader."""
+    """The array that ``atom`` is a copy of, if the last step made it for one reader."""
     last = steps[-1] if steps else None
     copy = copy_of(last.nest) if isinstance(last, NestStep) else None
     if copy is None or not isinstance(atom, Var) or uses[atom] != 1:

@@ -22,9 +22,10 @@ from arrayfn.lowering.kernel_ir import (
 
 @dataclass
 class ElementwisePrinter(CudaPrinter[Elementwise]):
-    """A thread loads a vector, computes its lanes, and stores a vector."""
+    """A thread loads a vector, computes its elements, and stores a vector."""
 
     vectors_of_row: str = ""
+    """The text of the number of vectors of a row, where a thread has several."""
 
     def body(self) -> None:
         schedule = self.schedule
@@ -69,9 +70,9 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
                     self.emit(s, {inner: f"i{inner}"})
 
     def several_vectors(self, inner: int, total: int) -> None:
-        """Load all vectors of a thread; then compute, and store, one by one."""
+        """Load all of a thread's vectors; then compute and store them one by one."""
         body, lanes = self.nest.statements, self.schedule.lanes
-        far, same = self.far_vectors(body, inner, lanes)
+        far, uniform = self.indexed_vectors(body, inner, lanes)
         loads = self.vectors(body, Load, lanes)
         stores = self.vectors(body, Store, lanes)
         loaded = (*loads, *(s.operand for s in far))
@@ -86,23 +87,23 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
             self.line(f"vectors = {self.extent(inner)} // {lanes}")
         place = f"vector * {lanes}"
         with self.open_tile(inner, total, stores=False) as at:
-            for s in same:
+            for s in uniform:
                 self.emit(s, at)
             for operand in loads:
                 self.load_vector(operand, lanes, at, place)
             for s in far:
-                self.far_vector("load", s, lanes, at, place)
+                self.move_indexed_vector("load", s, lanes, at, place)
         with self.open_tile(inner, total, stores=True) as at:
-            rest = [s for s in body if s not in same]
+            rest = [s for s in body if s not in uniform]
             needed = {
                 value for s in rest if not isinstance(s, Load) for value in uses(s)
             }
-            if any(not isinstance(s, Store) and s.result in needed for s in same):
-                for s in same:
+            if any(not isinstance(s, Store) and s.result in needed for s in uniform):
+                for s in uniform:
                     self.emit(s, at)
             self.staged = {k: f"{self.tile_name(k)}[{place} + lane]" for k in loaded}
             self.staged |= {k: f"{self.tile_name(k)}[lane]" for k in stores}
-            self.lanes(rest, at, inner, lanes)
+            self.vector_elements(rest, at, inner, lanes)
             self.staged = {}
             for operand in stores:
                 self.store_vector(operand, lanes, at, "0")
@@ -111,9 +112,9 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     def open_tile(
         self, inner: int, total: int, *, stores: bool
     ) -> Generator[dict[int, str]]:
-        """Open the loop over a thread's vectors, with the indices of each.
+        """Open the loop over a thread's vectors; yield the indices of each.
 
-        In place of those beyond the end the last one is loaded, and none stored.
+        Vectors beyond the end are not stored; their loads read the last vector.
         """
         schedule, row = self.schedule, self.vectors_of_row
         ragged = total % (schedule.threads * schedule.tiles) > 0
@@ -135,46 +136,48 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         inner: int,
         lanes: int,
     ) -> None:
-        """``body`` for the ``lanes`` elements from ``first`` on."""
+        """Print ``body`` for the ``lanes`` elements from the variable ``first`` on."""
         if lanes == 1:
             for s in body:
                 self.emit(s, {**variables, inner: f"i{inner}"})
             return
         loads = self.vectors(body, Load, lanes)
         stores = self.vectors(body, Store, lanes)
-        far, same = self.far_vectors(body, inner, lanes)
-        far_loads = [s for s in far if isinstance(s, Load)]
-        far_stores = [s for s in far if isinstance(s, Store)]
-        at_first = {**variables, inner: "first"}
-        for s in same:
-            self.emit(s, at_first)
+        far, uniform = self.indexed_vectors(body, inner, lanes)
+        indexed_loads = [s for s in far if isinstance(s, Load)]
+        indexed_stores = [s for s in far if isinstance(s, Store)]
+        first_indices = {**variables, inner: "first"}
+        for s in uniform:
+            self.emit(s, first_indices)
         tiles = dict.fromkeys((*loads, *stores, *(s.operand for s in far)))
         self.declare_tiles(tiles, lanes)
         for operand in loads:
-            self.load_vector(operand, lanes, at_first, "0")
-        for s in far_loads:
-            self.far_vector("load", s, lanes, at_first)
+            self.load_vector(operand, lanes, first_indices, "0")
+        for s in indexed_loads:
+            self.move_indexed_vector("load", s, lanes, first_indices)
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in tiles}
-        self.lanes([s for s in body if s not in same], variables, inner, lanes)
+        self.vector_elements(
+            [s for s in body if s not in uniform], variables, inner, lanes
+        )
         self.staged = {}
         for operand in stores:
-            self.store_vector(operand, lanes, at_first, "0")
-        for s in far_stores:
+            self.store_vector(operand, lanes, first_indices, "0")
+        for s in indexed_stores:
             with self.open_if("" if s.where is None else self.name_of(s.where)):
-                self.far_vector("store", s, lanes, at_first)
+                self.move_indexed_vector("store", s, lanes, first_indices)
 
-    def far_vectors(
+    def indexed_vectors(
         self, body: Sequence[Statement], inner: int, lanes: int
     ) -> tuple[list[Load | Store], list[Statement]]:
-        """Accesses at computed places that are vectors, and what says where these are.
+        """The gathers and scatters of whole vectors, and what computes their indices.
 
-        A place is the same for all lanes if nothing that it is computed from moves
-        along the axis.
+        An access is one if its computed indices are uniform: the same for all elements
+        of a vector, as nothing that they are computed from depends on axis ``inner``.
         """
-        same: dict[Value, Statement] = {}
+        uniform: dict[Value, Statement] = {}
         far: list[Load | Store] = []
         for s in body:
-            known = all(value in same for value in self.places(s))
+            known = all(value in uniform for value in self.index_values(s))
             if isinstance(s, (Load, Store)):
                 operand = self.nest.operands[s.operand]
                 steps = all(step.stride % lanes == 0 for step in s.indices)
@@ -188,28 +191,28 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
                 ):
                     far.append(s)
                 elif isinstance(s, Load) and known and not operand.strides[inner]:
-                    same[s.result] = s
+                    uniform[s.result] = s
             elif isinstance(s, Compute):
-                if all(value in same for value in uses(s)):
-                    same[s.result] = s
+                if all(value in uniform for value in uses(s)):
+                    uniform[s.result] = s
             elif isinstance(s, Count) and s.axis != inner:
-                same[s.result] = s
-        needed = {value for s in far for value in self.places(s)}
-        for value, s in reversed(same.items()):
+                uniform[s.result] = s
+        needed = {value for s in far for value in self.index_values(s)}
+        for value, s in reversed(uniform.items()):
             if value in needed:
                 needed |= set(uses(s))
-        return far, [s for value, s in same.items() if value in needed]
+        return far, [s for value, s in uniform.items() if value in needed]
 
     @staticmethod
-    def places(s: Statement) -> list[Value]:
-        """The values that say where ``s`` loads or stores, and whether it does."""
+    def index_values(s: Statement) -> list[Value]:
+        """The values that are computed indices of ``s``, or its condition."""
         if not isinstance(s, (Load, Store)):
             return []
         found = [step.index for step in s.indices]
         where = s.where if isinstance(s, Store) else None
         return found if where is None else [*found, where]
 
-    def far_vector(
+    def move_indexed_vector(
         self,
         way: str,
         s: Load | Store,
@@ -217,20 +220,23 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         variables: dict[int, str],
         place: str = "0",
     ) -> None:
-        """Load or store a vector at a computed place."""
+        """Load or store (``way``) a vector at computed indices.
+
+        ``place`` is the index of its first register.
+        """
         function = f"{way}_{self.vector_name(s.operand, lanes)}"
         at = self.full_index(s, variables)
         tile = self.tile_name(s.operand)
         self.line(f"{function}({self.pointer(s.operand)}, {at}, {tile}, {place})")
 
-    def lanes(
+    def vector_elements(
         self,
         body: Iterable[Statement],
         variables: dict[int, str],
         inner: int,
         lanes: int,
     ) -> None:
-        """The loop over the elements of a vector whose tiles are staged."""
+        """Print the loop over a vector's elements, which are in registers."""
         body = list(body)
         with self.open(f"for lane in range({lanes}):"):
             if self.uses_index(body, inner):

@@ -23,7 +23,7 @@ from arrayfn.lowering.steps import CallStep, LoopStep
 
 
 def threads_for(lanes: int, gpu: GpuConfig) -> int:
-    """Threads of a block, such that few elements are spread over the whole GPU."""
+    """Threads of a block: few enough that the elements occupy all multiprocessors."""
     return min(gpu.threads, max(WARP, power_of_two(-(-lanes // gpu.multiprocessors))))
 
 
@@ -34,7 +34,10 @@ def print_lanes(
     names: Mapping[Var, str],
     threads: int,
 ) -> tuple[Kernel, CallStep]:
-    """The kernel of a ``loop`` with lanes, and its call: an item is a block."""
+    """The kernel of a loop over ``loop.lanes`` independent elements, and its call.
+
+    Each thread runs the loop for one element. The call's items are blocks.
+    """
     printer = partial(_ElementLoopPrinter, threads=threads)
     return kernel_of(printer, loop, name, storage, names)
 
@@ -72,7 +75,7 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         self.finish()
 
     def is_lane(self, root: Var) -> bool:
-        """Whether each thread has an element of the array."""
+        """Whether the array has an element for each thread, not one for all."""
         return root.type.size == self.step.lanes
 
     def can_be_variable(self, root: Var) -> bool:

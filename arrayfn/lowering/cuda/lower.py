@@ -18,7 +18,7 @@ from arrayfn.lowering.contraction import Gemm
 from arrayfn.lowering.cpu.lanes import lanes_of, side_by_side
 from arrayfn.lowering.cuda import persistent
 from arrayfn.lowering.cuda.choose import choose
-from arrayfn.lowering.cuda.composed import CannotStayError, compose
+from arrayfn.lowering.cuda.composed import CannotComposeError, compose
 from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.destinations import (
     OperatorCall,
@@ -133,14 +133,18 @@ class _CudaLowering(Lowering):
         super().__init__(program, donated, options)
         self.gpu = gpu
         self.producers: dict[int, Producer] = {}
-        self.pairs: dict[Equation, Equation] = {}  # of windows, by one kernel
-        self.computed_pools: set[Equation] = (
-            set()
-        )  # whose results the other of a pair made
-        self.inside = 0  # loops and branches whose steps are being made
-        self.frees = False  # whether steps computed what nobody reads any more
-        self.slices: dict[Var, int] = {}  # of loops: elements from one to the next
-        self.depth = 0  # of the loops and branches that are being printed
+        self.pairs: dict[Equation, Equation] = {}
+        """Pairs of pooling equations that one kernel computes."""
+        self.computed_pools: set[Equation] = set()
+        """Those whose results the kernel of the other equation computes."""
+        self.control_depth = 0
+        """How many nested loops and branches contain the step that is being made."""
+        self.has_unread_steps = False
+        """Whether fusion has left steps whose results are not read any more."""
+        self.slice_strides: dict[Var, int] = {}
+        """Elements between the slices of a loop, by the slices' arrays."""
+        self.depth = 0
+        """How many nested loops and branches contain the step that is being printed."""
 
     def block(self, program: Program) -> list[PlanStep]:
         outside, self.producers = self.producers, {}
@@ -148,7 +152,7 @@ class _CudaLowering(Lowering):
         steps = super().block(program)
         self.pairs = pairs
         outputs = [self.storage.of(a) for a in program.outputs if isinstance(a, Var)]
-        if self.frees:
+        if self.has_unread_steps:
             steps = without_unread(steps, outputs, self.storage)
         for fold in (fold_epilogues, write_where_copied):
             made = {
@@ -167,8 +171,10 @@ class _CudaLowering(Lowering):
         if not self.options.fused:
             return super().units(program)
         chains = sums_with_products(program, self.reads)
-        stays = self.options.mode == "persistent"
-        return fuse(program, chains, CLONE_COST, ROW_OF_A_BLOCK if stays else maxsize)
+        is_persistent = self.options.mode == "persistent"
+        return fuse(
+            program, chains, CLONE_COST, ROW_OF_A_BLOCK if is_persistent else maxsize
+        )
 
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
         primitive = primitive_of(equation)
@@ -190,14 +196,14 @@ class _CudaLowering(Lowering):
             super().single(equation, outputs)
             return
         made = product(equation, self.reads, self.tiles, provider_of(equation))
-        skinny = None if self.inside else skinny_product(made, self.gpu)
+        skinny = None if self.control_depth else skinny_product(made, self.gpu)
         if skinny is None:
             self.produce(Product(made))
         else:
             self.handwritten(skinny)
 
     def pool(self, equation: Equation) -> None:
-        """A kernel of windows, and of the other equation of its pair."""
+        """Append the pooling kernel of an equation, and of the other of its pair."""
         if equation in self.computed_pools:
             return
         other = self.pairs.get(equation)
@@ -222,13 +228,13 @@ class _CudaLowering(Lowering):
 
     def nest(self, nest: Nest) -> None:
         made = fuse_index_computation(nest, self.steps, self.uses, self.storage.of)
-        self.frees |= made is not nest
+        self.has_unread_steps |= made is not nest
         self.steps += [NestStep(piece, []) for piece in split_nest(made, self.gpu)]
 
-    def with_moves(self, nest: Nest) -> Nest:
-        """``nest`` with the step of each operand that is a loop's slice."""
+    def with_slice_strides(self, nest: Nest) -> Nest:
+        """``nest`` with the stride between iterations of operands that are slices."""
         operands = tuple(
-            replace(o, moves=self.slices.get(self.storage.of(o.array), 0))
+            replace(o, moves=self.slice_strides.get(self.storage.of(o.array), 0))
             for o in nest.operands
         )
         return nest if operands == nest.operands else replace(nest, operands=operands)
@@ -236,12 +242,12 @@ class _CudaLowering(Lowering):
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
         for step in steps:
             for s in step.slices if isinstance(step, LoopStep) else ():
-                self.slices[self.storage.of(s.inner)] = s.inner.type.size
+                self.slice_strides[self.storage.of(s.inner)] = s.inner.type.size
             for c in step.carries if isinstance(step, LoopStep) else ():
                 # In the first iteration the initial value is the current one.
-                size = self.slices.get(self.storage.of(c.initial), 0)
+                size = self.slice_strides.get(self.storage.of(c.initial), 0)
                 if size:
-                    self.slices[self.storage.of(c.current)] = size
+                    self.slice_strides[self.storage.of(c.current)] = size
         self.depth += 1
         done = super().printed(steps)
         self.depth -= 1
@@ -250,15 +256,15 @@ class _CudaLowering(Lowering):
         return done
 
     def composed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
-        """``steps``, where persistent kernels replace those that can be parts."""
+        """``steps`` with runs of those that can join replaced by persistent kernels."""
         done: list[PlanStep] = []
         run: list[PlanStep] = []
         for step in steps:
-            stays = persistent.can_stay(step, self.kernels)
-            if run and not (stays and persistent.fits([*run, step], self.kernels)):
-                done += self.one_kernel(run)
+            can_join = persistent.can_join(step, self.kernels)
+            if run and not (can_join and persistent.fits([*run, step], self.kernels)):
+                done += self.joined(run)
                 run = []
-            if stays:
+            if can_join:
                 run.append(step)
                 continue
             if isinstance(step, LoopStep):
@@ -266,10 +272,10 @@ class _CudaLowering(Lowering):
             elif isinstance(step, BranchStep):
                 step.branches = [self.composed(branch) for branch in step.branches]
             done.append(step)
-        return done + self.one_kernel(run)
+        return done + self.joined(run)
 
-    def one_kernel(self, steps: list[PlanStep]) -> list[PlanStep]:
-        """``steps`` as one kernel, if that saves launches."""
+    def joined(self, steps: list[PlanStep]) -> list[PlanStep]:
+        """``steps`` as one persistent kernel, if that saves launches."""
         if persistent.launches(steps) < 2:
             return steps
         try:
@@ -281,7 +287,7 @@ class _CudaLowering(Lowering):
                 self.storage.of,
                 self.names,
             )
-        except CannotStayError:
+        except CannotComposeError:
             return steps
         call.kernel = self.add_kernel(kernel)
         call.origins = self.origins.of_steps(steps, self.names)
@@ -289,10 +295,10 @@ class _CudaLowering(Lowering):
         return [call]
 
     def print(self, step: NestStep) -> CallStep:
-        step.nest = self.with_moves(step.nest)
+        step.nest = self.with_slice_strides(step.nest)
         schedule = choose(step.nest, self.gpu)
         if self.options.mode == "persistent":
-            schedule = persistent.of_threads(schedule, step.nest) or schedule
+            schedule = persistent.with_block_size(schedule, step.nest) or schedule
         name = self.fresh(schedule.stem)
         return self.scheduled(print_kernel(step.nest, name, schedule))
 
@@ -325,9 +331,9 @@ class _CudaLowering(Lowering):
         return call
 
     def template(self, form: Template, equation: Equation) -> None:
-        """Append nests; scatters whose updates may collide sort them by target."""
+        """Append nests; scatters whose updates may have equal targets sort them."""
         if form.name in SCANS and self.options.mode != "persistent":
-            # Blocks have parts of a long row: it need not be cut before.
+            # A schedule cuts long rows into parts for blocks: no pass has to.
             self.add_all(scan(equation, self.reads, self.names, cut=self.serial))
             return
         if (
@@ -337,34 +343,33 @@ class _CudaLowering(Lowering):
         ):
             super().template(form, equation)
             return
-        fixed, vectors = self.options.deterministic, not self.inside
+        fixed, vectors = self.options.deterministic, not self.control_depth
         operand = equation.inputs[0]
         source = copied_last(self.steps, operand, self.uses)
-        way = parts_for(
+        parts = parts_for(
             equation,
             self.reads,
             deterministic=fixed,
             vectors=vectors,
             copied=source is not None,
         )
-        if way is not None:
+        arguments = (equation, self.reads, self.names, self.gpu)
+        if parts is not None:
             if source is not None:
                 del self.steps[-1]
                 operand = source
             assert isinstance(operand, Var)
-            given = (equation, self.reads, self.names, self.gpu)
-            self.add_all(scatter_by_parts(way, *given, operand))
+            self.add_all(scatter_by_parts(parts, *arguments, operand))
             return
         self.take_over(equation)
-        given = (equation, self.reads, self.names, self.gpu)
-        self.add_all(scatter(*given, deterministic=fixed, vectors=vectors))
+        self.add_all(scatter(*arguments, deterministic=fixed, vectors=vectors))
 
     def control(self, equation: Equation) -> None:
-        """A loop or branch, in which arrays may be slices of others."""
-        self.inside += 1
+        """Append a loop or branch; in it, arrays may be slices of others."""
+        self.control_depth += 1
         if not self.each_by_itself(equation):
             super().control(equation)
-        self.inside -= 1
+        self.control_depth -= 1
 
     def each_by_itself(self, equation: Equation) -> bool:
         """Append a while loop per element; whether ``equation`` is of that form."""
@@ -376,7 +381,7 @@ class _CudaLowering(Lowering):
         if lanes:
             side_by_side(step, lanes)
             self.steps.append(step)
-            self.frees = True
+            self.has_unread_steps = True
         return lanes > 0
 
     def library_equation(self, form: Library, equation: Equation) -> None:

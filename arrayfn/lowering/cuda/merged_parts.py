@@ -1,9 +1,9 @@
 """Long rows whose two stages merge, split into parts that a block keeps in registers.
 
-A first nest computes the reductions of both stages of each part, the later ones
-relative to a number of the part's own. A second, small nest combines them as ``merges``
-says, and computes what is once a row. So a row is read once, however long it is, and no
-block waits for another. It is for nests that store nothing for each element.
+A first nest computes the reductions of both stages for each part, the later ones with
+the part's own shift (see ``merges``). A second, small nest rescales and combines them,
+and computes what is once a row. So a row is read once, however long it is, and no block
+waits for another. It is for nests that store nothing for each element.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from arrayfn.lowering.cuda.merges import (
 from arrayfn.lowering.cuda.schedule import Columns, Rows, divisor_lanes, widest_lanes
 from arrayfn.lowering.cuda.split import (
     Part,
-    are_few_columns,
-    blocks_of,
-    chunks_and_rest,
+    block_count,
     combination,
-    is_enough,
+    fills_gpu,
+    has_narrow_rows,
+    part_arrays,
     partial,
-    parts_of,
+    uneven_chunks,
 )
 from arrayfn.lowering.cuda.stage_plan import kept_words
 from arrayfn.lowering.cuda.vocabulary import WARP
@@ -63,14 +63,14 @@ class Chunks:
 
     @property
     def parts(self) -> int:
-        """How many there are, with the rest."""
+        """How many parts there are, with the rest."""
         return self.count + (self.rest > 0)
 
 
 def merged_parts(
     nest: Nest, schedule: Rows | Columns, gpu: GpuConfig
 ) -> list[Nest] | None:
-    """The nests of a row's parts, and what combines them; None where one will do."""
+    """The nests of a row's parts and of their combination; None if one is best."""
     merge = whole_merge(nest)
     pieces = None if merge is None else _chunks(nest, merge, schedule, gpu)
     if merge is None or pieces is None:
@@ -80,9 +80,9 @@ def merged_parts(
     )
     axis, size, count, rest = pieces.axis, pieces.size, pieces.count, pieces.rest
     own = _with_partial_shifts(nest, merge, size * others)
-    strided = are_few_columns(nest, axis)
+    strided = has_narrow_rows(nest, axis)
     # Few columns of many parts: more blocks combine them as rows.
-    parts = parts_of(own, pieces.parts, chunks_innermost=not strided)
+    parts = part_arrays(own, pieces.parts, chunks_innermost=not strided)
     made = [partial(own, axis, 0, size, count, parts, strided=strided)]
     if rest:
         own = _with_partial_shifts(nest, merge, rest * others)
@@ -93,7 +93,7 @@ def merged_parts(
 
 
 def whole_merge(nest: Nest) -> Merge | None:
-    """The merge of both stages of ``nest``; None if there is more, or another kind."""
+    """The merge of a nest of two stages that stores no elements; None for others."""
     if nest.stages != 2 or any(is_element_store(s) for s in nest.statements):
         return None
     merges = merges_of(nest, squares=True)
@@ -103,74 +103,77 @@ def whole_merge(nest: Nest) -> Merge | None:
 def _chunks(
     nest: Nest, merge: Merge, schedule: Rows | Columns, gpu: GpuConfig
 ) -> Chunks | None:
-    """Parts that a block keeps, of rows that are too long for one; None of others."""
+    """The parts that rows are cut into; None if a block or a cluster keeps whole rows.
+
+    A part fits into a block's registers, and there are enough for all multiprocessors.
+    """
     reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
     length = math.prod(nest.axes[k].extent for k in reduced)
     room = gpu.merged_words
     if isinstance(schedule, Columns):
-        rows, wide, lanes = blocks_of(nest, schedule), WARP, 1
-        if are_few_columns(nest, axis):
+        rows, columns, lanes = block_count(nest, schedule), WARP, 1
+        if has_narrow_rows(nest, axis):
             room *= 2  # fewer parts: few blocks combine them
     else:
-        rows, wide = math.prod(a.extent for a in nest.axes if not a.reduced), 1
+        rows, columns = math.prod(a.extent for a in nest.axes if not a.reduced), 1
         lanes = divisor_lanes(nest.axes[-1].extent, widest_lanes(nest, gpu))
         if any(_is_slow(m) for m in merge.rescaled):
             room *= 2
-    words = kept_words(nest, lanes) * length * wide // lanes
+    words = kept_words(nest, lanes) * length * columns // lanes
     if schedule.register_resident and _threads_per_row(schedule) <= gpu.max_threads:
-        # A block keeps it. Large blocks run one after the other on a multiprocessor.
-        large = _threads_per_row(schedule) > gpu.max_threads // 2
-        one_by_one = large and rows >= gpu.multiprocessors
-        few = length >= 4 * gpu.chunk and not is_enough(nest, schedule, gpu)
-        if not one_by_one and not few:
+        # A block keeps it. Of large blocks a multiprocessor runs only one at a time.
+        is_large = _threads_per_row(schedule) > gpu.max_threads // 2
+        runs_singly = is_large and rows >= gpu.multiprocessors
+        leaves_idle = length >= 4 * gpu.chunk and not fills_gpu(nest, schedule, gpu)
+        if not runs_singly and not leaves_idle:
             return None
     elif (
         schedule.register_resident
         and rows * words < gpu.multiprocessors * gpu.merged_words
     ):
-        return None  # the blocks of a cluster have it, all of them at once
+        return None  # clusters keep all rows at once
     count = -(-words // room)
-    # So many that each multiprocessor has some, unless they were too small then.
-    wanted = -(-gpu.multiprocessors * gpu.waves // rows)
-    count = max(count, min(wanted, length * wide // gpu.chunk))
+    # Enough for all multiprocessors, unless parts would be too small then.
+    target = -(-gpu.multiprocessors * gpu.waves // rows)
+    count = max(count, min(target, length * columns // gpu.chunk))
     if count < 2:
         return None
     extent = nest.axes[axis].extent
-    whole = lanes if axis == len(nest.axes) - 1 else 1
-    for several in range(count, min(2 * count, extent)):
-        if extent % (several * whole) == 0:
-            return Chunks(axis, extent // several, several, 0)
-    size, several, rest = chunks_and_rest(extent, count)
-    return Chunks(axis, size, several, rest)
+    unit = lanes if axis == len(nest.axes) - 1 else 1
+    for parts in range(count, min(2 * count, extent)):
+        if extent % (parts * unit) == 0:
+            return Chunks(axis, extent // parts, parts, 0)
+    size, parts, rest = uneven_chunks(extent, count)
+    return Chunks(axis, size, parts, rest)
 
 
 def _is_slow(m: Rescaled) -> bool:
-    """Whether elements take so long that threads need many registers for them."""
+    """Whether the sum is of float64 exponentials, which need many registers."""
     return isinstance(m, Exponentials) and m.element.result.dtype.itemsize > 4
 
 
 def _threads_per_row(schedule: Rows | Columns) -> int:
-    """The threads of a row, or of columns side by side."""
+    """The threads that share a row, or 32 neighbouring columns."""
     return (
         schedule.threads if isinstance(schedule, Columns) else schedule.threads_per_row
     )
 
 
-# A part by itself.
+# The nest of parts.
 
 
 def _with_partial_shifts(nest: Nest, merge: Merge, elements: int) -> Nest:
-    """``nest`` for a part, relative to the part's own maximum or mean, not the row's.
+    """``nest`` with the maximum or mean of a part of so many ``elements`` as its shift.
 
-    The part has so many ``elements``. Beside a sum of squares is that of differences.
+    For each sum of squares, a sum of the differences themselves is added.
     """
     pivots: dict[str, Value] = {}
     made: dict[str, dict[str, Compute]] = {}
     sums: list[Statement] = []
     for m in merge.rescaled:
         if isinstance(m, Exponentials) and m.shift == m.maximum.result:
-            # Of a part of -inf alone there is no difference to -inf.
+            # -inf - -inf would be NaN in a part that has only -inf.
             first, dtype = m.maximum, m.shift.dtype
             lowest = Constant(float(np.finfo(dtype).min), dtype)
             function, argument = first.function, lowest
@@ -200,25 +203,32 @@ def _renamed(x: Scalar, names: Mapping[str, Value]) -> Scalar:
 
 
 def _mean_of(total: Reduce, elements: int) -> tuple[str, Constant]:
-    """What makes the mean of so many ``elements`` of their ``total``."""
+    """The function and second argument that turn a sum of ``elements`` into a mean."""
     dtype = total.result.dtype
     return f"div_{short_name(dtype)}", Constant(float(elements), dtype)
 
 
 def _differences(m: Squares) -> Reduce:
-    """The sum of the differences whose squares ``m`` has."""
+    """The reduction that sums the differences whose squares ``m`` sums."""
     result = replace(m.reduce.result, name=f"{m.reduce.result.name}_first")
     return replace(m.reduce, result=result, argument=m.difference.result)
 
 
-# All parts together.
+# The nest that combines parts.
 
 
 @dataclass
 class _Combined:
-    """The statements that combine ``parts``: ``count`` of ``elements``, and a rest's.
+    """Builds the statements that combine the partial results of parts.
 
-    A part's reductions of the later stage are moved to the row's number.
+    Args:
+        merge: The merge.
+        parts: The arrays of partial results.
+        count: How many parts there are, not counting the rest.
+        elements: Elements of a part, and of the rest or 0.
+        statements: The result. The later stage's reductions are rescaled to the row's
+            shift.
+        loaded: The value of a part's result, by the reduction's name.
     """
 
     merge: Merge
@@ -244,11 +254,11 @@ class _Combined:
             self.statements.append(replace(m.reduce, argument=term))
 
     def of(self, s: Reduce) -> Value:
-        """A part's result of ``s``."""
+        """The value of a part's result of ``s``."""
         return self.loaded[s.result.name]
 
     def exponentials(self, m: Exponentials) -> Value:
-        """``sum * exp(min(p - u, 0))``."""
+        """The value ``sum * exp(min(p - u, 0))``."""
         zero = Constant(0.0, m.reduce.result.dtype)
         moved = self.made(m, "moved", "sub", self.of(m.maximum), m.shift)
         clamped = self.made(m, "clamped", "accumulate_min", moved, zero)
@@ -256,7 +266,7 @@ class _Combined:
         return self.made(m, "term", "mul", self.of(m.reduce), growth)
 
     def squares(self, m: Squares) -> Value:
-        """``squares + (p - u) * (2 * differences + n * (p - u))``."""
+        """The value ``squares + (p - u) * (2 * differences + n * (p - u))``."""
         elements, first = self.elements_of(m), self.of(_differences(m))
         mean = self.made(m, "mean", "div", self.of(m.total), elements)
         moved = self.made(m, "moved", "sub", mean, m.shift)
@@ -267,7 +277,7 @@ class _Combined:
         return self.made(m, "term", "add", self.of(m.reduce), more)
 
     def elements_of(self, m: Squares) -> Scalar:
-        """How many elements a part has: those of the rest are the last one's."""
+        """The value of a part's number of elements; the last part may be the rest."""
         dtype = m.reduce.result.dtype
         size, rest = (Constant(float(n), dtype) for n in self.elements)
         if not self.elements[1]:
@@ -284,7 +294,7 @@ class _Combined:
     def made(
         self, m: Exponentials | Squares, name: str, kind: str, *of: Scalar
     ) -> Value:
-        """The result of ``kind``, for each part."""
+        """Append a statement that computes ``kind`` of the arguments; its result."""
         result = replace(m.reduce.result, name=f"{m.reduce.result.name}_{name}")
         function = f"{kind}_{short_name(result.dtype)}"
         stage = m.reduce.stage

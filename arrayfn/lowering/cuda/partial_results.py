@@ -21,6 +21,7 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
     """Prints the reductions of one thread."""
 
     def identities(self, stage: int) -> None:
+        """Define the partial results of a stage's reductions, as their identities."""
         reduces = self.reduces(stage)
         self.accumulators = self.accumulators_of(reduces)
         if self.accumulators > 1:
@@ -37,8 +38,8 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
     def accumulators_of(self, reduces: Sequence[Reduce]) -> int:
         """How many partial results a thread keeps of each reduction.
 
-        One for each element that it has at a time, where it goes on along the row:
-        fewer roundings in a chain, and additions that do not wait for each other.
+        In a loop along the row it is one for each element of an iteration, if registers
+        allow: chains of additions are shorter, and do not wait for each other.
         """
         schedule = self.schedule
         count = schedule.lanes * schedule.tiles
@@ -52,21 +53,22 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
         return count
 
     def parts_of(self, s: Reduce) -> str:
+        """The registers of a reduction's partial results."""
         return f"{self.name_of(s.result)}_lanes"
 
-    def accumulate_in(self, s: Reduce, place: str) -> None:
-        """Take an element, whose registers are at ``place``, into a reduction."""
+    def accumulate_in(self, s: Reduce, register: str) -> None:
+        """Accumulate the current element, whose index in registers is ``register``."""
         if self.accumulators == 1:
             self.accumulate(s)
             return
         if self.accumulators < self.schedule.lanes * self.schedule.tiles:
-            place = f"remainder({place}, {self.accumulators})"
-        part = f"{self.parts_of(s)}[{place}]"
+            register = f"remainder({register}, {self.accumulators})"
+        part = f"{self.parts_of(s)}[{register}]"
         function = s.function
         self.line(f"{part} = {function}({part}, {self.scalar(s.argument)})", s.source)
 
     def combine_lanes(self, stage: int) -> None:
-        """The partial results that a thread has of each reduction, as one."""
+        """Combine a thread's partial results of each reduction, pair by pair."""
         if self.accumulators == 1:
             return
         reduces, half = self.reduces(stage), self.accumulators // 2

@@ -1,8 +1,7 @@
 """Which steps of a plan are composed into one persistent kernel.
 
-All of its kernels have blocks of ``THREADS`` threads, and are scheduled for that. It
-ends at steps of libraries, and at steps so large that a launch costs nothing beside
-them.
+All kernels of such steps are scheduled for blocks of ``THREADS`` threads. The kernel
+ends at library calls, and at steps so large that a launch costs little in comparison.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from arrayfn.lowering.plan import Kernel, LibraryKernel
 from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, NestStep, PlanStep
 
 THREADS: Final = 256
-"""Threads of a block, in all kernels that are parts of persistent ones."""
+"""Threads of a block, in persistent kernels and in those composed into them."""
 MAX_BYTES: Final = 8 << 20
-"""What a step may touch: for more, a launch is no cost, and few threads are."""
+"""Bytes that a step may read and write: for more, threads matter, launches do not."""
 MAX_POINTERS: Final = 400
-MAX_SHARED: Final = 48 << 10  # bytes that the parts of a kernel may have together
+MAX_SHARED: Final = 48 << 10  # bytes of shared memory of all kernels in one
 _MAX_TILES: Final = 16
 _SHARED: Final = re.compile(r"shared_([a-z]+)(\d*)\((\d+)\)")
 
 Kernels = Mapping[str, Kernel | LibraryKernel]
 
 
-def of_threads(schedule: Schedule, nest: Nest) -> Schedule | None:
-    """``schedule`` with blocks of ``THREADS``; None if there is none like it."""
+def with_block_size(schedule: Schedule, nest: Nest) -> Schedule | None:
+    """``schedule`` with blocks of ``THREADS``; None if it cannot have these."""
     if isinstance(schedule, Elementwise):
         return replace(schedule, threads=THREADS)
     if isinstance(schedule, Scan):
@@ -77,7 +76,7 @@ def of_threads(schedule: Schedule, nest: Nest) -> Schedule | None:
 
 
 def launches(steps: Iterable[PlanStep]) -> float:
-    """How many launches ``steps`` take; a loop counts as many."""
+    """About how many launches ``steps`` take: those of a loop count each time."""
     total = 0.0
     for step in steps:
         if isinstance(step, CallStep):
@@ -89,13 +88,13 @@ def launches(steps: Iterable[PlanStep]) -> float:
     return total
 
 
-def can_stay(step: PlanStep, kernels: Kernels) -> bool:
-    """Whether ``step`` can be a part of a kernel, and is not too large for it."""
+def can_join(step: PlanStep, kernels: Kernels) -> bool:
+    """Whether ``step`` can be composed with others, and is small enough for it."""
     if isinstance(step, CallStep):
         nbytes = sum(var.type.nbytes for var in step.arrays())
-        return nbytes <= MAX_BYTES and _is_part(kernels[step.kernel])
+        return nbytes <= MAX_BYTES and _can_be_part(kernels[step.kernel])
     inner = _inner(step)
-    return not isinstance(step, NestStep) and all(can_stay(s, kernels) for s in inner)
+    return not isinstance(step, NestStep) and all(can_join(s, kernels) for s in inner)
 
 
 def _inner(step: PlanStep) -> list[PlanStep]:
@@ -106,16 +105,17 @@ def _inner(step: PlanStep) -> list[PlanStep]:
     return [inner for branch in branches for inner in branch]
 
 
-def _is_part(kernel: Kernel | LibraryKernel) -> bool:
+def _can_be_part(kernel: Kernel | LibraryKernel) -> bool:
+    """Whether the text of ``kernel`` can be a device function of another kernel."""
     if not isinstance(kernel, Kernel):
         return False
-    alone = kernel.threads == 1 and "block_index" not in kernel.source
-    whole = kernel.threads == THREADS and kernel.cluster == 1 and not kernel.shared
-    return alone or (whole and not kernel.cooperative)
+    has_one_thread = kernel.threads == 1 and "block_index" not in kernel.source
+    is_plain = kernel.threads == THREADS and kernel.cluster == 1 and not kernel.shared
+    return has_one_thread or (is_plain and not kernel.cooperative)
 
 
 def shared_bytes(kernel: Kernel) -> int:
-    """Bytes of shared memory that the arrays in the text of a kernel take up."""
+    """Bytes of static shared memory that the text of a kernel allocates."""
     sizes = (
         int(count) * (int(bits or 8) // 8)
         for _, bits, count in _SHARED.findall(kernel.key)
@@ -124,7 +124,7 @@ def shared_bytes(kernel: Kernel) -> int:
 
 
 def calls_of(steps: Iterable[PlanStep]) -> list[CallStep]:
-    """The calls among ``steps``, and in what they hold."""
+    """The calls among ``steps``, and in their loops and branches."""
     calls: list[CallStep] = []
     for step in steps:
         calls += [step] if isinstance(step, CallStep) else calls_of(_inner(step))
@@ -132,7 +132,7 @@ def calls_of(steps: Iterable[PlanStep]) -> list[CallStep]:
 
 
 def fits(steps: Sequence[PlanStep], kernels: Kernels) -> bool:
-    """Whether a kernel of ``steps`` is small enough."""
+    """Whether one kernel of ``steps`` has few enough pointers and shared memory."""
     calls = calls_of(steps)
     names = {call.kernel for call in calls}
     shared = sum(

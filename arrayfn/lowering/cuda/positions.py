@@ -18,13 +18,13 @@ from arrayfn.primitives import conversion, discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.reductions import argmax, argmin, reduce_min
 
-KEPT: Final = 1 << 14  # elements of a row that are kept, and not read twice
+KEPT: Final = 1 << 14  # elements of a row that registers hold, so it is read once
 _POSITION_BITS: Final = 32
 _MAX: Final = 2**31 - 1
 
 
 def extremum_positions_in_one(program: Program) -> Program:
-    """``program`` with positions of extrema as reductions of words."""
+    """``program`` with argmax and argmin of long rows and columns as one reduction."""
 
     def packed(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
         row, params = equation.primitive, equation.params
@@ -38,6 +38,7 @@ def extremum_positions_in_one(program: Program) -> Program:
 
 
 def _is_packed(x: Atom, axis: int, dtype: DType) -> bool:
+    """Whether elements and positions fit into 64 bits, and rows not into registers."""
     kept = axis == x.type.ndim - 1 and x.type.shape[axis] <= KEPT
     return x.type.dtype.itemsize <= 4 and x.type.shape[axis] <= _MAX and not kept
 
@@ -60,7 +61,7 @@ def _position(x: Atom, maximum: bool, axis: int, dtype: DType) -> Atom:
 
 
 def _order(x: Atom, backwards: bool) -> Atom:
-    """Integers in the order of ``x``, or ``backwards``; a NaN has the smallest."""
+    """int32 numbers in the order of ``x``, or the reverse; NaN has the smallest."""
 
     def i32(value: int) -> Atom:
         return conversion.literal(value, dtypes.int32)

@@ -1,4 +1,4 @@
-"""Code generation for CUDA: nests as Python source in the two vocabularies."""
+"""Prints a nest as a CUDA kernel, by the printer of its schedule."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ _PRINTERS: Final[dict[type, type[CudaPrinter[Any]]]] = {
     Scan: ScanPrinter,
     ScanPipeline: ScanPipelinePrinter,
 }
-_STAYING: Final = (Pipeline, ScanPipeline)
-"""The schedules that say how much shared memory a block asks for at its launch."""
+_PERSISTENT: Final = (Pipeline, ScanPipeline)
+"""The schedules that fix the dynamic shared memory of a block."""
 
 
 def _printer_of(schedule: Schedule) -> type[CudaPrinter[Any]]:
+    """The class that prints kernels of ``schedule``."""
     if type(schedule) is Scan and schedule.parts > 1:
         return PartsPrinter
     return _PRINTERS[type(schedule)]
@@ -68,7 +69,7 @@ def print_kernel(
         threads=schedule.threads,
         cluster=schedule.cluster if isinstance(schedule, (Rows, Scan)) else 1,
         shared=schedule.shared
-        if isinstance(schedule, _STAYING)
+        if isinstance(schedule, _PERSISTENT)
         else printed.dynamic_shared,
         blocks_per_multiprocessor=schedule.blocks_per_multiprocessor
         if isinstance(schedule, (Rows, ScanPipeline))

@@ -1,6 +1,6 @@
-"""Split reductions: few rows, or long ones, are reduced by chunks, then over chunks.
+"""Split reductions: a nest for partial results of chunks, and one that combines them.
 
-Chunks depend on the shapes alone.
+That is for rows that are few, or long. Chunks depend on the shapes alone.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from arrayfn.lowering.kernel_ir import (
 )
 from arrayfn.lowering.titles import computed
 
-_MIN_PARTS: Final = 4  # fewer are not worth the launch of what combines them
-_LONGEST: Final = 512  # terms that a thread adds up one after the other, about
-_SIDE_BY_SIDE: Final = 4  # sums that a thread has of a column
+_MIN_PARTS: Final = 4  # chunks that are worth a second launch
+_MAX_TERMS: Final = 512  # terms of a chain of additions, about: more lose precision
+_COLUMN_SUMS: Final = 4  # partial sums that a thread has of a column
 
 
-def blocks_of(nest: Nest, schedule: Rows | Columns) -> int:
-    """How many blocks ``nest`` would be."""
+def block_count(nest: Nest, schedule: Rows | Columns) -> int:
+    """How many blocks ``nest`` would have with ``schedule``."""
     kept = [a.extent for a in nest.axes if not a.reduced]
     if isinstance(schedule, Rows):
         return math.prod(kept) * schedule.threads_per_row // schedule.threads
@@ -50,65 +50,66 @@ def blocks_of(nest: Nest, schedule: Rows | Columns) -> int:
 
 
 def parts_for_sums(nest: Nest, schedule: Rows | Columns) -> int:
-    """The fewest number of parts of a row in which no thread adds up too many terms."""
+    """The fewest chunks of a row for which no chain of additions is too long."""
     if schedule.register_resident:
         return 1
-    at_once = schedule.lanes * schedule.tiles
+    accumulators = schedule.lanes * schedule.tiles
     if isinstance(schedule, Columns):
-        at_once = min(at_once, _SIDE_BY_SIDE)
+        accumulators = min(accumulators, _COLUMN_SUMS)
     length = math.prod(a.extent for a in nest.axes if a.reduced)
-    return -(-length // (_LONGEST * schedule.threads_per_row * at_once))
+    return -(-length // (_MAX_TERMS * schedule.threads_per_row * accumulators))
 
 
-def is_enough(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> bool:
-    """Whether ``nest`` has blocks for all of the GPU, or for much of it.
+def fills_gpu(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> bool:
+    """Whether ``nest`` has enough blocks by itself: a split would not be faster.
 
-    Several stages of rows that blocks keep are read once: that is worth some idleness.
-    Where a thread would add up too many terms, there are never enough.
+    Rows of several stages that stay in registers are read only once, so they may leave
+    most of the GPU idle. A nest with too long chains of additions is split in any case.
     """
     if parts_for_sums(nest, schedule) > 1:
         return False
     kept = isinstance(schedule, Rows) and schedule.register_resident and nest.stages > 1
     times = SHARE if kept else 1
-    return times * blocks_of(nest, schedule) >= gpu.multiprocessors
+    return times * block_count(nest, schedule) >= gpu.multiprocessors
 
 
 def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
-    """Partial results of chunks of the longest reduced axis, and what combines them."""
+    """Split a single-stage nest along its longest reduced axis; ``[nest]`` if small."""
     reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
     length = math.prod(nest.axes[k].extent for k in reduced)
     schedule = choose(nest, gpu)
     assert isinstance(schedule, (Rows, Columns))
     per_block = length * (WARP if isinstance(schedule, Columns) else 1)
-    have = max(1, blocks_of(nest, schedule))
-    wanted = min(-(-gpu.multiprocessors * gpu.waves // have), per_block // gpu.chunk)
+    blocks = max(1, block_count(nest, schedule))
+    target = min(-(-gpu.multiprocessors * gpu.waves // blocks), per_block // gpu.chunk)
     fewest = parts_for_sums(nest, schedule)
-    wanted = max(wanted, fewest)
-    if wanted < (_MIN_PARTS if fewest == 1 else 2):
+    target = max(target, fewest)
+    if target < (_MIN_PARTS if fewest == 1 else 2):
         return [nest]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
     extent = nest.axes[axis].extent
-    size, chunks, rest = chunks_of(extent, wanted)
-    strided = are_few_columns(nest, axis)
+    size, chunks, rest = even_chunks(extent, target)
+    strided = has_narrow_rows(nest, axis)
     if strided:
-        # As many columns as make a block for each multiprocessor.
-        wide = gpu.multiprocessors * WARP // nest.axes[-1].extent
-        chunks = min(1 << wide.bit_length() - 1, extent // gpu.tiles)
+        # Chunks become columns: a block of these for each multiprocessor.
+        columns = gpu.multiprocessors * WARP // nest.axes[-1].extent
+        chunks = min(1 << columns.bit_length() - 1, extent // gpu.tiles)
         chunks = max(chunks, min(power_of_two(fewest), extent // gpu.tiles))
         size, rest = divmod(extent, max(1, chunks))
     if chunks < 2:
         return [nest]
-    parts = parts_of(nest, chunks + (rest > 0))
+    parts = part_arrays(nest, chunks + (rest > 0))
     pieces = [partial(nest, axis, 0, size, chunks, parts, strided=strided)]
     if rest:
         pieces.append(partial(nest, axis, chunks, rest, 1, parts, size * chunks))
-    return [*pieces, combination(nest, parts, chunks + (rest > 0), added_up(parts))]
+    return [*pieces, combination(nest, parts, chunks + (rest > 0), chunk_sums(parts))]
 
 
-def are_few_columns(nest: Nest, axis: int) -> bool:
-    """Whether rows are so short that several side by side make better columns.
+def has_narrow_rows(nest: Nest, axis: int) -> bool:
+    """Whether rows are so short that a warp should have columns of several rows.
 
-    Chunks along ``axis`` then have interleaved indices.
+    Chunk c along ``axis`` then has indices c, c + chunks, and so on, so that the chunks
+    of neighbouring rows become neighbouring columns.
     """
     width = nest.axes[-1].extent
     if nest.axes[-1].reduced or width >= 4 * WARP or width % WARP == 0:
@@ -117,42 +118,51 @@ def are_few_columns(nest: Nest, axis: int) -> bool:
     return all(o.strides[-1] == 1 and o.strides[axis] == width for o in loaded)
 
 
-def chunks_of(extent: int, wanted: int) -> tuple[int, int, int]:
-    """Size and number of equal chunks, about ``wanted``, and what is left."""
-    for chunks in range(wanted, wanted // 2, -1):
+def even_chunks(extent: int, count: int) -> tuple[int, int, int]:
+    """Size and number of equal chunks, up to ``count`` of them, and the rest.
+
+    The rest is 0 if ``extent`` has a divisor near ``count``.
+    """
+    for chunks in range(count, count // 2, -1):
         if extent % chunks == 0:
             return extent // chunks, chunks, 0
-    return chunks_and_rest(extent, wanted)
+    return uneven_chunks(extent, count)
 
 
-def chunks_and_rest(extent: int, wanted: int) -> tuple[int, int, int]:
-    """The same, ``wanted`` or more, where no number of chunks divides ``extent``."""
-    size = -(-extent // wanted)
-    # Chunks of vectors begin where vectors may.
+def uneven_chunks(extent: int, count: int) -> tuple[int, int, int]:
+    """Size and number of equal chunks, ``count`` or more of them, and the rest."""
+    size = -(-extent // count)
+    # Chunks begin at multiples of 16, so that vectors are aligned.
     size = max(1, size // 16 * 16) if size >= 64 else size
     return size, extent // size, extent % size
 
 
 @dataclass(frozen=True)
 class Part:
-    """The partial results of one reduction: [kept axes, chunks].
+    """The array of partial results of one reduction: [kept axes, chunks].
 
-    Of columns that lie side by side: [outer kept axes, chunks, last axis].
+    For neighbouring columns it is [outer kept axes, chunks, last axis].
+
+    Args:
+        reduce: The reduction.
+        array: The array.
+        strides: Its strides along the nest's axes; 0 along reduced ones.
+        stride: Its stride along chunks.
     """
 
     reduce: Reduce
     array: Var
-    strides: tuple[int, ...]  # of the nest's axes, reduced ones 0
-    stride: int  # of the chunks
+    strides: tuple[int, ...]
+    stride: int
 
     @property
     def value(self) -> Value:
-        """A chunk's result, where the chunks are combined."""
+        """The value of a partial result in the nest that combines them."""
         result = self.reduce.result
         return Value(f"{result.name}_part", result.dtype)
 
 
-def parts_of(nest: Nest, chunks: int, chunks_innermost: bool = False) -> list[Part]:
+def part_arrays(nest: Nest, chunks: int, chunks_innermost: bool = False) -> list[Part]:
     """Arrays for partial results of so many ``chunks``, for each reduction of ``nest``.
 
     The chunks of one result are contiguous if ``chunks_innermost``. Otherwise, if the
@@ -191,10 +201,19 @@ def partial(
     start: int = 0,
     strided: bool = False,
 ) -> Nest:
-    """The nest of ``chunks`` chunks from ``start`` on; results go from ``place`` on.
+    """The nest that computes the partial results of some chunks.
 
-    Axis ``axis`` becomes two: the chunk, which is kept, and the index within it. A
-    chunk has neighbouring indices, or if ``strided`` every ``chunks``-th one.
+    Axis ``axis`` becomes two: the chunk, which is kept, and the index within it.
+
+    Args:
+        nest: The nest to split.
+        axis: The reduced axis that is cut into chunks.
+        place: The number of the first chunk in the arrays of partial results.
+        size: Elements of a chunk.
+        chunks: How many chunks the nest has.
+        parts: Where partial results go.
+        start: The index along ``axis`` at which the first chunk begins.
+        strided: A chunk has every ``chunks``-th index, not neighbouring ones.
     """
     steps = (1, chunks) if strided else (size, 1)
     axes = (
@@ -232,7 +251,7 @@ def partial(
         statements.append(
             Store(len(operands) - 1, part.reduce.result, "outer", part.reduce.stage + 1)
         )
-    made = replace(
+    split_nest = replace(
         nest,
         axes=axes,
         operands=tuple(operands),
@@ -240,13 +259,16 @@ def partial(
         primitives=computed(nest.primitives, statements),
         reason=f"partial results of chunks of {size}; {nest.reason}",
     )
-    units = [k for k, a in enumerate(made.axes) if a.extent != 1]
-    ordered = order_axes(select_axes(made, units))
+    longer = [k for k, a in enumerate(split_nest.axes) if a.extent != 1]
+    ordered = order_axes(select_axes(split_nest, longer))
     return merge_axes(ordered) if strided else ordered
 
 
 def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Statement]:
-    """The index along an axis that was split, or that is behind the chunks' now."""
+    """Statements for the index ``s`` after axis ``axis`` has become two.
+
+    ``steps`` are the distances of neighbouring chunks, and of a chunk's indices.
+    """
     assert s.axis is not None
     if s.axis != axis:
         return [replace(s, axis=s.axis + (s.axis > axis))]
@@ -274,10 +296,10 @@ def combination(
     chunks: int,
     combined: Sequence[Statement],
 ) -> Nest:
-    """Does what ``combined`` says with the parts, then what is once a row of ``nest``.
+    """The nest that combines partial results, and does what ``nest`` does once a row.
 
-    ``combined`` are statements over axes of which the first is the chunks', and the
-    others are kept; their operands are the ``parts``.
+    ``combined`` are the statements that combine them, over the axis of ``chunks`` and
+    then the kept axes; their operands are the ``parts``.
     """
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
     operands = [
@@ -319,8 +341,8 @@ def combination(
     return order_axes(made)
 
 
-def added_up(parts: Sequence[Part]) -> list[Statement]:
-    """Each part's reduction goes on over the parts."""
+def chunk_sums(parts: Sequence[Part]) -> list[Statement]:
+    """Statements that reduce each array of partial results by its own reduction."""
     statements: list[Statement] = []
     for k, part in enumerate(parts):
         value = part.value
@@ -337,7 +359,10 @@ def closure(
     roots: Iterable[Statement],
     stop: AbstractSet[str] = frozenset(),
 ) -> list[Statement]:
-    """``roots`` and what they need, in order; what makes a name in ``stop`` ends it."""
+    """``roots`` and the statements that they need, in order.
+
+    What computes a name in ``stop`` is included; what that needs is not.
+    """
     producers = {s.result.name: s for s in statements if not isinstance(s, Store)}
     chosen = list(roots)
     pending = [name for s in chosen for name in names_of(s)]

@@ -1,11 +1,11 @@
-"""Splits nests of few rows, or of rows too long for a block, over the whole GPU.
+"""Splits nests of few rows, or of long rows, over the whole GPU.
 
 How a nest is split depends on its shapes alone:
 
 * the reduction of one stage becomes partial results of chunks, and their combination
   (``split``);
 * so do two stages that merge, as in ``logsumexp`` and variances: the chunks compute
-  both, relative to numbers of their own (``merged_parts``);
+  both, with a shift each (``merged_parts``);
 * a nest of other stages becomes nests of fewer stages by loop distribution
   (``distribute``): reductions are written to memory, and read by the nests that follow.
 """
@@ -24,7 +24,7 @@ from arrayfn.lowering.cuda.config import GPU, GpuConfig
 from arrayfn.lowering.cuda.merged_parts import merged_parts, whole_merge
 from arrayfn.lowering.cuda.merges import merges_of
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
-from arrayfn.lowering.cuda.split import closure, is_enough, only_used, split
+from arrayfn.lowering.cuda.split import closure, fills_gpu, only_used, split
 from arrayfn.lowering.kernel_ir import (
     ArrayOperand,
     Axis,
@@ -41,7 +41,7 @@ from arrayfn.lowering.titles import computed
 
 
 def split_nest(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
-    """``nest``, or the nests that together do the same on more of the GPU, in order."""
+    """The nests, in order, that replace ``nest`` to use more of the GPU."""
     schedule = choose(nest, gpu)
     if not isinstance(schedule, (Rows, Columns)) or nest.is_in_order:
         return [nest]
@@ -50,7 +50,7 @@ def split_nest(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
         return made
     shared = isinstance(schedule, Rows) and schedule.cluster > 1
     in_pipeline = isinstance(schedule, Pipeline)
-    if shared or in_pipeline or is_enough(nest, schedule, gpu):
+    if shared or in_pipeline or fills_gpu(nest, schedule, gpu):
         return [nest]
     if nest.stages == 1:
         return split(nest, gpu)
@@ -61,10 +61,10 @@ def split_nest(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
 
 
 def distribute(nest: Nest) -> list[Nest]:
-    """Loop distribution: a nest for each stage or two that merge, one for the elements.
+    """Loop distribution: nests for the reductions, then one for the elements.
 
-    Values outside the reduced axes get a nest, too. A nest that is just two stages that
-    merge becomes a nest for each stage.
+    Each stage becomes a nest, or each two stages that merge (unless these are all of
+    ``nest``). Statements once a row become a last nest.
     """
     merges = () if whole_merge(nest) else merges_of(nest, squares=True)
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
@@ -98,7 +98,7 @@ def distribute(nest: Nest) -> list[Nest]:
 
 
 def _result(nest: Nest, s: Reduce, kept: Sequence[int]) -> ArrayOperand:
-    """The memory of a reduction's result: one for each index of the kept axes."""
+    """A new array for a reduction's result, with an element for each kept index."""
     shape = [nest.axes[k].extent for k in kept]
     strides = [0] * len(nest.axes)
     for k, stride in zip(kept, RowMajor().strides(tuple(shape)), strict=True):
@@ -115,9 +115,15 @@ def _piece(
     level: Callable[[Load | Compute | Count | Store], Level],
     first: int | None = None,
 ) -> Nest:
-    """What ``roots`` need, in one stage, or the stages from the ``first`` on.
+    """The nest of ``roots`` and what they need.
 
-    Earlier results are read from memory.
+    Args:
+        nest: The nest that is distributed.
+        roots: Reductions, or stores.
+        results: The arrays of reductions, by name. Those not in ``roots`` are loaded.
+        axes: The new nest's axes.
+        level: The level of each statement in the new nest.
+        first: The stage that becomes stage 0. If None, all statements are in stage 0.
     """
 
     def of(s: Statement) -> int:

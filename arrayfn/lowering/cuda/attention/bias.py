@@ -9,26 +9,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrayfn.lowering.cuda.attention.gradient import of_rows
+from arrayfn.lowering.cuda.attention.gradient import row_statistics
 from arrayfn.lowering.cuda.attention.text import COLUMN, Text
 from arrayfn.lowering.cuda.attention.tiles import Form, Tiles
 from arrayfn.lowering.cuda.handwritten import filled
 
 
 def bias_tiles(form: Form, queries: int, keys: int) -> Tiles:
-    """Tiles of so many queries and keys."""
-    blocks_per_multiprocessor = 3 if form.padded <= 128 else 1
+    """The tiles for logits of so many queries and keys."""
+    blocks = 3 if form.padded <= 128 else 1
     return Tiles.fitting(
-        queries,
-        keys,
-        strips=1,
-        most=64,
-        blocks_per_multiprocessor=blocks_per_multiprocessor,
+        queries, keys, m_fragments=1, max_columns=64, blocks_per_multiprocessor=blocks
     )
 
 
 def shared_bytes(form: Form, tiles: Tiles) -> int:
-    """Bytes of the tiles of queries, cotangents, keys and values."""
+    """Bytes of shared memory: tiles of queries, cotangents, keys and values."""
     return 4 * form.line * (tiles.rows + tiles.columns)
 
 
@@ -51,11 +47,11 @@ cotangent_tile = dynamic_shared_u16({cotangent_offset}, {row_size})
 k_tile = dynamic_shared_u16({k_offset}, {column_size})
 v_tile = dynamic_shared_u16({v_offset}, {column_size})
 {clear}
-{places}
+{fragment_offsets}
 factor = {factor}
 sums = registers_f32({logits_size})
 logits = registers_f32({logits_size})
-slopes = registers_f32({logits_size})
+dp = registers_f32({logits_size})
 left_part = registers_u16({left_size})
 right_part = registers_u16(8)
 {zero_sums}
@@ -64,16 +60,16 @@ for iteration in range(batches_each * heads_each * rows_each):
     row_head = tile_head + remainder(quotient(iteration, rows_each), heads_each)
     batch = tile_batch + quotient(iteration, rows_each * heads_each)
     member = row_head
-    {ends}
-    meets = (first_row < query_end) & (start < key_end)
-    meets = meets & (start < first_row + {rows} + right)
-    meets = meets & (start + {columns} > first_row - left)
-    if meets:
+    {sequence_ends}
+    overlaps = (first_row < query_end) & (start < key_end)
+    overlaps = overlaps & (start < first_row + {rows} + right)
+    overlaps = overlaps & (start + {columns} > first_row - left)
+    if overlaps:
         q_base = batch * q_batch + member * q_head
         cotangent_base = batch * cotangent_batch + member * cotangent_head
         k_base = batch * k_batch + quotient(member, group) * k_head
         v_base = batch * v_batch + quotient(member, group) * v_head
-        {terms_of_head}
+        {bias_and_mask_bases}
         # All are done with the tiles of the iteration before.
         barrier()
         {copies}
@@ -81,18 +77,18 @@ for iteration in range(batches_each * heads_each * rows_each):
         {row_terms}
         cp_async_wait(0)
         barrier()
-        # Logits, and slopes: products of cotangents and values.
+        # Logits, and dp: products of cotangents and values.
         {zero_logits}
         {logits}
-        {slopes}
+        {dp}
         {terms}
         {limits}
         for lane_row in range({lane_rows}):
             for i in range({row_logits}):
                 at = {logit_at}
-                weight = approximate_exp2_f32(logits[at] - bounds_of[lane_row])
-                slope = weight * (slopes[at] - means_of[lane_row])
-                sums[at] = sums[at] + slope
+                weight = approximate_exp2_f32(logits[at] - row_lse[lane_row])
+                ds = weight * (dp[at] - row_delta[lane_row])
+                sums[at] = sums[at] + ds
 {give}
 """
 
@@ -132,14 +128,18 @@ for column in range(thread, {columns}, {threads}):
 
 
 def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
-    """The body of the kernel; ``one_row`` if all queries share the row of the bias."""
+    """The body of the kernel; ``one_row`` if all queries share a row of the bias.
+
+    Parameters are the arrays of ``calls`` and their strides. Each block stores its tile
+    of ``bias_out``.
+    """
     text = Text(form, tiles)
     columns, line = tiles.columns, form.line
     arrays = (("q", "queries"), ("cotangent", "queries"), ("k", "keys"), ("v", "keys"))
     copies = "".join(
-        text.copied(x, f"{x}_base", "queries", tiles.rows, "first_row")
+        text.copy_rows(x, f"{x}_base", "queries", tiles.rows, "first_row")
         if of == "queries"
-        else text.copied(x, f"{x}_base", "key_end", columns)
+        else text.copy_rows(x, f"{x}_base", "key_end", columns)
         for x, of in arrays
     )
     sizes = [
@@ -147,9 +147,9 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
     ]
     names = {
         "lane_rows": text.lane_rows,
-        "warp_rows": 16 * tiles.strips,
+        "warp_rows": tiles.warp_rows,
         "row_logits": columns // 4,
-        "logit_at": text.place(columns),
+        "logit_at": text.register(columns),
         "columns": columns,
     }
     value = "part" if one_row else "sums[at]"
@@ -171,19 +171,19 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
         cotangent_offset=2 * tiles.rows * line,
         k_offset=4 * tiles.rows * line,
         v_offset=2 * (2 * tiles.rows + columns) * line,
-        clear=text.cleared(sizes),
-        places=text.places(),
+        clear=text.zero_padding(sizes),
+        fragment_offsets=text.fragment_offsets(),
         factor=form.factor,
-        logits_size=tiles.strips * columns // 2,
-        left_size=8 * tiles.strips,
+        logits_size=tiles.m_fragments * columns // 2,
+        left_size=8 * tiles.m_fragments,
         zero_sums=text.zeros("sums", width=columns),
-        ends=text.ends(),
-        terms_of_head=text.terms_of_head(),
+        sequence_ends=text.sequence_ends(),
+        bias_and_mask_bases=text.bias_and_mask_bases(),
         copies=copies,
-        row_terms=of_rows(text),
-        zero_logits=text.zeros("logits", "slopes", width=columns),
-        logits=text.by_columns("logits", "q_tile", "k_tile"),
-        slopes=text.by_columns("slopes", "cotangent_tile", "v_tile"),
+        row_terms=row_statistics(text),
+        zero_logits=text.zeros("logits", "dp", width=columns),
+        logits=text.multiply_transposed("logits", "q_tile", "k_tile"),
+        dp=text.multiply_transposed("dp", "cotangent_tile", "v_tile"),
         terms=text.terms(),
         limits=text.limits("left", "right", "query_end", "key_end"),
         give=give,

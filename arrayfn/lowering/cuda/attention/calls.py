@@ -33,18 +33,21 @@ def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
     return 0 < H <= LONGEST_HEAD and min(sizes) > 0 and max(sizes) < UNLIMITED
 
 
-def lies_in_pieces(type: ArrayType, offset: int) -> bool:
-    """Whether the kernels read an array of four axes in its own layout."""
+def reads_layout(type: ArrayType, offset: int) -> bool:
+    """Whether the kernels read an array of this layout and offset without a copy.
+
+    It has four axes, a contiguous head, and strides that fit the copies of a head.
+    """
     if type.ndim != 4:
         return False
     *strides, last = type.layout.strides(type.shape)
     piece = math.gcd(type.shape[-1], 8)
-    places = (offset, *strides)
-    return last == 1 and all(step >= 0 and step % piece == 0 for step in places)
+    steps = (offset, *strides)
+    return last == 1 and all(step >= 0 and step % piece == 0 for step in steps)
 
 
 def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
-    """The kernel of an ``attention``."""
+    """The call that computes an ``attention``."""
     call = _Call.of(equation, reads)
     form = call.form
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
@@ -68,10 +71,10 @@ def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
 
 
 def attention_gradient(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
-    """The kernels of an ``attention_gradient``.
+    """The calls that compute an ``attention_gradient``.
 
-    Of heads of more than 128 elements, keys and values have a kernel each: the
-    accumulators of both would not fit into registers.
+    For heads of more than 128 elements, dk and dv have a kernel each: the accumulators
+    of both would not fit into registers.
     """
     call = _Call.of(equation, reads)
     form = call.form
@@ -90,11 +93,11 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
         blocks = B * N * -(-T // tiles.rows)
         if "dq" not in wanted:
             blocks = B * K * -(-S // tiles.rows)
-        slopes = [*wanted] != ["dv"]
-        arrays = ("q", "k", "v", "cotangent") if slopes else ("q", "k", "cotangent")
+        dp = [*wanted] != ["dv"]
+        arrays = ("q", "k", "v", "cotangent") if dp else ("q", "k", "cotangent")
         read = {**call.arrays(), "cotangent": call.cotangent, **of_queries}
-        if not slopes:
-            del read["v"], read["means"]
+        if not dp:
+            del read["v"], read["delta"]
         names = " and ".join(wanted)
         yield HandwrittenCall(
             Handwritten(
@@ -103,7 +106,7 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
                 tiles.threads,
                 f"Cotangents {names} of attention: a tile of rows a block.",
                 f"{names} of attention by tiles",
-                shared=gradients.shared_bytes(form, tiles, slopes),
+                shared=gradients.shared_bytes(form, tiles, dp),
                 blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
             ),
             read,
@@ -116,7 +119,7 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
 def attention_bias_gradient(
     equation: Equation, reads: Reads
 ) -> Iterator[HandwrittenCall]:
-    """The kernels of an ``attention_bias_gradient``."""
+    """The calls that compute an ``attention_bias_gradient``."""
     call = _Call.of(equation, reads)
     form = call.form
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
@@ -155,7 +158,7 @@ class _Call:
     """An ``operator_call`` of attention: its arrays, and what its kernels depend on."""
 
     equation: Equation
-    places: tuple[Pointer, ...]
+    pointers: tuple[Pointer, ...]
     strides: tuple[tuple[int, ...], ...]  # of the operands, in their own layouts
     form: Form
     window: tuple[int, int]
@@ -192,22 +195,22 @@ class _Call:
             UNLIMITED if reach is None else max(-UNLIMITED, min(reach, UNLIMITED))
             for reach in static["window"]
         )
-        places = tuple(pointer_of(atom, reads) for atom in equation.inputs)
-        return cls(equation, places, strides, form, (left, right))
+        pointers = tuple(pointer_of(atom, reads) for atom in equation.inputs)
+        return cls(equation, pointers, strides, form, (left, right))
 
     @property
     def cotangent(self) -> Pointer:
         """The cotangent of the result."""
-        return self.places[self.names.index("cotangent")]
+        return self.pointers[self.names.index("cotangent")]
 
     def of_queries(self) -> dict[str, Pointer]:
-        """Arrays for what ``means`` computes."""
+        """New arrays for what ``means`` computes."""
         B, T, N, _ = self.equation.inputs[0].type.shape
         type = ArrayType((B, N, T), dtypes.float32)
-        return {"bounds": Pointer(Var(type)), "means": Pointer(Var(type))}
+        return {"lse": Pointer(Var(type)), "delta": Pointer(Var(type))}
 
     def means(self, made: Mapping[str, Pointer]) -> HandwrittenCall:
-        """The call of the kernel of bounds and means of queries."""
+        """The call that computes the queries' ``lse`` and ``delta``."""
         B, T, N, _ = self.equation.inputs[0].type.shape
         read = ("result", "logarithms", "cotangent")
         rows, warps = B * T * N, gradients.MEANS_WARPS
@@ -220,7 +223,7 @@ class _Call:
                 "Bounds of the weights, and means of the cotangents of attention.",
                 "means of the cotangents of attention",
             ),
-            {name: self.places[self.names.index(name)] for name in read},
+            {name: self.pointers[self.names.index(name)] for name in read},
             {f"{name}_out": place for name, place in made.items()},
             {**sizes, **self.steps("result", "cotangent")},
             -(-rows // warps),
@@ -228,20 +231,20 @@ class _Call:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The names of the terms."""
+        """The names of the optional operands that the call has."""
         return static_of(self.equation)["given"]
 
     def arrays(self) -> dict[str, Pointer]:
-        """Queries, keys, values and terms, by the names that kernels have for them."""
-        return dict(zip(self.names[: 3 + len(self.given)], self.places, strict=False))
+        """Queries, keys, values and optional operands, by their names in kernels."""
+        return dict(zip(self.names[: 3 + len(self.given)], self.pointers, strict=False))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that kernels have for the operands."""
+        """The kernels' names of all operands, in order."""
         return ("q", "k", "v", *self.given, "result", "logarithms", "cotangent")
 
     def steps(self, *names: str) -> dict[str, int]:
-        """How far it is from batch to batch, token to token, head to head of arrays."""
+        """The strides of arrays along batches, tokens and heads, by name."""
         found: dict[str, int] = {}
         for name in names:
             strides = self.strides[self.names.index(name)]
@@ -250,7 +253,7 @@ class _Call:
         return found
 
     def integers(self) -> dict[str, int]:
-        """The extents, the window, and the strides of what is broadcast."""
+        """The kernels' integers: extents, the window, strides of bias and mask."""
         (_, T, N, _), (_, S, K, _) = (x.type.shape for x in self.equation.inputs[:2])
         left, right = self.window
         found = {

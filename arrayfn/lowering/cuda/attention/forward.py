@@ -3,7 +3,7 @@
 The softmax is taken online (Milakov and Gimelshein, Online normalizer calculation for
 softmax, 2018), with the results of earlier keys rescaled as a larger logit is met, and
 the products are of fragments (Dao, FlashAttention-2, 2023). While a block multiplies by
-keys, their values are copied; while by these, the next keys.
+keys, their values are copy_rows; while by these, the next keys.
 """
 
 from __future__ import annotations
@@ -18,26 +18,37 @@ _FEW_QUERIES: Final = 1024
 
 
 def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
-    """Tiles whose sums fit into the registers of a block, as they were fastest."""
+    """The tiles that were fastest; accumulators fit into registers."""
     if form.padded <= 64 and queries <= _FEW_QUERIES:
         return Tiles.fitting(
-            queries, keys, strips=1, most=64, blocks_per_multiprocessor=4
+            queries, keys, m_fragments=1, max_columns=64, blocks_per_multiprocessor=4
         )
     if form.padded <= 128:
         # What is read for each logit takes registers too.
-        most = 32 if form.bias else 64
+        max_columns = 32 if form.bias else 64
         return Tiles.fitting(
-            queries, keys, strips=2, most=most, blocks_per_multiprocessor=2
+            queries,
+            keys,
+            m_fragments=2,
+            max_columns=max_columns,
+            blocks_per_multiprocessor=2,
         )
     if form.padded <= 192:
         return Tiles.fitting(
-            queries, keys, strips=1, most=128, blocks_per_multiprocessor=1, warps=8
+            queries,
+            keys,
+            m_fragments=1,
+            max_columns=128,
+            blocks_per_multiprocessor=1,
+            warps=8,
         )
-    return Tiles.fitting(queries, keys, strips=1, most=64, blocks_per_multiprocessor=2)
+    return Tiles.fitting(
+        queries, keys, m_fragments=1, max_columns=64, blocks_per_multiprocessor=2
+    )
 
 
 def shared_bytes(form: Form, tiles: Tiles) -> int:
-    """Bytes of the tiles of queries, keys and values."""
+    """Bytes of shared memory: tiles of queries, keys and values."""
     return 2 * form.line * (tiles.rows + 2 * tiles.columns)
 
 
@@ -53,8 +64,8 @@ member = remainder(head, heads)
 q_base = batch * q_batch + member * q_head
 k_base = batch * k_batch + quotient(member, group) * k_head
 v_base = batch * v_batch + quotient(member, group) * v_head
-{ends}
-{terms_of_head}
+{sequence_ends}
+{bias_and_mask_bases}
 # The keys that some query of the tile may attend to.
 start = quotient(max_i64(first_row - left, 0), 16) * 16
 end = min_i64(first_row + {rows} + right, key_end)
@@ -69,20 +80,20 @@ if start < end:
     {copy_k_first}
 cp_async_commit()
 # Of each of a lane's rows: the largest logit, and the sum of the weights, so far.
-peak = registers_f32({lane_rows})
-total = registers_f32({lane_rows})
+row_max = registers_f32({lane_rows})
+row_sum = registers_f32({lane_rows})
 for lane_row in range({lane_rows}):
-    peak[lane_row] = F32_NEG_INF
-    total[lane_row] = f32(0)
-mixed = registers_f32({mixed_size})
-{zero_mixed}
-{places}
+    row_max[lane_row] = F32_NEG_INF
+    row_sum[lane_row] = f32(0)
+output = registers_f32({output_size})
+{zero_output}
+{fragment_offsets}
 factor = {factor}
 logits = registers_f32({logits_size})
 left_part = registers_u16({left_size})
 right_part = registers_u16(8)
 while start < end:
-    # The keys are there. Their values are copied while they are multiplied by.
+    # The keys are there. Their values are copy_rows while they are multiplied by.
     cp_async_wait(0)
     barrier()
     {copy_v}
@@ -92,7 +103,7 @@ while start < end:
     {by_keys}
     {terms}
     {limits}
-    # The values are there, and the next keys are copied meanwhile.
+    # The values are there, and the next keys are copy_rows meanwhile.
     cp_async_wait(0)
     barrier()
     start = start + {columns}
@@ -100,39 +111,39 @@ while start < end:
         {copy_k}
     cp_async_commit()
     for lane_row in range({lane_rows}):
-        most = peak[lane_row]
+        most = row_max[lane_row]
         for i in range({row_logits}):
             at = {logit_at}
             most = accumulate_max_f32(most, logits[at])
         most = accumulate_max_f32(most, shuffle_xor_f32(most, 1))
         most = accumulate_max_f32(most, shuffle_xor_f32(most, 2))
         base = select_f32(most != F32_NEG_INF, {base}, f32(0))
-        shrunk = approximate_exp2_f32({shrunk})
-        peak[lane_row] = most
-        part = total[lane_row] * shrunk
+        rescale = approximate_exp2_f32({rescale})
+        row_max[lane_row] = most
+        part = row_sum[lane_row] * rescale
         for i in range({row_logits}):
             at = {logit_at}
             logits[at] = approximate_exp2_f32({weight})
             part = part + logits[at]
-        total[lane_row] = part
-        for i in range({row_mixed}):
-            at = {mixed_at}
-            mixed[at] = mixed[at] * shrunk
+        row_sum[lane_row] = part
+        for i in range({row_output}):
+            at = {output_at}
+            output[at] = output[at] * rescale
     # The values by their weights.
     {over_values}
 cp_async_wait(0)
 barrier()
 for lane_row in range({lane_rows}):
-    part = total[lane_row]
+    part = row_sum[lane_row]
     part = part + shuffle_xor_f32(part, 1)
     part = part + shuffle_xor_f32(part, 2)
-    total[lane_row] = select_f32(part > f32(0), f32(1) / part, part)
+    row_sum[lane_row] = select_f32(part > f32(0), f32(1) / part, part)
     row = first_row + warp * {warp_rows} + lane_row * 8 + quotient(lane, 4)
     if remainder(lane, 4) == 0 and row < queries:
-        most = select_f32(part != f32(0), peak[lane_row], f32(0))
+        most = select_f32(part != f32(0), row_max[lane_row], f32(0))
         part = {in_logarithm} * most + log_f32(part)
         logarithms_out[head * queries + row] = part
-{round_mixed}
+{round_output}
 barrier()
 out_step = heads * {H}
 out_base = batch * queries * out_step + member * {H}
@@ -141,60 +152,64 @@ out_base = batch * queries * out_step + member * {H}
 
 
 def forward(form: Form, tiles: Tiles) -> str:
-    """The body of the kernel."""
+    """The body of the kernel, which computes ``out`` and ``logarithms_out``.
+
+    A block has a tile of queries of one head. The logarithms are those of the sums of
+    weights (logsumexp), which the gradient needs.
+    """
     text = Text(form, tiles)
-    line, columns, strips = form.line, tiles.columns, tiles.strips
-    at = text.place(columns)
+    line, columns, m_fragments = form.line, tiles.columns, tiles.m_fragments
+    at = text.register(columns)
     reach = ("left", "right", "query_end", "key_end")
-    copies = {x: text.copied(x, f"{x}_base", "end", columns) for x in ("k", "v")}
-    copy_q = text.copied("q", "q_base", "queries", tiles.rows, "first_row")
-    if form.ready:
-        base, shrunk, weight = "most", "peak[lane_row] - base", "logits[at] - base"
+    copies = {x: text.copy_rows(x, f"{x}_base", "end", columns) for x in ("k", "v")}
+    copy_q = text.copy_rows("q", "q_base", "queries", tiles.rows, "first_row")
+    if form.scales_first:
+        base, rescale, weight = "most", "row_max[lane_row] - base", "logits[at] - base"
         in_logarithm = 1 / LOG2_E
     else:
         base = "most * factor"
-        shrunk = "fma_f32(peak[lane_row], factor, -base)"
+        rescale = "fma_f32(row_max[lane_row], factor, -base)"
         weight = "fma_f32(logits[at], factor, -base)"
         in_logarithm = form.scale
-    cleared = (("q_tile", tiles.rows), ("k_tile", columns), ("v_tile", columns))
+    zero_padding = (("q_tile", tiles.rows), ("k_tile", columns), ("v_tile", columns))
     return filled(
         _TEXT,
         H=form.head,
         rows=tiles.rows,
         last_row=tiles.rows - 1,
-        warp_rows=16 * strips,
+        warp_rows=tiles.warp_rows,
         columns=columns,
         lane_rows=text.lane_rows,
-        ends=text.ends(),
-        terms_of_head=text.terms_of_head(),
+        sequence_ends=text.sequence_ends(),
+        bias_and_mask_bases=text.bias_and_mask_bases(),
         q_size=tiles.rows * line,
         k_size=columns * line,
         k_offset=2 * tiles.rows * line,
         v_offset=2 * (tiles.rows + columns) * line,
-        clear=text.cleared(cleared),
+        clear=text.zero_padding(zero_padding),
         copy_q=copy_q,
         copy_k_first=copies["k"],
         copy_k=copies["k"],
         copy_v=copies["v"],
-        mixed_size=strips * form.padded // 2,
-        logits_size=strips * columns // 2,
-        left_size=8 * strips,
-        zero_mixed=text.zeros("mixed", width=form.padded),
+        output_size=m_fragments * form.padded // 2,
+        logits_size=m_fragments * columns // 2,
+        left_size=8 * m_fragments,
+        zero_output=text.zeros("output", width=form.padded),
         zero_logits=text.zeros("logits", width=columns),
-        places=text.places(),
-        by_keys=text.by_columns("logits", "q_tile", "k_tile"),
+        fragment_offsets=text.fragment_offsets(),
+        by_keys=text.multiply_transposed("logits", "q_tile", "k_tile"),
         terms=text.terms(),
         limits=text.limits(*reach),
         row_logits=columns // 4,
-        row_mixed=form.padded // 4,
+        row_output=form.padded // 4,
         logit_at=at,
-        mixed_at=text.place(form.padded),
+        output_at=text.register(form.padded),
         base=base,
-        shrunk=shrunk,
+        rescale=rescale,
         weight=weight,
-        over_values=text.over_columns("mixed", "logits", "v_tile"),
+        over_values=text.multiply("output", "logits", "v_tile"),
         factor=form.factor,
         in_logarithm=f"f32({in_logarithm!r})",
-        round_mixed=text.rounded("mixed", "total[lane_row]", "q_tile"),
-        give=text.given("out", "q_tile", "out_base", "out_step"),
+        round_output=text.round_to_tile("output", "row_sum[lane_row]", "q_tile"),
+        give=text.store_rows("out", "q_tile", "out_base", "out_step"),
     )

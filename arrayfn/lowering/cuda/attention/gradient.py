@@ -1,9 +1,12 @@
-"""The cotangents of attention: the weights are computed again, nothing is added twice.
+"""The cotangents of attention, with recomputed weights: FlashAttention-2's backward.
 
-A first kernel takes the mean of each query's cotangent. Then a block has rows of
-queries, goes along the keys and adds up the cotangent of its queries; another has rows
-of keys, goes along the queries, of all heads that share them, and adds up those of keys
-and values. So each sum has one order. Algorithm 2 of Dao, FlashAttention-2, 2023.
+A first kernel computes ``delta``, the product of each result with its cotangent, and
+``lse``, the logsumexp of each query's logits in base 2. Then one kernel computes dq: a
+block has a tile of queries and loops over keys. Another computes dk and dv: a block has
+a tile of keys and loops over the queries of all heads that share them. Without atomic
+additions, each sum has a fixed order. Algorithm 2 of Dao, FlashAttention-2, 2023.
+
+In the texts ``dp`` are the cotangents of weights and, later, of logits (``ds``).
 """
 
 from __future__ import annotations
@@ -43,15 +46,16 @@ for step in range(5):
 if live and lane == 0:
     at = (batch * heads + head) * queries + token
     bound = logarithms[at] * f32({log2_e})
-    means_out[at] = mean
-    bounds_out[at] = select_f32(bound == F32_NEG_INF, F32_INF, bound)
+    delta_out[at] = mean
+    lse_out[at] = select_f32(bound == F32_NEG_INF, F32_INF, bound)
 """
 
 
 def means(form: Form) -> str:
     """The body of the first kernel: a warp has a query.
 
-    ``bounds`` are the logarithms as powers of two; inf where there is no weight.
+    It computes ``delta_out`` and ``lse_out``; the latter is inf for a query that
+    attends to no key.
     """
     p = form.piece
     if p > 1:
@@ -79,15 +83,15 @@ def queries_tiles(form: Form, queries: int, keys: int) -> Tiles:
     """Tiles for the cotangent of the queries."""
     if form.padded <= 64:
         return Tiles.fitting(
-            queries, keys, strips=2, most=64, blocks_per_multiprocessor=2
+            queries, keys, m_fragments=2, max_columns=64, blocks_per_multiprocessor=2
         )
     if form.padded <= 128 and form.bias:
         return Tiles.fitting(
-            queries, keys, strips=1, most=64, blocks_per_multiprocessor=2
+            queries, keys, m_fragments=1, max_columns=64, blocks_per_multiprocessor=2
         )
     if form.padded <= 128:
         return Tiles.fitting(
-            queries, keys, strips=2, most=32, blocks_per_multiprocessor=2
+            queries, keys, m_fragments=2, max_columns=32, blocks_per_multiprocessor=2
         )
     return _tiles_of_long_heads(form, queries, keys)
 
@@ -96,26 +100,31 @@ def keys_tiles(form: Form, queries: int, keys: int) -> Tiles:
     """Tiles for the cotangents of keys and values."""
     if form.padded <= 64:
         return Tiles.fitting(
-            keys, queries, strips=2, most=32, blocks_per_multiprocessor=2
+            keys, queries, m_fragments=2, max_columns=32, blocks_per_multiprocessor=2
         )
     if form.padded <= 128:
         return Tiles.fitting(
-            keys, queries, strips=1, most=64, blocks_per_multiprocessor=2
+            keys, queries, m_fragments=1, max_columns=64, blocks_per_multiprocessor=2
         )
     return _tiles_of_long_heads(form, keys, queries)
 
 
 def _tiles_of_long_heads(form: Form, rows: int, columns: int) -> Tiles:
-    """Tiles of which one block fits on a multiprocessor."""
-    most = 64 if form.padded <= 192 else 32
+    """Tiles for heads above 128 elements: one block fits on a multiprocessor."""
+    max_columns = 64 if form.padded <= 192 else 32
     return Tiles.fitting(
-        rows, columns, strips=1, most=most, blocks_per_multiprocessor=1, warps=8
+        rows,
+        columns,
+        m_fragments=1,
+        max_columns=max_columns,
+        blocks_per_multiprocessor=1,
+        warps=8,
     )
 
 
-def shared_bytes(form: Form, tiles: Tiles, with_slopes: bool = True) -> int:
-    """Bytes of the tiles, of which those of columns are there twice."""
-    arrays = 2 if with_slopes else 1
+def shared_bytes(form: Form, tiles: Tiles, with_dp: bool = True) -> int:
+    """Bytes of shared memory: tiles of rows, and double-buffered tiles of columns."""
+    arrays = 2 if with_dp else 1
     lane_rows = form.line * (arrays * tiles.rows + 4 * tiles.columns)
     return 2 * lane_rows + 4 * 4 * tiles.columns
 
@@ -131,42 +140,42 @@ first_row = {first_row} * {rows}
 batch = quotient(row_head, {row_heads})
 row_head = remainder(row_head, {row_heads})
 {row_bases}
-{ends}
-# The columns that some row of the tile meets, and how many tiles they are.
+{sequence_ends}
+# The columns that some row of the tile overlaps, and how many tiles they are.
 begin = quotient(max_i64(first_row - {before}, 0), 16) * 16
 end = min_i64(first_row + {rows} + {after}, {column_end})
-visits = quotient(max_i64(end - begin, 0) + {last_column}, {columns})
+tile_count = quotient(max_i64(end - begin, 0) + {last_column}, {columns})
 if first_row >= {row_end}:
-    visits = i64(0)
-count = visits * {members}
+    tile_count = i64(0)
+count = tile_count * {members}
 {tiles}
 {row_terms}
-{places}
+{fragment_offsets}
 {sums}
 factor = {factor}
 logits = registers_f32({logits_size})
-slopes = registers_f32({logits_size})
+dp = registers_f32({logits_size})
 left_part = registers_u16({left_size})
 right_part = registers_u16(8)
-for visit in range(count + 1):
+for number in range(count + 1):
     # All are done with the tiles that are copied to now, while others are used.
     barrier()
-    if visit < count:
-        start = begin + remainder(visit, visits) * {columns}
+    if number < count:
+        start = begin + remainder(number, tile_count) * {columns}
         member = {member_of}
-        stage = remainder(visit, 2) * {stage}
+        stage = remainder(number, 2) * {stage}
         {column_bases}
         {copy_columns}
     cp_async_commit()
     cp_async_wait(1)
     barrier()
-    if visit > 0:
-        start = begin + remainder(visit - 1, visits) * {columns}
+    if number > 0:
+        start = begin + remainder(number - 1, tile_count) * {columns}
         member = {member_before}
-        stage = remainder(visit - 1, 2) * {stage}
-        column_terms = remainder(visit - 1, 2) * {columns}
-        {terms_of_head}
-        # Logits, and slopes: products of cotangents and values.
+        stage = remainder(number - 1, 2) * {stage}
+        column_terms = remainder(number - 1, 2) * {columns}
+        {bias_and_mask_bases}
+        # Logits, and dp: products of cotangents and values.
         {zero_logits}
         {products}
         {terms}
@@ -178,7 +187,7 @@ for visit in range(count + 1):
                 column = {column_term}
                 weight = approximate_exp2_f32({weight})
                 logits[at] = weight
-                {slope}
+                {ds}
         {add}
 cp_async_wait(0)
 barrier()
@@ -190,10 +199,27 @@ out_base = batch * {rows_are} * out_step + row_head * {H}
 
 @dataclass(frozen=True)
 class _Side:
-    """What a kernel's rows are, and its columns, and how it names what belongs to them.
+    """Which operands are rows of a kernel's tiles, and which are columns.
 
-    Rows are multiplied by columns, array by array. A row meets columns from ``before``
-    it to ``after`` it.
+    All fields are texts of the kernel.
+
+    Args:
+        rows: The number of rows.
+        columns: The number of columns.
+        row_arrays: The arrays whose tiles a block keeps.
+        column_arrays: Those that it loops over; each is multiplied by the row array.
+        before: How far before a row the columns begin that it attends to.
+        after: How far after a row they end.
+        row_end: The end of a batch's rows.
+        column_end: The end of a batch's columns.
+        row_heads: The number of heads of rows.
+        first_row: The number of the block's tile in its head.
+        members: How many heads of columns share a head of rows.
+        member: The head of queries of the tile of columns ``number``.
+        column_head: The head of columns.
+        column_term: The index of a column's ``lse`` and ``delta`` in shared memory.
+        bound: The ``lse`` of a query.
+        mean: The ``delta`` of a query.
     """
 
     rows: str
@@ -206,10 +232,10 @@ class _Side:
     column_end: str
     row_heads: str
     first_row: str
-    members: str  # how many heads of columns a head of rows meets
-    member: str  # the head of queries in a visit
+    members: str
+    member: str
     column_head: str
-    column_term: str  # where bounds and means of a column are
+    column_term: str
     bound: str
     mean: str
 
@@ -229,8 +255,8 @@ _OF_QUERIES: Final = _Side(
     member="row_head",
     column_head="quotient(member, group)",
     column_term="0",
-    bound="bounds_of[lane_row]",
-    mean="means_of[lane_row]",
+    bound="row_lse[lane_row]",
+    mean="row_delta[lane_row]",
 )
 _OF_KEYS: Final = _Side(
     rows="keys",
@@ -244,30 +270,35 @@ _OF_KEYS: Final = _Side(
     row_heads="key_heads",
     first_row="remainder(block_index(), blocks)",
     members="group",
-    member="row_head * group + quotient({visit}, visits)",
+    member="row_head * group + quotient({number}, tile_count)",
     column_head="member",
     column_term=f"column_terms + {COLUMN}",
-    bound="bounds_tile[column]",
-    mean="means_tile[column]",
+    bound="lse_tile[column]",
+    mean="delta_tile[column]",
 )
 
 
 def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
-    """The body of a kernel that gives ``wanted``: ("dq",), or of ("dk", "dv")."""
+    """The body of the kernel that computes ``wanted``.
+
+    That is ``("dq",)``, or one or both of ``"dk"`` and ``"dv"``.
+    """
     side = _OF_QUERIES if wanted == ("dq",) else _OF_KEYS
     text = Text(form, tiles, side.rows, side.columns)
-    strips, columns = tiles.strips, tiles.columns
-    slopes = wanted != ("dv",)
-    row_arrays: Sequence[str] = side.row_arrays[: 1 + slopes]
+    m_fragments, columns = tiles.m_fragments, tiles.columns
+    dp = wanted != ("dv",)
+    row_arrays: Sequence[str] = side.row_arrays[: 1 + dp]
     limits = (side.before, side.after, side.row_end, side.column_end)
     weight = f"logits[at] - {side.bound}"
-    if not form.ready:
+    if not form.scales_first:
         weight = f"fma_f32(logits[at], factor, -{side.bound})"
-    slope = f"slopes[at] = weight * (slopes[at] - {side.mean})" if slopes else ""
+    ds = f"dp[at] = weight * (dp[at] - {side.mean})" if dp else ""
     products = [
-        text.by_columns(sums, f"{row}_tile", f"{column}_tile", "stage + ").strip("\n")
+        text.multiply_transposed(
+            sums, f"{row}_tile", f"{column}_tile", "stage + "
+        ).strip("\n")
         for sums, row, column in zip(
-            ("logits", "slopes"), row_arrays, side.column_arrays, strict=False
+            ("logits", "dp"), row_arrays, side.column_arrays, strict=False
         )
     ]
     return filled(
@@ -287,124 +318,125 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         before=side.before,
         after=side.after,
         members=side.members,
-        ends=text.ends(),
+        sequence_ends=text.sequence_ends(),
         tiles=_tiles(text, side, row_arrays),
-        row_terms=of_rows(text) if side is _OF_QUERIES else "",
-        places=text.places(),
+        row_terms=row_statistics(text) if side is _OF_QUERIES else "",
+        fragment_offsets=text.fragment_offsets(),
         sums=_sums(text, wanted),
-        logits_size=strips * columns // 2,
-        left_size=8 * strips,
-        member_of=side.member.format(visit="visit"),
-        member_before=side.member.format(visit="visit - 1"),
+        logits_size=m_fragments * columns // 2,
+        left_size=8 * m_fragments,
+        member_of=side.member.format(number="number"),
+        member_before=side.member.format(number="number - 1"),
         stage=columns * form.line,
         column_bases=_bases(side.column_arrays, side.column_head),
-        copy_columns=_copied(text, side, slopes),
-        terms_of_head=text.terms_of_head(),
-        zero_logits=text.zeros("logits", "slopes", width=columns),
+        copy_columns=_copied(text, side, dp),
+        bias_and_mask_bases=text.bias_and_mask_bases(),
+        zero_logits=text.zeros("logits", "dp", width=columns),
         products=products,
         terms=text.terms(),
         limits=text.limits(*limits),
         row_logits=columns // 4,
-        logit_at=text.place(columns),
+        logit_at=text.register(columns),
         column_term=side.column_term,
         factor=form.factor,
         weight=weight,
-        slope=slope,
+        ds=ds,
         add=_added(text, side, wanted),
         give=_given(text, row_arrays, wanted),
     )
 
 
 def _tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
-    """The tiles in shared memory; those of rows are copied, once."""
+    """Lines that declare all tiles in shared memory, and copy those of rows."""
     form, tiles = text.form, text.tiles
     lines: list[str] = []
-    cleared: list[tuple[str, int]] = []
+    zero_padding: list[tuple[str, int]] = []
     offset = 0
     sizes = dict.fromkeys(row_arrays, tiles.rows)
     sizes |= dict.fromkeys(side.column_arrays, 2 * tiles.columns)
     for array, rows in sizes.items():
         lines.append(f"{array}_tile = dynamic_shared_u16({offset}, {rows * form.line})")
-        cleared.append((f"{array}_tile", rows))
+        zero_padding.append((f"{array}_tile", rows))
         offset += 2 * rows * form.line
     if side is _OF_KEYS:
-        for name in ("bounds", "means"):
+        for name in ("lse", "delta"):
             lines.append(
                 f"{name}_tile = dynamic_shared_f32({offset}, {2 * tiles.columns})"
             )
             offset += 8 * tiles.columns
-    lines.append(text.cleared(cleared))
+    lines.append(text.zero_padding(zero_padding))
     lines += [
-        text.copied(x, f"{x}_base", side.rows, tiles.rows, "first_row").strip("\n")
+        text.copy_rows(x, f"{x}_base", side.rows, tiles.rows, "first_row").strip("\n")
         for x in row_arrays
     ]
     return "\n".join(lines)
 
 
 def _sums(text: Text, wanted: Sequence[str]) -> list[str]:
-    """The registers of the sums, zero."""
-    count = text.tiles.strips * text.form.padded // 2
+    """Lines that declare accumulators for ``wanted``, and set them to zero."""
+    count = text.tiles.m_fragments * text.form.padded // 2
     lines = [f"{x} = registers_f32({count})" for x in wanted]
     return [*lines, text.zeros(*wanted, width=text.form.padded)]
 
 
-def _copied(text: Text, side: _Side, slopes: bool) -> str:
-    """Copies the next tile of columns, and what belongs to queries."""
+def _copied(text: Text, side: _Side, dp: bool) -> str:
+    """Lines that begin to copy the next tile of columns, with statistics of queries."""
     columns = text.tiles.columns
     lines = [
-        text.copied(x, f"{x}_base", side.column_end, columns, first="stage + ")
+        text.copy_rows(x, f"{x}_base", side.column_end, columns, first="stage + ")
         for x in side.column_arrays
     ]
     if side is _OF_KEYS:
-        lines.append("\n" + _of_columns(text.tiles, slopes))
+        lines.append("\n" + _copied_statistics(text.tiles, dp))
     return "".join(lines)
 
 
 def _added(text: Text, side: _Side, wanted: Sequence[str]) -> str:
-    """Adds the columns by the cotangents of logits, or by the weights."""
+    """Lines that add the current tile's products to the accumulators of ``wanted``."""
     by_logits, by_weights = side.column_arrays
     return "\n".join(
-        text.over_columns("dv", "logits", f"{by_weights}_tile", "stage + ")
+        text.multiply("dv", "logits", f"{by_weights}_tile", "stage + ")
         if x == "dv"
-        else text.over_columns(x, "slopes", f"{by_logits}_tile", "stage + ")
+        else text.multiply(x, "dp", f"{by_logits}_tile", "stage + ")
         for x in wanted
     )
 
 
 def _given(text: Text, row_arrays: Sequence[str], wanted: Sequence[str]) -> str:
-    """Rounds the sums into the tiles of rows, and gives these out."""
+    """Lines that round the accumulators into tiles of rows, and store these."""
     scale = f"f32({text.form.scale!r})"
-    places = [*zip(wanted, (f"{x}_tile" for x in row_arrays), strict=False)]
+    outputs = [*zip(wanted, (f"{x}_tile" for x in row_arrays), strict=False)]
     lines = [
-        text.rounded(x, "f32(1)" if x == "dv" else scale, tile) for x, tile in places
+        text.round_to_tile(x, "f32(1)" if x == "dv" else scale, tile)
+        for x, tile in outputs
     ]
     lines.append("barrier()")
     lines += [
-        text.given(f"{x}_out", tile, "out_base", "out_step") for x, tile in places
+        text.store_rows(f"{x}_out", tile, "out_base", "out_step") for x, tile in outputs
     ]
     return "\n".join(lines)
 
 
 def _bases(arrays: Sequence[str], head: str) -> list[str]:
-    """Where the heads of arrays begin."""
+    """Lines that define where the heads of arrays begin."""
     return [f"{x}_base = batch * {x}_batch + {head} * {x}_head" for x in arrays]
 
 
-def of_rows(text: Text) -> str:
-    """Bounds and means of a lane's queries."""
+def row_statistics(text: Text) -> str:
+    """Lines that load ``row_lse`` and ``row_delta`` of a lane's queries."""
     return f"""
-bounds_of = registers_f32({text.lane_rows})
-means_of = registers_f32({text.lane_rows})
+row_lse = registers_f32({text.lane_rows})
+row_delta = registers_f32({text.lane_rows})
 for lane_row in range({text.lane_rows}):
-    row = first_row + warp * {16 * text.tiles.strips} + lane_row * 8 + quotient(lane, 4)
+    row = first_row + warp * {text.tiles.warp_rows} + lane_row * 8 + quotient(lane, 4)
     at = (batch * heads + row_head) * queries + min_i64(row, queries - 1)
-    bounds_of[lane_row] = bounds[at]
-    means_of[lane_row] = means[at]
+    row_lse[lane_row] = lse[at]
+    row_delta[lane_row] = delta[at]
 """
 
 
-def _of_columns(tiles: Tiles, slopes: bool) -> str:
-    """Copies bounds and means of a tile of queries."""
+def _copied_statistics(tiles: Tiles, dp: bool) -> str:
+    """Lines that begin to copy ``lse`` and ``delta`` of the next tile of queries."""
     head = f"if thread < {tiles.columns}:\n    column = thread"
     if tiles.columns > tiles.threads:
         head = f"for column in range(thread, {tiles.columns}, {tiles.threads}):"
@@ -412,9 +444,9 @@ def _of_columns(tiles: Tiles, slopes: bool) -> str:
         head,
         "    from_row = min_i64(start + column, queries - 1)",
         "    at = (batch * heads + member) * queries + from_row",
-        f"    place = remainder(visit, 2) * {tiles.columns} + column",
-        "    cp_async_f32x1(bounds, at, bounds_tile, place, 1)",
+        f"    place = remainder(number, 2) * {tiles.columns} + column",
+        "    cp_async_f32x1(lse, at, lse_tile, place, 1)",
     ]
-    if slopes:
-        lines.append("    cp_async_f32x1(means, at, means_tile, place, 1)")
+    if dp:
+        lines.append("    cp_async_f32x1(delta, at, delta_tile, place, 1)")
     return "\n".join(lines)

@@ -1,9 +1,9 @@
 """Pieces of text that the kernels of attention share.
 
 Tiles of fp16 or bf16 are in shared memory, ``Form.line`` elements from row to row. A
-warp has ``strips`` fragments of 16 rows of a block's rows. In the accumulators of a
-product each lane has pairs of neighbouring columns, 8 apart, of ``2 * strips`` rows,
-which are 8 apart too: ``lane_row`` counts these rows, ``i`` a lane's columns.
+warp has ``m_fragments`` fragments of 16 rows of a block's rows. In the accumulators of
+a product each lane has pairs of neighbouring columns, 8 apart, of ``2 * m_fragments``
+rows, which are 8 apart too: ``lane_row`` counts these rows, ``i`` a lane's columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from arrayfn.lowering.cuda.handwritten import filled, indented
 from arrayfn.lowering.scalars.arithmetic import HALF_PRECISION
 
 COLUMN = "(i // 2) * 8 + i % 2 + remainder(lane, 4) * 2"
-"""Which column of a tile a lane's i-th is."""
+"""The text of the tile's column that is a lane's i-th."""
 
 
 _TERMS: Final = """
@@ -33,13 +33,22 @@ for lane_row in range({lane_rows}):
 
 
 def _memory(dtype: str) -> str:
-    """How elements of a dtype lie in memory."""
+    """The dtype's name in functions that access memory."""
     return "u16" if dtype in HALF_PRECISION else dtype
 
 
 @dataclass(frozen=True)
 class Text:
-    """The pieces for one kernel; ``rows`` names what its rows are, as ``columns``."""
+    """Pieces of the text of one kernel; methods return lines of it.
+
+    ``rows`` and ``columns`` are the kernel's integers for how many rows and columns the
+    logits have: ``"queries"`` and ``"keys"``, or the reverse. The lines share these
+    names: ``thread``, ``lane`` and ``warp``; ``first_row`` and ``start``, the first row
+    and column of the block's tile; ``batch`` and ``member``, the head of queries;
+    ``left_part`` and ``right_part``, registers for fragments; and those that
+    ``fragment_offsets``, ``sequence_ends`` and ``bias_and_mask_bases`` define. They
+    contain no barriers.
+    """
 
     form: Form
     tiles: Tiles
@@ -48,16 +57,20 @@ class Text:
 
     @property
     def lane_rows(self) -> int:
-        """How many rows of a block a lane has elements of."""
-        return 2 * self.tiles.strips
+        """How many rows of the tile a lane has elements of."""
+        return 2 * self.tiles.m_fragments
 
-    def place(self, width: int, *, pair: bool = False) -> str:
-        """Where a lane has its i-th column (or pair of them) in sums of ``width``."""
+    def register(self, width: int, *, pair: bool = False) -> str:
+        """The text of the register of row ``lane_row`` and a lane's i-th column.
+
+        ``width`` is the number of the accumulators' columns. If ``pair``, i counts
+        pairs of columns.
+        """
         column = "i) * 4" if pair else "i // 2) * 4"
         place = f"((lane_row // 2) * {width // 8} + {column} + (lane_row % 2) * 2"
         return place if pair else f"{place} + i % 2"
 
-    def copied(
+    def copy_rows(
         self,
         array: str,
         base: str,
@@ -105,8 +118,11 @@ for at in range(thread, {count * pieces}, {threads}):
     {copy}
 """
 
-    def cleared(self, tiles: Sequence[tuple[str, int]]) -> str:
-        """Zeros between the end of a head and the end of its rows in ``tiles``."""
+    def zero_padding(self, tiles: Sequence[tuple[str, int]]) -> str:
+        """Store zeros between the end of a head and the padded end of tiles' rows.
+
+        ``tiles`` are names of shared arrays, and how many rows each has.
+        """
         form, threads = self.form, self.tiles.threads
         width = form.padded - form.head
         if not width:
@@ -121,58 +137,69 @@ for at in range(thread, {count * pieces}, {threads}):
         return "\n".join(parts)
 
     def zeros(self, *sums: str, width: int) -> str:
-        """Sums of ``width`` columns, all zero."""
-        count = self.tiles.strips * width // 2
+        """Set accumulators of ``width`` columns to zero."""
+        count = self.tiles.m_fragments * width // 2
         lines = [f"for i in range({count}):"]
         lines += [f"    {name}[i] = f32(0)" for name in sums]
         return "\n".join(lines)
 
-    def by_columns(self, sums: str, left: str, right: str, first: str = "") -> str:
-        """Adds the products of rows of ``left`` and of ``right``, over the head.
+    def multiply_transposed(
+        self, sums: str, left: str, right: str, first: str = ""
+    ) -> str:
+        """``sums += left @ right.T``, over the elements of a head, by tensor cores.
 
-        The tile ``right`` begins at element ``first``.
+        ``left`` and ``right`` are tiles in shared memory; the latter begins at element
+        ``first``.
         """
-        line, strips = self.form.line, self.tiles.strips
+        line, m_fragments = self.form.line, self.tiles.m_fragments
         return f"""
 for step in unrolled({self.form.padded // 16}):
-    for strip in range({strips}):
-        at = row_at + strip * {16 * line} + step * 16
-        ldmatrix_u16({left}, at, left_part, strip * 8)
+    for m in range({m_fragments}):
+        at = row_at + m * {16 * line} + step * 16
+        ldmatrix_u16({left}, at, left_part, m * 8)
     for pair in range({self.tiles.columns // 16}):
         at = {first}column_at + pair * {16 * line} + step * 16
         ldmatrix_u16({right}, at, right_part, 0)
-        for strip in range({strips}):
+        for m in range({m_fragments}):
             for side in range(2):
                 mma_{self.form.dtype}(
-                    {sums}, (strip * {self.tiles.columns // 8} + pair * 2 + side) * 4,
-                    left_part, strip * 8, right_part, side * 4,
+                    {sums}, (m * {self.tiles.columns // 8} + pair * 2 + side) * 4,
+                    left_part, m * 8, right_part, side * 4,
                 )
 """
 
-    def over_columns(self, sums: str, weights: str, tile: str, first: str = "") -> str:
-        """Adds the rows of ``tile``, by ``weights``: the sums of a product."""
-        line, strips = self.form.line, self.tiles.strips
+    def multiply(self, sums: str, weights: str, tile: str, first: str = "") -> str:
+        """``sums += weights @ tile``, over the columns of logits, by tensor cores.
+
+        ``weights`` are accumulators, which are rounded to fp16 or bf16; ``tile`` is in
+        shared memory from element ``first`` on.
+        """
+        line, m_fragments = self.form.line, self.tiles.m_fragments
         return f"""
 for step in range({self.tiles.columns // 16}):
-    for strip in range({strips}):
+    for m in range({m_fragments}):
         for pair in range(4):
-            at = (strip * {self.tiles.columns // 8} + step * 2) * 4 + pair * 2
-            place = strip * 8 + pair * 2
+            at = (m * {self.tiles.columns // 8} + step * 2) * 4 + pair * 2
+            place = m * 8 + pair * 2
             pack_{self.form.dtype}({weights}[at], {weights}[at + 1], left_part, place)
     for pair in range({self.form.padded // 16}):
         at = {first}across_at + step * {16 * line} + pair * 16
         ldmatrix_trans_u16({tile}, at, right_part, 0)
-        for strip in range({strips}):
+        for m in range({m_fragments}):
             for side in range(2):
                 mma_{self.form.dtype}(
-                    {sums}, (strip * {self.form.padded // 8} + pair * 2 + side) * 4,
-                    left_part, strip * 8, right_part, side * 4,
+                    {sums}, (m * {self.form.padded // 8} + pair * 2 + side) * 4,
+                    left_part, m * 8, right_part, side * 4,
                 )
 """
 
-    def places(self) -> str:
-        """Where a lane's rows of fragments begin in tiles."""
-        line, rows = self.form.line, 16 * self.tiles.strips
+    def fragment_offsets(self) -> str:
+        """Define where a lane's rows for ``ldmatrix`` begin in tiles.
+
+        ``row_at`` is for left operands, ``column_at`` for right ones that are
+        transposed, ``across_at`` for right ones that are not.
+        """
+        line, rows = self.form.line, self.tiles.warp_rows
         return f"""
 row_at = (warp * {rows} + remainder(lane, 16)) * {line} + quotient(lane, 16) * 8
 column_at = (remainder(lane, 8) + quotient(lane, 16) * 8) * {line}
@@ -180,8 +207,8 @@ column_at = column_at + remainder(quotient(lane, 8), 2) * 8
 across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
 """
 
-    def ends(self) -> str:
-        """Where the queries and keys of a batch end."""
+    def sequence_ends(self) -> str:
+        """Define ``query_end`` and ``key_end``, the lengths of a batch's sequences."""
         form = self.form
         queries = "min_i64(queries, i64(query_lengths[batch]))"
         keys = "min_i64(keys, i64(key_lengths[batch]))"
@@ -190,8 +217,8 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
             f"key_end = {keys if form.key_lengths else 'keys'}"
         )
 
-    def terms_of_head(self) -> str:
-        """Where the bias and the mask of a head begin."""
+    def bias_and_mask_bases(self) -> str:
+        """Define ``bias_base`` and ``mask_base``, where those of a head begin."""
         return "\n".join(
             f"{x}_base = batch * {x}_batch + member * {x}_head"
             for x, is_there in (("bias", self.form.bias), ("mask", self.form.mask))
@@ -199,20 +226,20 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         )
 
     def terms(self) -> str:
-        """What is done to the logits of a block before the limits of its rows."""
+        """Scale ``logits``, add the bias and apply the mask, where there are any."""
         form = self.form
-        if not (form.ready or form.mask):
+        if not (form.scales_first or form.mask):
             return ""
         across = self.rows == "keys"  # the bias's rows are this kernel's columns
         rows, columns = ("column", "row") if across else ("row", "column")
         paired = () if across else form.paired
         before: list[str] = []
         of_row = [
-            f"row = warp * {16 * self.tiles.strips} + lane_row * 8 + quotient(lane, 4)",
+            f"row = warp * {self.tiles.warp_rows} + lane_row * 8 + quotient(lane, 4)",
             f"row = min_i64(first_row + row, {self.rows} - 1)",
         ]
         of_pair = [
-            f"at = {self.place(self.tiles.columns, pair=True)}",
+            f"at = {self.register(self.tiles.columns, pair=True)}",
             "column = start + i * 8 + remainder(lane, 4) * 2",
         ]
         of_each: list[str] = []
@@ -237,7 +264,7 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
                     f"added = {value} * f32({LOG2_E!r})",
                     "logits[at + side] = fma_f32(logits[at + side], factor, added)",
                 ]
-        if form.ready and not form.bias:
+        if form.scales_first and not form.bias:
             of_each.append("logits[at + side] = logits[at + side] * factor")
         if form.mask:
             place = f"mask_at + place * mask_{columns}"
@@ -257,7 +284,11 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
         )
 
     def limits(self, before: str, after: str, row_end: str, column_end: str) -> str:
-        """-inf for the logits beyond these, in a block that reaches so far."""
+        """Set ``logits`` outside of the window and of the sequences to -inf.
+
+        A row attends to columns from ``before`` it to ``after`` it. Tiles that lie
+        inside skip this.
+        """
         rows, columns = self.tiles.rows, self.tiles.columns
         return f"""
 inside = (start + {columns} <= {column_end}) & (first_row + {rows} <= {row_end})
@@ -265,25 +296,25 @@ inside = inside & (start + {columns} <= first_row + {after} + 1)
 inside = inside & (start >= first_row + {rows - 1} - {before})
 if not inside:
     for lane_row in range({self.lane_rows}):
-        row = warp * {16 * self.tiles.strips} + lane_row * 8 + quotient(lane, 4)
+        row = warp * {self.tiles.warp_rows} + lane_row * 8 + quotient(lane, 4)
         row = first_row + row
         last = min_i64(row + {after} + 1, {column_end})
         last = select_i64(row < {row_end}, last, 0)
         for i in range({columns // 4}):
-            at = {self.place(columns)}
+            at = {self.register(columns)}
             column = start + {COLUMN}
             beyond = (column < row - {before}) | (column >= last)
             logits[at] = select_f32(beyond, F32_NEG_INF, logits[at])
 """
 
-    def rounded(self, sums: str, factor: str, tile: str) -> str:
-        """Sums times the text ``factor`` into a warp's rows of ``tile``."""
+    def round_to_tile(self, sums: str, factor: str, tile: str) -> str:
+        """Store ``sums`` times ``factor``, rounded, in a tile of shared memory."""
         form = self.form
         return f"""
 for lane_row in range({self.lane_rows}):
-    line = warp * {16 * self.tiles.strips} + lane_row * 8 + quotient(lane, 4)
+    line = warp * {self.tiles.warp_rows} + lane_row * 8 + quotient(lane, 4)
     for i in range({form.padded // 8}):
-        place = {self.place(form.padded, pair=True)}
+        place = {self.register(form.padded, pair=True)}
         first = {sums}[place] * {factor}
         pack_{form.dtype}(first, {sums}[place + 1] * {factor}, left_part, 0)
         at = line * {form.line} + i * 8 + remainder(lane, 4) * 2
@@ -291,8 +322,11 @@ for lane_row in range({self.lane_rows}):
         {tile}[at + 1] = left_part[1]
 """
 
-    def given(self, array: str, tile: str, base: str, step: str) -> str:
-        """The rows of ``tile`` into the result ``array``."""
+    def store_rows(self, array: str, tile: str, base: str, step: str) -> str:
+        """Store the rows of a shared tile in the result ``array``.
+
+        ``base`` is the index of row 0 of the head, ``step`` that from row to row.
+        """
         form, tiles = self.form, self.tiles
         pieces, p = form.head // form.piece, form.piece
         place = f"{base} + (first_row + row) * {step} + column"

@@ -16,14 +16,18 @@ LOG2_E: Final = 1 / math.log(2)
 class Tiles:
     """How a block computes its part of the matrix of logits.
 
-    Each of its ``warps`` has 16 * ``strips`` rows, and goes along the columns, so many
-    ``columns`` at a time. Rows are queries and columns keys; where the cotangents of
-    keys are computed it is the reverse. A multiprocessor must have room for
-    ``blocks_per_multiprocessor`` blocks.
+    Rows of logits are queries and columns keys; in the kernel for the cotangents of
+    keys it is the reverse.
+
+    Args:
+        warps: Warps of a block.
+        m_fragments: Fragments of 16 rows that each warp has.
+        columns: Columns that a block computes at a time.
+        blocks_per_multiprocessor: Blocks that a multiprocessor must have room for.
     """
 
     warps: int
-    strips: int
+    m_fragments: int
     columns: int
     blocks_per_multiprocessor: int
 
@@ -33,25 +37,30 @@ class Tiles:
         rows: int,
         columns: int,
         *,
-        strips: int,
-        most: int,
+        m_fragments: int,
+        max_columns: int,
         blocks_per_multiprocessor: int,
         warps: int = 4,
     ) -> Tiles:
         """Tiles for a matrix of ``rows`` by ``columns``, no larger than it needs.
 
-        They have at most ``strips``, ``warps`` and ``most`` columns.
+        ``m_fragments``, ``warps`` and ``max_columns`` are the largest they may have.
         """
-        strips = strips if rows > 64 else 1
-        warps = min(warps, -(-rows // (16 * strips)))
-        while most >= 32 and columns <= most // 2:
-            most //= 2
-        return cls(warps, strips, most, blocks_per_multiprocessor)
+        m_fragments = m_fragments if rows > 64 else 1
+        warps = min(warps, -(-rows // (16 * m_fragments)))
+        while max_columns >= 32 and columns <= max_columns // 2:
+            max_columns //= 2
+        return cls(warps, m_fragments, max_columns, blocks_per_multiprocessor)
+
+    @property
+    def warp_rows(self) -> int:
+        """Rows of a warp."""
+        return 16 * self.m_fragments
 
     @property
     def rows(self) -> int:
         """Rows of a block."""
-        return 16 * self.warps * self.strips
+        return self.warps * self.warp_rows
 
     @property
     def threads(self) -> int:
@@ -63,9 +72,16 @@ class Tiles:
 class Form:
     """What the text of a kernel depends on, besides ``Tiles``.
 
-    ``head`` is the number of elements of a head, of which ``piece`` (8, 4, 2 or 1) are
-    copied at once. ``scale`` is that of the logits; ``bias`` is the bias's dtype, or
-    empty. Of ``"bias"`` and ``"mask"`` those ``paired`` are read two elements at once.
+    Args:
+        head: Elements of a head.
+        dtype: The dtype of queries, keys and values, fp16 or bf16.
+        piece: Elements of a head that are copied at once: 8, 4, 2 or 1.
+        scale: The factor of the logits.
+        bias: The dtype of the bias, or empty if there is none.
+        mask: There is a mask.
+        paired: Those of ``"bias"`` and ``"mask"`` that are read by pairs of elements.
+        query_lengths: Each batch has a number of queries.
+        key_lengths: Each batch has a number of keys.
     """
 
     head: int
@@ -80,7 +96,7 @@ class Form:
 
     @property
     def padded(self) -> int:
-        """Elements of a head in a tile, whole fragments."""
+        """Elements of a head in a tile: a multiple of a fragment's 16."""
         return -(-self.head // 16) * 16
 
     @property
@@ -93,10 +109,10 @@ class Form:
 
     @property
     def factor(self) -> str:
-        """The text of what logits are multiplied by, as powers of two."""
+        """The text of the logits' scale times log2(e): weights are powers of two."""
         return f"f32({self.scale * LOG2_E!r})"
 
     @property
-    def ready(self) -> bool:
-        """Whether logits are multiplied by that before their maximum is taken."""
+    def scales_first(self) -> bool:
+        """Whether logits are scaled before their maximum is taken, not after."""
         return bool(self.bias) or self.scale <= 0
