@@ -140,7 +140,7 @@ class Partition:
         primitive = primitive_of(equation)
         if primitive is reshard or not any(x.pending for x in given):
             return self.equation(equation, given)
-        if len(given) == 1 and isinstance(primitive.kernel, View):
+        if isinstance(primitive.kernel, View):
             (x,) = given
             if equation.outputs[0].type.size <= whole_type(x, self.mesh).size:
                 (result,) = self.equation(equation, [Placed(x.part, x.spec)])
