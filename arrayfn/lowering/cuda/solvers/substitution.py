@@ -53,9 +53,16 @@ def substituted(
     *,
     unit: bool,
 ) -> Iterable[HandwrittenCall]:
-    """``b``, which ``answers`` are the places [matrix, row, side] of, becomes x.
+    """The call that solves ``matrix @ x = b`` for lower triangles, in place of ``b``.
 
-    The ``matrix`` is a lower triangle. Strides of both may be negative.
+    Args:
+        matrix: The triangles, [matrix, row, column].
+        answers: How ``b`` is addressed as [matrix, row, side]. Strides of both may be
+            negative: an upper triangle is a lower one backwards.
+        b: The right-hand sides, which become x.
+        n: Rows of a matrix.
+        sides: Right-hand sides of a matrix.
+        unit: The diagonal is 1 and not read.
     """
     dtype = b.type.dtype
     size = _ROWS[dtype]
