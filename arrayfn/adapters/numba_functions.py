@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from arrayfn import dtypes, tree
+from arrayfn.adapters.in_numba import type_of_compiled, type_of_jitted
 from arrayfn.adapters.python_source import traceable
 from arrayfn.callbacks import pure_callback
 from arrayfn.compilation.operators import Operator
@@ -464,4 +465,4 @@ def _is_traced(args: Any) -> bool:
     return any(isinstance(x, ImmutableArray) for x in tree.leaves(args))
 
 
-__all__ = ["NumbaFunction", "numba"]
+__all__ = ["NumbaFunction", "numba", "type_of_compiled", "type_of_jitted"]

@@ -11,6 +11,7 @@ import gc
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import count
 from typing import Any
 from weakref import WeakSet
@@ -47,7 +48,7 @@ from arrayfn.passes.meshes import has_shard_map, mesh_of
 from arrayfn.pickling import pickled
 from arrayfn.primitives.assertions import has_check
 from arrayfn.primitives.calls import operator_call
-from arrayfn.tracing import apply, device_of, too_deep
+from arrayfn.tracing import Namespace, apply, device_of, too_deep
 from arrayfn.tracing.frames import current_frame
 from arrayfn.tracing.references import (
     Ref,
@@ -183,6 +184,15 @@ class Jitted:
             (", ".join(map(str, key[2])), entry.built)
             for key, entry in self._cache.items()
         ]
+
+    def compiled_signatures(self) -> list[tuple[CompiledProgram, tree.TreeDef]]:
+        """What the function has been compiled to, with the results' structures."""
+        return [(entry.compiled, entry.out_tree) for entry in self._cache.values()]
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba asks for when a function that it compiles calls this one."""
+        return import_module(Namespace.numba_module).type_of_jitted(self)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """The bound method, whose first argument is the instance."""

@@ -10,6 +10,7 @@ import ast
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -26,7 +27,7 @@ from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
 from arrayfn.passes.faults import NO_FAULT, Site, fault_error, value_count
-from arrayfn.tracing import ImmutableArray
+from arrayfn.tracing import ImmutableArray, Namespace
 from arrayfn.transforms import leaf_type
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ class Compiled:
         types = [leaf_type(x) for x in leaves]
         self.check(types)
         return self.on_leaves(leaves, types)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba asks for when a function that it compiles calls this one."""
+        return import_module(Namespace.numba_module).type_of_compiled(self)
 
     def check(self, types: Sequence[ArrayType]) -> None:
         """Raise ArgumentError unless arguments of ``types`` fit."""

@@ -43,7 +43,8 @@ class Executable:
     are ndarrays exactly as the plan's types say (layout and alignment included), or
     Python numbers for weakly typed rank-0 inputs. If one does not fit nothing is run,
     and the result is the ``int`` 1 + its number. Calls are safe from several threads at
-    once.
+    once. ``capsule`` owns the plan's image, which lies at ``address`` (0 if the plan
+    calls Python, whose exceptions native callers do not see).
     """
 
     plan: ExecutionPlan
@@ -52,6 +53,8 @@ class Executable:
     call: Callable[..., tuple[Array, ...] | int]
     call_single: Callable[..., Array | int]
     call_into: Callable[..., int]
+    capsule: Any = None
+    address: int = 0
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Array, ...]:
         """Run on a flat sequence of inputs; ArgumentError if one does not fit."""
@@ -112,7 +115,8 @@ def bind(
     capsule = new_capsule(ctypes.addressof(image), None, native_address(image_free))
     types = {kind: _types(plan, kind) for kind in ("input", "output")}
     entry = process.entries(capsule, types["input"], types["output"])
-    if any(calls_python(kernel) for kernel in kernels):
+    has_python = any(calls_python(kernel) for kernel in kernels)
+    if has_python:
         entry = {name: raising(function) for name, function in entry.items()}
     return Executable(
         plan=plan,
@@ -121,6 +125,8 @@ def bind(
         call=entry["call"],
         call_single=entry["call_single"],
         call_into=entry["call_into"],
+        capsule=capsule,
+        address=0 if has_python else ctypes.addressof(image),
     )
 
 

@@ -1,0 +1,289 @@
+"""Compiled functions of arrayfn, called in functions that Numba compiles.
+
+``step = f.lower(x).compile()`` is called natively: the machine code of the njit
+function passes the arrays' addresses to the plan. A jitted function, which takes arrays
+of any shape, is called through the interpreter (Numba's object mode).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from arrayfn import tree
+from arrayfn.backends.cpu.address_entry import run_at
+from arrayfn.backends.cpu.executable import Executable
+from arrayfn.backends.native.code import native_address
+from arrayfn.errors import ArgumentError, ArrayfnError, user_location
+from arrayfn.ir import ArrayType
+from arrayfn.ir.layout import C
+from arrayfn.transforms import ShapeDtypeStruct, eval_shape
+
+_EXTENT: Final = 4  # of the axes of arrays whose shapes Numba does not know
+Key = tuple[int, ...]
+_known: dict[Key, tuple[Any, Any]] = {}
+
+
+def type_of_compiled(compiled: Any) -> Any:
+    """Numba's type of a function that arrayfn compiled for one signature."""
+    return _kept((id(compiled),), compiled, _native_call)
+
+
+def type_of_jitted(jitted: Any) -> Any:
+    """Numba's type of a jitted function."""
+    # Numba keeps failures, and another signature may tell what the results are.
+    return _kept((id(jitted), len(jitted.compiled_signatures())), jitted, _object_call)
+
+
+def _kept(key: Key, function: Any, make: Callable[[Any], Any]) -> Any:
+    """The type of what ``make`` gives; machine code may call it, so it is kept."""
+    if key not in _known:
+        _known[key] = function, make(function)
+    return _known[key][1]._numba_type_
+
+
+def _native_call(compiled: Any) -> Any:
+    """An njit function that runs the plan of ``compiled``."""
+    from numba import njit
+    from numba.extending import overload
+
+    name, run = compiled.compiled.name, compiled.run
+    inputs, outputs = compiled.compiled.input_types, compiled.compiled.output_types
+    if not isinstance(run, Executable) or not run.address:
+        raise ArgumentError(
+            f"{name} cannot be called from a function of Numba: it is compiled for "
+            f"{compiled.compiled.target}, with checks or donated arguments, or calls "
+            "Python; call the jitted function, in its place",
+            user_location(),
+        )
+    _check_signature(name, compiled, inputs, outputs)
+    names = [f"x{k}" for k in range(len(inputs))]
+    scope: dict[str, Any] = {
+        "np": np,
+        "run": _runner(),
+        "image": run.address,
+        **{
+            f"dtype_{k}": _numba_type(name, t)
+            for k, t in enumerate((*inputs, *outputs))
+        },
+    }
+    implementation = _executed("\n".join(_native_lines(name, inputs, outputs)), scope)
+
+    def choose(*arguments: Any) -> Any:
+        _check_types(name, inputs, arguments)
+        return implementation
+
+    # Numba compares the parameters of a function, of its types and of the source.
+    called = ", ".join(names)
+    stub = _executed(f"def call({called}): ...", {})
+    typed = f"def call({called}): return choose({called})"
+    overload(stub)(_executed(typed, {"choose": choose}))
+    whole = f"def call({called}):\n    return stub({called})"
+    return njit(_executed(whole, {"stub": stub}))
+
+
+def _check_signature(
+    name: str,
+    compiled: Any,
+    inputs: Sequence[ArrayType],
+    outputs: Sequence[ArrayType],
+) -> None:
+    """Raise ArgumentError unless arguments and results are arrays in C order."""
+    count = len(inputs)
+    is_flat = compiled.in_tree == tree.structure(((0,) * count, {}))
+    is_plain = compiled.out_tree in (
+        tree.structure(0),
+        tree.structure((0,) * len(outputs)),
+    )
+    if not (is_flat and is_plain):
+        raise ArgumentError(
+            f"{name} is called from a function of Numba with positional arrays and "
+            "numbers, and returns one or a tuple of them; this one takes or gives "
+            "other containers",
+            user_location(),
+        )
+    for type in (*inputs, *outputs):
+        if type.layout != C:
+            raise ArgumentError(
+                f"{name} takes or gives {type}, which is not in C order; a function of "
+                "Numba calls those whose arrays are: lower it for such arguments",
+                user_location(),
+            )
+
+
+def _native_lines(
+    name: str, inputs: Sequence[ArrayType], outputs: Sequence[ArrayType]
+) -> list[str]:
+    """The source of the call: checks of shapes, results, addresses, the plan's run."""
+    count, places = len(inputs), list[str]()
+    lines = [f"def call({', '.join(f'x{k}' for k in range(count))}):"]
+    for k, type in enumerate(inputs):
+        if type.shape:
+            message = f"argument {k} of {name} is to be {type}: it was compiled for it"
+            lines += [
+                f"    if x{k}.shape != {type.shape}:",
+                f"        raise ValueError({message!r})",
+                f"    a{k} = np.ascontiguousarray(x{k})",
+            ]
+        else:
+            lines += [f"    a{k} = np.empty(1, dtype_{k})", f"    a{k}[0] = x{k}"]
+        places.append(f"a{k}")
+    for k, type in enumerate(outputs, count):
+        lines.append(f"    a{k} = np.empty({type.shape or 1}, dtype_{k})")
+        places.append(f"a{k}")
+    lines.append(f"    at = np.empty({max(len(places), 1)}, np.int64)")
+    lines += [f"    at[{k}] = {place}.ctypes.data" for k, place in enumerate(places)]
+    lines.append("    failed = run(image, at.ctypes.data)")
+    # What is read after the run is not freed before it.
+    lines.append(
+        "    if failed != 0"
+        + "".join(f" or {place}.size < 0" for place in (*places, "at"))
+        + ":"
+    )
+    text = f"{name} was interrupted, or memory ran out"
+    lines.append(f"        raise RuntimeError({text!r})")
+    results = [
+        f"a{k}" if type.shape else f"a{k}[0]" for k, type in enumerate(outputs, count)
+    ]
+    single = results[0] if len(results) == 1 else f"({', '.join(results)})"
+    lines.append(f"    return {single}")
+    return lines
+
+
+def _check_types(
+    name: str, inputs: Sequence[ArrayType], arguments: Sequence[Any]
+) -> None:
+    """Raise Numba's TypingError unless its types fit."""
+    from numba import types
+    from numba.core.errors import TypingError
+
+    if len(arguments) != len(inputs):
+        raise TypingError(f"{name} takes {len(inputs)} arguments, not {len(arguments)}")
+    for k, (have, want) in enumerate(zip(arguments, inputs, strict=True)):
+        dtype = _numba_type(name, want)
+        if want.shape:
+            fits = isinstance(have, types.Array) and have.ndim == len(want.shape)
+            fits = fits and have.dtype == dtype
+        else:
+            fits = isinstance(have, (types.Number, types.Boolean))
+        if not fits:
+            raise TypingError(f"argument {k} of {name} is to be {want}, not {have}")
+
+
+def _object_call(jitted: Any) -> Any:
+    """An njit function that calls ``jitted`` through the interpreter."""
+    from numba import njit, objmode
+    from numba.extending import overload
+
+    name = getattr(jitted, "__name__", "a jitted function")
+
+    def choose(*arguments: Any) -> Any:
+        results, is_tuple = _results_for(jitted, name, arguments)
+        scope: dict[str, Any] = {"objmode": objmode, "jitted": jitted}
+        names = [f"y{k}" for k in range(len(results))]
+        scope |= {f"type_{k}": type for k, type in enumerate(results)}
+        given = ", ".join(f"{y}=type_{k}" for k, y in enumerate(names))
+        values = f"{', '.join(names)}{',' * is_tuple}"
+        lines = [
+            "def call(*arguments):",
+            f"    with objmode({given}):",
+            f"        {values} = jitted(*arguments)",
+            *(
+                f"        {y} = {y}[()]"
+                for y, type in zip(names, results, strict=True)
+                if not hasattr(type, "ndim")
+            ),
+            f"    return {values}",
+        ]
+        return _executed("\n".join(lines), scope)
+
+    stub = _executed("def call(*arguments): ...", {})
+    typed = "def call(*arguments): return choose(*arguments)"
+    overload(stub)(_executed(typed, {"choose": choose}))
+    whole = "def call(*arguments):\n    return stub(*arguments)"
+    return njit(_executed(whole, {"stub": stub}))
+
+
+def _results_for(
+    jitted: Any, name: str, arguments: Sequence[Any]
+) -> tuple[list[Any], bool]:
+    """Numba's types of the results, and whether they are a tuple.
+
+    Numba knows no extents, so the function is traced with axes of equal extent, or what
+    it was compiled for before tells.
+    """
+    from numba import types
+    from numba.core.errors import TypingError
+    from numba.np.numpy_support import as_dtype
+
+    structs: list[ShapeDtypeStruct] = []
+    for have in arguments:
+        is_array = isinstance(have, types.Array)
+        if not is_array and not isinstance(have, (types.Number, types.Boolean)):
+            raise TypingError(f"{name} takes arrays and numbers, not {have}")
+        shape = (_EXTENT,) * have.ndim if is_array else ()
+        dtype = as_dtype(have.dtype if is_array else have)
+        structs.append(ShapeDtypeStruct(shape, dtype))
+    wanted = [(x.dtype, len(x.shape)) for x in structs]
+    for compiled, out_tree in jitted.compiled_signatures():
+        have = [(t.dtype, len(t.shape)) for t in compiled.input_types]
+        if have == wanted:
+            is_tuple = out_tree != tree.structure(0)
+            return [_result_type(name, t) for t in compiled.output_types], is_tuple
+    try:
+        given = eval_shape(jitted, *structs)
+    except (ArrayfnError, TypeError, ValueError, IndexError) as error:
+        raise TypingError(
+            f"what {name} returns is not known, since Numba knows no shapes, and it "
+            f"cannot be traced with {', '.join(map(str, structs))}: call it once on "
+            f"such arrays before. {error}"
+        ) from error
+    leaves = tree.leaves(given)
+    if tree.structure(given) not in (
+        tree.structure(0),
+        tree.structure((0,) * len(leaves)),
+    ):
+        raise TypingError(f"{name} returns other containers than a tuple of arrays")
+    made = [_result_type(name, x) for x in leaves]
+    return made, not hasattr(given, "dtype")
+
+
+def _result_type(name: str, type: Any) -> Any:
+    from numba import types
+
+    dtype = _numba_type(name, type)
+    ndim = len(type.shape)
+    return types.Array(dtype, ndim, "C") if ndim else dtype
+
+
+def _numba_type(name: str, type: Any) -> Any:
+    """Numba's type of the elements; ArgumentError if it has none."""
+    from numba.core.errors import NumbaNotImplementedError
+    from numba.np.numpy_support import from_dtype
+
+    try:
+        return from_dtype(np.dtype(type.dtype))
+    except NumbaNotImplementedError:
+        raise ArgumentError(
+            f"{name} takes or gives arrays of {type.dtype.name}, which Numba has not",
+            user_location(),
+        ) from None
+
+
+@cache
+def _runner() -> Any:
+    """The native entry; Numba holds the GIL while it calls a function of this kind."""
+    word = ctypes.c_int64
+    return ctypes.PYFUNCTYPE(word, word, word)(native_address(run_at))
+
+
+def _executed(source: str, scope: dict[str, Any]) -> Any:
+    exec(source, scope)
+    return scope["call"]
+
+
+__all__ = ["type_of_compiled", "type_of_jitted"]
