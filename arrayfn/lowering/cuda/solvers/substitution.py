@@ -40,7 +40,7 @@ _VECTOR_BYTES: Final = 16
 
 
 def is_substituted(dtype: DType, n: int, sides: int) -> bool:
-    """Whether this kernel solves systems of ``n`` rows with so many ``sides``."""
+    """Whether the kernel is faster for ``n`` rows and so many right-hand sides."""
     return dtype in _ROWS and MIN_ROWS <= n <= MAX_ROWS and sides <= MAX_SIDES
 
 
@@ -102,7 +102,7 @@ def substituted(
 
 
 def _text(dtype: DType, size: int, unit: bool) -> str:
-    """The kernel's, for blocks of ``size`` rows."""
+    """The kernel's body, for blocks of ``size`` rows."""
     t, lanes, threads = short_name(dtype), _SIDES, size * _SIDES
     each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize
     pitch = size + 1
