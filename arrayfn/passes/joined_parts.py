@@ -41,9 +41,14 @@ def joined_parts(xs: Sequence[Atom], known: Mapping[Var, Equation]) -> Atom | No
         piece = part.inputs[0]
         end += piece.type.shape[axis]
         made = known.get(piece) if isinstance(piece, Var) else None
-        joined = made is not None and made.primitive is slicing.concatenate
-        inner = made.inputs if made and joined and made.params["axis"] == axis else ()
-        pieces += inner or [piece]
+        if (
+            made is not None
+            and made.primitive is slicing.concatenate
+            and made.params["axis"] == axis
+        ):
+            pieces += made.inputs
+        else:
+            pieces.append(piece)
     whole = slicing.concatenate(*pieces, axis=axis)
     if whole.type.shape == shape:
         return whole

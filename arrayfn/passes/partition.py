@@ -35,6 +35,13 @@ from arrayfn.ir.sharding import spec_of
 from arrayfn.passes.meshes import has_mesh
 from arrayfn.passes.moves import Spec, moved, scattered
 from arrayfn.passes.partition_loops import LOOPS
+from arrayfn.passes.partition_parts import (
+    in_blocks,
+    joined,
+    pairwise,
+    reason_against,
+    summed_over_devices,
+)
 from arrayfn.passes.partition_values import (
     Partitioned,
     Placed,
@@ -61,10 +68,11 @@ from arrayfn.primitives.shard_map import shard_map
 from arrayfn.primitives.variance import without_variance
 
 
-def partition(program: Program, mesh: Mesh) -> Partitioned:
+def partition(program: Program, mesh: Mesh, parts: int = 0) -> Partitioned:
     """The Program that each device of ``mesh`` runs.
 
     Inputs lie as the shardings in their types say; others are whole on every device.
+    With ``parts`` sums over members are those of so many parts (``partition_parts``).
     """
     specs = [spec_of_type(v.type) for v in program.inputs]
     builder = ProgramBuilder(program.name)
@@ -73,7 +81,7 @@ def partition(program: Program, mesh: Mesh) -> Partitioned:
             Placed(builder.input(part_type(v.type, spec, mesh), v.hint), spec)
             for v, spec in zip(program.inputs, specs, strict=True)
         ]
-        walk = _with_indices(mesh, builder)
+        walk = _with_indices(mesh, builder, parts)
         outputs = walk.run(program, inputs)
         local = builder.build([x.part for x in outputs])
     return Partitioned(
@@ -82,20 +90,24 @@ def partition(program: Program, mesh: Mesh) -> Partitioned:
         tuple(spec_of(spec) for spec in specs),
         tuple(spec_of(x.spec) for x in outputs),
         tuple(dict.fromkeys(walk.not_cut)),
+        tuple(dict.fromkeys(walk.not_fixed)),
     )
 
 
-def _with_indices(mesh: Mesh, builder: ProgramBuilder) -> Partition:
+def _with_indices(mesh: Mesh, builder: ProgramBuilder, parts: int) -> Partition:
     index = ArrayType((), dtypes.int32)
     names = mesh.axis_names
-    return Partition(mesh, {name: builder.input(index, name) for name in names})
+    indices = {name: builder.input(index, name) for name in names}
+    return Partition(mesh, indices, parts)
 
 
 class Partition:
     """Emits a device's equations; ``indices`` are its own along the mesh's axes."""
 
-    def __init__(self, mesh: Mesh, indices: Mapping[str, Atom]) -> None:
+    def __init__(self, mesh: Mesh, indices: Mapping[str, Atom], parts: int = 0) -> None:
         self.mesh = mesh
+        self.parts = parts
+        self.not_fixed: list[str] = []
         self.sizes = mesh.shape
         self.indices = indices
         self.not_cut: list[str] = []
@@ -128,7 +140,7 @@ class Partition:
         primitive = primitive_of(equation)
         if primitive is reshard or not any(x.pending for x in given):
             return self.equation(equation, given)
-        if len(given) == 1 and isinstance(primitive.kernel, View):
+        if isinstance(primitive.kernel, View):
             (x,) = given
             if equation.outputs[0].type.size <= whole_type(x, self.mesh).size:
                 (result,) = self.equation(equation, [Placed(x.part, x.spec)])
@@ -231,7 +243,7 @@ class Partition:
         builder.source = equation.source
         with builder:
             inputs = [Placed(builder.input(x.part.type), x.spec) for x in given]
-            walk = _with_indices(self.mesh, builder)
+            walk = _with_indices(self.mesh, builder, self.parts)
             outputs = walk.run(equation.params["body"], inputs)
             body = builder.build([x.part for x in outputs])
         indices = set(walk.indices.values())
@@ -252,6 +264,8 @@ class Partition:
         self, params: Mapping[str, Any], given: Sequence[Placed]
     ) -> list[Placed]:
         """The body, on parts as its specs say."""
+        if self.parts:
+            self.not_fixed.append("shard_map: its function says what is summed")
         body: Program = without_variance(params["body"])
         operands = [
             self.move(x, spec.entries(len(x.spec)))
@@ -301,6 +315,10 @@ class Partition:
         summed = [
             (axis, op) for f, op in facts.reduced.items() for axis in chosen.get(f, ())
         ]
+        if self.parts and facts.reduced and chosen:
+            made = self.in_parts(equation, operands, facts, chosen, outputs)
+            if made is not None:
+                return made
         start = None
         if summed and facts.added is not None:
             start = operands[facts.added]
@@ -315,6 +333,62 @@ class Partition:
             if op != "sum":
                 results = [all_reduce(x, axis_name=axis, op=op) for x in results]
         return [Placed(x, s, pending) for x, s in zip(results, outputs, strict=True)]
+
+    def in_parts(
+        self,
+        equation: Equation,
+        operands: Sequence[Atom],
+        facts: Factors,
+        chosen: Mapping[int, tuple[str, ...]],
+        outputs: Sequence[Spec],
+    ) -> list[Placed] | None:
+        """The equation in blocks, whose sums are added by one tree on any mesh.
+
+        None where that changes nothing, or where it cannot be; ``not_fixed`` says why.
+        """
+        cut = [(f, axis) for f, entry in chosen.items() for axis in entry]
+        (factor, axis), *others = cut
+        op = facts.reduced.get(factor)
+        if not others and op not in (None, "sum"):
+            return None
+        dims = [_place(factor, of) for of in facts.inputs]
+        extents = [
+            x.type.shape[d] * self.sizes[axis]
+            for x, d in zip(operands, dims, strict=True)
+            if d is not None
+        ]
+        devices = self.sizes[axis]
+        reason = reason_against(self.parts, devices, extents)
+        if others:
+            reason = "several axes of it are cut"
+        elif facts.added is not None:
+            reason = "it adds to an array"
+        if reason:
+            where = "" if equation.source is None else f" at {equation.source}"
+            self.not_fixed.append(f"{equation.primitive.name}{where}: {reason}")
+            return None
+        count = self.parts // devices
+        whole = equation.outputs[0].type.shape
+        sharding = NamedSharding(self.mesh, spec_of(outputs[0]))
+        shape = list(sharding.shard_shape(whole))
+        places = [_place(factor, of) for of in facts.outputs]
+        if places[0] is not None:
+            shape[places[0]] //= count
+
+        def emit(block: Sequence[Atom]) -> Sequence[Atom]:
+            params = equation.params
+            if facts.localize is not None:
+                shapes = [x.type.shape for x in block]
+                params = facts.localize(params, shapes, tuple(shape))
+            return self.emit(equation, block, params)
+
+        results = in_blocks(operands, dims, count, emit)
+        if op == "sum":
+            columns = [pairwise(column) for column in zip(*results, strict=True)]
+            columns = [summed_over_devices(x, axis, devices) for x in columns]
+        else:
+            columns = joined(results, [place or 0 for place in places])
+        return [Placed(x, s) for x, s in zip(columns, outputs, strict=True)]
 
     def chosen(
         self, equation: Equation, given: Sequence[Placed], facts: Factors
@@ -396,12 +470,13 @@ class Partition:
                 Placed(builder.input(part_type(v.type, spec, self.mesh), v.hint), spec)
                 for v, spec in zip(program.inputs, specs, strict=True)
             ]
-            part = _with_indices(self.mesh, builder)
+            part = _with_indices(self.mesh, builder, self.parts)
             count = len(inputs)
             made = builder.inputs
             builder.inputs = [*made[:front], *made[count:], *made[front:count]]
             outputs = part.run(program, inputs)
             self.not_cut += part.not_cut
+            self.not_fixed += part.not_fixed
             if wanted is not None:
                 pairs = zip(outputs, wanted, strict=True)
                 outputs = [Placed(part.move(x, spec), spec) for x, spec in pairs]
@@ -415,6 +490,11 @@ class Partition:
     def index_operands(self) -> list[Atom]:
         """The indices, in the order of the mesh's axes."""
         return [self.indices[name] for name in self.mesh.axis_names]
+
+
+def _place(factor: int, dims: Sequence[int | None]) -> int | None:
+    """The axis that a factor is; None if it is none of ``dims``."""
+    return dims.index(factor) if factor in dims else None
 
 
 def _factors(

@@ -56,7 +56,8 @@ class Partitioned:
     """The Program of one device, and the specs of its inputs and outputs.
 
     ``not_cut`` says of which equations each device computes the whole, and why, where
-    an operand was cut.
+    an operand was cut. ``not_fixed`` says which sums depend on the number of devices,
+    and why, where they were asked not to.
     """
 
     program: Program
@@ -64,6 +65,7 @@ class Partitioned:
     in_specs: tuple[PartitionSpec, ...]
     out_specs: tuple[PartitionSpec, ...]
     not_cut: tuple[str, ...] = ()
+    not_fixed: tuple[str, ...] = ()
 
     def transfers(self) -> list[Transfer]:
         """The collectives of a device's Program, in order."""
