@@ -155,17 +155,19 @@ class Jitted(Generic[P, R]):
         return pickled(self, ((self._function, backend, *options), vars(self)))
 
     def __setstate__(self, state: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
-        (function, backend, *options), own = state
+        (function, backend, *options), attributes = state
         chosen = None if backend is None else choose(backend, to_lower=True)
         self.__init__(function, chosen, *options)
-        vars(self).update(own)
+        vars(self).update(attributes)
 
     def __repr__(self) -> str:
         device = "" if self._backend is None else f" for {self._backend.name}"
         count = len(self._cache)
-        known = f"{count} signature{'' if count == 1 else 's'}" if count else "not yet"
+        signatures = (
+            f"{count} signature{'' if count == 1 else 's'}" if count else "not yet"
+        )
         name = getattr(self._function, "__qualname__", name_of(self._function))
-        return f"<jitted {name}{device}, compiled {'for ' * bool(count)}{known}>"
+        return f"<jitted {name}{device}, compiled {'for ' * bool(count)}{signatures}>"
 
     def _repr_html_(self) -> str:
         from arrayfn.compilation.shown import signatures_html
@@ -211,6 +213,7 @@ class Jitted(Generic[P, R]):
         return self if instance is None else functools.partial(self, instance)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the function for these arguments; compile it for a new signature."""
         args, kwargs, static = self._static.split(self._function, args, kwargs)
         args, kwargs, leaves, structure = known_arguments(args, kwargs)
         if any(type(x) is Ref for x in leaves):
@@ -223,11 +226,11 @@ class Jitted(Generic[P, R]):
         key = (structure, static, types, backend.name)
         entry = self._cache.get(key)
         if entry is None:
-            given = static.filled(args)
-            why = reason_of(
-                key, self._cache, lambda: hints(self._function, given, kwargs)
+            arguments = static.filled(args)
+            reason = reason_of(
+                key, self._cache, lambda: hints(self._function, arguments, kwargs)
             )
-            with building(name_of(self._function), backend.name, why) as built:
+            with building(name_of(self._function), backend.name, reason) as built:
                 try:
                     traced = self._trace(args, kwargs, static, types, backend.name)
                 except RefWrittenError as written:
@@ -243,8 +246,8 @@ class Jitted(Generic[P, R]):
                         raise
                     raise too_deep(name_of(self._function)) from error
             self._cache[key] = entry
-        kept = entry.kept_types
-        arrays = tuple(x if type(x) in kept else np.asarray(x) for x in leaves)
+        kept_types = entry.kept_types
+        arrays = tuple(x if type(x) in kept_types else np.asarray(x) for x in leaves)
         if WATCHERS:
             return tree.unflatten(entry.out_tree, list(WATCHERS[-1](entry, arrays)))
         self._remember(entry, args, kwargs, leaves, structure)
@@ -258,23 +261,23 @@ class Jitted(Generic[P, R]):
         leaves: list[Any],
         structure: tree.TreeDef,
     ) -> None:
-        """Keep a shortcut for the next call."""
+        """Keep a shortcut for the next call, if its arguments have these types."""
         run = entry.run
         self.forget_last()
         if self._static or not isinstance(run, DirectExecutable):
             return
-        plain = entry.single or gives_tuple(entry.out_tree)
+        is_plain = entry.single or gives_tuple(entry.out_tree)
         call = run.call_single if entry.single else run.call
         if self._backend is None and entry.is_on_device:
             call = if_on_device(call)
-        if plain and not kwargs and is_flat(args, leaves):
+        if is_plain and not kwargs and is_flat(args, leaves):
             self._last = call
         else:
-            out_tree = None if plain else entry.out_tree
+            out_tree = None if is_plain else entry.out_tree
             self._last_by_trees = by_trees(call, structure, out_tree)
 
     def forget_last(self) -> None:
-        """Have the next call look its arguments up."""
+        """Drop the shortcut: the next call looks its signature up."""
         self._last = self._last_by_trees = None
 
     def _backend_of(self, values: Sequence[Any]) -> Backend:
@@ -289,6 +292,7 @@ class Jitted(Generic[P, R]):
         types: Sequence[ArrayType] | None = None,
         platform: str = "",
     ) -> FlatTrace:
+        """Trace the function for these arguments; None for ``types`` takes theirs."""
         traced = trace_function(
             static.bound(self._function),
             args,
@@ -378,13 +382,13 @@ class Jitted(Generic[P, R]):
 
     def _check_around(self) -> None:
         """Raise ArgumentError if only a part of what is compiled asks for checks."""
-        around = current_frame()
-        missing = self._checks - (self._checks if around is None else around.checks)
-        if around is not None and missing:
+        frame = current_frame()
+        missing = self._checks - (self._checks if frame is None else frame.checks)
+        if frame is not None and missing:
             name = name_of(self._function)
             raise ArgumentError(
                 f"{name} is to be checked ({', '.join(sorted(missing))}), but is "
-                f"called while {around.name!r} is traced, which is not: a function is "
+                f"called while {frame.name!r} is traced, which is not: a function is "
                 "checked as a whole. Ask for the checks where the whole is compiled, "
                 f"as in jit(grad({name}), checks=...)",
                 user_location(),
@@ -407,6 +411,7 @@ class Jitted(Generic[P, R]):
         kwargs: dict[str, Any],
         backend: Backend,
     ) -> Lowered:
+        """Lower a traced function for ``backend``, or for the mesh of its arrays."""
         program = with_own_constants(traced.program)
         if device_of(program.constant_values):
             backend = self._backend_of(program.constant_values)
@@ -442,11 +447,17 @@ class Jitted(Generic[P, R]):
         if not self._donated:
             return []
         dynamic = (k for k in count() if k not in self._static.positions)
-        places = zip(dynamic, args, strict=False)
-        whole = [(k in self._donated.positions, x) for k, x in places]
-        whole += [(k in self._donated.names, kwargs[k]) for k in sorted(kwargs)]
-        flags = [is_given for is_given, x in whole for _ in tree.leaves(x)]
-        return [number for number, is_given in enumerate(flags) if is_given]
+        dynamic_arguments = zip(dynamic, args, strict=False)
+        flagged_arguments = [
+            (k in self._donated.positions, x) for k, x in dynamic_arguments
+        ]
+        flagged_arguments += [
+            (k in self._donated.names, kwargs[k]) for k in sorted(kwargs)
+        ]
+        flags = [
+            is_donated for is_donated, x in flagged_arguments for _ in tree.leaves(x)
+        ]
+        return [number for number, is_donated in enumerate(flags) if is_donated]
 
     def _compile(
         self,
@@ -456,18 +467,19 @@ class Jitted(Generic[P, R]):
         backend: Backend,
         built: Built,
     ) -> Entry:
+        """Lower and compile a traced function; ``built`` is told how far it is."""
         built.stage = "lowering"
         if self._backend is not None:
             choose(backend.name)  # it may be missing here, and only be lowered for
         lowered = self._lower(traced, args, kwargs, backend)
         built.stage, built.kernels = "compiling", len(lowered.kernels)
-        there = lowered.backend.array_types()
+        array_types = lowered.backend.array_types()
         return Entry(
             lowered.load(),
             lowered.out_tree,
             lowered.out_tree == tree.structure(0),
-            (np.ndarray, float, int, bool, *there),
-            bool(there),
+            (np.ndarray, float, int, bool, *array_types),
+            bool(array_types),
             traced.trace.inlined.union(operators_of(lowered.program)),
             built,
             lowered.compiled_program,
@@ -536,12 +548,25 @@ def _clear_all() -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a call runs: a function, compiled for one signature."""
+    """A compiled signature of a jitted function: what a call of it runs.
+
+    Attributes:
+        run: the executable, a function of flat arrays.
+        out_tree: the structure of the results.
+        single: whether the result is one array.
+        kept_types: the types of arguments that ``run`` takes without conversion.
+        is_on_device: whether the backend has arrays of its own.
+        operators: the operators that the Program calls.
+        built: the record of the compilation.
+        compiled: the plan and the kernels.
+        backend: what compiled it.
+        sites: the sites of its checks.
+    """
 
     run: Callable[..., Any]
     out_tree: tree.TreeDef
     single: bool
-    kept_types: tuple[type, ...]  # that ``run`` takes as they are
+    kept_types: tuple[type, ...]
     is_on_device: bool
     operators: frozenset[str]
     built: Built
@@ -551,12 +576,12 @@ class Entry:
 
     @property
     def began(self) -> float:
-        """When it began to be compiled."""
+        """The time at which compilation began, by ``time.perf_counter``."""
         return self.built.begin
 
     @property
     def seconds(self) -> float:
-        """What compiling it took."""
+        """The seconds that compilation took."""
         return self.built.seconds
 
 
@@ -568,7 +593,7 @@ def _forget_last() -> None:
 
 @KERNELS.on_change
 def _clear_calls_of(operator: str) -> None:
-    """Have functions that call ``operator`` compiled again, with its kernels."""
+    """Drop the compiled functions that call ``operator``: its kernels changed."""
     for jitted in list(_all):
         jitted.clear_calls_of(operator)
 
@@ -721,7 +746,7 @@ def jit(
         )
     options = Options(bool(deterministic), mode, parts=parts)
     backend = None if device is None else choose(device, to_lower=True)
-    kinds = kinds_of(checks)
+    check_kinds = kinds_of(checks)
     if in_shardings is not None or out_shardings is not None:
         fun = with_shardings(fun, in_shardings, out_shardings)
-    return Jitted(fun, backend, static, donated, options, kinds)
+    return Jitted(fun, backend, static, donated, options, check_kinds)

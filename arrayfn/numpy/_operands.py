@@ -21,6 +21,7 @@ from arrayfn.errors import (
     ArrayfnError,
     AxisError,
     DTypeError,
+    RangeError,
     ShapeError,
     user_location,
 )
@@ -56,8 +57,8 @@ def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
         try:
             return type_of(x)
         except TypeError as error:
-            why = unlike_arrays(x)
-            text = f"{name} was given {why}" if why else f"{name}: {error}"
+            why, message = unlike_arrays(x), getattr(error, "message", error)
+            text = f"{name} was given {why}" if why else f"{name}: {message}"
             raise ArgumentError(text, user_location()) from None
     made = adopted(x)
     if made is not x:
@@ -73,11 +74,15 @@ def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
 
 
 def scalar(value: Any, dtype: DType, weak: bool = False) -> Literal:
-    """The Literal of a Python scalar; OverflowError if ``dtype`` cannot hold it."""
+    """The Literal of a Python scalar; RangeError if ``dtype`` cannot hold it."""
     if dtype in dtypes.INTEGERS:
         limits = np.iinfo(dtype)
         if not limits.min <= value <= limits.max:
-            raise OverflowError(f"Python integer {value} out of bounds for {dtype}")
+            raise RangeError(
+                f"Python integer {value} out of bounds for {dtype}, which holds "
+                f"{limits.min} to {limits.max}; convert the array first, with .astype",
+                user_location(),
+            )
     plain = conversion.literal(value, dtype)
     return Literal(plain.value, dtype, weak) if weak else plain
 
