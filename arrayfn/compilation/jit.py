@@ -77,7 +77,13 @@ R = TypeVar("R")
 
 
 class Jitted(Generic[P, R]):
-    """A jitted function; call it like the function it wraps."""
+    """A jitted function; call it like the function it wraps.
+
+    >>> import arrayfn as af
+    >>> double = af.jit(lambda x: 2.0 * x)
+    >>> isinstance(double, af.Jitted), double(3.0)
+    (True, array(6.))
+    """
 
     # Kept apart from the function's attributes, which a wrapper copies.
     __slots__ = (

@@ -41,7 +41,13 @@ _OF_THIS_PROCESS: Final = (
 
 @dataclass(frozen=True, repr=False)
 class Compiled:
-    """A function compiled for one signature."""
+    """A function compiled for one signature: call it like the function.
+
+    >>> import arrayfn as af
+    >>> compiled = af.jit(lambda x: x + 1.0).lower(1.0).compile()
+    >>> isinstance(compiled, af.Compiled), compiled(2.0)
+    (True, array(3.))
+    """
 
     compiled: CompiledProgram
     run: Callable[..., Any]
@@ -143,6 +149,11 @@ class Lowered:
     ``sites``, the Program's last result says which check failed, at one of them. A
     function lowered for open sizes (``Dim``) has the Program of one size here, and the
     text for all in ``open_text``.
+
+    >>> import arrayfn as af
+    >>> lowered = af.jit(lambda x: x + 1.0).lower(1.0)
+    >>> isinstance(lowered, af.Lowered), len(lowered.kernels)
+    (True, 1)
     """
 
     program: Program

@@ -186,6 +186,11 @@ class Program:
 
     ``constants`` are Vars whose arrays are in ``constant_values``. A Program inside an
     equation has none; its captured values are inputs.
+
+    >>> import arrayfn as af
+    >>> program = af.make_program(lambda x: x + 1.0)(2.0)
+    >>> isinstance(program, af.Program), len(program.equations)
+    (True, 1)
     """
 
     name: str

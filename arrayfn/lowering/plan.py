@@ -306,6 +306,11 @@ class ExecutionPlan:
 
     ``arena`` is the size in bytes of the memory of all temporaries, ``scratch`` that of
     each thread's scratch memory.
+
+    >>> import arrayfn as af
+    >>> plan = af.jit(lambda x: x + 1).lower(1.0).plan
+    >>> len(plan.steps), isinstance(plan, af.Plan)
+    (1, True)
     """
 
     buffers: tuple[BufferAllocation, ...]
