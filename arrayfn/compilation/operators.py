@@ -131,7 +131,7 @@ class Operator(Generic[P, R]):
             )
 
         def register(function: Function) -> Function:
-            made = OperatorKernel(
+            registered_kernel = OperatorKernel(
                 self.name,
                 backend,
                 function,
@@ -144,9 +144,9 @@ class Operator(Generic[P, R]):
                 vmap,
             )
             if replaces is None:
-                KERNELS.register(made)
+                KERNELS.register(registered_kernel)
             else:
-                KERNELS.replace(self.find_kernel(replaces, backend), made)
+                KERNELS.replace(self.find_kernel(replaces, backend), registered_kernel)
             return function
 
         return register
@@ -190,7 +190,7 @@ class Operator(Generic[P, R]):
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function; one equation inside a trace."""
+        """Run the function; inside a trace, emit one ``operator_call``."""
         if self.inline:
             frame = current_frame()
             if frame is not None:
