@@ -8,7 +8,7 @@ promoted dtype, arrays are converted, and ``broadcast_in_dim`` makes the shapes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -38,8 +38,9 @@ from arrayfn.tracing import (
     is_staged,
 )
 
-# A NumPy array, or a Tracer inside a traced function; operands may be numbers too.
-Array: TypeAlias = Any
+# A NumPy array, or a Tracer inside a traced function, which type checkers take for one.
+# Operands may be numbers too.
+Array: TypeAlias = np.ndarray[Any, Any]
 ArrayLike: TypeAlias = Any
 DTypeLike: TypeAlias = Any
 Axis: TypeAlias = int | tuple[int, ...] | None
@@ -322,7 +323,7 @@ def full(value: Any, shape: Shape, dtype: DType, like: ArrayLike = 0) -> Array:
 def same(x: ArrayLike) -> Array:
     """``x`` itself if it is traced (and so immutable), else a copy."""
     if isinstance(x, ImmutableArray):
-        return x
+        return cast(Array, x)
     value = as_array(x)
     return np.array(value, order="C")
 

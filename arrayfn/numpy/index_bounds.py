@@ -14,7 +14,7 @@ from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer, apply
 from arrayfn.tracing.frames import checks_indices
 
 
-def known_value(x: Array) -> Any:
+def known_value(x: Array | ImmutableArray) -> Any:
     """The value of x if it is known while tracing, else None.
 
     The value of a device array is not known: it may not be computed yet.

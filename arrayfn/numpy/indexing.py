@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
@@ -157,7 +157,7 @@ def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
                 "arrays used as indices must be of integer (or boolean) type, not "
                 f"{entry.dtype}"
             )
-        return within(entry, extent, axis) if bounded else entry
+        return within(entry, extent, axis) if bounded else cast(Array, entry)
     if not hasattr(entry, "__index__"):
         raise ArgumentError(
             f"an array is not indexed by {type(entry).__name__}; indices are integers, "
@@ -217,7 +217,7 @@ def getitem(
     return _gathered(viewed, axes, arrays, place, mode, fill_value)
 
 
-def is_array(entry: Entry) -> bool:
+def is_array(entry: Entry) -> TypeGuard[Array]:
     """Whether an entry of an index is an array of positions."""
     return isinstance(entry, (ImmutableArray, np.ndarray))
 
