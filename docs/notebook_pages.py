@@ -1,4 +1,7 @@
-"""The notebooks as pages of the site, with their stored outputs: a hook of MkDocs."""
+"""The notebooks as pages of the site, with their stored outputs: a hook of MkDocs.
+
+Formulas become outlines, so that the site needs no script from elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from matplotlib.textpath import TextPath
 from mkdocs.structure.files import File, Files
 
 _FOLDER = Path(__file__).parents[1] / "notebooks"
+_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+?)\$", re.DOTALL)
+_COMMANDS = {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -36,11 +42,35 @@ def _page(path: Path) -> str:
 def _cell(cell: dict[str, Any]) -> Iterator[str]:
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
-        yield source
+        yield _FORMULA.sub(lambda found: _formula(*found.groups()), source)
     elif source.strip():
         yield f"```python\n{source}\n```"
         for output in cell["outputs"]:
             yield from _output(output)
+
+
+def _formula(alone: str | None, inside: str | None) -> str:
+    """A formula as outlines in the colour of the text, so that nothing is loaded."""
+    tex = " ".join((alone or inside or "").split())
+    size = 10.0
+    path = TextPath((0, 0), f"${tex}$", size=size)
+    box = path.get_extents()
+    parts = []
+    for points, code in path.iter_segments():
+        flipped = [f"{-y if k % 2 else y:.2f}" for k, y in enumerate(points)]
+        closes = _COMMANDS[int(code)] == "Z"
+        parts.append(_COMMANDS[int(code)] + ("" if closes else " ".join(flipped)))
+    style = (
+        f"height:{box.height / size:.3f}em;vertical-align:{box.y0 / size:.3f}em;"
+        "fill:currentColor;overflow:visible"
+    )
+    view = f"{box.x0:.2f} {-box.y1:.2f} {box.width:.2f} {box.height:.2f}"
+    label = tex.replace('"', "'").replace("<", "&lt;")
+    svg = (
+        f'<svg role="img" aria-label="{label}" viewBox="{view}" style="{style}">'
+        f'<path d="{"".join(parts)}"/></svg>'
+    )
+    return f'<p style="text-align:center;font-size:1.2em">{svg}</p>' if alone else svg
 
 
 def _output(output: dict[str, Any]) -> Iterator[str]:

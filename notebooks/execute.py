@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
@@ -27,8 +29,18 @@ def execute(path: Path, write: bool) -> None:
     )
     client.execute()
     if write:
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.outputs = [each for each in cell.outputs if not progress(each)]
         notebook.metadata.pop("language_info", None)  # names the Python of this machine
         nbformat.write(notebook, path)
+
+
+def progress(output: Mapping[str, Any]) -> bool:
+    """Whether an output says that a compilation takes long, as on a busy machine."""
+    lines = str(output.get("text", "")).splitlines()
+    of_compiler = all(line.startswith("arrayfn: ") for line in lines)
+    return output.get("name") == "stderr" and of_compiler
 
 
 def main() -> None:
