@@ -287,3 +287,13 @@ def test_a_mesh_of_missing_gpus_says_so(monkeypatch):
     with pytest.raises(ArgumentError, match='platform is "cpu" or "cuda"'):
         af.devices("tpu")
     assert [str(d) for d in af.devices("cuda")] == ["cuda:0"]
+
+
+def test_maxima_in_a_loop_are_gathered_too():
+    def largest(x):
+        return lax.scan(lambda c, row: (lax.pmax(c + row, "i"), None), x[0], x)[0]
+
+    f = shard_map(largest, mesh=PAIR, in_specs=P("i"), out_specs=P(), check_vma=False)
+    (y,) = emulated(f, X)
+    a = np.maximum(X[0] + X[0], X[2] + X[2])
+    np.testing.assert_allclose(y, np.maximum(a + X[1], a + X[3]), rtol=1e-6)
