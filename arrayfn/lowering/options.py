@@ -17,13 +17,15 @@ class Options:
     from run to run. ``mode`` is one of ``MODES``, or None for one kernel after another.
     Unless ``fused``, every equation has a kernel of its own, for comparisons. Unless
     ``library_products``, kernels compute products of matrices, and operators by their
-    bodies: that is for code which runs without Python and BLAS.
+    bodies: that is for code which runs without Python and BLAS. ``freeze`` has the
+    recipes by which captured arrays are folded before, if they are to be.
     """
 
     deterministic: bool = True
     mode: str | None = None
     fused: bool = True
     library_products: bool = True
+    freeze: tuple[str, ...] | None = None
 
 
 DEFAULT: Final = Options()
