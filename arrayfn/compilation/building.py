@@ -1,4 +1,4 @@
-"""What goes on while a function is compiled: its record, and a line if it takes long.
+"""The record of a compilation, and a line on the terminal if it takes long.
 
 ``building`` surrounds the compilation. After a second it prints one line to standard
 error, where a person reads it (a terminal or a notebook), and another at the end.
@@ -31,8 +31,8 @@ class Built:
     """The record of one compilation.
 
     ``reason`` says which argument caused it, if the function had been compiled before.
-    Of its kernels, ``from_disk`` were in the disk cache and ``compiled`` were not; the
-    process had the others.
+    ``from_disk`` and ``compiled`` count the kernels that were in the disk cache and
+    those that were not; the process already had the others.
     """
 
     name: str
@@ -75,11 +75,13 @@ def building(name: str, backend: str, reason: str) -> Generator[Built]:
 
 
 def _announce(built: Built) -> None:
+    """Print what is being compiled."""
     count = f" {built.kernels} kernels" if built.kernels else ""
     _say(f"arrayfn: {built.stage} {built.name} for {built.backend}{count} ...\n")
 
 
 def _say(line: str) -> None:
+    """Print ``line`` to standard error at once."""
     sys.stderr.write(line)
     sys.stderr.flush()
 
@@ -89,49 +91,55 @@ def _is_read() -> bool:
     return "ipykernel" in sys.modules or bool(sys.stderr and sys.stderr.isatty())
 
 
-def reason_of(key: Key, known: Iterable[Key], names: Callable[[], list[str]]) -> str:
-    """Which argument makes ``key`` differ from the nearest of the ``known`` ones.
+def reason_of(key: Key, earlier: Iterable[Key], names: Callable[[], list[str]]) -> str:
+    """The difference between ``key`` and the nearest of the ``earlier`` keys, in words.
 
-    Empty if there is none to differ from. ``names`` gives the arguments' names.
+    Empty if there are none. ``names`` returns the arguments' names.
     """
-    # Another thread may add to what is known: tuple() takes it as it is now.
-    reasons = [_differences(key, other, names) for other in tuple(known)]
+    # Another thread may add to ``earlier``: tuple() takes it as it is now.
+    reasons = [_differences(key, other, names) for other in tuple(earlier)]
     return "; ".join(min(reasons, key=len)) if reasons else ""
 
 
 def _differences(key: Key, other: Key, names: Callable[[], list[str]]) -> list[str]:
+    """A sentence for each difference between ``key`` and ``other``."""
     structure, static, types, backend = key
-    found: list[str] = []
+    sentences: list[str] = []
     if backend != other[3]:
-        found.append(f"it runs on {backend}, not on {other[3]} as before")
+        sentences.append(f"it runs on {backend}, not on {other[3]} as before")
     if structure != other[0]:
-        found.append(
+        sentences.append(
             "the arguments have another structure: "
             f"{_shape_of(structure)}, not {_shape_of(other[0])}"
         )
     elif types != other[2]:
         pairs = enumerate(zip(names(), types, other[2], strict=True))
-        found += [
+        sentences += [
             f"{name or f'array {k}'} is {new}, not {old}"
             for k, (name, new, old) in pairs
             if new != old
         ]
     if static != other[1]:
-        found += _static_differences(static, other[1])
-    return found
+        sentences += _static_differences(static, other[1])
+    return sentences
 
 
 def _static_differences(static: StaticArguments, other: StaticArguments) -> list[str]:
-    before: dict[Any, Any] = dict([*other.positional, *other.named])
+    """A sentence for each static argument that differs from that of ``other``."""
+    other_values: dict[Any, Any] = dict([*other.positional, *other.named])
     return [
-        f"static argument {where!r} is {held.value!r}"
-        + (f", not {before[where].value!r}" if where in before else "")
-        for where, held in (*static.positional, *static.named)
-        if where not in before or before[where] != held
+        f"static argument {parameter!r} is {value.value!r}"
+        + (
+            f", not {other_values[parameter].value!r}"
+            if parameter in other_values
+            else ""
+        )
+        for parameter, value in (*static.positional, *static.named)
+        if parameter not in other_values or other_values[parameter] != value
     ]
 
 
 def _shape_of(structure: tree.TreeDef) -> str:
-    """The structure of arguments, without the words of its library."""
+    """The structure of arguments as text, shortened."""
     text = str(structure).removeprefix("PyTreeSpec(").removesuffix(")")
     return text if len(text) <= 60 else text[:57] + "..."

@@ -128,17 +128,17 @@ def save(
     ({'twice': array([0., 2., 4.])}, {'start': [array([0., 0., 0.])]})
     """
     several = list(lowered) if isinstance(lowered, Sequence) else [lowered]
-    for given in several or [None]:
-        if not isinstance(given, Lowered):
+    for argument in several or [None]:
+        if not isinstance(argument, Lowered):
             raise ArgumentError(
                 f"save: the first argument is what jit(f).lower(*args) gives, not "
-                f"{type(given).__name__}; give the arguments to lower() first",
+                f"{type(argument).__name__}; give the arguments to lower() first",
                 user_location(),
             )
-    place = Path(folder)
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+    path = Path(folder)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ArgumentError(
-            f"save: {place} is there already; give a folder that is new, or empty",
+            f"save: {path} is there already; give a folder that is new, or empty",
             user_location(),
         )
     devices = {one.backend.name for one in several}
@@ -162,8 +162,10 @@ def save(
         "arrays": {name: held.tree(value) for name, value in (arrays or {}).items()},
         "constants": held.types,
     }
-    whole = json.dumps(description, indent=1)
-    write_files(place, {DESCRIPTION: f"{whole}\n".encode(), **files, **held.files})
+    description_text = json.dumps(description, indent=1)
+    write_files(
+        path, {DESCRIPTION: f"{description_text}\n".encode(), **files, **held.files}
+    )
 
 
 class _Arrays:
@@ -366,29 +368,29 @@ def load(
     they do not say who wrote a bundle. Loading one of a stranger runs none of its text,
     but what it computes is the stranger's choice.
     """
-    place = Path(folder)
-    content, files = read_files(place)
-    description = read_description(place, files)
+    path = Path(folder)
+    content, files = read_files(path)
+    description = read_description(path, files)
     edited = [
         name for one in description["signatures"] for name in one.get("edited", ())
     ]
     if edited and not edited_kernels:
         raise BundleError(
-            f"{place} has edited kernels ({', '.join(edited)}), whose code is run: "
+            f"{path} has edited kernels ({', '.join(edited)}), whose code is run: "
             "pass edited_kernels=True if you trust who wrote it"
         )
     constants = [
-        read_array(str(place / name), files[name], dtype)
+        read_array(str(path / name), files[name], dtype)
         for name, dtype in (
             (constant_file(k), dtype)
             for k, dtype in enumerate(description["constants"])
         )
     ]
     arrays = {
-        name: _tree_of(place, given, constants)
+        name: _tree_of(path, given, constants)
         for name, given in description["arrays"].items()
     }
-    source = Source(place, content, files, description, constants)
+    source = Source(path, content, files, description, constants)
     backend = choose(description["device"] if device is None else device)
     count = len(description["signatures"])
     return Bundle([Signature(source, k, backend) for k in range(count)], arrays)

@@ -1,4 +1,4 @@
-"""What a plan costs before it runs: operations, bytes moved, and memory."""
+"""The cost of a plan before it runs: operations, bytes moved, and memory."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from arrayfn.lowering.plan import (
 
 @dataclass(frozen=True)
 class StepCost:
-    """A step: how often it runs in a call, and what all of that does.
+    """The cost of a step in one call: its runs, operations and bytes.
 
-    ``runs`` is None where nobody knows it (a ``while_loop``): then ``operations`` and
-    ``bytes`` are those of one run. ``lines`` are the user's.
+    ``runs`` is None if it is unknown (in a ``while_loop``); ``operations`` and
+    ``bytes`` are then those of one run. ``lines`` are the user's.
     """
 
     step: int
@@ -34,7 +34,7 @@ class StepCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of each step of a plan. Of branches, each counts."""
+    """The cost of each step of a plan; every branch counts."""
 
     steps: tuple[StepCost, ...]
 
@@ -52,10 +52,10 @@ class Cost:
         lines = [f"step {'kernel':20}{'runs':>8}{'operations':>12}{'bytes':>12}  lines"]
         for s in self.steps:
             runs = "?" if s.runs is None else str(s.runs)
-            shown = ", ".join(s.lines[:3]) + (" ..." if len(s.lines) > 3 else "")
+            lines_text = ", ".join(s.lines[:3]) + (" ..." if len(s.lines) > 3 else "")
             lines.append(
                 f"{s.step:4} {s.kernel:20}{runs:>8}{s.operations:12}{s.bytes:12}  "
-                f"{shown}"
+                f"{lines_text}"
             )
         lines.append(f"     {'total':28}{self.operations:12}{self.bytes:12}")
         return "\n".join(lines)
@@ -63,10 +63,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a plan's buffers.
+    """The bytes of a plan's buffers.
 
-    ``temporaries`` is the size of the arena, ``unshared`` what they would take if none
-    had the place of another. ``scratch`` is what each thread needs besides.
+    ``temporaries`` is the size of the arena, ``unshared`` the size it would have if no
+    temporaries shared memory. ``scratch`` is needed by each thread besides.
     """
 
     inputs: int
@@ -78,7 +78,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """What a call needs at once, arguments and results included."""
+        """The bytes that a call needs at once, arguments and results included."""
         return self.inputs + self.outputs + self.constants + self.temporaries
 
     def __str__(self) -> str:
@@ -93,32 +93,32 @@ class Memory:
 def cost_of(plan: ExecutionPlan) -> Cost:
     """The cost of each step of ``plan``."""
     numbers = {id(step): number for number, step in numbered(plan.steps)}
-    found: list[StepCost] = []
+    costs: list[StepCost] = []
 
     def visit(steps: Sequence[Step], runs: int | None) -> None:
         for step in steps:
             if isinstance(step, KernelCall):
-                times = 1 if runs is None else runs
+                known_runs = 1 if runs is None else runs
                 lines = (str(o.source) for o in step.origins if o.source)
-                made = StepCost(
+                cost = StepCost(
                     numbers[id(step)],
                     step.kernel,
                     runs,
-                    times * step.operations,
-                    times * plan.bytes_of(step),
+                    known_runs * step.operations,
+                    known_runs * plan.bytes_of(step),
                     tuple(dict.fromkeys(lines)),
                 )
-                found.append(made)
+                costs.append(cost)
                 continue
-            inside = runs
+            inner_runs = runs
             if isinstance(step, Loop):
-                known = runs is not None and step.count is not None
-                inside = runs * step.count if known else None  # type: ignore[operator]
+                is_known = runs is not None and step.count is not None
+                inner_runs = runs * step.count if is_known else None  # type: ignore[operator]
             for block in blocks_of(step):
-                visit(block, inside)
+                visit(block, inner_runs)
 
     visit(plan.steps, 1)
-    return Cost(tuple(found))
+    return Cost(tuple(costs))
 
 
 def memory_of(plan: ExecutionPlan) -> Memory:
@@ -127,5 +127,5 @@ def memory_of(plan: ExecutionPlan) -> Memory:
     def total(kind: str) -> int:
         return sum(b.nbytes for b in plan.buffers if b.kind == kind)
 
-    given = total("input"), total("output"), total("constant")
-    return Memory(*given, plan.arena, total("temporary"), plan.scratch)
+    arrays = total("input"), total("output"), total("constant")
+    return Memory(*arrays, plan.arena, total("temporary"), plan.scratch)

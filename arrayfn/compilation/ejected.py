@@ -1,8 +1,8 @@
-"""Kernels as files that run: written with the arguments of a call, edited, taken back.
+"""Writes kernels as files that run, and takes edited ones back.
 
-A file is the kernel's source and a few lines that call ``check``. The arguments are in
-a file beside it, as ``numpy.savez`` writes: the memory of each pointer before and after
-the call, and where in it the pointer is.
+A file is the kernel's source and a few lines that call ``check``. The arguments of its
+first call are in a file beside it, as ``numpy.savez`` writes: the memory behind each
+pointer before and after the call, and the offset of the pointer in it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ _REPEATS: Final = 20
 def write_kernels(
     compiled: CompiledProgram, folder: Path, inputs: Sequence[Any]
 ) -> None:
-    """Write the generated kernels of ``compiled``, with their first calls."""
+    """Write the generated kernels of ``compiled``, with their first calls.
+
+    The calls are those for ``inputs``, or for random numbers if there are none.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ArgumentError(
             f"eject: {folder} is there already; give a folder that is new, or empty",
@@ -55,9 +58,11 @@ def write_kernels(
         )
     types = compiled.input_types
     random = np.random.default_rng(0)
-    given = [_random(t, random) for t in types]
+    arguments_of_call = [_random(t, random) for t in types]
     if inputs:
-        given = [np.asarray(x, t.dtype) for x, t in zip(inputs, types, strict=True)]
+        arguments_of_call = [
+            np.asarray(x, t.dtype) for x, t in zip(inputs, types, strict=True)
+        ]
     calls: dict[str, _Call] = {}
 
     @contextmanager
@@ -74,7 +79,7 @@ def write_kernels(
         results = [a for s, a in pairs if not isinstance(s, ScratchArgument)]
         call.expected = [m.copy() for m in _numbered(results)[0]]
 
-    run_unjitted(compiled, given, watch)
+    run_unjitted(compiled, arguments_of_call, watch)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "program.txt").write_text(compiled.text, "utf-8")
     (folder / "plan.txt").write_text(str(compiled.plan), "utf-8")
@@ -90,19 +95,21 @@ def read_kernels(
     kernels: Iterable[Kernel | LibraryKernel], folder: Path
 ) -> dict[str, str]:
     """The sources in ``folder`` that differ from those of ``kernels``, by name."""
-    known = {k.name: k.source for k in kernels if isinstance(k, Kernel)}
-    files = {name: folder / f"{name}.py" for name in known}
-    there = {name: source_of(file) for name, file in files.items() if file.is_file()}
-    if not there:
+    sources = {k.name: k.source for k in kernels if isinstance(k, Kernel)}
+    files = {name: folder / f"{name}.py" for name in sources}
+    edited_sources = {
+        name: source_of(file) for name, file in files.items() if file.is_file()
+    }
+    if not edited_sources:
         raise ArgumentError(
             f"register: {folder} has no file of a kernel of this function: "
-            f"{', '.join(known) or 'it has none'}",
+            f"{', '.join(sources) or 'it has none'}",
             user_location(),
         )
     return {
         name: source
-        for name, source in there.items()
-        if source.rstrip() != known[name].rstrip()
+        for name, source in edited_sources.items()
+        if source.rstrip() != sources[name].rstrip()
     }
 
 
@@ -117,49 +124,60 @@ def check(file: str | os.PathLike[str]) -> int:
     Returns 0 if both give the results that the kernel had when it was ejected, within
     some units in the last place, and 1 if not.
     """
-    place = Path(file)
-    call = _Call.load(place.with_suffix(".npz"))
-    source = source_of(place)
-    kernel = Kernel(place.stem, source, source, call.parameters)
-    same = call.runs(f"{kernel.name} as Python", lambda *a: _as_python(kernel, *a))
+    path = Path(file)
+    call = _Call.load(path.with_suffix(".npz"))
+    source = source_of(path)
+    kernel = Kernel(path.stem, source, source, call.parameters)
+    python_agrees = call.runs(
+        f"{kernel.name} as Python", lambda *a: _as_python(kernel, *a)
+    )
     code = kernel_codes([kernel])[kernel.name]
     runtime()
-    return 0 if call.runs(f"{kernel.name} compiled", _compiled(code)) and same else 1
+    return (
+        0
+        if call.runs(f"{kernel.name} compiled", _compiled(code)) and python_agrees
+        else 1
+    )
 
 
 def _as_python(kernel: Kernel, call: _Call, memories: Sequence[Array]) -> None:
-    given = (
-        Pointer(memories[where], at) if where >= 0 else np.int64(at)
-        for where, at in call.arguments
+    """Run the call of ``kernel`` as Python, on ``memories``."""
+    arguments = (
+        Pointer(memories[memory], offset) if memory >= 0 else np.int64(offset)
+        for memory, offset in call.arguments
     )
-    function_of(kernel)(*given, 0, call.items)
+    function_of(kernel)(*arguments, 0, call.items)
 
 
 def _compiled(code: Any) -> Any:
+    """A function that runs a call of the compiled ``code``."""
     prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     entry = prototype(code.address)
 
     def run(call: _Call, memories: Sequence[Array]) -> None:
         addresses = [
-            memories[where].ctypes.data + at * memories[where].itemsize
-            if where >= 0
-            else at
-            for where, at in call.arguments
+            memories[memory].ctypes.data + offset * memories[memory].itemsize
+            if memory >= 0
+            else offset
+            for memory, offset in call.arguments
         ]
-        words = (ctypes.c_int64 * max(1, len(addresses)))(*addresses)
-        entry(ctypes.addressof(words), 0, call.items)
+        argument_words = (ctypes.c_int64 * max(1, len(addresses)))(*addresses)
+        entry(ctypes.addressof(argument_words), 0, call.items)
 
     return run
 
 
 @dataclass
 class _Call:
-    """A call of a kernel: memories before and after it, arguments, and items.
+    """A call of a kernel: its arguments, and the memories behind pointers.
 
-    Scratch memories come last, and have no ``expected``.
-
-    An argument is a pair: the number of a memory and the element of it that the pointer
-    points to, or -1 and an integer.
+    Attributes:
+        memories: the memories before the call; scratch memories come last.
+        arguments: ``(memory number, offset in elements)`` of each pointer, and ``(-1,
+            value)`` of each integer.
+        items: the number of work items.
+        expected: the memories after the call, without scratch.
+        parameters: the parameters of the kernel.
     """
 
     memories: list[Array]
@@ -170,12 +188,12 @@ class _Call:
 
     @classmethod
     def before(cls, arguments: Sequence[Any], items: int) -> _Call:
-        """The call that is about to happen."""
+        """The call that is about to run, with copies of its memories."""
         memories, pairs = _numbered(arguments)
         return cls([m.copy() for m in memories], pairs, items)
 
     def save(self, file: Path, kernel: Kernel) -> None:
-        """Write the call."""
+        """Write the call of ``kernel`` to ``file``."""
         arrays = {f"before_{k}": m for k, m in enumerate(self.memories)}
         arrays |= {f"after_{k}": m for k, m in enumerate(self.expected)}
         pairs = np.array(self.arguments, np.int64).reshape(-1, 2)
@@ -191,41 +209,41 @@ class _Call:
 
     @classmethod
     def load(cls, file: Path) -> _Call:
-        """The call in ``file``."""
-        with np.load(file, allow_pickle=False) as held:
+        """The call that ``file`` holds."""
+        with np.load(file, allow_pickle=False) as data:
             counts = [
-                sum(name.startswith(word) for name in held.files)
+                sum(name.startswith(word) for name in data.files)
                 for word in ("before_", "after_")
             ]
-            named = zip(held["names"], held["kinds"], strict=True)
+            named_types = zip(data["names"], data["kinds"], strict=True)
             return cls(
-                [held[f"before_{k}"] for k in range(counts[0])],
-                [(int(a), int(b)) for a, b in held["arguments"]],
-                int(held["items"]),
-                [held[f"after_{k}"] for k in range(counts[1])],
-                tuple(Parameter(str(n), str(kind)) for n, kind in named),
+                [data[f"before_{k}"] for k in range(counts[0])],
+                [(int(a), int(b)) for a, b in data["arguments"]],
+                int(data["items"]),
+                [data[f"after_{k}"] for k in range(counts[1])],
+                tuple(Parameter(str(n), str(kind)) for n, kind in named_types),
             )
 
-    def runs(self, what: str, run: Any) -> bool:
-        """Run the call, print how its results compare, and return whether they do."""
+    def runs(self, title: str, run: Any) -> bool:
+        """Run the call, print how its results compare; return whether they agree."""
         memories = [m.copy() for m in self.memories]
         run(self, memories)
         pairs = list(zip(memories, self.expected, strict=False))
         equal = all(a.tobytes() == b.tobytes() for a, b in pairs)
-        near = equal or all(_near(a, b) for a, b in pairs)
+        agrees = equal or all(_is_close(a, b) for a, b in pairs)
         times: list[float] = []
-        for _ in range(_REPEATS if what.endswith("compiled") else 1):
-            again = [m.copy() for m in self.memories]
+        for _ in range(_REPEATS if title.endswith("compiled") else 1):
+            copies = [m.copy() for m in self.memories]
             begin = time.perf_counter()
-            run(self, again)
+            run(self, copies)
             times.append(time.perf_counter() - begin)
-        verdict = "the same bits" if equal else "near" if near else "OTHER results"
-        sys.stdout.write(f"{what}: {verdict}, {1e6 * min(times):.1f} us\n")
-        return near
+        verdict = "the same bits" if equal else "near" if agrees else "OTHER results"
+        sys.stdout.write(f"{title}: {verdict}, {1e6 * min(times):.1f} us\n")
+        return agrees
 
 
 def _numbered(arguments: Sequence[Any]) -> tuple[list[Array], list[tuple[int, int]]]:
-    """The memories of pointers, each once, and the arguments as pairs."""
+    """``(memories, arguments)``: each memory once, and arguments as in ``_Call``."""
     memories: list[Array] = []
     numbers: dict[tuple[int, int, str], int] = {}
     pairs: list[tuple[int, int]] = []
@@ -242,14 +260,16 @@ def _numbered(arguments: Sequence[Any]) -> tuple[list[Array], list[tuple[int, in
     return memories, pairs
 
 
-def _near(have: Array, wanted: Array) -> bool:
-    if have.dtype not in dtypes.INEXACT:
+def _is_close(result: Array, expected: Array) -> bool:
+    """Whether floats differ by a few units in the last place only."""
+    if result.dtype not in dtypes.INEXACT:
         return False
-    eps = float(np.finfo(have.dtype).eps)
-    return bool(np.allclose(have, wanted, 64 * eps, 64 * eps, equal_nan=True))
+    eps = float(np.finfo(result.dtype).eps)
+    return bool(np.allclose(result, expected, 64 * eps, 64 * eps, equal_nan=True))
 
 
 def _random(type: ArrayType, random: np.random.Generator) -> Array:
+    """Random values of ``type``; integers are 0 and 1."""
     if type.dtype in dtypes.INEXACT:
         return np.asarray(random.standard_normal(type.shape)).astype(type.dtype)
     return np.asarray(random.integers(0, 2, type.shape)).astype(type.dtype)

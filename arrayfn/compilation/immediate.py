@@ -1,8 +1,8 @@
 """Compiles some operations outside ``jit``: long loops, and operations on a device.
 
-A loop is interpreted at first, since compiling takes longer than a few steps. When it
-has taken more steps than that, in one call or in several of the same Program, it is
-compiled. A ``while_loop`` continues at the step it had reached.
+A loop is interpreted at first, since compiling takes longer than a few iterations. Once
+it has run more of them, in one call or in several of the same Program, it is compiled.
+A ``while_loop`` continues with the carry it had reached.
 
 An operation on an array in a device's memory is a Program of one equation, compiled
 once for each of its types and params. Numbers are its operands, so another number needs
@@ -72,19 +72,21 @@ def compute(
 ) -> Sequence[Array] | None:
     """The results of a shard_map, or of a primitive that holds a loop.
 
-    ``arrays`` are its operands. None leaves them to NumPy.
+    ``arrays`` are its operands. None leaves the primitive to NumPy.
     """
     if primitive.name == "shard_map":
-        return run_on_device(_alone(primitive, map(type_of, arrays), params), arrays)
+        return run_on_device(
+            _single_equation(primitive, map(type_of, arrays), params), arrays
+        )
     if not _has_loop(primitive, params):
         return None
     operands = [np.asarray(x, order="C") for x in arrays]
-    program = _alone(primitive, map(type_of, operands), params)
+    program = _single_equation(primitive, map(type_of, operands), params)
     text = format_program(program, comments=False)
-    left = _PATIENCE * _size(program) - _spent.of(text)
+    budget = _PATIENCE * _size(program) - _spent.of(text)
     if has_effect(program.equations[0]):
-        left = 0  # starting again would repeat its effects
-    run = _Interpreter(max(0, left))
+        budget = 0  # starting again would repeat its effects
+    run = _Interpreter(max(0, budget))
     try:
         return run.evaluate(expand(program), operands)
     except _OutOfPatienceError:
@@ -101,23 +103,25 @@ def compute_on_device(
     """The results of a primitive, computed on the device that holds an operand."""
     if _subprograms(primitive, params):
         return run_on_device(
-            _alone(primitive, map(type_of, operands), params), operands
+            _single_equation(primitive, map(type_of, operands), params), operands
         )
     device = device_of(operands)
     types = tuple([type_of(x) for x in operands])
-    held = tuple([(name, format_param(value)) for name, value in params.items()])
-    key = (device, primitive.name, types, held)
-    run = _device_cache.find(key, device, lambda: _alone(primitive, types, params))
+    param_texts = tuple([(name, format_param(value)) for name, value in params.items()])
+    key = (device, primitive.name, types, param_texts)
+    run = _device_cache.find(
+        key, device, lambda: _single_equation(primitive, types, params)
+    )
     return run.function(tuple([_device_cache.put(device, x) for x in operands]))
 
 
 def run_on_device(program: Program, operands: Sequence[Any]) -> Sequence[Any]:
     """The outputs of ``program``, on the device that holds an operand or constant."""
-    given = (*operands, *program.constant_values)
+    values = (*operands, *program.constant_values)
     inputs = (*program.inputs, *program.constants)
     arrays = [
         x if isinstance(x, ArrayOnDevice) else np.asarray(x, v.type.dtype)
-        for x, v in zip(given, inputs, strict=True)
+        for x, v in zip(values, inputs, strict=True)
     ]
     device = device_of(arrays) or "mesh"
     types = tuple([type_of(x) for x in arrays])
@@ -167,16 +171,16 @@ class _DeviceCache:
 
     def find(self, key: Any, device: str, program: Callable[[], Program]) -> _Compiled:
         """The executable under ``key``; if there is none, compile ``program()``."""
-        known = self._executables.get(key)
-        if known is None:
+        executable = self._executables.get(key)
+        if executable is None:
             if len(self._executables) >= _MAX_OPERATIONS:
                 self._executables.clear()
-            known = _Compiled.of(program(), get_backend(device))
-            self._executables[key] = known
-        return known
+            executable = _Compiled.of(program(), get_backend(device))
+            self._executables[key] = executable
+        return executable
 
     def forget(self) -> None:
-        """Forget all."""
+        """Drop all executables and scalars."""
         self._executables.clear()
         self._numbers.clear()
 
@@ -185,12 +189,12 @@ class _DeviceCache:
         if isinstance(x, ArrayOnDevice) or x.shape:
             return x
         key = (device, x.dtype, x.tobytes())
-        known = self._numbers.get(key)
-        if known is None:
+        copy = self._numbers.get(key)
+        if copy is None:
             if len(self._numbers) >= _MAX_NUMBERS:
                 self._numbers.clear()
-            known = self._numbers[key] = get_backend(device).put(x)
-        return known
+            copy = self._numbers[key] = get_backend(device).put(x)
+        return copy
 
 
 _device_cache = _DeviceCache()
@@ -202,9 +206,9 @@ def _of_types(program: Program, types: Sequence[ArrayType]) -> Program:
     with builder:
         operands: list[Atom] = []
         for var, type in zip((*program.inputs, *program.constants), types, strict=True):
-            given = builder.input(type, var.hint)
-            same = type.layout == var.type.layout
-            operands.append(given if same else relayout(given, layout="C"))
+            operand = builder.input(type, var.hint)
+            has_layout = type.layout == var.type.layout
+            operands.append(operand if has_layout else relayout(operand, layout="C"))
         inputs = (*program.inputs, *program.constants)
         closed = Program(program.name, inputs, program.equations, program.outputs)
         return builder.build(builder.inline(closed, operands))
@@ -267,23 +271,24 @@ class _Interpreter:
 
 
 def _value(atom: Any, values: dict[Var, Any]) -> Any:
+    """The array of ``atom``: that in ``values``, or the Literal's."""
     if isinstance(atom, Literal):
         return np.asarray(atom.value).astype(atom.type.dtype)
     return values[atom]
 
 
 class _Spent:
-    """Counts the interpreted equations of each loop, keyed by its text."""
+    """How many equations have been interpreted of each loop, by its text."""
 
     def __init__(self) -> None:
         self.equations: dict[str, int] = {}
 
     def of(self, text: str) -> int:
-        """The equations so far."""
+        """The number of equations interpreted so far."""
         return self.equations.get(text, 0)
 
     def add(self, text: str, count: int) -> None:
-        """Add ``count``."""
+        """Add ``count`` equations."""
         if len(self.equations) > _MAX_LOOPS:
             self.equations.clear()
         self.equations[text] = self.of(text) + count
@@ -293,6 +298,7 @@ _spent = _Spent()
 
 
 def _has_loop(primitive: Primitive, params: Params) -> bool:
+    """Whether ``primitive`` is a loop, or a Program in it has one."""
     if primitive.name in _LOOPS:
         return True
     inner = _subprograms(primitive, params)
@@ -304,11 +310,14 @@ def _has_loop(primitive: Primitive, params: Params) -> bool:
 
 
 def _subprograms(primitive: Primitive, params: Params) -> Sequence[Program]:
+    """The Programs among ``params``."""
     return Equation(primitive, (), params, ()).subprograms() if params else ()
 
 
-def _alone(primitive: Primitive, types: Iterable[ArrayType], params: Params) -> Program:
-    """The Program of one equation."""
+def _single_equation(
+    primitive: Primitive, types: Iterable[ArrayType], params: Params
+) -> Program:
+    """The Program of one equation of ``primitive``, on operands of ``types``."""
     builder = ProgramBuilder(primitive.name)
     inputs = [builder.input(type) for type in types]
     return builder.build(builder.emit(primitive, inputs, params))
@@ -323,6 +332,7 @@ def _size(program: Program) -> int:
 
 @functools.lru_cache(maxsize=_MAX_LOOPS)
 def _executable(text: str) -> _Compiled:
+    """The Program with this text, compiled for the CPU."""
     return _Compiled.of(parse_program(text, TABLE), choose("cpu"))
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import count
-from typing import Any
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 from weakref import WeakSet
 
 import numpy as np
@@ -73,7 +73,11 @@ from arrayfn.transforms.arguments import check_function, hints, known_arguments
 Device = str | Sequence[str]
 
 
-class Jitted:
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Jitted(Generic[P, R]):
     """A jitted function; call it like the function it wraps."""
 
     # Kept apart from the function's attributes, which a wrapper copies.
@@ -85,7 +89,7 @@ class Jitted:
 
     def __init__(
         self,
-        function: Function,
+        function: Callable[P, R],
         backend: Backend | None,
         static: StaticParameters,
         donated: StaticParameters,
@@ -102,11 +106,11 @@ class Jitted:
         self._cache: dict[Key, Entry] = {}
         self._last: Callable[..., Any] | None = None
         self._last_by_trees: Callable[..., Any] | None = None
-        self._checked: dict[frozenset[str], Jitted] = {}
-        self._by_refs: dict[Any, Jitted] = {}
+        self._checked: dict[frozenset[str], Jitted[P, R]] = {}
+        self._by_refs: dict[Any, Jitted[..., Any]] = {}
         _all.add(self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function compiled for these arguments' types."""
         last = self._last
         if last is not None and not kwargs:
@@ -121,11 +125,11 @@ class Jitted:
         return self._call(args, kwargs)
 
     @property
-    def python_function(self) -> Function:
+    def python_function(self) -> Callable[P, R]:
         """The function that was given to ``jit``."""
         return self._function
 
-    def with_checks(self, kinds: frozenset[str]) -> Jitted:
+    def with_checks(self, kinds: frozenset[str]) -> Jitted[P, R]:
         """The same function with more checks, compiled for itself."""
         wanted = self._checks | kinds
         if wanted == self._checks:
@@ -152,17 +156,19 @@ class Jitted:
         return pickled(self, ((self._function, backend, *options), vars(self)))
 
     def __setstate__(self, state: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
-        (function, backend, *options), own = state
+        (function, backend, *options), attributes = state
         chosen = None if backend is None else choose(backend, to_lower=True)
         self.__init__(function, chosen, *options)
-        vars(self).update(own)
+        vars(self).update(attributes)
 
     def __repr__(self) -> str:
         device = "" if self._backend is None else f" for {self._backend.name}"
         count = len(self._cache)
-        known = f"{count} signature{'' if count == 1 else 's'}" if count else "not yet"
+        signatures = (
+            f"{count} signature{'' if count == 1 else 's'}" if count else "not yet"
+        )
         name = getattr(self._function, "__qualname__", name_of(self._function))
-        return f"<jitted {name}{device}, compiled {'for ' * bool(count)}{known}>"
+        return f"<jitted {name}{device}, compiled {'for ' * bool(count)}{signatures}>"
 
     def _repr_html_(self) -> str:
         from arrayfn.compilation.shown import signatures_html
@@ -195,11 +201,20 @@ class Jitted:
         """What Numba asks for when a function that it compiles calls this one."""
         return import_module(Namespace.numba_module).type_of_jitted(self)
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+
+    @overload
+    def __get__(
+        self, instance: object, owner: type | None = None
+    ) -> Callable[..., R]: ...
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """The bound method, whose first argument is the instance."""
         return self if instance is None else functools.partial(self, instance)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the function for these arguments; compile it for a new signature."""
         args, kwargs, static = self._static.split(self._function, args, kwargs)
         args, kwargs, leaves, structure = known_arguments(args, kwargs)
         if any(type(x) is Ref for x in leaves):
@@ -212,11 +227,11 @@ class Jitted:
         key = (structure, static, types, backend.name)
         entry = self._cache.get(key)
         if entry is None:
-            given = static.filled(args)
-            why = reason_of(
-                key, self._cache, lambda: hints(self._function, given, kwargs)
+            arguments = static.filled(args)
+            reason = reason_of(
+                key, self._cache, lambda: hints(self._function, arguments, kwargs)
             )
-            with building(name_of(self._function), backend.name, why) as built:
+            with building(name_of(self._function), backend.name, reason) as built:
                 try:
                     traced = self._trace(args, kwargs, static, types, backend.name)
                 except RefWrittenError as written:
@@ -232,8 +247,8 @@ class Jitted:
                         raise
                     raise too_deep(name_of(self._function)) from error
             self._cache[key] = entry
-        kept = entry.kept_types
-        arrays = tuple(x if type(x) in kept else np.asarray(x) for x in leaves)
+        kept_types = entry.kept_types
+        arrays = tuple(x if type(x) in kept_types else np.asarray(x) for x in leaves)
         if WATCHERS:
             return tree.unflatten(entry.out_tree, list(WATCHERS[-1](entry, arrays)))
         self._remember(entry, args, kwargs, leaves, structure)
@@ -247,23 +262,23 @@ class Jitted:
         leaves: list[Any],
         structure: tree.TreeDef,
     ) -> None:
-        """Keep a shortcut for the next call."""
+        """Keep a shortcut for the next call, if its arguments have these types."""
         run = entry.run
         self.forget_last()
         if self._static or not isinstance(run, DirectExecutable):
             return
-        plain = entry.single or gives_tuple(entry.out_tree)
+        is_plain = entry.single or gives_tuple(entry.out_tree)
         call = run.call_single if entry.single else run.call
         if self._backend is None and entry.is_on_device:
             call = if_on_device(call)
-        if plain and not kwargs and is_flat(args, leaves):
+        if is_plain and not kwargs and is_flat(args, leaves):
             self._last = call
         else:
-            out_tree = None if plain else entry.out_tree
+            out_tree = None if is_plain else entry.out_tree
             self._last_by_trees = by_trees(call, structure, out_tree)
 
     def forget_last(self) -> None:
-        """Have the next call look its arguments up."""
+        """Drop the shortcut: the next call looks its signature up."""
         self._last = self._last_by_trees = None
 
     def _backend_of(self, values: Sequence[Any]) -> Backend:
@@ -278,6 +293,7 @@ class Jitted:
         types: Sequence[ArrayType] | None = None,
         platform: str = "",
     ) -> FlatTrace:
+        """Trace the function for these arguments; None for ``types`` takes theirs."""
         traced = trace_function(
             static.bound(self._function),
             args,
@@ -367,13 +383,13 @@ class Jitted:
 
     def _check_around(self) -> None:
         """Raise ArgumentError if only a part of what is compiled asks for checks."""
-        around = current_frame()
-        missing = self._checks - (self._checks if around is None else around.checks)
-        if around is not None and missing:
+        frame = current_frame()
+        missing = self._checks - (self._checks if frame is None else frame.checks)
+        if frame is not None and missing:
             name = name_of(self._function)
             raise ArgumentError(
                 f"{name} is to be checked ({', '.join(sorted(missing))}), but is "
-                f"called while {around.name!r} is traced, which is not: a function is "
+                f"called while {frame.name!r} is traced, which is not: a function is "
                 "checked as a whole. Ask for the checks where the whole is compiled, "
                 f"as in jit(grad({name}), checks=...)",
                 user_location(),
@@ -396,6 +412,7 @@ class Jitted:
         kwargs: dict[str, Any],
         backend: Backend,
     ) -> Lowered:
+        """Lower a traced function for ``backend``, or for the mesh of its arrays."""
         program = with_own_constants(traced.program)
         if device_of(program.constant_values):
             backend = self._backend_of(program.constant_values)
@@ -440,11 +457,17 @@ class Jitted:
         if not self._donated:
             return []
         dynamic = (k for k in count() if k not in self._static.positions)
-        places = zip(dynamic, args, strict=False)
-        whole = [(k in self._donated.positions, x) for k, x in places]
-        whole += [(k in self._donated.names, kwargs[k]) for k in sorted(kwargs)]
-        flags = [is_given for is_given, x in whole for _ in tree.leaves(x)]
-        return [number for number, is_given in enumerate(flags) if is_given]
+        dynamic_arguments = zip(dynamic, args, strict=False)
+        flagged_arguments = [
+            (k in self._donated.positions, x) for k, x in dynamic_arguments
+        ]
+        flagged_arguments += [
+            (k in self._donated.names, kwargs[k]) for k in sorted(kwargs)
+        ]
+        flags = [
+            is_donated for is_donated, x in flagged_arguments for _ in tree.leaves(x)
+        ]
+        return [number for number, is_donated in enumerate(flags) if is_donated]
 
     def _compile(
         self,
@@ -454,18 +477,19 @@ class Jitted:
         backend: Backend,
         built: Built,
     ) -> Entry:
+        """Lower and compile a traced function; ``built`` is told how far it is."""
         built.stage = "lowering"
         if self._backend is not None:
             choose(backend.name)  # it may be missing here, and only be lowered for
         lowered = self._lower(traced, args, kwargs, backend)
         built.stage, built.kernels = "compiling", len(lowered.kernels)
-        there = lowered.backend.array_types()
+        array_types = lowered.backend.array_types()
         return Entry(
             lowered.load(),
             lowered.out_tree,
             lowered.out_tree == tree.structure(0),
-            (np.ndarray, float, int, bool, *there),
-            bool(there),
+            (np.ndarray, float, int, bool, *array_types),
+            bool(array_types),
             traced.trace.inlined.union(operators_of(lowered.program)),
             built,
             lowered.compiled_program,
@@ -523,7 +547,7 @@ class Jitted:
         return replace(trace(text.example).lower(), open_text=text)
 
 
-_all: WeakSet[Jitted] = WeakSet()
+_all: WeakSet[Jitted[..., Any]] = WeakSet()
 
 
 @forgets
@@ -534,12 +558,25 @@ def _clear_all() -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a call runs: a function, compiled for one signature."""
+    """A compiled signature of a jitted function: what a call of it runs.
+
+    Attributes:
+        run: the executable, a function of flat arrays.
+        out_tree: the structure of the results.
+        single: whether the result is one array.
+        kept_types: the types of arguments that ``run`` takes without conversion.
+        is_on_device: whether the backend has arrays of its own.
+        operators: the operators that the Program calls.
+        built: the record of the compilation.
+        compiled: the plan and the kernels.
+        backend: what compiled it.
+        sites: the sites of its checks.
+    """
 
     run: Callable[..., Any]
     out_tree: tree.TreeDef
     single: bool
-    kept_types: tuple[type, ...]  # that ``run`` takes as they are
+    kept_types: tuple[type, ...]
     is_on_device: bool
     operators: frozenset[str]
     built: Built
@@ -549,12 +586,12 @@ class Entry:
 
     @property
     def began(self) -> float:
-        """When it began to be compiled."""
+        """The time at which compilation began, by ``time.perf_counter``."""
         return self.built.begin
 
     @property
     def seconds(self) -> float:
-        """What compiling it took."""
+        """The seconds that compilation took."""
         return self.built.seconds
 
 
@@ -566,7 +603,7 @@ def _forget_last() -> None:
 
 @KERNELS.on_change
 def _clear_calls_of(operator: str) -> None:
-    """Have functions that call ``operator`` compiled again, with its kernels."""
+    """Drop the compiled functions that call ``operator``: its kernels changed."""
     for jitted in list(_all):
         jitted.clear_calls_of(operator)
 
@@ -588,6 +625,46 @@ def _collector_paused() -> Generator[None]:
         gc.enable()
 
 
+@overload
+def jit(
+    fun: Callable[P, R],
+    *,
+    device: Device | None = None,
+    static_argnums: int | Sequence[int] | None = (),
+    static_argnames: str | Sequence[str] | None = (),
+    donate_argnums: int | Sequence[int] | None = (),
+    donate_argnames: str | Sequence[str] | None = (),
+    keep_unused: bool = False,
+    inline: bool = False,
+    deterministic: bool | int = True,
+    mode: str | None = None,
+    freeze: bool | str | Sequence[str] = False,
+    checks: bool | str | Sequence[str] = False,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+) -> Jitted[P, R]: ...
+
+
+@overload
+def jit(
+    fun: None = None,
+    *,
+    device: Device | None = None,
+    static_argnums: int | Sequence[int] | None = (),
+    static_argnames: str | Sequence[str] | None = (),
+    donate_argnums: int | Sequence[int] | None = (),
+    donate_argnames: str | Sequence[str] | None = (),
+    keep_unused: bool = False,
+    inline: bool = False,
+    deterministic: bool | int = True,
+    mode: str | None = None,
+    freeze: bool | str | Sequence[str] = False,
+    checks: bool | str | Sequence[str] = False,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
+
+
 def jit(
     fun: Function | None = None,
     *,
@@ -598,7 +675,7 @@ def jit(
     donate_argnames: str | Sequence[str] | None = (),
     keep_unused: bool = False,
     inline: bool = False,
-    deterministic: bool = True,
+    deterministic: bool | int = True,
     mode: str | None = None,
     freeze: bool | str | Sequence[str] = False,
     checks: bool | str | Sequence[str] = False,
@@ -617,10 +694,13 @@ def jit(
     every argument is kept, and calls of one compiled function in another are compiled
     as one.
 
-    Results have the same bits in each run on one machine. With ``deterministic=False``
-    a GPU may add in any order, which can be faster. ``mode="persistent"`` fuses
-    successive steps into one kernel on a GPU, for work so small that launches dominate.
-    On a CPU neither changes anything.
+    Results have the same bits in each run on one machine. ``deterministic=8`` asks for
+    the same bits on meshes of 1, 2, 4 and 8 devices as well: axes that are cut are
+    computed in 8 parts, and sums of parts are added by one tree. A RuntimeWarning says
+    which sums depend on the number of devices all the same. With
+    ``deterministic=False`` a GPU may add in any order, which can be faster.
+    ``mode="persistent"`` fuses successive steps into one kernel on a GPU, for work so
+    small that launches dominate. On a CPU neither changes anything.
 
     ``freeze`` computes what depends on captured arrays alone when the function is
     compiled, and folds them by recipes: by ``"scales"``, or all with True, batch
@@ -682,9 +762,15 @@ def jit(
         recipes = RECIPES if recipes else None
     check_recipes(recipes or ())
     chosen = None if recipes is None else tuple(recipes)
-    options = Options(deterministic, mode, freeze=chosen)
+    parts = 0 if isinstance(deterministic, bool) else deterministic
+    if parts < 0 or parts & (parts - 1):
+        raise ArgumentError(
+            f"jit: deterministic is True, False or a power of two, not {deterministic}",
+            user_location(),
+        )
+    options = Options(bool(deterministic), mode, parts=parts, freeze=chosen)
     backend = None if device is None else choose(device, to_lower=True)
-    kinds = kinds_of(checks)
+    check_kinds = kinds_of(checks)
     if in_shardings is not None or out_shardings is not None:
         fun = with_shardings(fun, in_shardings, out_shardings)
-    return Jitted(fun, backend, static, donated, options, kinds)
+    return Jitted(fun, backend, static, donated, options, check_kinds)

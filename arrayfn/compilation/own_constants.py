@@ -26,25 +26,25 @@ def with_own_constants(program: Program) -> Program:
     if not program.constants:
         return program
     values = program.constant_values
-    own = [x if isinstance(x, ArrayOnDevice) else _own(x) for x in values]
-    return replace(program, constant_values=tuple(own))
+    copies = [x if isinstance(x, ArrayOnDevice) else _own(x) for x in values]
+    return replace(program, constant_values=tuple(copies))
 
 
 def _own(array: Array) -> Array:
     """A copy of ``array``: the one made before, if the array has not changed since."""
     key = (id(array), array.shape, array.dtype, array.strides)
-    known = _copies.get(key)
-    if known is not None and _have_same_bits(known, array):
-        return known
-    made = np.array(array)
-    _copies[key] = made
-    return made
+    copy = _copies.get(key)
+    if copy is not None and _have_same_bits(copy, array):
+        return copy
+    new_copy = np.array(array)
+    _copies[key] = new_copy
+    return new_copy
 
 
-def _have_same_bits(one: Array, other: Array) -> bool:
+def _have_same_bits(first: Array, second: Array) -> bool:
     """Whether two arrays of one shape and dtype have the same bits."""
-    integers = _INTEGERS.get(one.itemsize)
+    integers = _INTEGERS.get(first.itemsize)
     if integers is None:
-        parts = ((one.real, other.real), (one.imag, other.imag))
+        parts = ((first.real, second.real), (first.imag, second.imag))
         return all(_have_same_bits(x, y) for x, y in parts)
-    return np.array_equal(one.view(integers), other.view(integers))
+    return np.array_equal(first.view(integers), second.view(integers))

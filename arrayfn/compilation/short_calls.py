@@ -14,11 +14,11 @@ from arrayfn.tracing import ArrayOnDevice
 
 Call = Callable[..., Any]
 MISMATCH: Final = 1
-"""What calls return for arguments that do not fit: an ``int``, as executables do."""
+"""The result of a call whose arguments do not fit: an ``int``."""
 
 
 def is_flat(args: Sequence[Any], leaves: Sequence[Any]) -> bool:
-    """Whether arguments are their own leaves."""
+    """Whether the arguments are no containers, but arrays and numbers."""
     return len(args) == len(leaves) and all(map(_is, args, leaves))
 
 
@@ -27,7 +27,7 @@ def _is(a: Any, b: Any) -> bool:
 
 
 def gives_tuple(out_tree: tree.TreeDef) -> bool:
-    """Whether a result is a plain tuple of arrays."""
+    """Whether the result is a plain tuple of arrays."""
     return out_tree == tree.structure((0,) * out_tree.num_leaves)
 
 
@@ -45,8 +45,8 @@ def by_trees(
     """
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        leaves, given = tree.flatten((args, kwargs))
-        if given != structure:
+        leaves, arguments_structure = tree.flatten((args, kwargs))
+        if arguments_structure != structure:
             return MISMATCH
         result = call(*leaves)
         if out_tree is None or type(result) is int:

@@ -24,30 +24,37 @@ from arrayfn.lowering.plan import (
 
 _OPEN: Final = 3  # kernels that are not folded
 _ASSIGNED: Final = re.compile(r"\s+([A-Za-z_]\w*)(?:\[.*\])? = ")
-_PLACE: Final = re.compile(r"  # (\S+:\d+)$")
+_LOCATION: Final = re.compile(r"  # (\S+:\d+)$")
 
 
 def lowered_html(traced: Program, compiled: CompiledProgram) -> str:
     """The Program after the passes, the kernels and the plan; hovering links them."""
     steps: dict[int, list[str]] = {}  # of each line of the Program
-    calling: dict[str, list[str]] = {}
+    steps_of_kernel: dict[str, list[str]] = {}
     for number, step in numbered(compiled.plan.steps):
         for origin in step.origins:
             steps.setdefault(origin.line, []).append(f"s{number}")
         if isinstance(step, KernelCall):
-            calling.setdefault(step.kernel, []).append(f"s{number}")
+            steps_of_kernel.setdefault(step.kernel, []).append(f"s{number}")
     text = compiled.text.splitlines()
     program = [
         Line(line, tuple(steps.get(k, ())), f"l{k}" if k in steps else "")
         for k, line in enumerate(text, 1)
     ]
-    named = {(*_defined(text[k - 1]), link): k for k in steps for link in steps[k]}
+    line_of_value = {
+        (*_defined(text[k - 1]), link): k for k in steps for link in steps[k]
+    }
     kernels = [
-        _kernel(kernel, calling.get(kernel.name, []), named, is_open=n < _OPEN)
+        _kernel(
+            kernel,
+            steps_of_kernel.get(kernel.name, []),
+            line_of_value,
+            is_open=n < _OPEN,
+        )
         for n, kernel in enumerate(compiled.kernels)
     ]
     groups = [f"s{number}" for number, _ in numbered(compiled.plan.steps)]
-    before = markup.listing(str(traced).splitlines())
+    traced_listing = markup.listing(str(traced).splitlines())
     return markup.shown(
         f"{markup.escape(compiled.name)} for {compiled.target} "
         f"<small>{_summary(compiled)}</small>",
@@ -57,35 +64,38 @@ def lowered_html(traced: Program, compiled: CompiledProgram) -> str:
         ),
         markup.heading("Plan") + markup.listing(linked_lines(compiled.plan)),
         memory_chart(compiled.plan),
-        markup.folded("The Program as it was traced", before),
+        markup.folded("The Program as it was traced", traced_listing),
         groups=groups,
         lines=len(text),
     )
 
 
 def _summary(compiled: CompiledProgram) -> str:
+    """The line with the numbers of kernels, calls, operations and temporaries."""
     calls = list(kernel_calls(compiled.plan.steps))
-    done = sum(call.operations for call in calls)
+    operations = sum(call.operations for call in calls)
     return (
         f"{len(compiled.kernels)} kernels, {len(calls)} calls, "
-        f"{in_si(done)}FLOP, {in_bytes(compiled.plan.arena)} of temporaries"
+        f"{in_si(operations)}FLOP, {in_bytes(compiled.plan.arena)} of temporaries"
     )
 
 
 def _kernel(
     kernel: Kernel | LibraryKernel,
     steps: Sequence[str],
-    named: dict[tuple[str, str, str], int],
+    line_of_value: dict[tuple[str, str, str], int],
     *,
     is_open: bool,
 ) -> str:
     """A kernel; its lines are linked to those of the Program that they compute."""
     lines: list[Line] = []
     for line in kernel.source.splitlines():
-        name, place = _defined(line)
-        found = {named.get((name, place, step)) for step in steps} - {None}
-        part = f"l{min(filter(None, found))}" if name and found else ""
-        lines.append(Line(line, (), part))
+        name, location = _defined(line)
+        line_numbers = {line_of_value.get((name, location, step)) for step in steps} - {
+            None
+        }
+        anchor = f"l{min(filter(None, line_numbers))}" if name and line_numbers else ""
+        lines.append(Line(line, (), anchor))
     summary = (
         f"<b>{kernel.name}</b> <span class='afn-dim'>"
         f"{markup.escape(kernel.reason)}</span>"
@@ -95,14 +105,14 @@ def _kernel(
 
 
 def _defined(line: str) -> tuple[str, str]:
-    """The value that a line of a Program or of a kernel defines, and its place."""
-    place = _PLACE.search(line)
+    """The value that a line of a Program or kernel defines, and its source line."""
+    location = _LOCATION.search(line)
     name = _ASSIGNED.match(line) or re.match(r"\s+(\w+): ", line)
-    return (name[1] if name else "", place[1] if place else "")
+    return (name[1] if name else "", location[1] if location else "")
 
 
 def signatures_html(title: str, signatures: Sequence[tuple[str, Built]]) -> str:
-    """What a function was compiled for, and why."""
+    """The table of a function's signatures, with the reason for each compilation."""
     rows = [
         (
             f"<code>{markup.escape(types)}</code>",

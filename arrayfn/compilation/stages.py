@@ -60,7 +60,7 @@ class Compiled:
         return f"<Compiled {signature(self.compiled)} for {self.compiled.target}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on dynamic arguments (static ones are left out)."""
+        """Run the function on its dynamic arguments (static ones are left out)."""
         leaves, structure = tree.flatten((args, kwargs))
         if structure != self.in_tree:
             raise ArgumentError(
@@ -140,10 +140,10 @@ class Lowered:
     """A function lowered for one signature, before it is compiled.
 
     ``program`` is the traced Program. ``kernels`` have a name, a source and the reason
-    for their fusion. ``plan`` runs them. ``text()`` shows all of it. With ``sites`` the
-    Program's last result tells which check failed, at one of these sites. A function
-    lowered for open sizes (``Dim``) has the Program of one size here, and the text for
-    all in ``open_text``. ``notes`` say what ``freeze`` has done.
+    for their fusion. ``plan`` runs them. ``text()`` shows all of it. If there are
+    ``sites``, the Program's last result says which check failed, at one of them. A
+    function lowered for open sizes (``Dim``) has the Program of one size here, and the
+    text for all in ``open_text``. ``notes`` say what ``freeze`` has done.
     """
 
     program: Program
@@ -247,6 +247,7 @@ class Lowered:
         return self._assembly(name, "cuda", "lower jit(f, device='cuda')")
 
     def _assembly(self, name: str | None, target: str, remedy: str) -> str:
+        """The assembly of kernels that ``_of_target`` allows."""
         backend = self._of_target(target, remedy)
         assert isinstance(backend, AssemblingBackend)
         kernels = [k for k in self.kernels if isinstance(k, Kernel)]
@@ -257,7 +258,7 @@ class Lowered:
         return "\n".join(texts)
 
     def _of_target(self, target: str, remedy: str) -> Backend:
-        """The backend; ArgumentError unless it is ``target``."""
+        """The backend. ArgumentError, with ``remedy``, unless it is ``target``."""
         if self.backend.name != target:
             raise ArgumentError(
                 f"{self.compiled_program.name} is lowered for {self.backend.name}, not "
@@ -267,7 +268,7 @@ class Lowered:
         return self.backend
 
     def _number(self, name: str) -> int:
-        """The number of the generated kernel ``name``; ArgumentError if none is."""
+        """The number of the generated kernel ``name``; ArgumentError without one."""
         generated = [k.name for k in self.kernels if isinstance(k, Kernel)]
         if name not in generated:
             raise ArgumentError(
@@ -388,17 +389,17 @@ class Lowered:
         """
         from arrayfn.compilation.ejected import read_kernels
 
-        made = self
+        edited = self
         for name, source in read_kernels(self.kernels, Path(folder)).items():
-            made = made.with_kernel(name, source)
-        return made
+            edited = edited.with_kernel(name, source)
+        return edited
 
     def load(self) -> Executable:
         """The callable of flat arrays, which raises the errors of checks."""
         return with_faults(self.backend.load(self.compiled_program), self.sites)
 
     def compile(self) -> Compiled:
-        """The callable."""
+        """The compiled function, to be called with the arguments' structure."""
         run, backend = self.load(), self.backend
         trees = self.in_tree, self.out_tree
         return Compiled(self.compiled_program, run, *trees, backend, self.sites)
@@ -425,10 +426,10 @@ def with_faults(run: Executable, sites: tuple[Site, ...]) -> Executable:
 
 
 def signature(compiled: CompiledProgram) -> str:
-    """The name and the types of ``compiled``."""
-    given = ", ".join(map(str, compiled.input_types))
+    """The name and types of ``compiled``: ``f(f32[3]) -> (f32[])``."""
+    arguments = ", ".join(map(str, compiled.input_types))
     results = ", ".join(map(str, compiled.output_types))
-    return f"{compiled.name}({given}) -> ({results})"
+    return f"{compiled.name}({arguments}) -> ({results})"
 
 
 def _check_definition(source: str, kernel: Kernel) -> None:
@@ -439,16 +440,16 @@ def _check_definition(source: str, kernel: Kernel) -> None:
         raise ArgumentError(
             f"the source for {kernel.name} is not Python: {error}", user_location()
         ) from None
-    wanted = [parameter.name for parameter in kernel.parameters]
+    expected = [parameter.name for parameter in kernel.parameters]
     if not kernel.threads:
-        wanted += ["begin", "end"]
+        expected += ["begin", "end"]
     for node in body:
         if isinstance(node, ast.FunctionDef) and node.name == kernel.name:
-            given = [argument.arg for argument in node.args.args]
-            if given != wanted:
+            defined = [argument.arg for argument in node.args.args]
+            if defined != expected:
                 raise ArgumentError(
-                    f"{kernel.name} is to have the parameters {', '.join(wanted)}, "
-                    f"not {', '.join(given)}: the plan passes these",
+                    f"{kernel.name} is to have the parameters {', '.join(expected)}, "
+                    f"not {', '.join(defined)}: the plan passes these",
                     user_location(),
                 )
             return

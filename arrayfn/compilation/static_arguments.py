@@ -26,11 +26,11 @@ class StaticParameters:
         function: Function,
         numbers: int | Sequence[int] | None,
         names: str | Sequence[str] | None,
-        word: str = "static",
+        prefix: str = "static",
     ) -> StaticParameters:
-        """The static parameters named by ``numbers`` and ``names``.
+        """The parameters that ``numbers`` and ``names`` name.
 
-        Raises ArgumentError, about ``{word}_argnums`` or ``{word}_argnames``, for a
+        Raises ArgumentError, about ``{prefix}_argnums`` or ``{prefix}_argnames``, for a
         number or name that ``function`` does not take.
         """
         positions = list(as_numbers(numbers))
@@ -40,7 +40,7 @@ class StaticParameters:
         except (TypeError, ValueError):
             return StaticParameters(tuple(positions), tuple(named))
         count = len(parameters)
-        _check_known(word, function, parameters, positions, named)
+        _check_known(prefix, function, parameters, positions, named)
         positions = [k + count if k < 0 else k for k in positions]
         by_position = inspect.Parameter.POSITIONAL_OR_KEYWORD
         for k, parameter in enumerate(parameters):
@@ -67,38 +67,38 @@ class StaticParameters:
         positions = {k for k in self.positions if k < len(args)}
         positional = tuple((k, _Value(args[k])) for k in sorted(positions))
         named = tuple((k, _Value(kwargs[k])) for k in sorted(kwargs) if k in self.names)
-        for where, held in (*positional, *named):
-            value = held.value
+        for parameter, static_value in (*positional, *named):
+            value = static_value.value
             try:
                 hash(value)
             except TypeError:
                 raise ArgumentError(
-                    f"{name_of(function)}: static argument {where!r} is a "
+                    f"{name_of(function)}: static argument {parameter!r} is a "
                     f"{type(value).__name__}, which is not hashable; pass a tuple "
                     "for a list, or make the argument an array and not static",
                     user_location(),
                 ) from None
         dynamic = tuple(x for k, x in enumerate(args) if k not in positions)
-        rest = {k: v for k, v in kwargs.items() if k not in self.names}
-        return dynamic, rest, StaticArguments(positional, named)
+        dynamic_by_name = {k: v for k, v in kwargs.items() if k not in self.names}
+        return dynamic, dynamic_by_name, StaticArguments(positional, named)
 
 
 def _check_known(
-    word: str,
+    prefix: str,
     function: Function,
     parameters: Sequence[inspect.Parameter],
     positions: Sequence[int],
     names: Sequence[str],
 ) -> None:
     """Raise ArgumentError for a position or name without a parameter."""
-    _check_positions(f"{word}_argnums", function, parameters, positions)
-    own = [p.name for p in parameters]
+    _check_positions(f"{prefix}_argnums", function, parameters, positions)
+    known_names = [p.name for p in parameters]
     if any(p.kind == inspect.Parameter.VAR_KEYWORD for p in parameters):
         return
     for name in names:
-        if name not in own:
+        if name not in known_names:
             raise ArgumentError(
-                f"{word}_argnames names {name!r}, but "
+                f"{prefix}_argnames names {name!r}, but "
                 f"{_signature(function, parameters)} has no parameter of that name",
                 user_location(),
             )
@@ -110,6 +110,7 @@ def _check_positions(
     parameters: Sequence[inspect.Parameter],
     positions: Sequence[int],
 ) -> None:
+    """Raise ArgumentError for a position that ``function`` does not take."""
     if any(p.kind == inspect.Parameter.VAR_POSITIONAL for p in parameters):
         return
     count = sum(p.kind in _POSITIONAL for p in parameters)
@@ -123,6 +124,7 @@ def _check_positions(
 
 
 def _signature(function: Function, parameters: Sequence[inspect.Parameter]) -> str:
+    """The text of a function's signature."""
     return f"{name_of(function)}({', '.join(map(str, parameters))})"
 
 
@@ -141,10 +143,10 @@ class StaticArguments:
 
     def filled(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """``args``, the dynamic ones, with empty tuples where static ones were."""
-        whole = list(args)
+        arguments = list(args)
         for position, _ in self.positional:
-            whole.insert(position, ())
-        return tuple(whole)
+            arguments.insert(position, ())
+        return tuple(arguments)
 
     def bound(self, function: Function) -> Function:
         """``function`` with the static arguments bound."""
@@ -153,11 +155,11 @@ class StaticArguments:
 
         @functools.wraps(function)
         def bound(*args: Any, **kwargs: Any) -> Any:
-            whole = list(args)
-            for position, held in self.positional:
-                whole.insert(position, held.value)
-            named = {key: held.value for key, held in self.named}
-            return function(*whole, **kwargs, **named)
+            arguments = list(args)
+            for position, static_value in self.positional:
+                arguments.insert(position, static_value.value)
+            by_name = {key: static_value.value for key, static_value in self.named}
+            return function(*arguments, **kwargs, **by_name)
 
         return bound
 
@@ -176,6 +178,7 @@ class _Value:
 
 
 def _typed(value: Any) -> Any:
+    """``value`` with the types of all its parts, to compare by."""
     if isinstance(value, tuple):
         return type(value), tuple(_typed(x) for x in value)
     if isinstance(value, frozenset):

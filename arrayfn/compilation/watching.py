@@ -1,4 +1,4 @@
-"""Watching the calls of compiled functions, as a profile does.
+"""Watches the calls of compiled functions, as a profile does.
 
 Calls look here only where they leave their shortest way, and take no shortcut as long
 as somebody watches: not being watched costs nothing.
@@ -16,25 +16,25 @@ from arrayfn.passes.faults import Site
 
 
 class Watched(Protocol):
-    """A function compiled for one signature, whose call is watched.
+    """A compiled function whose call is watched.
 
-    ``began`` is when it began to be compiled, by ``time.perf_counter``, and ``seconds``
-    what that took; 0 if that is not known.
+    ``began`` is the time at which its compilation began, by ``time.perf_counter``, and
+    ``seconds`` the time that it took; both are 0 if that is not known.
     """
 
     @property
     def run(self) -> Executable:
-        """What the call would run."""
+        """The executable that the call would run."""
         ...
 
     @property
     def compiled(self) -> CompiledProgram:
-        """Its plan and kernels."""
+        """The plan and the kernels."""
         ...
 
     @property
     def backend(self) -> Backend:
-        """What runs it."""
+        """The backend that runs it."""
         ...
 
     @property
@@ -44,30 +44,30 @@ class Watched(Protocol):
 
     @property
     def began(self) -> float:
-        """When it began to be compiled."""
+        """The time at which compilation began."""
         ...
 
     @property
     def seconds(self) -> float:
-        """What compiling it took."""
+        """The seconds that compilation took."""
         ...
 
 
 Watcher = Callable[[Watched, tuple[Any, ...]], Sequence[Any]]
 WATCHERS: Final[list[Watcher]] = []
-"""Those that watch now; the last one runs the calls."""
+"""The active watchers; the last one runs the calls."""
 _BEFORE: Final[list[Callable[[], object]]] = []
 
 
 def before_watching(forget: Callable[[], object]) -> Callable[[], object]:
-    """Have ``forget`` called before calls are watched; usable as a decorator."""
+    """Register ``forget``, to be called before calls are watched; a decorator."""
     _BEFORE.append(forget)
     return forget
 
 
 @contextmanager
 def watched(watcher: Watcher) -> Generator[None]:
-    """Have ``watcher(function, arrays)`` run the calls of compiled functions."""
+    """A context in which ``watcher(function, arrays)`` runs compiled functions."""
     for forget in _BEFORE:
         forget()
     WATCHERS.append(watcher)

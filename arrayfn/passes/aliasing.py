@@ -1,8 +1,8 @@
-"""Which operands an equation overwrites, and which carries a loop updates in place.
+"""Finds the operands that an equation overwrites, and the carries updated in place.
 
-Some equations update an operand instead of allocating a result: an in-place template or
-library row, a loop whose body updates a carry, and a branch in which some Programs
-update the operand and the others return it unchanged.
+Some equations update an operand instead of allocating a result: a template or library
+primitive that is in place, a loop whose body updates a carry, and a branch in which
+some Programs update the operand and the others return it unchanged.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def carried_in_place(equation: Equation) -> tuple[int, ...]:
         first, count = params["body_consts"], len(program.outputs)
     else:
         return ()
-    found = origins(program)
+    sources = origins(program)
     return tuple(
         number
         for number in range(count)
-        if found[number] is program.inputs[first + number]
-        and found[number] is not program.outputs[number]
+        if sources[number] is program.inputs[first + number]
+        and sources[number] is not program.outputs[number]
     )
 
 
@@ -69,36 +69,41 @@ def branched_in_place(equation: Equation) -> dict[int, int]:
     """
     branches: tuple[Program, ...] = equation.params["branches"]
     sources = [origins(program) for program in branches]
-    found: dict[int, int] = {}
+    in_place: dict[int, int] = {}
     for number in range(len(equation.outputs)):
         operands = set[int]()
         for program, origin in zip(branches, sources, strict=True):
-            at = (k for k, v in enumerate(program.inputs) if v is origin[number])
-            operands.add(next(at, -1))
-        changes = any(
+            matches = (k for k, v in enumerate(program.inputs) if v is origin[number])
+            operands.add(next(matches, -1))
+        is_updated = any(
             origin[number] is not program.outputs[number]
             for program, origin in zip(branches, sources, strict=True)
         )
         operand = operands.pop()
-        if changes and not operands and operand >= 0 and operand not in found.values():
-            found[number] = operand
-    return found
+        if (
+            is_updated
+            and not operands
+            and operand >= 0
+            and operand not in in_place.values()
+        ):
+            in_place[number] = operand
+    return in_place
 
 
 def origins(program: Program) -> list[Atom | None]:
-    """The value whose memory each output has, if equations overwrite it."""
+    """For each output, the value in whose memory it lies: often itself."""
     definitions = program.definitions()
-    found: list[Atom | None] = []
+    sources: list[Atom | None] = []
     for output in program.outputs:
         atom: Atom | None = output
         while isinstance(atom, Var) and atom in definitions:
             atom = _written_over(definitions[atom], atom)
-        found.append(atom)
-    return found
+        sources.append(atom)
+    return sources
 
 
 def _written_over(equation: Equation, output: Var) -> Var | None:
-    """The operand of ``equation`` whose memory becomes that of ``output``."""
+    """The operand of ``equation`` whose memory becomes that of ``output``, or None."""
     operands = overwritten(equation)
     if not operands:
         return None

@@ -49,15 +49,16 @@ _NONE: Final = Literal(NO_FAULT, dtypes.int64)
 _DIVISIONS: Final = frozenset(
     (e.div, e.reciprocal, e.floor_divide, e.remainder, e.fmod)
 )
-_MADE: Final = (
+_BAD_RESULTS: Final = (
     (NAN, discrete.isnan, discrete.isnan),
     (INF, discrete.isinf, lambda x: discrete.bitwise_not(discrete.isfinite(x))),
 )
-"""The kinds of bad results, and which operands excuse them."""
+"""(kind, test of results, test of operands that excuse the result)."""
 _MOVES: Final = frozenset(("view", "structure", "sorting"))
 """Families whose results are copies of elements of their operands."""
 
 IsWhole = Callable[[Equation], bool]
+"""Whether a registered kernel computes a call as a whole."""
 
 
 def kinds_of(checks: object) -> frozenset[str]:
@@ -69,10 +70,10 @@ def kinds_of(checks: object) -> frozenset[str]:
         return frozenset((INDEX,) if checks else ())
     if checks == "all":
         return frozenset(KINDS)
-    several = isinstance(checks, (tuple, list, set, frozenset))
-    asked = set[object](checks) if several else {checks}
-    kinds = frozenset(kind for kind in KINDS if kind in asked)
-    if len(kinds) != len(asked):
+    is_collection = isinstance(checks, (tuple, list, set, frozenset))
+    requested = set[object](checks) if is_collection else {checks}
+    kinds = frozenset(kind for kind in KINDS if kind in requested)
+    if len(kinds) != len(requested):
         raise ArgumentError(
             f"jit has no checks {checks!r}; there are {', '.join(map(repr, KINDS))}, "
             "several of them in a tuple, 'all', and True, which is 'index'",
@@ -111,13 +112,13 @@ class _Checker:
 
         None if nothing is checked.
         """
-        before = len(self.sites)
+        site_count = len(self.sites)
         builder = ProgramBuilder(program.name)
         with builder:
             inputs = builder.inputs_of(program)
             environment = builder.bind_inputs(program, inputs)
             found = self.walk(program, environment)
-        if len(self.sites) == before:
+        if len(self.sites) == site_count:
             return None
         outputs = [rename(a, environment) for a in program.outputs]
         return builder.build([*outputs, *found])
@@ -158,12 +159,12 @@ class _Checker:
                 results = [rename(a, environment) for a in body.outputs]
                 environment.update(zip(equation.outputs, results, strict=True))
             elif equation.subprograms() and isinstance(primitive.kernel, Composition):
-                made = self._expanded(equation)
-                environment.update(builder.bind_inputs(made, operands))
-                *values, fault = self.walk(made, environment)
+                expansion = self._expanded(equation)
+                environment.update(builder.bind_inputs(expansion, operands))
+                *values, fault = self.walk(expansion, environment)
                 kept += values
                 faults.append(fault)
-                results = [rename(a, environment) for a in made.outputs]
+                results = [rename(a, environment) for a in expansion.outputs]
                 environment.update(zip(equation.outputs, results, strict=True))
             else:
                 builder.replay(equation, environment)
@@ -182,8 +183,10 @@ class _Checker:
                 a if isinstance(a, Literal) else builder.input(a.type)
                 for a in equation.inputs
             ]
-            made = primitive.kernel.expand(*inputs, **equation.params)
-            program = builder.build(made if isinstance(made, list) else [made])
+            expanded = primitive.kernel.expand(*inputs, **equation.params)
+            program = builder.build(
+                expanded if isinstance(expanded, list) else [expanded]
+            )
         return _with_literals(program, equation.inputs)
 
     def _condition(self, condition: Atom, equation: Equation) -> list[Atom]:
@@ -204,17 +207,19 @@ class _Checker:
         return [self._fault([(site, bad)], _positions(type))]
 
     def _index(self, index: Atom, equation: Equation) -> list[Atom]:
-        """The fault of the indices of an ``in_bounds`` equation."""
+        """The faults of the indices that an ``in_bounds`` equation passes on."""
         if INDEX not in self.kinds or 0 in index.type.shape:
             return []
         params: dict[str, Any] = dict(equation.params)
         extent, length = params["extent"], params["length"]
         low, high = (0, extent - length) if length else (-extent, extent - 1)
         value = _as_int64(index)
-        bad = discrete.bitwise_or(discrete.lt(value, low), discrete.gt(value, high))
+        is_outside = discrete.bitwise_or(
+            discrete.lt(value, low), discrete.gt(value, high)
+        )
         site = Site(INDEX, "index", index.type, equation.source, **params)
-        near = e.minimum(e.maximum(value, -MAX_INDEX), MAX_INDEX)
-        return [self._fault([(site, bad)], e.add(near, MAX_INDEX))]
+        clamped = e.minimum(e.maximum(value, -MAX_INDEX), MAX_INDEX)
+        return [self._fault([(site, is_outside)], e.add(clamped, MAX_INDEX))]
 
     def _numbers(
         self,
@@ -234,26 +239,31 @@ class _Checker:
         ):
             return faults
         inexact = [x for x in operands if x.type.dtype in dtypes.INEXACT]
-        each = primitive.family == "elementwise"
+        is_elementwise = primitive.family == "elementwise"
         for result in results:
             if result.type.dtype not in dtypes.INEXACT or 0 in result.type.shape:
                 continue
             cases: list[tuple[Site, Atom]] = []
-            for kind, is_bad, was_bad in _MADE:
+            for kind, is_bad, excuses in _BAD_RESULTS:
                 if kind not in self.kinds:
                     continue
-                bad = is_bad(result)
+                is_fault = is_bad(result)
                 for x in inexact:
-                    was = was_bad(x) if each else _any(was_bad(x))
-                    bad = discrete.bitwise_and(bad, discrete.bitwise_not(was))
+                    excuse = excuses(x) if is_elementwise else _any(excuses(x))
+                    is_fault = discrete.bitwise_and(
+                        is_fault, discrete.bitwise_not(excuse)
+                    )
                 type, source = _plain(result.type), equation.source
-                site = Site(kind, primitive.name, type, source, is_elementwise=each)
-                cases.append((site, bad))
+                site = Site(
+                    kind, primitive.name, type, source, is_elementwise=is_elementwise
+                )
+                cases.append((site, is_fault))
             if cases:
                 faults.append(self._fault(cases, _positions(result.type)))
         return faults
 
     def _divisor(self, primitive: Primitive, y: Atom, equation: Equation) -> list[Atom]:
+        """The fault of a divisor ``y`` that is 0."""
         if 0 in y.type.shape or (isinstance(y, Literal) and y.value != 0):
             return []
         site = Site(DIVISION, primitive.name, _plain(y.type), equation.source)
@@ -261,12 +271,16 @@ class _Checker:
         return [self._fault([(site, is_zero)], _positions(y.type))]
 
     def _fault(self, cases: Sequence[tuple[Site, Atom]], detail: Atom) -> Atom:
-        """The first fault of ``cases``, with its smallest ``detail``."""
+        """The fault of the first of ``cases`` that holds anywhere.
+
+        Each case is a site and a mask. ``detail`` is that of each element; the smallest
+        counts.
+        """
         first = len(self.sites)
         self.sites += [site for site, _ in cases]
         fault: Atom = _NONE
-        for number, (_, bad) in reversed(list(enumerate(cases, first))):
-            fault = e.select(bad, e.add(detail, number << DETAIL_BITS), fault)
+        for number, (_, is_fault) in reversed(list(enumerate(cases, first))):
+            fault = e.select(is_fault, e.add(detail, number << DETAIL_BITS), fault)
         axes = tuple(range(len(fault.type.shape)))
         return reductions.reduce_min(fault, axes=axes) if axes else fault
 
@@ -279,71 +293,80 @@ Checked = tuple[Sequence[Atom], Sequence[Atom]]
 
 
 def _scan(checker: _Checker, equation: Equation, operands: Sequence[Atom]) -> Checked:
+    """Emit a scan whose body is checked; return its results and the first fault."""
     params: dict[str, Any] = dict(equation.params)
-    before = params["consts"] + params["carry"]
+    first_slice = params["consts"] + params["carry"]
     body = checker.program(params["program"])
     if body is None:
         return all_of(scan(*operands, **params)), [_NONE]
     carry, results = params["carry"], len(equation.outputs)
-    inner = _carrying(body, before, carry, results)
+    inner = _carrying(body, first_slice, carry, results)
     own = len(body.outputs) - results
     params |= {"program": inner, "carry": carry + own}
     start = [*_zeros(body.outputs[results:-1]), _NONE]
-    made = all_of(scan(*operands[:before], *start, *operands[before:], **params))
+    made = all_of(
+        scan(*operands[:first_slice], *start, *operands[first_slice:], **params)
+    )
     return [*made[:carry], *made[carry + own :]], made[carry : carry + own]
 
 
 def _while_loop(
     checker: _Checker, equation: Equation, operands: Sequence[Atom]
 ) -> Checked:
+    """Emit a while_loop that ends at a fault; return its results and the fault."""
     params: dict[str, Any] = dict(equation.params)
     condition = checker.program(params["cond_program"])
     body = checker.program(params["body_program"])
     if condition is None and body is None:
         return all_of(while_loop(*operands, **params)), [_NONE]
-    first = params["cond_consts"]
-    second = first + params["body_consts"]
-    asked = condition or _with_none(params["cond_program"])
+    cond_end = params["cond_consts"]
+    body_end = cond_end + params["body_consts"]
+    checked_condition = condition or _with_none(params["cond_program"])
     step = body or _with_none(params["body_program"])
     # The body also takes the condition's operands, to report the condition's fault.
     count = len(equation.outputs)
-    asked_values, step_values = asked.outputs[1:-1], step.outputs[count:-1]
+    asked_values, step_values = checked_condition.outputs[1:-1], step.outputs[count:-1]
     start = _zeros([*asked_values, *step_values])
     params |= {
         "cond_program": _while_none(params["cond_program"], start),
-        "body_program": _step(asked, step, first, start),
-        "body_consts": second,
+        "body_program": _step(checked_condition, step, cond_end, start),
+        "body_consts": body_end,
     }
-    made = all_of(while_loop(*operands[:first], *operands, *start, _NONE, **params))
-    results, values, fault = made[:count], list(made[count:-1]), made[-1]
+    outputs = all_of(
+        while_loop(*operands[:cond_end], *operands, *start, _NONE, **params)
+    )
+    results, values, fault = outputs[:count], list(outputs[count:-1]), outputs[-1]
     if condition is not None:
-        given = [*operands[:first], *results]
-        _, *last, at_end = current_builder().inline(condition, given)
-        pairs = zip(values, last, strict=False)
-        values[: len(last)] = [_keeping(fault, x, y) for x, y in pairs]
+        arguments = [*operands[:cond_end], *results]
+        _, *condition_values, at_end = current_builder().inline(condition, arguments)
+        pairs = zip(values, condition_values, strict=False)
+        values[: len(condition_values)] = [_keeping(fault, x, y) for x, y in pairs]
         fault = _keeping(fault, fault, at_end)
     return results, [*values, fault]
 
 
 def _cond(checker: _Checker, equation: Equation, operands: Sequence[Atom]) -> Checked:
+    """Emit a cond whose branches are checked; return its results and the fault."""
     branches: tuple[Program, ...] = equation.params["branches"]
     checked = [checker.program(branch) for branch in branches]
     if not any(checked):
         return all_of(cond(*operands, branches=branches)), [_NONE]
     count = len(equation.outputs)
-    values = [[] if has is None else has.outputs[count:-1] for has in checked]
-    made = all_of(
+    values = [[] if x is None else x.outputs[count:-1] for x in checked]
+    outputs = all_of(
         cond(
             *operands,
             branches=tuple(
-                _with_values_of_all(has or _with_none(branch), count, values, number)
-                for number, (has, branch) in enumerate(
+                _with_values_of_all(
+                    checked_branch or _with_none(branch), count, values, number
+                )
+                for number, (checked_branch, branch) in enumerate(
                     zip(checked, branches, strict=True)
                 )
             ),
         )
     )
-    return made[:count], made[count:]
+    return outputs[:count], outputs[count:]
 
 
 _LOOPS: Final = {scan: _scan, while_loop: _while_loop, cond: _cond}
@@ -352,18 +375,19 @@ _LOOPS: Final = {scan: _scan, while_loop: _while_loop, cond: _cond}
 def _carrying(body: Program, before: int, carry: int, count: int) -> Program:
     """A scan's ``body`` of ``count`` results, carrying the first fault and its values.
 
-    They are the other results.
+    These are the other results of ``body``, the fault last. Its inputs before number
+    ``before`` are constants and carries; there are ``carry`` carries.
     """
     builder = ProgramBuilder(body.name)
     with builder:
         inputs = [builder.input(v.type, v.hint) for v in body.inputs[:before]]
         values = [builder.input(a.type.plain()) for a in body.outputs[count:-1]]
-        known = builder.input(_NONE.type, "fault")
+        carried_fault = builder.input(_NONE.type, "fault")
         inputs += [builder.input(v.type, v.hint) for v in body.inputs[before:]]
-        made = builder.inline(body, inputs)
-        results, found = made[:count], made[count:]
-        pairs = zip([*values, known], found, strict=True)
-        first = [_keeping(known, x, y) for x, y in pairs]
+        outputs = builder.inline(body, inputs)
+        results, of_step = outputs[:count], outputs[count:]
+        pairs = zip([*values, carried_fault], of_step, strict=True)
+        first = [_keeping(carried_fault, x, y) for x, y in pairs]
     return builder.build([*results[:carry], *first, *results[carry:]])
 
 
@@ -375,11 +399,13 @@ def _with_values_of_all(
         return branch
     builder = ProgramBuilder(branch.name)
     with builder:
-        made = builder.inline(branch, builder.inputs_of(branch))
-        own, fault = made[count:-1], made[-1]
-        all_values = [own if k == number else _zeros(v) for k, v in enumerate(values)]
+        outputs = builder.inline(branch, builder.inputs_of(branch))
+        branch_values, fault = outputs[count:-1], outputs[-1]
+        all_values = [
+            branch_values if k == number else _zeros(v) for k, v in enumerate(values)
+        ]
         every = [x for several in all_values for x in several]
-    return builder.build([*made[:count], *every, fault])
+    return builder.build([*outputs[:count], *every, fault])
 
 
 def _zeros(values: Iterable[Atom]) -> list[Atom]:
@@ -396,27 +422,30 @@ def _while_none(condition: Program, values: Sequence[Atom]) -> Program:
             builder.input(x.type.plain())
         fault = builder.input(_NONE.type, "fault")
         (goes_on,) = builder.inline(condition, inputs)
-        both = discrete.bitwise_and(goes_on, discrete.eq(fault, _NONE))
-    return builder.build([both])
+        condition_holds = discrete.bitwise_and(goes_on, discrete.eq(fault, _NONE))
+    return builder.build([condition_holds])
 
 
 def _step(
     condition: Program, body: Program, first: int, values: Sequence[Atom]
 ) -> Program:
-    """A loop's ``body`` that also carries the values and faults of both."""
+    """A loop's ``body`` that also carries the values and faults of both Programs.
+
+    Both return a fault last; ``first`` is the number of the condition's constants.
+    """
     builder = ProgramBuilder(body.name)
     with builder:
-        fixed = [builder.input(v.type, v.hint) for v in condition.inputs[:first]]
+        consts = [builder.input(v.type, v.hint) for v in condition.inputs[:first]]
         inputs = builder.inputs_of(body)
         for x in values:
             builder.input(x.type.plain())
         builder.input(_NONE.type, "fault")
         carry = inputs[_first_carry(condition, body, first) :]
-        _, *of_condition, asked = builder.inline(condition, [*fixed, *carry])
+        _, *of_condition, condition_fault = builder.inline(condition, [*consts, *carry])
         made = builder.inline(body, inputs)
         count = len(carry)
         results, of_body, fault = made[:count], made[count:-1], made[-1]
-        found = _keeping(asked, asked, fault)
+        found = _keeping(condition_fault, condition_fault, fault)
     return builder.build([*results, *of_condition, *of_body, found])
 
 
@@ -438,9 +467,9 @@ def _with_none(program: Program) -> Program:
 # Small Programs.
 
 
-def _keeping(known: Atom, old: Atom, new: Atom) -> Atom:
-    """``old``, or ``new`` if the fault ``known`` is ``NO_FAULT``."""
-    return e.select(discrete.eq(known, _NONE), new, old)
+def _keeping(fault: Atom, old: Atom, new: Atom) -> Atom:
+    """``old``, or ``new`` if ``fault`` is ``NO_FAULT``."""
+    return e.select(discrete.eq(fault, _NONE), new, old)
 
 
 def _first(faults: Iterable[Atom]) -> Atom:
@@ -461,12 +490,13 @@ def _positions(type: ArrayType) -> Atom:
 
 
 def _any(mask: Atom) -> Atom:
+    """Whether any element of ``mask`` is true."""
     axes = tuple(range(len(mask.type.shape)))
     return reductions.reduce_or(mask, axes=axes) if axes else mask
 
 
 def _as_int64(index: Atom) -> Atom:
-    """Indices as int64; larger ones become the largest int64."""
+    """``index`` as int64; larger numbers become the largest int64."""
     if isinstance(index, Literal):
         return Literal(index.value, dtypes.int64)
     if index.type.dtype == dtypes.uint64:
@@ -477,13 +507,14 @@ def _as_int64(index: Atom) -> Atom:
 
 
 def _plain(type: ArrayType) -> ArrayType:
+    """``type`` without a layout, weakness or sharding."""
     return ArrayType(type.shape, type.dtype)
 
 
 def _with_literals(program: Program, operands: Sequence[Atom]) -> Program:
-    """``program``, which takes the Vars of ``operands``, as one that takes them all."""
+    """``program`` with an unused input for each of ``operands`` that is a Literal."""
     inputs = iter(program.inputs)
-    whole = tuple(
+    all_inputs = tuple(
         Var(a.type) if isinstance(a, Literal) else next(inputs) for a in operands
     )
-    return Program(program.name, whole, program.equations, program.outputs)
+    return Program(program.name, all_inputs, program.equations, program.outputs)

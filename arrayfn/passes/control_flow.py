@@ -44,25 +44,32 @@ def simplify_control_flow(program: Program, simplify: Simplify) -> Program:
     def simplified(equation: Equation, operands: list[Atom]) -> Results | None:
         if not _is_control(equation):
             return None
-        wanted = [var in used for var in equation.outputs]
+        is_used = [var in used for var in equation.outputs]
         rule = _RULES[equation.primitive.name]
-        return rule(equation, operands, wanted, simplify)
+        return rule(equation, operands, is_used, simplify)
 
     return rewritten(program, simplified)
 
 
 def _is_control(equation: Equation) -> bool:
+    """Whether ``equation`` is a loop or branch."""
     return isinstance(primitive_of(equation).kernel, Control)
 
 
 Results = Sequence[Atom | None]
+"""The value of each result of a loop or branch; None for one that nothing reads."""
 
 
 class _Loop:
-    """The parts of a loop: constants, carries, slices and its body.
+    """The parts of a loop, which ``narrow`` reduces to those that results need.
 
-    ``carry`` and ``ys`` keep the equation's indices, although some are removed.
-    ``invariant`` has the results that equal an operand.
+    Attributes:
+        consts: ``(body input, operand)`` of each constant.
+        carry: ``(body input, operand, body output)`` of each carry, by its index.
+        xs: ``(body input, operand)`` of each sliced array.
+        ys: the body output of each stacked result, by its index.
+        is_used: whether anything reads each result.
+        invariant: the results that equal an operand, by index.
     """
 
     def __init__(
@@ -71,7 +78,7 @@ class _Loop:
         consts: Sequence[Atom],
         carry: Sequence[Atom],
         xs: Sequence[Atom],
-        wanted: Sequence[bool],
+        is_used: Sequence[bool],
     ) -> None:
         first, second = len(consts), len(consts) + len(carry)
         inputs = body.inputs
@@ -85,11 +92,11 @@ class _Loop:
         }
         self.xs = list(zip(inputs[second:], xs, strict=True))
         self.ys = {k: body.outputs[k] for k in range(len(carry), len(body.outputs))}
-        self.wanted = wanted
+        self.is_used = is_used
         self.invariant: dict[int, Atom] = {}
 
     def narrow(self, always: frozenset[int] = frozenset()) -> None:
-        """Make constants of unchanged carries, and drop what is not needed.
+        """Make constants of unchanged carries, and drop what no result needs.
 
         The carries in ``always`` stay.
         """
@@ -100,25 +107,25 @@ class _Loop:
                 del self.carry[k]
         live = self.live(always)
         self.carry = {k: c for k, c in self.carry.items() if c[0] in live or k in live}
-        self.ys = {k: y for k, y in self.ys.items() if self.wanted[k]}
+        self.ys = {k: y for k, y in self.ys.items() if self.is_used[k]}
         self.consts = [(v, operand) for v, operand in self.consts if v in live]
         self.xs = [(v, operand) for v, operand in self.xs if v in live]
 
     def live(self, always: frozenset[int]) -> set[Var | Atom | int]:
-        """The Vars of the body that results need, and the indices of kept carries."""
-        kept = {k for k in self.carry if self.wanted[k] or k in always}
+        """The Vars of the body that results need, and the numbers of kept carries."""
+        kept = {k for k in self.carry if self.is_used[k] or k in always}
         while True:
             live: set[Var | Atom | int] = {
-                y for k, y in self.ys.items() if self.wanted[k]
+                y for k, y in self.ys.items() if self.is_used[k]
             }
             live |= {self.carry[k][2] for k in kept}
             for equation in reversed(self.body.equations):
                 if any(var in live for var in equation.outputs) or has_effect(equation):
                     live.update(equation.inputs)
-            more = {k for k, c in self.carry.items() if c[0] in live} - kept
-            if not more:
+            added = {k for k, c in self.carry.items() if c[0] in live} - kept
+            if not added:
                 return live | kept
-            kept |= more
+            kept |= added
 
     def program(self) -> Program:
         """The body of the reduced loop, with literal constants propagated."""
@@ -146,7 +153,7 @@ class _Loop:
         return builder.build(outputs)
 
     def _is_whole(self) -> bool:
-        """Whether nothing is dropped or propagated."""
+        """Whether nothing of the body was dropped or propagated."""
         if any(isinstance(operand, Literal) for _, operand in self.consts):
             return False
         inputs = (
@@ -168,27 +175,30 @@ class _Loop:
 
     def results(self, outputs: Sequence[Var]) -> Results:
         """The result for each index, from the outputs of the reduced loop."""
-        made = dict(zip((*self.carry, *self.ys), outputs, strict=True))
-        return [made.get(k, self.invariant.get(k)) for k in range(len(self.wanted))]
+        by_index = dict(zip((*self.carry, *self.ys), outputs, strict=True))
+        return [
+            by_index.get(k, self.invariant.get(k)) for k in range(len(self.is_used))
+        ]
 
 
 def _scan(
     equation: Equation,
     operands: Sequence[Atom],
-    wanted: Sequence[bool],
+    is_used: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    return _scanned(equation.params, equation.outputs, operands, wanted, simplify)
+    """The results of a scan, simplified; ``is_used`` says which are read."""
+    return _scanned(equation.params, equation.outputs, operands, is_used, simplify)
 
 
 def _scanned(
     params: Params,
     outputs: Sequence[Var],
     operands: Sequence[Atom],
-    wanted: Sequence[bool],
+    is_used: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    """A scan with these params and operands, reduced to the wanted results."""
+    """The results of a scan with these params and operands, simplified."""
     params = dict(params)
     first = params["consts"]
     second = first + params["carry"]
@@ -199,15 +209,15 @@ def _scanned(
         ]
     body = simplify(params["program"])
     loop = _Loop(
-        body, operands[:first], operands[first:second], operands[second:], wanted
+        body, operands[:first], operands[first:second], operands[second:], is_used
     )
     loop.narrow()
     params["program"] = simplify(loop.program())
     consts = loop.arrays()
     carry = [operand for _, operand, _ in loop.carry.values()]
     params["consts"], params["carry"] = len(consts), len(carry)
-    acts = any(has_effect(equation) for equation in params["program"].equations)
-    if not loop.carry and not loop.ys and not acts:
+    has_effects = any(has_effect(equation) for equation in params["program"].equations)
+    if not loop.carry and not loop.ys and not has_effects:
         return loop.results(())
     xs = [operand for _, operand in loop.xs]
     return loop.results(current_builder().emit(scan, [*consts, *carry, *xs], params))
@@ -216,41 +226,49 @@ def _scanned(
 def _while_loop(
     equation: Equation,
     operands: Sequence[Atom],
-    wanted: Sequence[bool],
+    is_used: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
+    """The results of a while_loop, simplified; a scan if its trip count is known."""
     params = equation.params
     first = params["cond_consts"]
     second = first + params["body_consts"]
     condition, body = simplify(params["cond_program"]), params["body_program"]
     is_rotated = _is_rotated(condition, body)
     body = simplify(body)
-    fixed, consts, carry = operands[:first], operands[first:second], operands[second:]
-    count = known_trip_count(condition, body, fixed, consts, carry)
+    cond_operands, body_operands, carry = (
+        operands[:first],
+        operands[first:second],
+        operands[second:],
+    )
+    count = known_trip_count(condition, body, cond_operands, body_operands, carry)
     if count is not None:
         counted: Params = {
             "program": body,
             "length": count,
             "reverse": False,
-            "consts": len(consts),
+            "consts": len(body_operands),
             "carry": len(carry),
             "unroll": 1,
         }
-        return _scanned(counted, (), operands[first:], wanted, simplify)
+        return _scanned(counted, (), operands[first:], is_used, simplify)
     if is_rotated:
-        rotated, flags = body, [*wanted]
+        rotated, flags = body, [*is_used]
     else:
         rotated = simplify(_rotated(condition, body, first))
-        carry = [*carry, current_builder().inline(condition, [*fixed, *carry])[0]]
-        consts = [*fixed, *consts]
-        flags = [*wanted, True]
-    loop = _Loop(rotated, consts, carry, [], flags)
+        carry = [
+            *carry,
+            current_builder().inline(condition, [*cond_operands, *carry])[0],
+        ]
+        body_operands = [*cond_operands, *body_operands]
+        flags = [*is_used, True]
+    loop = _Loop(rotated, body_operands, carry, [], flags)
     last = len(carry) - 1
     loop.narrow(frozenset((last,)))
     program = simplify(loop.program())
     arrays = loop.arrays()
     state = [operand for _, operand, _ in loop.carry.values()]
-    made = current_builder().emit(
+    outputs = current_builder().emit(
         equation.primitive,
         [*arrays, *state],
         {
@@ -260,7 +278,7 @@ def _while_loop(
             "body_consts": len(arrays),
         },
     )
-    return loop.results(made)[: len(wanted)]
+    return loop.results(outputs)[: len(is_used)]
 
 
 def _is_rotated(condition: Program, body: Program) -> bool:
@@ -273,7 +291,7 @@ def _is_rotated(condition: Program, body: Program) -> bool:
 
 
 def _rotated(condition: Program, body: Program, cond_consts: int) -> Program:
-    """The body that also computes the condition from the carries it returns."""
+    """The body that also computes the condition, from the carries it returns."""
     builder = ProgramBuilder(body.name)
     with builder:
         fixed = [builder.input(v.type, v.hint) for v in condition.inputs[:cond_consts]]
@@ -285,7 +303,7 @@ def _rotated(condition: Program, body: Program, cond_consts: int) -> Program:
 
 
 def _last_of(types: Sequence[ArrayType]) -> Program:
-    """The condition that returns the last carry."""
+    """The condition Program that returns the last of carries of these ``types``."""
     builder = ProgramBuilder("goes_on")
     inputs = [builder.input(type) for type in types]
     return builder.build(inputs[-1:])
@@ -294,33 +312,38 @@ def _last_of(types: Sequence[ArrayType]) -> Program:
 def _cond(
     equation: Equation,
     operands: Sequence[Atom],
-    wanted: Sequence[bool],
+    is_used: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    index, *rest = operands
+    """The results of a branch, simplified; its body if the index is a literal."""
+    index, *operands_of_branches = operands
     branches = [simplify(b) for b in equation.params["branches"]]
     if isinstance(index, Literal):
         assert not isinstance(index.value, complex)
         chosen = min(max(int(index.value), 0), len(branches) - 1)
-        return current_builder().inline(branches[chosen], rest)
+        return current_builder().inline(branches[chosen], operands_of_branches)
     narrowed, used = [], set[int]()
     for branch in branches:
-        loop = _Loop(branch, rest, [], [], wanted)
+        loop = _Loop(branch, operands_of_branches, [], [], is_used)
         loop.narrow()
-        left = {value for value, _ in loop.consts}
-        used |= {k for k, value in enumerate(branch.inputs) if value in left}
+        live = {value for value, _ in loop.consts}
+        used |= {k for k, value in enumerate(branch.inputs) if value in live}
     for branch in branches:
-        loop = _Loop(branch, rest, [], [], wanted)
+        loop = _Loop(branch, operands_of_branches, [], [], is_used)
         loop.consts = [c for k, c in enumerate(loop.consts) if k in used]
-        loop.ys = {k: y for k, y in loop.ys.items() if wanted[k]}
+        loop.ys = {k: y for k, y in loop.ys.items() if is_used[k]}
         narrowed.append(simplify(loop.program()))
-    arrays = [a for k, a in enumerate(rest) if k in used and isinstance(a, Var)]
-    made = iter(
+    arrays = [
+        a
+        for k, a in enumerate(operands_of_branches)
+        if k in used and isinstance(a, Var)
+    ]
+    outputs = iter(
         current_builder().emit(
             equation.primitive, [index, *arrays], {"branches": tuple(narrowed)}
         )
     )
-    return [next(made) if is_wanted else None for is_wanted in wanted]
+    return [next(outputs) if is_wanted else None for is_wanted in is_used]
 
 
 _RULES: dict[

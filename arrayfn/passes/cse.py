@@ -32,6 +32,7 @@ def cse(program: Program) -> Program:
 
 
 def _key(atom: Atom) -> Any:
+    """A key that is equal for equal atoms."""
     if isinstance(atom, Literal):
         return atom.key()
     assert isinstance(atom, Var)

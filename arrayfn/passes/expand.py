@@ -1,8 +1,8 @@
 """Expands primitives without kernels into primitives that have kernels.
 
-After it: no equation's row is a Composition, except those that the target computes
-itself. Every dot_general has dtypes that the target's library multiplies, and operands
-of rank 1 or more; int8 operands are padded to multiples of 4 bytes.
+After it: no equation's primitive is a Composition, except those that the target
+computes itself. Every dot_general has dtypes that the target's library multiplies, and
+operands of rank 1 or more; int8 operands are padded to multiples of 4 bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_TERMS: Final = (1 << 31) // (1 << 14) - 1  # int8 products cannot overflow 
 _LONG_DOT: Final = 1 << 16  # elements of a vector
 
 Products = AbstractSet[tuple[DType, DType]]
-"""The dtypes that a library multiplies: operands' dtype to the product's."""
+"""Pairs of dtypes that a library multiplies: that of operands, that of the product."""
 
 BLAS: Final[Products] = frozenset(
     (dtype, dtype)
@@ -44,7 +44,7 @@ def expand(
 ) -> Program:
     """``program`` with every equation expanded that has no kernel.
 
-    Expansion repeats until no Composition is left, except what ``keep`` accepts.
+    Expansion repeats until no Composition is left, except those that ``keep`` accepts.
     """
     changed = True
     while changed:
@@ -75,48 +75,53 @@ def _expanded(
 def _product(
     operands: Sequence[Atom], equation: Equation, products: Products
 ) -> Atom | None:
-    """A dot_general that the library cannot compute, as other equations; else None."""
+    """A dot_general that the library cannot compute, as other equations.
+
+    None if the library computes it.
+    """
     x, y = operands
     params: dict[str, Any] = dict(equation.params)
-    wanted = equation.outputs[0].type.dtype
+    result_dtype = equation.outputs[0].type.dtype
     if 0 in (x.type.shape[axis] for axis in params["contract"][0]):
         return views.zeros(equation.outputs[0].type)
-    scalar = not x.type.shape or not y.type.shape
-    by_library = not scalar and (x.type.dtype, wanted) in products
+    has_scalar = not x.type.shape or not y.type.shape
+    by_library = not has_scalar and (x.type.dtype, result_dtype) in products
     if by_library and products is BLAS and _is_long_dot(equation):
         return sum_of_products(x, y, params["contract"], params["batch"])
-    if by_library and (wanted in dtypes.INEXACT or _in_words(equation)):
+    if by_library and (
+        result_dtype in dtypes.INEXACT or _has_aligned_extents(equation)
+    ):
         return None
-    if (whole := _integer_product(x, y, equation, products)) is not None:
-        return conversion.as_dtype(whole, wanted)
-    computed = dtypes.compute_dtype(wanted)
+    if (integer_product := _integer_product(x, y, equation, products)) is not None:
+        return conversion.as_dtype(integer_product, result_dtype)
+    computed = dtypes.compute_dtype(result_dtype)
     params.pop("preferred_element_type", None)
     x, y = (conversion.as_dtype(v, computed) for v in operands)
-    if scalar:
+    if has_scalar:
         product = e.mul(x, y)
     elif computed in dtypes.INTEGERS or not products:
         product = sum_of_products(x, y, params["contract"], params["batch"])
     else:
         product = contraction.dot_general(x, y, **params)
-    return conversion.as_dtype(product, wanted)
+    return conversion.as_dtype(product, result_dtype)
 
 
 def _integer_product(
     x: Atom, y: Atom, equation: Equation, products: Products
 ) -> Atom | None:
-    """An int8 product by the library, summed in int32; None if it cannot.
+    """An int8 product by the library, summed in int32; None if impossible.
 
     The library needs rows that begin at multiples of 4 bytes: other extents are padded
     with zeros.
     """
-    dtype, wanted = x.type.dtype, equation.outputs[0].type.dtype
+    dtype, result_dtype = x.type.dtype, equation.outputs[0].type.dtype
     contract, batch = equation.params["contract"], equation.params["batch"]
-    if (dtype, dtypes.int32) not in products or wanted not in dtypes.INTEGERS:
+    if (dtype, dtypes.int32) not in products or result_dtype not in dtypes.INTEGERS:
         return None
     if not contract[0]:
         return None
     terms = math.prod(x.type.shape[axis] for axis in contract[0])
-    if np.dtype(wanted).itemsize > 4 and terms > _MAX_TERMS:
+    if np.dtype(result_dtype).itemsize > 4 and terms > _MAX_TERMS:
         return None
     left = contraction.free_axes(x.type.ndim, contract[0], batch[0])
     right = contraction.free_axes(y.type.ndim, contract[1], batch[1])
@@ -143,13 +148,15 @@ def _is_long_dot(equation: Equation) -> bool:
     return equation.outputs[0].type.size == 1 and x.type.size >= _LONG_DOT
 
 
-def _in_words(equation: Equation) -> bool:
-    """Whether the extents of an int8 product suit the library."""
+def _has_aligned_extents(equation: Equation) -> bool:
+    """Whether no extent of an int8 product needs padding for the library."""
     contract, batch = equation.params["contract"], equation.params["batch"]
-    for atom, own, shared in zip(equation.inputs, contract, batch, strict=True):
+    for atom, contracted, batch_axes in zip(
+        equation.inputs, contract, batch, strict=True
+    ):
         shape = atom.type.shape
-        free = contraction.free_axes(len(shape), own, shared)
-        for axes in (own, free):
+        free = contraction.free_axes(len(shape), contracted, batch_axes)
+        for axes in (contracted, free):
             if not axes or math.prod(shape[axis] for axis in axes) % WORD:
                 return False
     return True
@@ -174,15 +181,15 @@ def sum_of_products(
     right = contraction.free_axes(y.type.ndim, contract[1], batch[1])
     x = views.transpose(x, permutation=(*batch[0], *left, *contract[0]))
     y = views.transpose(y, permutation=(*batch[1], *right, *contract[1]))
-    shared, summed = len(batch[0]), len(contract[0])
-    kept = shared + len(left) + len(right)
-    shape = (*x.type.shape[: shared + len(left)], *y.type.shape[shared:])
-    first = (*range(shared + len(left)), *range(kept, kept + summed))
-    second = (*range(shared), *range(shared + len(left), kept + summed))
+    batch_count, sum_count = len(batch[0]), len(contract[0])
+    kept = batch_count + len(left) + len(right)
+    shape = (*x.type.shape[: batch_count + len(left)], *y.type.shape[batch_count:])
+    first = (*range(batch_count + len(left)), *range(kept, kept + sum_count))
+    second = (*range(batch_count), *range(batch_count + len(left), kept + sum_count))
     product = e.mul(
         views.broadcast_in_dim(x, shape=shape, axes=first),
         views.broadcast_in_dim(y, shape=shape, axes=second),
     )
-    if not summed:
+    if not sum_count:
         return product
-    return reductions.reduce_sum(product, axes=tuple(range(kept, kept + summed)))
+    return reductions.reduce_sum(product, axes=tuple(range(kept, kept + sum_count)))

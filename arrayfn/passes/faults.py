@@ -3,7 +3,7 @@
 A *fault* is an int64: the number of the ``Site`` in the upper bits and 40 bits of
 detail, or ``NO_FAULT``, which is larger than all others. So the minimum of several
 faults is the first one in the Program. The detail of an index is the index itself,
-shifted to be positive. That of a number is its row-major position in the result.
+shifted to be positive. The detail of a number is its row-major position in the result.
 """
 
 from __future__ import annotations
@@ -44,9 +44,14 @@ NO_FAULT: Final = (1 << 63) - 1
 class Site:
     """One check of a Program: its kind, the checked operation and its line.
 
-    ``type`` is the type of the indices, the result or the divisor. ``extent``, ``axis``
-    and ``length`` are the params of ``in_bounds``. A check of the user's has its
-    message as ``name``, the type of its condition, and the params of ``check``.
+    Attributes:
+        kind: one of ``KINDS``.
+        name: the primitive; of a check of the user's, its message.
+        type: the type of the indices, the result, the divisor or the condition.
+        location: the user's line.
+        extent, axis, length: the params of ``in_bounds``.
+        is_elementwise: whether an element of the result depends on one of each operand.
+        names, loops: the params of ``check``.
     """
 
     kind: str
@@ -68,7 +73,7 @@ class Site:
             )
             return CheckError(text, self.location)
         if self.kind == INDEX:
-            return OutOfBoundsError(self._of_index(detail), self.location)
+            return OutOfBoundsError(self._index_message(detail), self.location)
         position = _position(self.type, detail)
         if self.kind == DIVISION:
             return DivisionByZeroError(
@@ -77,29 +82,34 @@ class Site:
                 "another where",
                 self.location,
             )
-        return NotFiniteError(f"{self.name} {self._made(position)}", self.location)
+        return NotFiniteError(
+            f"{self.name} {self._not_finite_message(position)}", self.location
+        )
 
-    def _made(self, position: str) -> str:
-        """What was computed from what, and what to write instead."""
+    def _not_finite_message(self, position: str) -> str:
+        """The message about a result that is not finite."""
         if self.kind == NAN:
-            what = f"makes NaN{position} of operands without NaN: they are outside its "
-            what += "domain"
+            problem = (
+                f"makes NaN{position} of operands without NaN: they are outside its "
+            )
+            problem += "domain"
         else:
-            what = (
+            problem = (
                 f"makes an infinity{position} of finite operands: it overflows, or has "
             )
-            what += "a pole there"
+            problem += "a pole there"
         if self.name == "convert":
-            return f"{what}; keep the wider dtype"
+            return f"{problem}; keep the wider dtype"
         if not self.is_elementwise:
-            return f"{what}; look at the operands that this line gives it"
+            return f"{problem}; look at the operands that this line gives it"
         return (
-            f"{what}. Where that may be, compute it of operands that do, "
+            f"{problem}. Where that may be, compute it of operands that do, "
             f"{self.name}(arrayfn.numpy.where(ok, x, 1)), and choose the result there "
             "with another where: a branch that where does not choose is computed too"
         )
 
-    def _of_index(self, detail: int) -> str:
+    def _index_message(self, detail: int) -> str:
+        """The message about an index out of bounds."""
         value = detail - MAX_INDEX
         beyond = " (or beyond)" if abs(value) == MAX_INDEX else ""
         if self.length:
@@ -117,6 +127,7 @@ class Site:
 
 
 def _position(type: ArrayType, position: int) -> str:
+    """The words "at [i, j] of type" for a row-major position; empty for a scalar."""
     if not type.shape:
         return ""
     index = np.unravel_index(position, type.shape)

@@ -17,14 +17,14 @@ from arrayfn.primitives.shard_map import one_device, shard_map
 
 
 def keep_none(equation: Equation) -> bool:
-    """No call has a registered kernel."""
+    """A ``keep`` for targets that have no kernels for calls."""
     return False
 
 
 def inline_calls(
     program: Program, keep: Callable[[Equation], bool] = keep_none
 ) -> Program:
-    """``program`` with every call inlined for which ``keep`` is false."""
+    """``program`` with every call inlined that ``keep`` does not accept."""
     builder = ProgramBuilder(program.name)
     inputs = builder.inputs_of(program)
     environment = builder.bind_inputs(program, inputs)

@@ -9,16 +9,18 @@ import numpy as np
 from arrayfn.ir import Atom, Equation, Literal, Var
 from arrayfn.primitives import elementwise, slicing
 
-MAX_PARTS = 64  # of a sum that becomes one array
+MAX_PARTS = 64  # terms of a sum that becomes one array
 
 
-def joined_parts(xs: Sequence[Atom], known: Mapping[Var, Equation]) -> Atom | None:
-    """A sum of zero-padded parts that do not overlap, as their concatenation.
+def joined_parts(
+    xs: Sequence[Atom], definitions: Mapping[Var, Equation]
+) -> Atom | None:
+    """The sum ``xs`` of zero-padded parts, as their concatenation.
 
     The gradient of an array that was cut into slices is such a sum. None if the parts
-    are not adjacent along one axis.
+    overlap, or are not adjacent along one axis.
     """
-    parts = _padded_parts(xs, known)
+    parts = _padded_parts(xs, definitions)
     if parts is None or len(parts) < 2:
         return None
     shape = parts[0].outputs[0].type.shape
@@ -40,43 +42,53 @@ def joined_parts(xs: Sequence[Atom], known: Mapping[Var, Equation]) -> Atom | No
             return None
         piece = part.inputs[0]
         end += piece.type.shape[axis]
-        made = known.get(piece) if isinstance(piece, Var) else None
-        joined = made is not None and made.primitive is slicing.concatenate
-        inner = made.inputs if made and joined and made.params["axis"] == axis else ()
-        pieces += inner or [piece]
-    whole = slicing.concatenate(*pieces, axis=axis)
-    if whole.type.shape == shape:
-        return whole
+        definition = definitions.get(piece) if isinstance(piece, Var) else None
+        if (
+            definition is not None
+            and definition.primitive is slicing.concatenate
+            and definition.params["axis"] == axis
+        ):
+            pieces += definition.inputs
+        else:
+            pieces.append(piece)
+    joined_array = slicing.concatenate(*pieces, axis=axis)
+    if joined_array.type.shape == shape:
+        return joined_array
     config = list(first.params["config"])
     config[axis] = (config[axis][0], last.params["config"][axis][1], 0)
-    return slicing.pad(whole, first.inputs[1], config=tuple(config))
+    return slicing.pad(joined_array, first.inputs[1], config=tuple(config))
 
 
 def _padded_parts(
-    xs: Sequence[Atom], known: Mapping[Var, Equation]
+    xs: Sequence[Atom], definitions: Mapping[Var, Equation]
 ) -> list[Equation] | None:
-    """The zero-paddings that are the terms of the sum; None if it has other terms.
+    """The zero-paddings that are the terms of the sum ``xs``.
 
-    Each step finds a part or one more term, so MAX_PARTS bounds the work.
+    None if it has other terms. Each step finds a part or one more term, so MAX_PARTS
+    bounds the work.
     """
-    found: list[Equation] = []
+    parts: list[Equation] = []
     pending = list(xs)
     while pending:
         x = pending.pop()
-        made = known.get(x) if isinstance(x, Var) else None
-        if made is None:
+        definition = definitions.get(x) if isinstance(x, Var) else None
+        if definition is None:
             return None
-        if made.primitive is elementwise.add:
-            pending += made.inputs
-            if len(found) + len(pending) > MAX_PARTS:
+        if definition.primitive is elementwise.add:
+            pending += definition.inputs
+            if len(parts) + len(pending) > MAX_PARTS:
                 return None
             continue
-        if made.primitive is not slicing.pad or not _is_zero(made.inputs[1]):
+        if definition.primitive is not slicing.pad or not _is_zero(
+            definition.inputs[1]
+        ):
             return None
-        if any(low < 0 or high < 0 or gap for low, high, gap in made.params["config"]):
+        if any(
+            low < 0 or high < 0 or gap for low, high, gap in definition.params["config"]
+        ):
             return None
-        found.append(made)
-    return found[::-1]
+        parts.append(definition)
+    return parts[::-1]
 
 
 def _is_zero(atom: Atom) -> bool:

@@ -1,4 +1,4 @@
-"""The trip count of a ``while_loop``, if its Programs and operands determine it.
+"""Finds the trip count of a ``while_loop``, if its Programs and operands determine it.
 
 A carry counts iterations if it begins at a literal, each iteration adds a literal, and
 the condition compares it with a literal.
@@ -14,7 +14,7 @@ import numpy as np
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
 
 _MIRRORED: Final = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}
-"""Comparisons, and the comparison with the operands exchanged."""
+"""Each comparison, with the one that holds when the operands are exchanged."""
 
 
 def known_trip_count(
@@ -28,14 +28,14 @@ def known_trip_count(
 
     It is not known if the counter would overflow before the loop ends.
     """
-    test = _made_by(condition, condition.outputs[0])
-    if test is None or test.primitive.name not in _MIRRORED:
+    comparison = _binary_definition(condition, condition.outputs[0])
+    if comparison is None or comparison.primitive.name not in _MIRRORED:
         return None
-    name, (left, right) = test.primitive.name, test.inputs
-    known = _literals(condition, cond_consts)
-    limit = _integer(right, known)
+    name, (left, right) = comparison.primitive.name, comparison.inputs
+    literals = _literals(condition, cond_consts)
+    limit = _integer(right, literals)
     if limit is None:
-        name, left, limit = _MIRRORED[name], right, _integer(left, known)
+        name, left, limit = _MIRRORED[name], right, _integer(left, literals)
     counters = condition.inputs[len(cond_consts) :]
     if limit is None or left not in counters:
         return None
@@ -52,23 +52,23 @@ def known_trip_count(
 
 
 def _step(body: Program, consts: Sequence[Atom], number: int) -> int | None:
-    """What an iteration adds to carry ``number``."""
+    """The increment of carry ``number`` in each iteration; None if unknown."""
     value = body.inputs[len(consts) + number]
-    added = _made_by(body, body.outputs[number])
-    if added is None or added.primitive.name not in ("add", "sub"):
+    addition = _binary_definition(body, body.outputs[number])
+    if addition is None or addition.primitive.name not in ("add", "sub"):
         return None
-    known = _literals(body, consts)
-    left, right = added.inputs
+    literals = _literals(body, consts)
+    left, right = addition.inputs
     if left is value:
-        step = _integer(right, known)
-        is_less = added.primitive.name == "sub"
+        step = _integer(right, literals)
+        is_less = addition.primitive.name == "sub"
         return -step if step is not None and is_less else step
-    is_sum = right is value and added.primitive.name == "add"
-    return _integer(left, known) if is_sum else None
+    is_sum = right is value and addition.primitive.name == "add"
+    return _integer(left, literals) if is_sum else None
 
 
-def _made_by(program: Program, atom: Atom) -> Equation | None:
-    """The equation of two operands that makes ``atom``."""
+def _binary_definition(program: Program, atom: Atom) -> Equation | None:
+    """The equation of two operands that makes ``atom``, or None."""
     for equation in program.equations:
         if equation.outputs[0] is atom and len(equation.inputs) == 2:
             return equation
@@ -76,31 +76,32 @@ def _made_by(program: Program, atom: Atom) -> Equation | None:
 
 
 def _literals(program: Program, consts: Sequence[Atom]) -> dict[Var, Literal]:
+    """The first inputs of ``program`` whose operands, ``consts``, are literals."""
     pairs = zip(program.inputs, consts, strict=False)
     return {var: atom for var, atom in pairs if isinstance(atom, Literal)}
 
 
-def _integer(atom: Atom, known: Mapping[Var, Literal]) -> int | None:
-    """The integer that ``atom`` is, if it is one."""
-    literal = known.get(atom) if isinstance(atom, Var) else atom
+def _integer(atom: Atom, literals: Mapping[Var, Literal]) -> int | None:
+    """The integer that ``atom`` is; None if it is not known."""
+    literal = literals.get(atom) if isinstance(atom, Var) else atom
     if literal is None or literal.type.dtype.kind not in "iu":
         return None
     return int(literal.value) if isinstance(literal.value, int) else None
 
 
 def _below(start: int, step: int, limit: int) -> int | None:
-    """Iterations while the counter is less than ``limit``."""
+    """The iterations while the counter is less than ``limit``; None if endless."""
     if start >= limit:
         return 0
     return -(-(limit - start) // step) if step > 0 else None
 
 
 def _unlike(start: int, step: int, limit: int) -> int | None:
-    """Iterations while the counter is not ``limit``."""
+    """The iterations while the counter is not ``limit``; None if endless."""
     if start == limit:
         return 0
-    count, rest = divmod(limit - start, step) if step else (-1, 0)
-    return count if count > 0 and not rest else None
+    count, remainder = divmod(limit - start, step) if step else (-1, 0)
+    return count if count > 0 and not remainder else None
 
 
 _COUNTS: Final[Mapping[str, Callable[[int, int, int], int | None]]] = {

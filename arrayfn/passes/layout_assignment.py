@@ -48,7 +48,7 @@ TakesView = Callable[[Equation, ArrayType, int], bool]
 
 
 def takes_no_view(equation: Equation, type: ArrayType, offset: int) -> bool:
-    """No call accepts views: operands are row-major."""
+    """A ``takes_view`` for targets whose kernels take row-major operands only."""
     return False
 
 
@@ -57,7 +57,7 @@ Along = Callable[[Equation], bool]
 
 
 def along_any(equation: Equation) -> bool:
-    """For no product: the library multiplies matrices of any layout as fast."""
+    """An ``along`` for targets whose library takes matrices of any layout."""
     return False
 
 
@@ -96,17 +96,33 @@ def with_donated(program: Program, donated: Collection[int]) -> Program:
         writable &= {
             k for k, v in enumerate(program.inputs) if any(v is s for s in sources)
         }
-        made = assign_layouts(program, writable)
-        kept = {k for k in writable if any(made.inputs[k] is s for s in origins(made))}
-        if kept == writable:
-            return made
-        writable = kept
+        with_layouts = assign_layouts(program, writable)
+        still_writable = {
+            k
+            for k in writable
+            if any(with_layouts.inputs[k] is s for s in origins(with_layouts))
+        }
+        if still_writable == writable:
+            return with_layouts
+        writable = still_writable
 
 
 class _Assignment:
     """Gives each value of one Program a layout, and inserts the copies that this takes.
 
-    Inputs ``writable`` may be overwritten; the outputs ``returned`` go to the caller.
+    Attributes:
+        inside: whether the Program is the body of a loop or branch.
+        copies, permuted_copies: row-major copies, and copies with permuted axes, that
+            nothing overwrites.
+        writable: the inputs that may be overwritten.
+        returned: the numbers of outputs that may be such inputs.
+        last_uses: see ``_last_uses``.
+        environment: the new Atom for each Var of the Program.
+        given: the new inputs.
+        reads: the base and index map of each new Var.
+        recorded: how many equations ``reads`` covers.
+        owned: values in memory of their own, which nothing else uses yet.
+        uses: how often each Var is used.
     """
 
     def __init__(
@@ -125,7 +141,6 @@ class _Assignment:
         self.takes_view = takes_view
         self.along = along
         self.aligned = aligned
-        # Copies that nothing overwrites: row-major, and with permuted axes.
         self.copies: dict[Var, Var] = {}
         self.permuted_copies: dict[tuple[Var, tuple[int, ...]], Var] = {}
         self.returned = returned
@@ -136,7 +151,7 @@ class _Assignment:
         self.environment: dict[Var, Atom] = {}
         self.given: frozenset[Atom] = frozenset()
         self.reads: dict[Var, Read] = {}
-        self.known = 0
+        self.recorded = 0
         self.owned: set[Atom] = set()
         self.uses = Counter(
             atom
@@ -146,6 +161,7 @@ class _Assignment:
         )
 
     def run(self) -> Program:
+        """The Program with layouts."""
         program = self.program
         with self.builder as builder:
             inputs = [
@@ -172,6 +188,7 @@ class _Assignment:
             return builder.build(outputs)
 
     def equation(self, equation: Equation) -> None:
+        """Emit ``equation``, with copies of operands whose layout it cannot read."""
         primitive = primitive_of(equation)
         operands = [rename(a, self.environment) for a in equation.inputs]
         params = equation.params
@@ -199,20 +216,20 @@ class _Assignment:
             self.owned.update(outputs)
         self.record()
 
-    def own(self, given: Atom, equation: Equation, number: int) -> Atom:
+    def own(self, operand: Atom, equation: Equation, number: int) -> Atom:
         """Operand ``number``, or a copy of it, that ``equation`` may overwrite."""
-        if given in self.owned or given in self.writable:
+        if operand in self.owned or operand in self.writable:
             roots, last = self.last_uses
             target = roots.get(equation.inputs[number])
-            same = [x for x in equation.inputs if roots.get(x) is target]
-            if len(same) == 1 and last.get(target) is equation:
-                return given
-        return views.relayout(given, layout="C")
+            aliases = [x for x in equation.inputs if roots.get(x) is target]
+            if len(aliases) == 1 and last.get(target) is equation:
+                return operand
+        return views.relayout(operand, layout="C")
 
     def control(
         self, operands: Sequence[Atom], equation: Equation
     ) -> tuple[list[Atom], Params]:
-        """Operands of a loop or branch, and its Programs with layouts."""
+        """The operands of a loop or branch, row-major, and its params with layouts."""
         params = dict(equation.params)
         in_place = carried_in_place(equation)
         if equation.primitive.name == "scan":
@@ -239,7 +256,7 @@ class _Assignment:
     ) -> Program:
         """The Program of a loop or branch with layouts.
 
-        Its operands are row-major, even if captured values are not.
+        Its inputs are row-major, even where captured values outside are not.
         """
         return _Assignment(
             program,
@@ -254,42 +271,44 @@ class _Assignment:
     def branches(self, equation: Equation) -> tuple[Program, ...]:
         """The branches of a ``cond`` with layouts.
 
-        They agree on which results have the memory of an operand.
+        They agree on which results lie in the memory of an operand.
         """
         programs: tuple[Program, ...] = equation.params["branches"]
         pairs = branched_in_place(equation)
         while True:
-            made = tuple(
+            with_layouts = tuple(
                 self.inner(program, {*pairs.values()}, {*pairs}) for program in programs
             )
-            params = {**equation.params, "branches": made}
-            row, outputs = equation.primitive, equation.outputs
-            found = branched_in_place(Equation(row, equation.inputs, params, outputs))
-            if found.items() >= pairs.items():
-                return made
-            pairs = {k: n for k, n in pairs.items() if found.get(k) == n}
+            params = {**equation.params, "branches": with_layouts}
+            primitive, outputs = equation.primitive, equation.outputs
+            now_in_place = branched_in_place(
+                Equation(primitive, equation.inputs, params, outputs)
+            )
+            if now_in_place.items() >= pairs.items():
+                return with_layouts
+            pairs = {k: n for k, n in pairs.items() if now_in_place.get(k) == n}
 
     def record(self) -> None:
-        """Extend ``reads`` to the last equation."""
-        for equation in self.builder.equations[self.known :]:
+        """Add the equations emitted since the last call to ``reads``."""
+        for equation in self.builder.equations[self.recorded :]:
             record_reads(equation, self.reads)
-        self.known = len(self.builder.equations)
+        self.recorded = len(self.builder.equations)
 
     def own_row_major(self, operands: list[Atom], equation: Equation) -> bool:
-        """Make a reshape's operand row-major; whether the result may have its memory.
+        """Make a reshape's operand row-major; whether the result owns its memory.
 
-        It may if nothing else needs the operand.
+        It does if nothing else needs the operand.
         """
         source = equation.inputs[0]
-        given = operands[0]
-        operands[0] = self.row_major(given)
-        if operands[0] is not given:
+        operand = operands[0]
+        operands[0] = self.row_major(operand)
+        if operands[0] is not operand:
             return True
-        if given not in self.owned or (
+        if operand not in self.owned or (
             isinstance(source, Var) and self.uses[source] > 1
         ):
             return False
-        self.owned.discard(given)
+        self.owned.discard(operand)
         return True
 
     def layout_of(self, x: Var) -> tuple[Layout, int]:
@@ -301,11 +320,11 @@ class _Assignment:
         return layout, read.offset(strides)
 
     def row_major(self, x: Atom) -> Atom:
-        """``x``, or a copy if it is not row-major from the beginning of its base."""
+        """``x``, or a copy unless it is row-major from its base's first element."""
         if (
             isinstance(x, Var)
             and self.layout_of(x) == (RowMajor(), 0)
-            and not self.moves(x)
+            and not self.may_be_unaligned(x)
         ):
             return x
         return views.relayout(x, layout="C")
@@ -320,8 +339,8 @@ class _Assignment:
             self.copies[x] = copy
         return self.copies[x]
 
-    def moves(self, x: Var) -> bool:
-        """Whether ``x`` is a part of a loop's slice, whose alignment is unknown.
+    def may_be_unaligned(self, x: Var) -> bool:
+        """Whether ``x`` is part of a loop's slice, whose alignment is unknown.
 
         A slice begins at a multiple of its size. Kernels and libraries read vectors
         whose size divides that of an array that they read whole.
@@ -333,7 +352,7 @@ class _Assignment:
 
     def takes_as_is(self, x: Atom, equation: Equation) -> bool:
         """Whether the kernel of a call accepts ``x`` without a copy."""
-        if not isinstance(x, Var) or self.moves(x):
+        if not isinstance(x, Var) or self.may_be_unaligned(x):
             return False
         layout, offset = self.layout_of(x)
         placed = ArrayType(x.type.shape, x.type.dtype, layout)
@@ -350,7 +369,7 @@ class _Assignment:
     def matrices(
         self, operands: Sequence[Atom], equation: Equation
     ) -> tuple[list[Atom], dict[str, object]]:
-        """Operands of a dot_general that BLAS can read, and its params for them."""
+        """The operands of a dot_general as BLAS can read them, and its new params."""
         results: list[Atom] = []
         pairs = [
             (equation.params["contract"][k], equation.params["batch"][k])
@@ -362,8 +381,8 @@ class _Assignment:
             contract, batch = pairs[side]
             free = contraction.free_axes(operand.type.ndim, contract, batch)
             groups = (free, contract) if side == 0 else (contract, free)
-            lies = as_matrix(operand.type, self.reads[operand], batch, *groups)
-            if lies is None or (along and lies.transposed == (side == 0)):
+            matrix = as_matrix(operand.type, self.reads[operand], batch, *groups)
+            if matrix is None or (along and matrix.transposed == (side == 0)):
                 groups = (free, contract) if along else groups
                 order = (*batch, *groups[0], *groups[1])
                 operand = self.permuted(operand, order)
@@ -375,16 +394,17 @@ class _Assignment:
                 self.record()
             results.append(operand)
         (left, left_batch), (right, right_batch) = pairs
-        pairs_now = {"contract": (left, right), "batch": (left_batch, right_batch)}
-        return results, {**equation.params, **pairs_now}
+        new_pairs = {"contract": (left, right), "batch": (left_batch, right_batch)}
+        return results, {**equation.params, **new_pairs}
 
 
 def _last_uses(
     program: Program,
 ) -> tuple[dict[Atom, Var], dict[Var | None, Equation | None]]:
-    """The array that each value may be a view of, and the last equation to use it.
+    """``(roots, last)``: views' arrays, and the last equation that uses each.
 
-    Returned arrays have no last equation.
+    A value's root is the array that it may be a view of. Returned arrays have no last
+    equation.
     """
     roots: dict[Atom, Var] = {}
     last: dict[Var | None, Equation | None] = {}
@@ -404,6 +424,7 @@ def _last_uses(
 
 
 def _is_affine(equation: Equation) -> bool:
+    """Whether a view is an affine map of indices."""
     primitive = primitive_of(equation)
     assert isinstance(primitive.kernel, View)
     return primitive.kernel.axes(equation.inputs[0].type, **equation.params) is not None

@@ -49,6 +49,7 @@ def cut_long_transforms(program: Program) -> Program:
 
 
 def _cut(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+    """A long transform as shorter ones; None for other equations."""
     if not _is_long(equation):
         return None
     kind, length = equation.params["kind"], equation.params["length"]
@@ -60,6 +61,7 @@ def _cut(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
 
 
 def _is_long(equation: Equation) -> bool:
+    """Whether ``equation`` is a transform of few, long rows that can be cut."""
     if equation.primitive is not fourier.fft:
         return False
     shape, length = equation.inputs[0].type.shape, equation.params["length"]
@@ -67,8 +69,8 @@ def _is_long(equation: Equation) -> bool:
         if length % 2:
             return False
         length //= 2
-    few = 0 < math.prod(shape[:-1]) < FEW
-    return few and length >= LONG and factors(length) is not None
+    has_few_rows = 0 < math.prod(shape[:-1]) < FEW
+    return has_few_rows and length >= LONG and factors(length) is not None
 
 
 def factors(length: int) -> tuple[int, int] | None:
@@ -80,7 +82,7 @@ def factors(length: int) -> tuple[int, int] | None:
 
 
 def _by_kind(x: Atom, kind: str, length: int) -> Atom:
-    """A transform in either direction, without normalisation."""
+    """The transform of this kind, without normalisation."""
     if kind == "rfft":
         return _real(x, length)
     if kind == "irfft":
@@ -89,11 +91,11 @@ def _by_kind(x: Atom, kind: str, length: int) -> Atom:
 
 
 def _four_steps(x: Atom, sign: int) -> Atom:
-    """The sums of x[..., j] * exp(sign * 2i pi j k / n) over j."""
+    """The sums of x[..., j] * exp(sign * 2i pi j k / n) over j, in four steps."""
     outer, n = x.type.shape[:-1], x.type.shape[-1]
-    found = factors(n)
-    assert found is not None
-    a, b = found
+    pair = factors(n)
+    assert pair is not None
+    a, b = pair
     x = _transposed(views.reshape(x, shape=(*outer, a, b)))
     x = _with_twiddles(_transform(x, sign), n, sign)
     x = _transposed(_transform(_transposed(x), sign))
@@ -101,12 +103,13 @@ def _four_steps(x: Atom, sign: int) -> Atom:
 
 
 def _transform(x: Atom, sign: int) -> Atom:
-    """The transforms of rows, without normalisation."""
+    """The complex transform of each row, without normalisation."""
     kind, norm = ("fft", "backward") if sign < 0 else ("ifft", "forward")
     return fourier.fft(x, kind=kind, length=x.type.shape[-1], norm=norm)
 
 
 def _transposed(x: Atom) -> Atom:
+    """``x`` with its last two axes exchanged."""
     last = x.type.ndim - 1
     return views.transpose(x, permutation=(*range(last - 1), last, last - 1))
 
@@ -134,27 +137,29 @@ def _with_twiddles(x: Atom, n: int, sign: int) -> Atom:
 
 def _unit(steps: Atom, n: int, sign: int, dtype: DType) -> Atom:
     """exp(sign * 2i pi steps / n), for steps from 0 to n, by angles of at most pi."""
-    beyond = discrete.gt(steps, conversion.literal(n // 2, _COUNT))
-    near = e.select(beyond, e.sub(steps, conversion.literal(n, _COUNT)), steps)
+    is_upper_half = discrete.gt(steps, conversion.literal(n // 2, _COUNT))
+    signed_steps = e.select(
+        is_upper_half, e.sub(steps, conversion.literal(n, _COUNT)), steps
+    )
     step = conversion.literal(sign * 2 * math.pi / n, dtype)
-    angle = e.mul(conversion.convert(near, dtype), step)
+    angle = e.mul(conversion.convert(signed_steps, dtype), step)
     return complex_numbers.make_complex(special.cos(angle), special.sin(angle))
 
 
 def _real(x: Atom, n: int) -> Atom:
     """The first n // 2 + 1 elements of the transform of n real elements.
 
-    Even elements become real parts, and odd ones imaginary parts. The even and odd
-    parts of the result separate their transforms.
+    Even elements become real parts, and odd ones imaginary parts, of a complex
+    transform of half the length. The even and odd parts of its result separate the two.
     """
     outer, half = x.type.shape[:-1], n // 2
     pairs = views.reshape(x, shape=(*outer, half, 2))
     even, odd = (_part(pairs, k) for k in (0, 1))
-    whole = _four_steps(complex_numbers.make_complex(even, odd), -1)
-    first = slicing.slice_along(whole, len(outer), 0, 1)
-    whole = slicing.concatenate(whole, first, axis=len(outer))
-    mirrored = complex_numbers.conj(views.rev(whole, axes=(len(outer),)))
-    of_even, of_odd = e.add(whole, mirrored), e.sub(whole, mirrored)
+    transform = _four_steps(complex_numbers.make_complex(even, odd), -1)
+    first = slicing.slice_along(transform, len(outer), 0, 1)
+    transform = slicing.concatenate(transform, first, axis=len(outer))
+    mirrored = complex_numbers.conj(views.rev(transform, axes=(len(outer),)))
+    of_even, of_odd = e.add(transform, mirrored), e.sub(transform, mirrored)
     rotated = e.mul(
         of_odd, _along_last(_quarter(half + 1, n, -1, x.type.dtype), of_odd)
     )
@@ -190,13 +195,13 @@ def _real_back(x: Atom, n: int) -> Atom:
 
 
 def _quarter(count: int, n: int, sign: int, real: DType) -> Atom:
-    """i * sign * exp(sign * 2i pi k / n) for k below ``count``."""
+    """The factors sign * i * exp(sign * 2i pi k / n), for k below ``count``."""
     k = views.iota(shape=(count,), axis=0, dtype=_COUNT)
     unit = _unit(k, n, sign, real)
-    up, across = complex_numbers.imag(unit), complex_numbers.real(unit)
+    sine, cosine = complex_numbers.imag(unit), complex_numbers.real(unit)
     if sign < 0:
-        return complex_numbers.make_complex(up, e.neg(across))
-    return complex_numbers.make_complex(e.neg(up), across)
+        return complex_numbers.make_complex(sine, e.neg(cosine))
+    return complex_numbers.make_complex(e.neg(sine), cosine)
 
 
 def _part(x: Atom, index: int) -> Atom:

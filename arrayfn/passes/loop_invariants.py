@@ -37,14 +37,14 @@ def loop_invariants(program: Program) -> Program:
         return program
 
     def hoisted(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
-        wanted = _costly_invariants(equation)
-        return _hoisted(equation, operands, wanted) if wanted else None
+        invariants = _costly_invariants(equation)
+        return _hoisted(equation, operands, invariants) if invariants else None
 
     return rewritten(program, hoisted)
 
 
 def _loop(equation: Equation) -> tuple[str, int, int] | None:
-    """The param that holds a loop's body, and the range of its constants."""
+    """``(param with the body, first constant, end of constants)``; None for no loop."""
     params = equation.params
     if equation.primitive.name == "scan" and params["length"] > 1:
         return "program", 0, params["consts"]
@@ -55,21 +55,21 @@ def _loop(equation: Equation) -> tuple[str, int, int] | None:
 
 
 def _costly_invariants(equation: Equation) -> list[Equation]:
-    """The costly equations in a loop's body that depend on its constants alone."""
+    """The costly equations of a loop's body that depend on its constants alone."""
     loop = _loop(equation)
     if loop is None:
         return []
     key, first, second = loop
     body: Program = equation.params[key]
-    known = set(body.inputs[: second - first])
-    found: list[Equation] = []
+    invariant = set(body.inputs[: second - first])
+    costly: list[Equation] = []
     for inner in body.equations:
-        given = [a for a in inner.inputs if isinstance(a, Var)]
-        if not has_effect(inner) and all(a in known for a in given):
-            known.update(inner.outputs)
-            if given and is_costly(inner):
-                found.append(inner)
-    return found
+        read = [a for a in inner.inputs if isinstance(a, Var)]
+        if not has_effect(inner) and all(a in invariant for a in read):
+            invariant.update(inner.outputs)
+            if read and is_costly(inner):
+                costly.append(inner)
+    return costly
 
 
 def is_costly(equation: Equation) -> bool:
@@ -89,35 +89,35 @@ def is_costly(equation: Equation) -> bool:
 
 
 def _hoisted(
-    equation: Equation, operands: Sequence[Atom], wanted: Sequence[Equation]
+    equation: Equation, operands: Sequence[Atom], invariants: Sequence[Equation]
 ) -> tuple[Var, ...]:
-    """Emit ``wanted``, then the loop with their outputs among its constants."""
+    """Emit ``invariants``, then the loop with their results among its constants."""
     builder = current_builder()
     loop = _loop(equation)
     assert loop is not None
     key, first, second = loop
     body: Program = equation.params[key]
     count = second - first
-    taken = [v for inner in wanted for v in inner.outputs]
-    alone = Program(
+    moved_results = [v for inner in invariants for v in inner.outputs]
+    hoisted_program = Program(
         body.name,
         body.inputs[:count],
-        tuple(needed(body.equations, taken)),
-        tuple(taken),
+        tuple(needed(body.equations, moved_results)),
+        tuple(moved_results),
     )
-    results = builder.inline(alone, operands[first:second])
-    out = set(wanted)
-    left = needed([q for q in body.equations if q not in out], body.outputs)
-    read = {a for q in left for a in q.inputs} | {*body.outputs}
+    results = builder.inline(hoisted_program, operands[first:second])
+    moved = set(invariants)
+    remaining = needed([q for q in body.equations if q not in moved], body.outputs)
+    read = {a for q in remaining for a in q.inputs} | {*body.outputs}
     pairs = [
         *zip(body.inputs[:count], operands[first:second], strict=True),
-        *zip(taken, results, strict=True),
+        *zip(moved_results, results, strict=True),
     ]
     consts = [(v, x) for v, x in pairs if v in read]
     program = Program(
         body.name,
         (*(v for v, _ in consts), *body.inputs[count:]),
-        tuple(left),
+        tuple(remaining),
         body.outputs,
     )
     name = "consts" if key == "program" else "body_consts"

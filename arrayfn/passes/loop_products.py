@@ -40,20 +40,22 @@ def products_out_of_loops(program: Program) -> Program:
             return _Scan(current_builder(), equation, operands, zeros).emit()
         if not _is_zeros(equation):
             return None
-        made = current_builder().keep(equation, operands)
-        zeros.update(made)
-        return made
+        outputs = current_builder().keep(equation, operands)
+        zeros.update(outputs)
+        return outputs
 
     return rewritten(program, moved)
 
 
 def _has_products(equation: Equation) -> bool:
+    """Whether ``equation`` is a scan with large products."""
     if equation.primitive.name != "scan" or equation.params["length"] < 2:
         return False
     return any(_is_large(inner) for inner in equation.params["program"].equations)
 
 
 def _is_zeros(equation: Equation) -> bool:
+    """Whether ``equation`` makes an array of zeros."""
     if equation.primitive is not views.broadcast_in_dim:
         return False
     value = equation.inputs[0]
@@ -61,6 +63,7 @@ def _is_zeros(equation: Equation) -> bool:
 
 
 def _is_large(equation: Equation) -> bool:
+    """Whether ``equation`` is a large product of matrices of one dtype."""
     if equation.primitive is not contraction.dot_general:
         return False
     types = [a.type for a in (*equation.inputs, *equation.outputs)]
@@ -72,10 +75,12 @@ def _is_large(equation: Equation) -> bool:
 
 
 class _Scan:
-    """The parts of a scan, and the operands of the products moved out of it.
+    """A scan whose large products are moved before or after it.
 
-    ``fixed``, ``carry`` and ``xs`` pair an input of the body with an operand;
-    ``zeros`` are arrays of zeros.
+    Attributes:
+        fixed, carry, xs: ``(body input, operand)`` of each constant, carry and slice.
+        equations: the equations of the body that are left.
+        zeros: arrays of zeros outside.
     """
 
     def __init__(
@@ -106,10 +111,13 @@ class _Scan:
     # Before the loop.
 
     def before(self, summed: set[int]) -> None:
-        """Emit products of constants and slices, except ``summed``, before the loop."""
+        """Emit products of constants and slices before the loop, for all iterations.
+
+        Those in ``summed`` stay.
+        """
         length = self.params["length"]
         ready = {v for v, _ in (*self.fixed, *self.xs)}
-        wanted: list[Equation] = []
+        products: list[Equation] = []
         for equation in self.equations:
             primitive = primitive_of(equation)
             computed = not isinstance(primitive.kernel, Control) and not has_effect(
@@ -120,25 +128,29 @@ class _Scan:
             ):
                 ready.update(equation.outputs)
                 size = equation.outputs[0].type.nbytes * length
-                fits = size <= MAX_BYTES and id(equation) not in summed
-                if fits and _is_large(equation):
-                    wanted.append(equation)
-        if not wanted:
+                can_move = size <= MAX_BYTES and id(equation) not in summed
+                if can_move and _is_large(equation):
+                    products.append(equation)
+        if not products:
             return
-        taken = [equation.outputs[0] for equation in wanted]
+        product_results = [equation.outputs[0] for equation in products]
         inputs = [*self.fixed, *self.xs]
-        alone = Program(
+        products_program = Program(
             self.body.name,
             tuple(v for v, _ in inputs),
-            tuple(needed(self.equations, taken)),
-            tuple(taken),
+            tuple(needed(self.equations, product_results)),
+            tuple(product_results),
         )
         mapped = [False] * len(self.fixed) + [True] * len(self.xs)
-        program, varies = batch_varying(alone, length, mapped, [False] * len(taken))
+        program, varies = batch_varying(
+            products_program, length, mapped, [False] * len(product_results)
+        )
         results = self.builder.inline(program, [operand for _, operand in inputs])
-        for var, result, of_steps in zip(taken, results, varies, strict=True):
-            (self.xs if of_steps else self.fixed).append((var, result))
-        self.equations = [q for q in self.equations if q not in wanted]
+        for var, result, is_sliced in zip(
+            product_results, results, varies, strict=True
+        ):
+            (self.xs if is_sliced else self.fixed).append((var, result))
+        self.equations = [q for q in self.equations if q not in products]
 
     # After the loop.
 
@@ -149,41 +161,48 @@ class _Scan:
             for atoms in (*(q.inputs for q in self.equations), self.body.outputs)
             for a in atoms
         )
-        made = {v: q for q in self.equations for v in q.outputs}
+        definitions = {v: q for q in self.equations for v in q.outputs}
         inputs = {v for v, _ in (*self.fixed, *self.xs)}
-        kept = 0
-        found: dict[int, Equation] = {}
+        kept_bytes = 0
+        sums: dict[int, Equation] = {}
         for number, (value, _) in enumerate(self.carry):
             total = self.body.outputs[number]
-            adds = made.get(total) if isinstance(total, Var) else None
-            if adds is None or adds.primitive is not e.add or value not in adds.inputs:
+            addition = definitions.get(total) if isinstance(total, Var) else None
+            if (
+                addition is None
+                or addition.primitive is not e.add
+                or value not in addition.inputs
+            ):
                 continue
-            (term,) = [a for a in adds.inputs if a is not value] or [value]
-            product = made.get(term) if isinstance(term, Var) else None
-            alone = all(uses[a] == 1 for a in (value, total, term))
-            if product is None or not alone or not _is_large(product):
+            (term,) = [a for a in addition.inputs if a is not value] or [value]
+            product = definitions.get(term) if isinstance(term, Var) else None
+            is_used_once = all(uses[a] == 1 for a in (value, total, term))
+            if product is None or not is_used_once or not _is_large(product):
                 continue
             read = {a for a in product.inputs if a not in inputs}
             size = sum(a.type.nbytes for a in read) * self.params["length"]
             fixed = any(a is v for a in product.inputs for v, _ in self.fixed)
-            if fixed or kept + size > MAX_BYTES:
+            if fixed or kept_bytes + size > MAX_BYTES:
                 continue
-            kept += size
-            found[number] = product
-        return found
+            kept_bytes += size
+            sums[number] = product
+        return sums
 
     def loop(self, sums: dict[int, Equation]) -> list[Atom]:
-        """The scan without ``sums``, which follow it."""
+        """Emit the scan without the products ``sums``, then these products.
+
+        Returns the results of the original scan.
+        """
         count = len(self.carry)
         state = [c for k, c in enumerate(self.carry) if k not in sums]
         ys = list(self.body.outputs[count:])
         slices = dict(self.xs)
         factors = [a for q in sums.values() for a in q.inputs if a not in slices]
-        extra = list(dict.fromkeys(factors))
+        stacked_factors = list(dict.fromkeys(factors))
         outputs = [
             *(a for k, a in enumerate(self.body.outputs[:count]) if k not in sums),
             *ys,
-            *extra,
+            *stacked_factors,
         ]
         equations = needed(self.equations, outputs)
         read = {a for q in equations for a in q.inputs} | {*outputs}
@@ -202,22 +221,30 @@ class _Scan:
             "consts": len(fixed),
             "carry": len(state),
         }
-        made = self.builder.emit(
+        outputs_of_loop = self.builder.emit(
             self.equation.primitive, [operand for _, operand in inputs], params
         )
-        last = iter(made[: len(state)])
-        kept = len(state) + len(ys)
-        stacked = {**slices, **dict(zip(extra, made[kept:], strict=True))}
+        final_state = iter(outputs_of_loop[: len(state)])
+        result_count = len(state) + len(ys)
+        stacked = {
+            **slices,
+            **dict(zip(stacked_factors, outputs_of_loop[result_count:], strict=True)),
+        }
         return [
             *(
-                self.total(operand, sums[k], stacked) if k in sums else next(last)
+                self.total(operand, sums[k], stacked)
+                if k in sums
+                else next(final_state)
                 for k, (_, operand) in enumerate(self.carry)
             ),
-            *made[len(state) : kept],
+            *outputs_of_loop[len(state) : result_count],
         ]
 
-    def total(self, first: Atom, product: Equation, stacked: dict[Any, Atom]) -> Atom:
-        """``first`` plus the products of all iterations, whose operands are stacked."""
+    def total(self, initial: Atom, product: Equation, stacked: dict[Any, Atom]) -> Atom:
+        """``initial`` plus the products of all iterations, as one product.
+
+        ``stacked`` has the operands of all iterations.
+        """
         x, y = (stacked[a] for a in product.inputs)
         contract, batch = product.params["contract"], product.params["batch"]
         params = {
@@ -226,4 +253,4 @@ class _Scan:
             "batch": tuple(tuple(k + 1 for k in axes) for axes in batch),
         }
         result = contraction.dot_general(x, y, **params)
-        return result if first in self.zeros else e.add(first, result)
+        return result if initial in self.zeros else e.add(initial, result)

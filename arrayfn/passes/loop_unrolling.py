@@ -38,7 +38,12 @@ def _is_unrolled(equation: Equation) -> bool:
 
 
 class _Unrolled:
-    """A scan that is unrolled by a factor of ``together``."""
+    """A scan that is unrolled: a loop over groups of ``factor`` iterations.
+
+    Attributes:
+        consts, carry: how many constants and carries there are.
+        reverse, length: as the params of the scan.
+    """
 
     def __init__(
         self,
@@ -53,27 +58,27 @@ class _Unrolled:
         self.consts, self.carry = params["consts"], params["carry"]
         self.reverse = params["reverse"]
         self.length = params["length"]
-        self.together = min(params["unroll"], self.length)
+        self.factor = min(params["unroll"], self.length)
 
     def emit(self, operands: Sequence[Atom]) -> list[Atom]:
         """The results of a loop over groups of iterations, and of the remainder."""
         second = self.consts + self.carry
-        fixed, xs = operands[: self.consts], operands[second:]
+        const_operands, xs = operands[: self.consts], operands[second:]
         state = list(operands[self.consts : second])
-        looped = self.length // self.together * self.together
-        if looped == self.together:
+        looped = self.length // self.factor * self.factor
+        if looped == self.factor:
             looped = 0  # a single group
-        rest = range(looped, self.length)
+        remainder = range(looped, self.length)
         if self.reverse:  # the remainder is at the front, and runs last
-            rest = range(self.length - looped)
+            remainder = range(self.length - looped)
         begin = self.length - looped if self.reverse else 0
         groups: list[Atom] = []
         if looped:
-            state, groups = self.loop(fixed, state, xs, begin, looped)
-        state, singles = self.steps(fixed, state, xs, rest)
+            state, groups = self.loop(const_operands, state, xs, begin, looped)
+        state, singles = self.steps(const_operands, state, xs, remainder)
         if not looped:
             return [*state, *self.stacked(singles)]
-        if not rest:
+        if not remainder:
             return [*state, *groups]
         pieces = [self.stacked(singles), groups]
         if not self.reverse:
@@ -90,20 +95,20 @@ class _Unrolled:
         xs: Sequence[Atom],
         numbers: range,
     ) -> tuple[list[Atom], list[list[Atom]]]:
-        """Consecutive iterations: the final carry, and each one's results in order."""
+        """Emit consecutive iterations: ``(final carry, results of each in order)``."""
         results: list[list[Atom]] = []
         for number in reversed(numbers) if self.reverse else numbers:
-            taken = [_slice(x, number) for x in xs]
-            outputs = self.builder.inline(self.body, [*fixed, *state, *taken])
+            slices = [_slice(x, number) for x in xs]
+            outputs = self.builder.inline(self.body, [*fixed, *state, *slices])
             state = outputs[: self.carry]
             results.append(outputs[self.carry :])
         return state, results[::-1] if self.reverse else results
 
     def stacked(self, results: Sequence[Sequence[Atom]]) -> list[Atom]:
-        """The results of iterations, concatenated along axis 0."""
+        """The results of iterations, concatenated along a new axis 0."""
         stacks: list[Atom] = []
-        for of_steps in zip(*results, strict=True):
-            rows = [views.reshape(y, shape=(1, *y.type.shape)) for y in of_steps]
+        for values in zip(*results, strict=True):
+            rows = [views.reshape(y, shape=(1, *y.type.shape)) for y in values]
             stacks.append(
                 rows[0] if len(rows) == 1 else slicing.concatenate(*rows, axis=0)
             )
@@ -117,9 +122,12 @@ class _Unrolled:
         begin: int,
         count: int,
     ) -> tuple[list[Atom], list[Atom]]:
-        """A scan over groups of the ``count`` iterations from ``begin`` on."""
-        groups = count // self.together
-        grouped = [_grouped(x, begin, count, self.together) for x in xs]
+        """Emit a scan over groups of the ``count`` iterations from ``begin`` on.
+
+        Returns the final carry, and the results of all these iterations.
+        """
+        groups = count // self.factor
+        grouped = [_grouped(x, begin, count, self.factor) for x in xs]
         program = self.group(grouped)
         params: dict[str, Any] = {
             **self.equation.params,
@@ -137,7 +145,7 @@ class _Unrolled:
         return list(outputs[: self.carry]), ys
 
     def group(self, grouped: Sequence[Atom]) -> Program:
-        """The body of the loop over groups."""
+        """The body of the loop over groups: ``factor`` iterations."""
         builder = ProgramBuilder(self.body.name)
         outside, self.builder = self.builder, builder
         with builder:
@@ -152,7 +160,7 @@ class _Unrolled:
                 inputs[: self.consts],
                 list(inputs[self.consts :]),
                 slices,
-                range(self.together),
+                range(self.factor),
             )
             program = builder.build([*state, *self.stacked(results)])
         self.builder = outside
@@ -165,9 +173,9 @@ def _slice(x: Atom, number: int) -> Atom:
     return views.reshape(piece, shape=x.type.shape[1:])
 
 
-def _grouped(x: Atom, begin: int, count: int, together: int) -> Atom:
-    """``count`` slices from ``begin`` on, in groups along a new axis 0."""
+def _grouped(x: Atom, begin: int, count: int, factor: int) -> Atom:
+    """``count`` slices of ``x`` from ``begin`` on, in groups along a new axis 0."""
     shape = x.type.shape
     if count < shape[0]:
         x = slicing.slice_along(x, 0, begin, begin + count)
-    return views.reshape(x, shape=(count // together, together, *shape[1:]))
+    return views.reshape(x, shape=(count // factor, factor, *shape[1:]))

@@ -1,4 +1,4 @@
-"""Takes the mask of a rectified value from the result, not from the operand.
+"""Computes the mask of a rectified value from the result, not from the operand.
 
 After ``y = select(x <= 0, 0, x)``, ``y <= 0`` equals ``x <= 0``. If a derivative uses
 ``y <= 0``, x need not be kept, and a matrix product that makes x can apply the
@@ -13,7 +13,7 @@ from arrayfn.primitives import discrete
 
 
 def masks_of_results(program: Program) -> Program:
-    """``program`` with ``x <= 0`` replaced by ``y <= 0`` after such a y."""
+    """``program`` with ``x <= 0`` replaced by ``y <= 0`` once y rectifies x."""
     builder = ProgramBuilder(program.name)
     definitions = program.definitions()
     last: dict[Atom, int] = {}
@@ -37,8 +37,8 @@ def _mask_of(equation: Equation, definitions: dict[Var, Equation]) -> Var | None
     """The mask ``x <= 0`` of an equation that rectifies x, or None."""
     if equation.primitive.name != "select":
         return None
-    mask, below, x = equation.inputs
-    if not isinstance(mask, Var) or not _is_zero(below) or not isinstance(x, Var):
+    mask, low_value, x = equation.inputs
+    if not isinstance(mask, Var) or not _is_zero(low_value) or not isinstance(x, Var):
         return None
     comparison = definitions.get(mask)
     if comparison is None or comparison.primitive.name != "le":
@@ -48,4 +48,5 @@ def _mask_of(equation: Equation, definitions: dict[Var, Equation]) -> Var | None
 
 
 def _is_zero(atom: Atom) -> bool:
+    """Whether ``atom`` is the literal 0 or -0."""
     return isinstance(atom, Literal) and atom.value == 0

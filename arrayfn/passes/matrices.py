@@ -1,4 +1,4 @@
-"""Which layouts BLAS reads as matrices: one unit stride and a leading dimension."""
+"""Recognises layouts that BLAS reads as matrices: unit stride, leading dimension."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ WORD: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One operand as BLAS sees it; ``leading`` is the leading dimension in elements.
+    """An operand as BLAS sees it, ``offset`` elements into the array ``base``.
 
-    ``transposed`` says that the stored rows run along the contracted or column axis.
+    ``leading`` is the leading dimension in elements, ``batch_stride`` the distance of
+    matrices. ``transposed`` says that the stored rows run along the contracted or
+    column axis.
     """
 
     base: Var
@@ -34,7 +36,10 @@ def as_matrix(
     rows: Sequence[int],
     columns: Sequence[int],
 ) -> Matrix | None:
-    """The operand as a (batched) matrix of ``rows`` and ``columns``, or None."""
+    """The operand as a (batched) matrix of the axes ``rows`` and ``columns``.
+
+    None if BLAS cannot read it without a copy.
+    """
     base = read.base.type
     base_strides = base.layout.strides(base.shape)
     strides = read.strides(base_strides, type.ndim)
@@ -63,13 +68,13 @@ def as_matrix(
     offset = read.offset(base_strides)
     if (column_stride == 1 or k == 1) and (row_stride >= k or m == 1):
         leading = row_stride if m > 1 else max(k, 1)
-        made = Matrix(read.base, offset, max(leading, 1), False, batch_stride)
+        matrix = Matrix(read.base, offset, max(leading, 1), False, batch_stride)
     elif (row_stride == 1 or m == 1) and (column_stride >= m or k == 1):
         leading = column_stride if k > 1 else max(m, 1)
-        made = Matrix(read.base, offset, max(leading, 1), True, batch_stride)
+        matrix = Matrix(read.base, offset, max(leading, 1), True, batch_stride)
     else:
         return None
     if type.dtype.itemsize > 1 or not type.size:
-        return made
-    offsets = (made.leading, made.offset, made.batch_stride)
-    return made if all(offset % WORD == 0 for offset in offsets) else None
+        return matrix
+    offsets = (matrix.leading, matrix.offset, matrix.batch_stride)
+    return matrix if all(offset % WORD == 0 for offset in offsets) else None

@@ -1,4 +1,4 @@
-"""Which mesh a Program is for, and which of its inputs can be cut before it runs."""
+"""Finds the mesh that a Program is for, and inputs that the host can cut."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from arrayfn.primitives.shard_map import shard_map
 
 
 def mesh_of(program: Program) -> Mesh | None:
-    """The mesh that ``program`` is for. Raises ArgumentError if there are two."""
-    found: Mesh | None = None
-    for mesh, where in _meshes(program):
-        if found is None:
-            found = mesh
-        elif found != mesh:
+    """The mesh that ``program`` is for; None without one.
+
+    Raises ArgumentError if there are two.
+    """
+    first: Mesh | None = None
+    for mesh, location in _meshes(program):
+        if first is None:
+            first = mesh
+        elif first != mesh:
             raise ArgumentError(
                 f"{program.name} is for one mesh, but has arrays or shard_maps of two: "
-                f"({found}) on devices {list(found.device_ids)} and ({mesh}) on "
+                f"({first}) on devices {list(first.device_ids)} and ({mesh}) on "
                 f"devices {list(mesh.device_ids)}; move the arrays of one with "
                 "device_put",
-                where,
+                location,
             )
-    return found
+    return first
 
 
 def has_shard_map(program: Program) -> bool:
@@ -40,6 +43,7 @@ def has_shard_map(program: Program) -> bool:
 
 
 def _meshes(program: Program) -> Iterator[tuple[Mesh, Any]]:
+    """Each mesh in ``program``, with the source line of the equation that has it."""
     for var in (*program.inputs, *program.constants):
         if var.type.sharding is not None:
             yield var.type.sharding.mesh, None
@@ -58,9 +62,9 @@ def has_mesh(equation: Equation) -> bool:
 def cut_on_the_host(program: Program, mesh: Mesh) -> Program:
     """``program`` with the shardings of inputs that all their readers ask for.
 
-    These inputs need not be given to the devices as a whole.
+    The host then gives each device its part of these inputs, not the whole.
     """
-    asked: dict[Atom, set[PartitionSpec | None]] = {}
+    specs_by_input: dict[Atom, set[PartitionSpec | None]] = {}
     for equation in program.equations:
         specs: Sequence[PartitionSpec | None] = (None,) * len(equation.inputs)
         if equation.primitive is shard_map:
@@ -68,14 +72,14 @@ def cut_on_the_host(program: Program, mesh: Mesh) -> Program:
         elif equation.primitive is reshard:
             specs = (equation.params["spec"],)
         for atom, spec in zip(equation.inputs, specs, strict=True):
-            asked.setdefault(atom, set()).add(spec)
+            specs_by_input.setdefault(atom, set()).add(spec)
     for atom in program.outputs:
-        asked.setdefault(atom, set()).add(None)
+        specs_by_input.setdefault(atom, set()).add(None)
     builder = ProgramBuilder(program.name)
     with builder:
         inputs: list[Atom] = []
         for var in program.inputs:
-            specs = list(asked.get(var, ()))
+            specs = list(specs_by_input.get(var, ()))
             type = var.type
             if type.sharding is None and len(specs) == 1 and specs[0] is not None:
                 type = replace(type, sharding=NamedSharding(mesh, specs[0]))

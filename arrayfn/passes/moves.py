@@ -1,4 +1,4 @@
-"""Moving an array over a mesh from one spec to another: the equations that do it.
+"""Moves an array over a mesh from one spec to another: the equations that do it.
 
 Cutting an axis costs nothing: each device takes its part of what it has. A mesh axis
 that leaves one axis of the array for another is an ``all_to_all``, which moves the
@@ -31,55 +31,61 @@ def moved(
 ) -> Atom:
     """``x``, a device's part by spec ``have``, as its part by spec ``want``.
 
-    ``indices`` are the device's along the axes of the mesh, of these ``sizes``.
+    ``indices`` are the device's indices along the axes of the mesh, which have
+    ``sizes``.
     """
-    now = list(have)
-    while now != list(want):
-        taken = {axis for entry in now for axis in entry}
-        cut = _next_cut(now, want, taken)
+    spec = list(have)
+    while spec != list(want):
+        used_axes = {axis for entry in spec for axis in entry}
+        cut = _next_cut(spec, want, used_axes)
         if cut is not None:
             dim, axis = cut
             x = _part(x, dim, indices[axis], sizes[axis])
-            now[dim] = (*now[dim], axis)
+            spec[dim] = (*spec[dim], axis)
             continue
-        dim = next(d for d, e in enumerate(now) if want[d][: len(e)] != e)
-        axis = now[dim][-1]
-        now[dim] = now[dim][:-1]
-        to = _target(axis, now, want)
-        if to is None:
+        dim = next(d for d, e in enumerate(spec) if want[d][: len(e)] != e)
+        axis = spec[dim][-1]
+        spec[dim] = spec[dim][:-1]
+        target = _target(axis, spec, want)
+        if target is None:
             x = _gathered(x, dim, axis, sizes[axis])
         else:
-            x = _exchanged(x, dim, to, axis, sizes[axis])
-            now[to] = (*now[to], axis)
+            x = _exchanged(x, dim, target, axis, sizes[axis])
+            spec[target] = (*spec[target], axis)
     return x
 
 
 def scattered(x: Atom, dim: int, axis: str, count: int) -> Atom:
-    """The device's part along ``dim`` of the sum over ``axis`` of all ``x``."""
+    """The device's part, along ``dim``, of the sum of all ``x`` over ``axis``."""
     return reduce_scatter(_split(x, dim, count), axis_name=axis, members=count)
 
 
 def _next_cut(
-    now: Sequence[Entry], want: Spec, taken: set[str]
+    spec: Sequence[Entry], want: Spec, used_axes: set[str]
 ) -> tuple[int, str] | None:
-    """An axis of the array that a mesh axis can cut at once, and that mesh axis."""
-    for dim, (have, wanted) in enumerate(zip(now, want, strict=True)):
-        if wanted[: len(have)] == have and len(wanted) > len(have):
-            axis = wanted[len(have)]
-            if axis not in taken:
+    """``(array axis, mesh axis)`` of a cut towards ``want`` that can be made now.
+
+    ``used_axes`` are the mesh axes that cut the array already. None if there is no such
+    cut.
+    """
+    for dim, (entry, target) in enumerate(zip(spec, want, strict=True)):
+        if target[: len(entry)] == entry and len(target) > len(entry):
+            axis = target[len(entry)]
+            if axis not in used_axes:
                 return dim, axis
     return None
 
 
-def _target(axis: str, now: Sequence[Entry], want: Spec) -> int | None:
-    """The axis of the array that ``axis`` cuts next, if it is ready for that."""
-    for dim, (have, wanted) in enumerate(zip(now, want, strict=True)):
-        if wanted[: len(have) + 1] == (*have, axis):
+def _target(axis: str, spec: Sequence[Entry], want: Spec) -> int | None:
+    """The axis of the array that ``axis`` cuts next in ``want``; None if not yet."""
+    for dim, (entry, target) in enumerate(zip(spec, want, strict=True)):
+        if target[: len(entry) + 1] == (*entry, axis):
             return dim
     return None
 
 
 def _part(x: Atom, dim: int, index: Atom, count: int) -> Atom:
+    """The device's part of ``x``, number ``index`` of ``count`` along ``dim``."""
     shape = x.type.shape
     extent = shape[dim] // count
     zero = conversion.literal(0, dtypes.int32)
@@ -90,13 +96,14 @@ def _part(x: Atom, dim: int, index: Atom, count: int) -> Atom:
 
 
 def _gathered(x: Atom, dim: int, axis: str, count: int) -> Atom:
+    """The parts of all devices along mesh axis ``axis``, joined along ``dim``."""
     parts = all_gather(x, axis_name=axis, members=count)
     return _merged(move_axis(parts, 0, dim), dim)
 
 
-def _exchanged(x: Atom, dim: int, to: int, axis: str, count: int) -> Atom:
-    """``x`` cut along ``to`` instead of ``dim``."""
-    parts = _split(x, to, count)
+def _exchanged(x: Atom, dim: int, target: int, axis: str, count: int) -> Atom:
+    """``x`` cut along ``target`` instead of ``dim``, over the mesh axis ``axis``."""
+    parts = _split(x, target, count)
     received = all_to_all(parts, axis_name=axis, members=count)
     return _merged(move_axis(received, 0, dim), dim)
 

@@ -2,7 +2,7 @@
 
 Every value lies over the mesh as a *spec* says: which mesh axes cut which of its axes.
 Specs follow the equations by the sharding rules of the primitives
-(``primitives.factors``). Where an operand lies otherwise than its equation needs, it is
+(``primitives.factors``). An operand whose spec differs from what its equation needs is
 moved by collectives, which are equations at that line (``passes.moves``). Where
 operands ask for one mesh axis in different places, fewer bytes decide.
 
@@ -35,6 +35,13 @@ from arrayfn.ir.sharding import spec_of
 from arrayfn.passes.meshes import has_mesh
 from arrayfn.passes.moves import Spec, moved, scattered
 from arrayfn.passes.partition_loops import LOOPS
+from arrayfn.passes.partition_parts import (
+    in_blocks,
+    joined,
+    pairwise,
+    reason_against,
+    summed_over_devices,
+)
 from arrayfn.passes.partition_values import (
     Partitioned,
     Placed,
@@ -61,10 +68,11 @@ from arrayfn.primitives.shard_map import shard_map
 from arrayfn.primitives.variance import without_variance
 
 
-def partition(program: Program, mesh: Mesh) -> Partitioned:
+def partition(program: Program, mesh: Mesh, parts: int = 0) -> Partitioned:
     """The Program that each device of ``mesh`` runs.
 
-    Inputs lie as the shardings in their types say; others are whole on every device.
+    Inputs are cut by the shardings in their types; others are whole on every device.
+    With ``parts`` sums over members are those of so many parts (``partition_parts``).
     """
     specs = [spec_of_type(v.type) for v in program.inputs]
     builder = ProgramBuilder(program.name)
@@ -73,29 +81,45 @@ def partition(program: Program, mesh: Mesh) -> Partitioned:
             Placed(builder.input(part_type(v.type, spec, mesh), v.hint), spec)
             for v, spec in zip(program.inputs, specs, strict=True)
         ]
-        walk = _with_indices(mesh, builder)
-        outputs = walk.run(program, inputs)
+        emitter = _with_indices(mesh, builder, parts)
+        outputs = emitter.run(program, inputs)
         local = builder.build([x.part for x in outputs])
     return Partitioned(
         local,
         mesh,
         tuple(spec_of(spec) for spec in specs),
         tuple(spec_of(x.spec) for x in outputs),
-        tuple(dict.fromkeys(walk.not_cut)),
+        tuple(dict.fromkeys(emitter.not_cut)),
+        tuple(dict.fromkeys(emitter.not_fixed)),
     )
 
 
-def _with_indices(mesh: Mesh, builder: ProgramBuilder) -> Partition:
+def _with_indices(mesh: Mesh, builder: ProgramBuilder, parts: int) -> Partition:
+    """A Partition whose indices are new inputs of the Program under construction."""
     index = ArrayType((), dtypes.int32)
     names = mesh.axis_names
-    return Partition(mesh, {name: builder.input(index, name) for name in names})
+    indices = {name: builder.input(index, name) for name in names}
+    return Partition(mesh, indices, parts)
 
 
 class Partition:
-    """Emits a device's equations; ``indices`` are its own along the mesh's axes."""
+    """Emits the equations of one device.
 
-    def __init__(self, mesh: Mesh, indices: Mapping[str, Atom]) -> None:
+    Attributes:
+        sizes: the extent of each mesh axis.
+        indices: the device's index along each mesh axis.
+        parts: the parts of sums that are to have the same bits on any mesh; 0: none.
+        not_cut: sentences about equations that run on whole operands, though these were
+            cut.
+        not_fixed: sentences about sums that depend on the number of devices anyway.
+        sums: the sum of each part that was pending, once it is computed.
+        repeated: the operand and axes of each broadcast.
+    """
+
+    def __init__(self, mesh: Mesh, indices: Mapping[str, Atom], parts: int = 0) -> None:
         self.mesh = mesh
+        self.parts = parts
+        self.not_fixed: list[str] = []
         self.sizes = mesh.shape
         self.indices = indices
         self.not_cut: list[str] = []
@@ -115,28 +139,28 @@ class Partition:
 
         for equation in program.equations:
             builder.source = equation.source
-            given = [placed(a) for a in equation.inputs]
+            placed_operands = [placed(a) for a in equation.inputs]
             try:
-                results = self.with_pending(equation, given)
+                results = self.with_pending(equation, placed_operands)
             except ArrayfnError as error:
                 raise located(error, equation.source) from None
             values.update(zip(equation.outputs, results, strict=True))
         return [self.summed(placed(a)) for a in program.outputs]
 
-    def with_pending(self, equation: Equation, given: list[Placed]) -> list[Placed]:
+    def with_pending(self, equation: Equation, operands: list[Placed]) -> list[Placed]:
         """Emit a device's part of ``equation``, on values that may need a sum."""
         primitive = primitive_of(equation)
-        if primitive is reshard or not any(x.pending for x in given):
-            return self.equation(equation, given)
-        if len(given) == 1 and isinstance(primitive.kernel, View):
-            (x,) = given
+        if primitive is reshard or not any(x.pending for x in operands):
+            return self.equation(equation, operands)
+        if isinstance(primitive.kernel, View):
+            (x,) = operands
             if equation.outputs[0].type.size <= whole_type(x, self.mesh).size:
                 (result,) = self.equation(equation, [Placed(x.part, x.spec)])
                 return [Placed(result.part, result.spec, x.pending)]
-        return self.equation(equation, [self.summed(x) for x in given])
+        return self.equation(equation, [self.summed(x) for x in operands])
 
     def whole(self, atom: Atom) -> Placed:
-        """``atom``, of which every device has all."""
+        """``atom``, of which every device has all, with its spec."""
         return Placed(atom, ((),) * atom.type.ndim)
 
     def move(self, x: Placed, spec: Spec) -> Atom:
@@ -150,27 +174,30 @@ class Partition:
         return moved(x.part, x.spec, spec, self.indices, self.sizes)
 
     def summed(self, x: Placed, spec: Spec | None = None) -> Placed:
-        """``x`` summed over its pending axes, as far as possible into its ``spec``."""
-        part, now = x.part, list(x.spec)
+        """``x`` summed over its pending axes.
+
+        A sum that ``spec`` cuts along the same mesh axis becomes a ``reduce_scatter``.
+        """
+        part, new_spec = x.part, list(x.spec)
         if x.part in self.sums and spec in (None, x.spec):
             return self.sums[x.part]
         for axis in x.pending:
-            grown = [
-                d for d, entry in enumerate(spec or ()) if entry == (*now[d], axis)
+            new_cuts = [
+                d for d, entry in enumerate(spec or ()) if entry == (*new_spec[d], axis)
             ]
-            if grown:
-                dim = grown[0]
+            if new_cuts:
+                dim = new_cuts[0]
                 part = scattered(part, dim, axis, self.sizes[axis])
-                now[dim] = (*now[dim], axis)
+                new_spec[dim] = (*new_spec[dim], axis)
             else:
                 part = all_reduce(part, axis_name=axis, op="sum")
-        result = Placed(part, tuple(now))
+        result = Placed(part, tuple(new_spec))
         if result.spec == x.spec and x.pending:
             self.sums[x.part] = result
         return result
 
     def repeated_part(self, x: Placed, spec: Spec) -> Atom:
-        """The part of a broadcast: a broadcast of the operand's part."""
+        """The part of a broadcast ``x``: a broadcast of a part of its operand."""
         operand, axes = self.repeated[x.part]
         shape = x.part.type.shape
         inner = [
@@ -181,81 +208,87 @@ class Partition:
         local = NamedSharding(self.mesh, spec_of(spec)).shard_shape(shape)
         return views.broadcast_in_dim(part, shape=local, axes=axes)
 
-    def equation(self, equation: Equation, given: list[Placed]) -> list[Placed]:
+    def equation(self, equation: Equation, operands: list[Placed]) -> list[Placed]:
         """Emit a device's part of ``equation``."""
         primitive, params = primitive_of(equation), equation.params
         if primitive is shard_map:
-            return self.shard_map(params, given)
+            return self.shard_map(params, operands)
         if primitive is reshard:
-            spec = params["spec"].entries(given[0].part.type.ndim)
-            return [Placed(self.move(given[0], spec), spec)]
-        if all(x.is_whole for x in given) and not has_mesh(equation):
-            return self.on_every(equation, given)
+            spec = params["spec"].entries(operands[0].part.type.ndim)
+            return [Placed(self.move(operands[0], spec), spec)]
+        if all(x.is_whole for x in operands) and not has_mesh(equation):
+            return self.on_every(equation, operands)
         if primitive.name in LOOPS:
-            return LOOPS[primitive.name](self, equation, given)
+            return LOOPS[primitive.name](self, equation, operands)
         if isinstance(primitive.kernel, Body) and "body" in params:
-            return self.call_of_parts(equation, given) or self.run(
-                params["body"], given
-            )
-        facts = _factors(primitive, [whole_type(x, self.mesh) for x in given], params)
-        if facts is not None:
-            return self.cut(equation, given, facts)
+            body: Program = params["body"]
+            return self.call_of_parts(equation, operands) or self.run(body, operands)
+        equation_factors = _factors(
+            primitive, [whole_type(x, self.mesh) for x in operands], params
+        )
+        if equation_factors is not None:
+            return self.cut(equation, operands, equation_factors)
         if isinstance(primitive.kernel, Composition):
-            return self.composition(equation, given)
-        return self.on_every(equation, given)
+            return self.composition(equation, operands)
+        return self.on_every(equation, operands)
 
-    def on_every(self, equation: Equation, given: Sequence[Placed]) -> list[Placed]:
-        """The equation on whole operands, on every device."""
-        if not all(x.is_whole for x in given):
-            where = "" if equation.source is None else f" at {equation.source}"
+    def on_every(self, equation: Equation, placed: Sequence[Placed]) -> list[Placed]:
+        """Emit ``equation`` on whole operands, on every device."""
+        if not all(x.is_whole for x in placed):
+            location = "" if equation.source is None else f" at {equation.source}"
             self.not_cut.append(
-                f"{equation.primitive.name}{where}: it has no sharding rule, so its "
+                f"{equation.primitive.name}{location}: it has no sharding rule, so its "
                 "operands are whole on each device"
             )
-        operands = [self.move(x, ((),) * len(x.spec)) for x in given]
-        results = self.emit(equation, operands, equation.params)
+        parts = [self.move(x, ((),) * len(x.spec)) for x in placed]
+        results = self.emit(equation, parts, equation.params)
         if equation.primitive is views.broadcast_in_dim:
-            self.repeated[results[0]] = given[0], equation.params["axes"]
+            self.repeated[results[0]] = placed[0], equation.params["axes"]
         return [self.whole(x) for x in results]
 
     def call_of_parts(
-        self, equation: Equation, given: Sequence[Placed]
+        self, equation: Equation, operands: Sequence[Placed]
     ) -> list[Placed] | None:
-        """The call of a ``shardable`` operator on parts; it may have a kernel for them.
+        """Emit the call of a ``shardable`` operator on this device's parts.
 
-        None if its body needs other devices' parts, or to know which part it has.
+        The operator may have a kernel for parts, which its body inlined would not use.
+        Returns None if its body needs other devices' parts, or to know which part it
+        has.
         """
         if not equation.params.get("shardable"):
             return None
         builder = ProgramBuilder(equation.params["body"].name)
         builder.source = equation.source
         with builder:
-            inputs = [Placed(builder.input(x.part.type), x.spec) for x in given]
-            walk = _with_indices(self.mesh, builder)
-            outputs = walk.run(equation.params["body"], inputs)
+            inputs = [Placed(builder.input(x.part.type), x.spec) for x in operands]
+            emitter = _with_indices(self.mesh, builder, self.parts)
+            outputs = emitter.run(equation.params["body"], inputs)
             body = builder.build([x.part for x in outputs])
-        indices = set(walk.indices.values())
+        indices = set(emitter.indices.values())
         for inner in body.equations:
             if primitive_of(inner).is_collective or indices.intersection(inner.inputs):
                 return None
-        body = replace(body, inputs=body.inputs[: len(given)])
+        body = replace(body, inputs=body.inputs[: len(operands)])
         params = {**equation.params, "body": body}
-        results = self.emit(equation, [x.part for x in given], params)
+        results = self.emit(equation, [x.part for x in operands], params)
         return [Placed(r, x.spec) for r, x in zip(results, outputs, strict=True)]
 
     def emit(
         self, equation: Equation, operands: Sequence[Atom], params: Mapping[str, Any]
     ) -> Sequence[Atom]:
+        """Emit the primitive of ``equation``; return its outputs."""
         return current_builder().emit(equation.primitive, operands, params)
 
     def shard_map(
-        self, params: Mapping[str, Any], given: Sequence[Placed]
+        self, params: Mapping[str, Any], placed: Sequence[Placed]
     ) -> list[Placed]:
-        """The body, on parts as its specs say."""
+        """Emit the body of a shard_map, on parts by its specs."""
+        if self.parts:
+            self.not_fixed.append("shard_map: its function says what is summed")
         body: Program = without_variance(params["body"])
         operands = [
             self.move(x, spec.entries(len(x.spec)))
-            for x, spec in zip(given, params["in_specs"], strict=True)
+            for x, spec in zip(placed, params["in_specs"], strict=True)
         ]
         indices = [self.indices[name] for name in self.mesh.axis_names]
         results = current_builder().inline(body, [*operands, *indices])
@@ -264,117 +297,189 @@ class Partition:
             for x, spec in zip(results, params["out_specs"], strict=True)
         ]
 
-    def composition(self, equation: Equation, given: Sequence[Placed]) -> list[Placed]:
-        """The equations that a primitive is composed of."""
+    def composition(
+        self, equation: Equation, operands: Sequence[Placed]
+    ) -> list[Placed]:
+        """Emit a device's part of the equations that a primitive is composed of."""
         primitive = primitive_of(equation)
         assert isinstance(primitive.kernel, Composition)
         builder = ProgramBuilder(primitive.name)
         builder.source = equation.source
         with builder:
-            inputs = [builder.input(whole_type(x, self.mesh)) for x in given]
-            made = primitive.kernel.expand(*inputs, **equation.params)
-            program = builder.build(made if isinstance(made, list) else [made])
-        return self.run(program, given)
+            inputs = [builder.input(whole_type(x, self.mesh)) for x in operands]
+            expansion = primitive.kernel.expand(*inputs, **equation.params)
+            program = builder.build(
+                expansion if isinstance(expansion, list) else [expansion]
+            )
+        return self.run(program, operands)
 
     # Equations by factors.
 
     def cut(
-        self, equation: Equation, given: Sequence[Placed], facts: Factors
+        self, equation: Equation, placed: Sequence[Placed], equation_factors: Factors
     ) -> list[Placed]:
-        """The equation on parts, its factors cut as its operands are."""
-        chosen = self.chosen(equation, given, facts)
+        """Emit ``equation`` on parts, with its factors cut as its operands are."""
+        chosen = self.chosen(equation, placed, equation_factors)
 
         def spec(dims: Sequence[int | None]) -> Spec:
             return tuple(() if f is None else chosen.get(f, ()) for f in dims)
 
         operands = [
             self.move(x, spec(dims))
-            for x, dims in zip(given, facts.inputs, strict=True)
+            for x, dims in zip(placed, equation_factors.inputs, strict=True)
         ]
-        outputs = [spec(dims) for dims in facts.outputs]
+        outputs = [spec(dims) for dims in equation_factors.outputs]
         params = equation.params
-        if facts.localize is not None:
-            whole = equation.outputs[0].type.shape
+        if equation_factors.localize is not None:
+            whole_shape = equation.outputs[0].type.shape
             sharding = NamedSharding(self.mesh, spec_of(outputs[0]))
             shapes = [x.type.shape for x in operands]
-            params = facts.localize(params, shapes, sharding.shard_shape(whole))
-        summed = [
-            (axis, op) for f, op in facts.reduced.items() for axis in chosen.get(f, ())
+            params = equation_factors.localize(
+                params, shapes, sharding.shard_shape(whole_shape)
+            )
+        sums = [
+            (axis, op)
+            for f, op in equation_factors.reduced.items()
+            for axis in chosen.get(f, ())
         ]
+        if self.parts and equation_factors.reduced and chosen:
+            made = self.in_parts(equation, operands, equation_factors, chosen, outputs)
+            if made is not None:
+                return made
         start = None
-        if summed and facts.added is not None:
-            start = operands[facts.added]
-            operands[facts.added] = views.broadcast_literal(0, start.type)
+        if sums and equation_factors.added is not None:
+            start = operands[equation_factors.added]
+            operands[equation_factors.added] = views.broadcast_literal(0, start.type)
         results = self.emit(equation, operands, params)
-        pending = tuple(axis for axis, op in summed if op == "sum")
+        pending = tuple(axis for axis, op in sums if op == "sum")
         if start is not None:
             (x,) = results
-            whole = self.summed(Placed(x, outputs[0], pending))
-            return [Placed(e.add(start, whole.part), outputs[0])]
-        for axis, op in summed:
+            total = self.summed(Placed(x, outputs[0], pending))
+            return [Placed(e.add(start, total.part), outputs[0])]
+        for axis, op in sums:
             if op != "sum":
                 results = [all_reduce(x, axis_name=axis, op=op) for x in results]
         return [Placed(x, s, pending) for x, s in zip(results, outputs, strict=True)]
 
-    def chosen(
-        self, equation: Equation, given: Sequence[Placed], facts: Factors
-    ) -> dict[int, tuple[str, ...]]:
-        """The mesh axes that cut each factor.
+    def in_parts(
+        self,
+        equation: Equation,
+        operands: Sequence[Atom],
+        equation_factors: Factors,
+        chosen: Mapping[int, tuple[str, ...]],
+        outputs: Sequence[Spec],
+    ) -> list[Placed] | None:
+        """The equation in blocks, whose sums are added by one tree on any mesh.
 
-        Operands say which. If they ask for one mesh axis twice, the factor gets it for
-        which fewer bytes are moved.
+        None where that changes nothing, or where it cannot be; ``not_fixed`` says why.
         """
-        extents = self.extents(given, facts)
-        asked: dict[tuple[int, tuple[str, ...]], float] = {}
-        for x, dims in zip(given, facts.inputs, strict=True):
+        cut = [(f, axis) for f, entry in chosen.items() for axis in entry]
+        (factor, axis), *others = cut
+        op = equation_factors.reduced.get(factor)
+        if not others and op not in (None, "sum"):
+            return None
+        dims = [_place(factor, of) for of in equation_factors.inputs]
+        extents = [
+            x.type.shape[d] * self.sizes[axis]
+            for x, d in zip(operands, dims, strict=True)
+            if d is not None
+        ]
+        devices = self.sizes[axis]
+        reason = reason_against(self.parts, devices, extents)
+        if others:
+            reason = "several axes of it are cut"
+        elif equation_factors.added is not None:
+            reason = "it adds to an array"
+        if reason:
+            where = "" if equation.source is None else f" at {equation.source}"
+            self.not_fixed.append(f"{equation.primitive.name}{where}: {reason}")
+            return None
+        count = self.parts // devices
+        whole = equation.outputs[0].type.shape
+        sharding = NamedSharding(self.mesh, spec_of(outputs[0]))
+        shape = list(sharding.shard_shape(whole))
+        places = [_place(factor, of) for of in equation_factors.outputs]
+        if places[0] is not None:
+            shape[places[0]] //= count
+
+        def emit(block: Sequence[Atom]) -> Sequence[Atom]:
+            params = equation.params
+            if equation_factors.localize is not None:
+                shapes = [x.type.shape for x in block]
+                params = equation_factors.localize(params, shapes, tuple(shape))
+            return self.emit(equation, block, params)
+
+        results = in_blocks(operands, dims, count, emit)
+        if op == "sum":
+            columns = [pairwise(column) for column in zip(*results, strict=True)]
+            columns = [summed_over_devices(x, axis, devices) for x in columns]
+        else:
+            columns = joined(results, [place or 0 for place in places])
+        return [Placed(x, s) for x, s in zip(columns, outputs, strict=True)]
+
+    def chosen(
+        self, equation: Equation, operands: Sequence[Placed], equation_factors: Factors
+    ) -> dict[int, tuple[str, ...]]:
+        """The mesh axes that cut each factor of an equation.
+
+        The specs of operands say which. If they ask for one mesh axis twice, the factor
+        gets it for which fewer bytes are moved.
+        """
+        extents = self.extents(operands, equation_factors)
+        costs: dict[tuple[int, tuple[str, ...]], float] = {}
+        for x, dims in zip(operands, equation_factors.inputs, strict=True):
             for entry, factor in zip(x.spec, dims, strict=True):
                 if factor is None or not entry:
                     continue
-                op = facts.reduced.get(factor, "sum")
+                op = equation_factors.reduced.get(factor, "sum")
                 count = math.prod(self.sizes[axis] for axis in entry)
-                whole = all(n % count == 0 for n in extents[factor])
-                if whole and op in ("sum", "max", "min"):
-                    cost = self.bytes_moved(equation, given, facts, factor, entry)
-                    asked[factor, entry] = cost
+                is_divisible = all(n % count == 0 for n in extents[factor])
+                if is_divisible and op in ("sum", "max", "min"):
+                    cost = self.bytes_moved(
+                        equation, operands, equation_factors, factor, entry
+                    )
+                    costs[factor, entry] = cost
         chosen: dict[int, tuple[str, ...]] = {}
-        taken: set[str] = set()
-        for factor, entry in sorted(asked, key=lambda pair: asked[pair]):
-            if factor not in chosen and not taken.intersection(entry):
+        used_axes: set[str] = set()
+        for factor, entry in sorted(costs, key=lambda pair: costs[pair]):
+            if factor not in chosen and not used_axes.intersection(entry):
                 chosen[factor] = entry
-                taken.update(entry)
+                used_axes.update(entry)
         return chosen
 
     def bytes_moved(
         self,
         equation: Equation,
-        given: Sequence[Placed],
-        facts: Factors,
+        operands: Sequence[Placed],
+        equation_factors: Factors,
         factor: int,
         entry: tuple[str, ...],
     ) -> float:
-        """What a device sends if the mesh axes ``entry`` cut ``factor``."""
+        """The bytes that a device sends if the mesh axes ``entry`` cut ``factor``."""
         count = math.prod(self.sizes[axis] for axis in entry)
         total = 0.0
-        for x, dims in zip(given, facts.inputs, strict=True):
-            held = x.part.type.nbytes
-            for have, other in zip(x.spec, dims, strict=True):
-                if other != factor and set(have) & set(entry):
-                    total += held if factor in dims else held * (count - 1)
+        for x, dims in zip(operands, equation_factors.inputs, strict=True):
+            nbytes = x.part.type.nbytes
+            for operand_entry, operand_factor in zip(x.spec, dims, strict=True):
+                if operand_factor != factor and set(operand_entry) & set(entry):
+                    total += nbytes if factor in dims else nbytes * (count - 1)
             if factor in dims and x.spec[dims.index(factor)] != entry:
                 total += 1  # a copy, of which nothing is sent
-        if factor in facts.reduced:
+        if factor in equation_factors.reduced:
             total += 2 * equation.outputs[0].type.nbytes
         return total
 
-    def extents(self, given: Sequence[Placed], facts: Factors) -> dict[int, list[int]]:
-        """The extents of the axes that each factor is."""
-        found: dict[int, list[int]] = {}
-        for x, dims in zip(given, facts.inputs, strict=True):
+    def extents(
+        self, operands: Sequence[Placed], equation_factors: Factors
+    ) -> dict[int, list[int]]:
+        """The extents of the operands' axes that each factor stands for."""
+        extents: dict[int, list[int]] = {}
+        for x, dims in zip(operands, equation_factors.inputs, strict=True):
             shape = whole_type(x, self.mesh).shape
             for extent, factor in zip(shape, dims, strict=True):
                 if factor is not None:
-                    found.setdefault(factor, []).append(extent)
-        return found
+                    extents.setdefault(factor, []).append(extent)
+        return extents
 
     # Programs inside equations.
 
@@ -382,13 +487,13 @@ class Partition:
         self,
         program: Program,
         specs: Sequence[Spec],
-        wanted: Sequence[Spec] | None = None,
+        result_specs: Sequence[Spec] | None = None,
         front: int = 0,
     ) -> tuple[Program, list[Spec]]:
-        """A device's part of ``program``, and the specs of its outputs.
+        """``(a device's part of program, specs of its outputs)``.
 
-        The indices are its inputs number ``front`` and following. Outputs are moved to
-        the ``wanted`` specs.
+        The device's indices become inputs number ``front`` and following. Outputs are
+        moved to ``result_specs``, if given.
         """
         builder = ProgramBuilder(program.name)
         with builder:
@@ -396,25 +501,35 @@ class Partition:
                 Placed(builder.input(part_type(v.type, spec, self.mesh), v.hint), spec)
                 for v, spec in zip(program.inputs, specs, strict=True)
             ]
-            part = _with_indices(self.mesh, builder)
+            emitter = _with_indices(self.mesh, builder, self.parts)
             count = len(inputs)
-            made = builder.inputs
-            builder.inputs = [*made[:front], *made[count:], *made[front:count]]
-            outputs = part.run(program, inputs)
-            self.not_cut += part.not_cut
-            if wanted is not None:
-                pairs = zip(outputs, wanted, strict=True)
-                outputs = [Placed(part.move(x, spec), spec) for x, spec in pairs]
+            all_inputs = builder.inputs
+            builder.inputs = [
+                *all_inputs[:front],
+                *all_inputs[count:],
+                *all_inputs[front:count],
+            ]
+            outputs = emitter.run(program, inputs)
+            self.not_cut += emitter.not_cut
+            self.not_fixed += emitter.not_fixed
+            if result_specs is not None:
+                pairs = zip(outputs, result_specs, strict=True)
+                outputs = [Placed(emitter.move(x, spec), spec) for x, spec in pairs]
             return builder.build([x.part for x in outputs]), [x.spec for x in outputs]
 
     def unscanned(self, x: Placed) -> Placed:
-        """``x``, which a loop goes along, with its first axis whole."""
+        """``x``, over which a loop iterates, with its first axis whole."""
         spec = ((), *x.spec[1:])
         return Placed(self.move(x, spec), spec)
 
     def index_operands(self) -> list[Atom]:
-        """The indices, in the order of the mesh's axes."""
+        """The device's indices, in the order of the mesh's axes."""
         return [self.indices[name] for name in self.mesh.axis_names]
+
+
+def _place(factor: int, dims: Sequence[int | None]) -> int | None:
+    """The axis that a factor is; None if it is none of ``dims``."""
+    return dims.index(factor) if factor in dims else None
 
 
 def _factors(

@@ -1,7 +1,8 @@
 """Partition of loops and branches: their Programs become those of one device.
 
-A carry keeps its spec from step to step: the one that the body gives, if the body then
-keeps it, else that of the first carry, to which the body moves its result.
+A carry keeps its spec from iteration to iteration: the spec that the body returns, if
+the body then keeps it, else that of the initial value, to which the body moves its
+result.
 """
 
 from __future__ import annotations
@@ -20,81 +21,95 @@ if TYPE_CHECKING:
 def _kept_specs(
     start: Sequence[Spec], run: Callable[[Sequence[Spec]], Sequence[Spec]]
 ) -> list[Spec]:
-    """The specs of a carry: those that the body gives, if it then keeps them."""
+    """The specs of carries; ``run`` gives the body's result specs for some specs."""
     specs = list(start)
-    given = list(run(specs))
-    if given != specs and list(run(given)) == given:
-        return given
+    result_specs = list(run(specs))
+    if result_specs != specs and list(run(result_specs)) == result_specs:
+        return result_specs
     return specs
 
 
-def _scan(walk: Partition, whole: Equation, given: list[Placed]) -> list[Placed]:
-    params = whole.params
+def _scan(emitter: Partition, equation: Equation, placed: list[Placed]) -> list[Placed]:
+    """Emit a device's part of a scan."""
+    params = equation.params
     body, consts, carry = params["program"], params["consts"], params["carry"]
-    fixed, state = given[:consts], given[consts : consts + carry]
-    xs = [walk.unscanned(x) for x in given[consts + carry :]]
-    around = [x.spec for x in fixed]
+    fixed, state = placed[:consts], placed[consts : consts + carry]
+    xs = [emitter.unscanned(x) for x in placed[consts + carry :]]
+    fixed_specs = [x.spec for x in fixed]
     slices = [x.spec[1:] for x in xs]
 
     def results(specs: Sequence[Spec]) -> list[Spec]:
-        return walk.inner(body, [*around, *specs, *slices])[1]
+        return emitter.inner(body, [*fixed_specs, *specs, *slices])[1]
 
     kept = _kept_specs([x.spec for x in state], lambda specs: results(specs)[:carry])
     stacked = results(kept)[carry:]
-    part, _ = walk.inner(body, [*around, *kept, *slices], [*kept, *stacked], consts)
-    begin = [walk.move(x, spec) for x, spec in zip(state, kept, strict=True)]
-    indices = walk.index_operands()
-    operands = [*(x.part for x in fixed), *indices, *begin, *(x.part for x in xs)]
-    made = walk.emit(
-        whole, operands, {**params, "program": part, "consts": consts + len(indices)}
+    body_part, _ = emitter.inner(
+        body, [*fixed_specs, *kept, *slices], [*kept, *stacked], consts
     )
-    outs = [*kept, *(((), *spec) for spec in stacked)]
-    return [Placed(x, spec) for x, spec in zip(made, outs, strict=True)]
+    initial = [emitter.move(x, spec) for x, spec in zip(state, kept, strict=True)]
+    indices = emitter.index_operands()
+    operands = [*(x.part for x in fixed), *indices, *initial, *(x.part for x in xs)]
+    results_of_scan = emitter.emit(
+        equation,
+        operands,
+        {**params, "program": body_part, "consts": consts + len(indices)},
+    )
+    out_specs = [*kept, *(((), *spec) for spec in stacked)]
+    return [Placed(x, spec) for x, spec in zip(results_of_scan, out_specs, strict=True)]
 
 
-def _while(walk: Partition, whole: Equation, given: list[Placed]) -> list[Placed]:
-    params = whole.params
+def _while(
+    emitter: Partition, equation: Equation, placed: list[Placed]
+) -> list[Placed]:
+    """Emit a device's part of a while_loop."""
+    params = equation.params
     first = params["cond_consts"]
     second = first + params["body_consts"]
-    for_cond, for_body, state = given[:first], given[first:second], given[second:]
-    around = [x.spec for x in for_body]
+    for_cond, for_body, state = placed[:first], placed[first:second], placed[second:]
+    body_specs = [x.spec for x in for_body]
     body, condition = params["body_program"], params["cond_program"]
     kept = _kept_specs(
-        [x.spec for x in state], lambda specs: walk.inner(body, [*around, *specs])[1]
+        [x.spec for x in state],
+        lambda specs: emitter.inner(body, [*body_specs, *specs])[1],
     )
-    part, _ = walk.inner(body, [*around, *kept], kept, len(around))
-    going, _ = walk.inner(condition, [*(x.spec for x in for_cond), *kept], [()], first)
-    begin = [walk.move(x, spec) for x, spec in zip(state, kept, strict=True)]
-    indices = walk.index_operands()
+    body_part, _ = emitter.inner(body, [*body_specs, *kept], kept, len(body_specs))
+    condition_part, _ = emitter.inner(
+        condition, [*(x.spec for x in for_cond), *kept], [()], first
+    )
+    initial = [emitter.move(x, spec) for x, spec in zip(state, kept, strict=True)]
+    indices = emitter.index_operands()
     operands = [
         *(x.part for x in for_cond),
         *indices,
         *(x.part for x in for_body),
         *indices,
-        *begin,
+        *initial,
     ]
-    changed = {
-        "cond_program": going,
-        "body_program": part,
+    new_params = {
+        "cond_program": condition_part,
+        "body_program": body_part,
         "cond_consts": first + len(indices),
         "body_consts": params["body_consts"] + len(indices),
     }
-    made = walk.emit(whole, operands, {**params, **changed})
-    return [Placed(x, spec) for x, spec in zip(made, kept, strict=True)]
+    results = emitter.emit(equation, operands, {**params, **new_params})
+    return [Placed(x, spec) for x, spec in zip(results, kept, strict=True)]
 
 
-def _cond(walk: Partition, whole: Equation, given: list[Placed]) -> list[Placed]:
-    branches: tuple[Program, ...] = whole.params["branches"]
-    index, *rest = given
-    specs = [x.spec for x in rest]
-    outs = walk.inner(branches[0], specs)[1]
-    parts = [walk.inner(b, specs, outs, len(specs))[0] for b in branches]
-    operands = [index.part, *(x.part for x in rest), *walk.index_operands()]
-    made = walk.emit(whole, operands, {**whole.params, "branches": tuple(parts)})
-    return [Placed(x, spec) for x, spec in zip(made, outs, strict=True)]
+def _cond(emitter: Partition, equation: Equation, placed: list[Placed]) -> list[Placed]:
+    """Emit a device's part of a branch."""
+    branches: tuple[Program, ...] = equation.params["branches"]
+    index, *arguments = placed
+    specs = [x.spec for x in arguments]
+    out_specs = emitter.inner(branches[0], specs)[1]
+    parts = [emitter.inner(b, specs, out_specs, len(specs))[0] for b in branches]
+    operands = [index.part, *(x.part for x in arguments), *emitter.index_operands()]
+    results = emitter.emit(
+        equation, operands, {**equation.params, "branches": tuple(parts)}
+    )
+    return [Placed(x, spec) for x, spec in zip(results, out_specs, strict=True)]
 
 
 Rule = Callable[["Partition", Equation, list[Placed]], list[Placed]]
 
 LOOPS: Final[dict[str, Rule]] = {"scan": _scan, "while_loop": _while, "cond": _cond}
-"""By the names of primitives."""
+"""The rule for each loop or branch, by the name of its primitive."""

@@ -1,4 +1,4 @@
-"""What the partition pass knows of a value, and what it gives."""
+"""The values of the partition pass, and its result."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from arrayfn.primitives.base import primitive_of
 
 @dataclass(frozen=True)
 class Placed:
-    """A value of the Program of all devices: a device's part, and the spec.
+    """A value of the Program of all devices: the device's part of it, and its spec.
 
-    The value is still to be summed over the mesh axes ``pending``. Views of it are
-    taken before the sum; where it is cut, the sum becomes a ``reduce_scatter``.
+    The value is still to be summed over the mesh axes ``pending``. Views are taken
+    before the sum; where the value is cut, the sum becomes a ``reduce_scatter``.
     """
 
     part: Atom
@@ -33,7 +33,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Transfer:
-    """A collective: its name and axis, the bytes a device gives, the user's line."""
+    """A collective: its name and axis, the bytes a device sends, the user's line."""
 
     name: str
     axis_name: str
@@ -42,6 +42,7 @@ class Transfer:
 
 
 def _transfers(program: Program) -> Iterator[Transfer]:
+    """The collectives of ``program`` and of the Programs inside it, in order."""
     for equation in program.equations:
         primitive = primitive_of(equation)
         if primitive.is_collective:
@@ -55,8 +56,9 @@ def _transfers(program: Program) -> Iterator[Transfer]:
 class Partitioned:
     """The Program of one device, and the specs of its inputs and outputs.
 
-    ``not_cut`` says of which equations each device computes the whole, and why, where
-    an operand was cut.
+    ``not_cut`` has a sentence about each equation that every device computes as a whole
+    although an operand was cut, ``not_fixed`` one about each sum that depends on the
+    number of devices though it was asked not to.
     """
 
     program: Program
@@ -64,6 +66,7 @@ class Partitioned:
     in_specs: tuple[PartitionSpec, ...]
     out_specs: tuple[PartitionSpec, ...]
     not_cut: tuple[str, ...] = ()
+    not_fixed: tuple[str, ...] = ()
 
     def transfers(self) -> list[Transfer]:
         """The collectives of a device's Program, in order."""
@@ -71,14 +74,14 @@ class Partitioned:
 
 
 def spec_of_type(type: ArrayType) -> Spec:
-    """How an array of this type lies; whole without a sharding."""
+    """The spec of an array of this type; without a sharding it is whole."""
     if type.sharding is None:
         return ((),) * type.ndim
     return type.sharding.spec.entries(type.ndim)
 
 
 def part_type(type: ArrayType, spec: Spec, mesh: Mesh) -> ArrayType:
-    """The type of a device's part of an array."""
+    """The type of a device's part of an array, without its sharding."""
     shape = NamedSharding(mesh, spec_of(spec)).shard_shape(type.shape)
     return ArrayType(shape, type.dtype, weak=type.weak)
 

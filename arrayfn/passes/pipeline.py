@@ -29,7 +29,7 @@ from arrayfn.transforms.dce import dce
 
 Pass = Callable[[Program], Program]
 Simplified = set[Program]
-"""Programs that the passes have simplified already."""
+"""Programs that have been through the passes already."""
 
 
 def pipeline(
@@ -74,6 +74,7 @@ def pipeline(
         return cut_long_transforms(program) if transforms else program
 
     def simplified(program: Program, known: Simplified) -> Program:
+        """``program`` after the passes, which run once on each Program."""
         # A body is simplified again after its loop has changed. Inner loops that are
         # already simplified are skipped, or the work would double at each depth.
         if program not in known:

@@ -1,7 +1,8 @@
 """How a value is read: from which base, through which affine views.
 
 Views cost nothing. A ``Read`` says that a value's element at index w is the base's
-element at ``offset + scale * w[axis]`` along each axis of the base. Views compose.
+element at ``offset + scale * w[axis]`` along each axis of the base. A view of a view is
+one Read.
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ Reads = Mapping[Var, Read]
 
 
 def identity_read(var: Var) -> Read:
-    """``var`` read as itself."""
+    """The read of ``var`` as itself."""
     return Read(var, _in_place(var.type.ndim))
 
 
 @functools.cache
 def _in_place(ndim: int) -> tuple[AxisMap, ...]:
+    """The index map of an array of ``ndim`` axes that is read as itself."""
     return tuple(AxisMap(axis) for axis in range(ndim))
 
 

@@ -39,17 +39,17 @@ def simplify(program: Program) -> Program:
         builder = current_builder()
         operands = _scalars_unspread(equation, operands, definitions)
         start = len(builder.equations)
-        found = _elementwise(operands, equation, definitions)
-        if found is None:
-            found = _of_nothing(operands, equation)
+        replacement = _elementwise(operands, equation, definitions)
+        if replacement is None:
+            replacement = _empty_reduction(operands, equation)
         rule = _rule_of(equation)
-        if found is None and rule is not None:
-            found = rule(operands, equation, definitions)
-        outputs: Atoms = [found] if found is not None else ()
-        if found is None:
+        if replacement is None and rule is not None:
+            replacement = rule(operands, equation, definitions)
+        outputs: Atoms = [replacement] if replacement is not None else ()
+        if replacement is None:
             outputs = builder.emit(equation.primitive, operands, equation.params)
-        for made in builder.equations[start:]:
-            definitions.update(dict.fromkeys(made.outputs, made))
+        for emitted in builder.equations[start:]:
+            definitions.update(dict.fromkeys(emitted.outputs, emitted))
         return outputs
 
     return rewritten(program, simpler)
@@ -74,25 +74,29 @@ def _scalars_unspread(
         return operands
     scalars = [_spread_scalar(a, definitions) for a in operands]
     if all(
-        s is not None or not a.type.shape
-        for s, a in zip(scalars, operands, strict=True)
+        scalar is not None or not a.type.shape
+        for scalar, a in zip(scalars, operands, strict=True)
     ):
         return operands
-    return [a if s is None else s for s, a in zip(scalars, operands, strict=True)]
+    return [
+        a if scalar is None else scalar
+        for scalar, a in zip(scalars, operands, strict=True)
+    ]
 
 
 def _spread_scalar(atom: Atom, definitions: Definitions) -> Atom | None:
-    made = definitions.get(atom) if isinstance(atom, Var) else None
-    if made is None or made.primitive is not views.broadcast_in_dim:
+    """The scalar that is broadcast to ``atom``; None if it is no such broadcast."""
+    definition = definitions.get(atom) if isinstance(atom, Var) else None
+    if definition is None or definition.primitive is not views.broadcast_in_dim:
         return None
-    source = made.inputs[0]
+    source = definition.inputs[0]
     return source if source.type.shape == () else None
 
 
 def _elementwise(
     operands: Sequence[Atom], equation: Equation, definitions: Definitions
 ) -> Atom | None:
-    """Fold literals; compute a value before it is broadcast, not after."""
+    """Fold an equation of literals; compute a value before it is broadcast."""
     primitive = primitive_of(equation)
     if not isinstance(primitive.kernel, (Scalar, Convert)) or not operands:
         return None
@@ -107,22 +111,23 @@ def _elementwise(
     arrays = [a for a in operands if isinstance(a, Var) and a.type.shape]
     spreads = [definitions.get(a) for a in arrays]
     if not spreads or any(
-        made is None or made.primitive is not views.broadcast_in_dim for made in spreads
+        spread is None or spread.primitive is not views.broadcast_in_dim
+        for spread in spreads
     ):
         return None
     keys = {(m.inputs[0].type.shape, m.params["axes"]) for m in spreads if m}
     if len(keys) != 1 or output.weak:
         return None
     ((_, axes),) = keys
-    narrow = [
+    sources = [
         definitions[a].inputs[0] if isinstance(a, Var) and a.type.shape else a
         for a in operands
     ]
-    value = primitive(*narrow, **equation.params)
+    value = primitive(*sources, **equation.params)
     return views.broadcast_in_dim(value, shape=output.shape, axes=axes)
 
 
-def _of_nothing(operands: Sequence[Atom], equation: Equation) -> Atom | None:
+def _empty_reduction(operands: Sequence[Atom], equation: Equation) -> Atom | None:
     """A reduction over no elements is its identity, so no kernel has this case."""
     primitive = primitive_of(equation)
     if not isinstance(primitive.kernel, Reduction):
@@ -134,6 +139,7 @@ def _of_nothing(operands: Sequence[Atom], equation: Equation) -> Atom | None:
 
 
 def _is(atom: Atom, value: complex) -> bool:
+    """Whether ``atom`` is the literal ``value``; 0 does not stand for -0."""
     return (
         isinstance(atom, Literal)
         and atom.value == value
@@ -141,55 +147,59 @@ def _is(atom: Atom, value: complex) -> bool:
     )
 
 
-def _number(atom: Atom, known: Definitions) -> Atom:
-    """The number that is broadcast to ``atom``, if it is."""
-    return _spread_scalar(atom, known) or atom
+def _number(atom: Atom, definitions: Definitions) -> Atom:
+    """The number that is broadcast to ``atom``, else ``atom``."""
+    return _spread_scalar(atom, definitions) or atom
 
 
 def _same(x: Atom, equation: Equation) -> Atom | None:
-    """``x``, if it has the output's type and can replace it."""
-    wanted = equation.outputs[0].type
-    fits = (x.type.shape, x.type.dtype, x.type.weak) == (
-        wanted.shape,
-        wanted.dtype,
-        wanted.weak,
+    """``x``, if it has the type of the output and can replace it, else None."""
+    output = equation.outputs[0].type
+    is_same_type = (x.type.shape, x.type.dtype, x.type.weak) == (
+        output.shape,
+        output.dtype,
+        output.weak,
     )
-    return x if fits else None
+    return x if is_same_type else None
 
 
-def _negated(atom: Atom, known: Definitions) -> Atom | None:
-    """What ``atom`` is the negation of, if it is one."""
-    made = known.get(atom) if isinstance(atom, Var) else None
-    return made.inputs[0] if made and made.primitive is elementwise.neg else None
+def _negated(atom: Atom, definitions: Definitions) -> Atom | None:
+    """The operand of a negation ``atom``; None if it is no negation."""
+    definition = definitions.get(atom) if isinstance(atom, Var) else None
+    return (
+        definition.inputs[0]
+        if definition and definition.primitive is elementwise.neg
+        else None
+    )
 
 
-def _add(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
+def _add(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     # x + 0 is x except for x = -0, which integers do not have.
     x, y = xs
-    if (opposite := _negated(y, known)) is not None:
+    if (opposite := _negated(y, definitions)) is not None:
         return elementwise.sub(x, opposite)
-    if (opposite := _negated(x, known)) is not None:
+    if (opposite := _negated(x, definitions)) is not None:
         return elementwise.sub(y, opposite)
-    whole = joined_parts(xs, known)
-    if whole is not None or x.type.dtype in dtypes.INEXACT:
-        return whole
+    joined = joined_parts(xs, definitions)
+    if joined is not None or x.type.dtype in dtypes.INEXACT:
+        return joined
     if _is(y, 0):
         return _same(x, eq)
     return _same(y, eq) if _is(x, 0) else None
 
 
-def _sub(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
-    if (opposite := _negated(xs[1], known)) is not None:
+def _sub(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
+    if (opposite := _negated(xs[1], definitions)) is not None:
         return elementwise.add(xs[0], opposite)
     return _same(xs[0], eq) if _is(xs[1], 0) else None
 
 
-def _mul(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
+def _mul(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     x, y = xs
-    real = x.type.dtype not in dtypes.COMPLEX  # (inf + 0j) * 1 is inf + nan j
-    if _is(_number(y, known), 1) and real:
+    is_real = x.type.dtype not in dtypes.COMPLEX  # (inf + 0j) * 1 is inf + nan j
+    if _is(_number(y, definitions), 1) and is_real:
         return _same(x, eq)
-    if _is(_number(x, known), 1) and real:
+    if _is(_number(x, definitions), 1) and is_real:
         return _same(y, eq)
     if x is y and isinstance(x, Var):
         return elementwise.square(x)
@@ -224,35 +234,38 @@ def _pow(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     return None
 
 
-def _neg(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
+def _neg(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     (x,) = xs
     if isinstance(x, Literal) and not isinstance(x.value, bool):
         if x.type.dtype in dtypes.INEXACT:
             return Literal(-x.value, x.type.dtype, x.type.weak)
         return None
-    made = known.get(x) if isinstance(x, Var) else None
-    if made is not None and made.primitive is elementwise.neg:
-        return made.inputs[0]
+    definition = definitions.get(x) if isinstance(x, Var) else None
+    if definition is not None and definition.primitive is elementwise.neg:
+        return definition.inputs[0]
     return None
 
 
-def _convert(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
+def _convert(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     (x,) = xs
     if isinstance(x, Literal):
         return conversion.convert(x, eq.params["dtype"])
-    made = known.get(x)
-    if made is not None and made.primitive is elementwise.select:
+    definition = definitions.get(x)
+    if definition is not None and definition.primitive is elementwise.select:
         # Select between literals in the dtype that is wanted.
-        which, first, second = made.inputs
+        condition, first, second = definition.inputs
         if isinstance(first, Literal) and isinstance(second, Literal):
             dtype = eq.params["dtype"]
             numbers = (conversion.convert(n, dtype) for n in (first, second))
-            return elementwise.select(which, *numbers)
-    if made is not None and made.primitive is conversion.convert_element_type:
-        (source,) = made.inputs
+            return elementwise.select(condition, *numbers)
+    if (
+        definition is not None
+        and definition.primitive is conversion.convert_element_type
+    ):
+        (source,) = definition.inputs
         if _holds(x.type.dtype, source.type.dtype):
-            back = _same(source, eq)
-            return _same(x, eq) if back is None else back
+            unconverted = _same(source, eq)
+            return _same(x, eq) if unconverted is None else unconverted
     return _same(x, eq)
 
 
@@ -263,29 +276,29 @@ def _holds(wide: DType, narrow: DType) -> bool:
     return wide.kind == narrow.kind and np.can_cast(narrow, wide)
 
 
-def _transpose(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
+def _transpose(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     (x,) = xs
     permutation = eq.params["permutation"]
     if permutation == tuple(range(len(permutation))):
         return _same(x, eq)
-    made = known.get(x) if isinstance(x, Var) else None
-    if made is None:
+    definition = definitions.get(x) if isinstance(x, Var) else None
+    if definition is None:
         return None
-    if made.primitive is views.transpose:
-        inner = made.params["permutation"]
-        both = tuple(inner[axis] for axis in permutation)
-        if both == tuple(range(len(both))):
-            return _same(made.inputs[0], eq)
-        return views.transpose(made.inputs[0], permutation=both)
-    if made.primitive is contraction.dot_general:
-        return _transposed_product(made, permutation)
+    if definition.primitive is views.transpose:
+        inner = definition.params["permutation"]
+        combined = tuple(inner[axis] for axis in permutation)
+        if combined == tuple(range(len(combined))):
+            return _same(definition.inputs[0], eq)
+        return views.transpose(definition.inputs[0], permutation=combined)
+    if definition.primitive is contraction.dot_general:
+        return _transposed_product(definition, permutation)
     return None
 
 
-def _transposed_product(made: Equation, permutation: Sequence[int]) -> Atom | None:
-    """The product with its operands exchanged, if that is the requested transpose."""
-    x, y = made.inputs
-    contract, batch = made.params["contract"], made.params["batch"]
+def _transposed_product(product: Equation, permutation: Sequence[int]) -> Atom | None:
+    """A product with its operands exchanged, if ``permutation`` transposes it so."""
+    x, y = product.inputs
+    contract, batch = product.params["contract"], product.params["batch"]
     batches = len(batch[0])
     left = x.type.ndim - batches - len(contract[0])
     right = y.type.ndim - batches - len(contract[1])
@@ -297,15 +310,15 @@ def _transposed_product(made: Equation, permutation: Sequence[int]) -> Atom | No
     if tuple(permutation) != swapped or not left or not right:
         return None
     pairs = {"contract": (contract[1], contract[0]), "batch": (batch[1], batch[0])}
-    return contraction.dot_general(y, x, **{**made.params, **pairs})
+    return contraction.dot_general(y, x, **{**product.params, **pairs})
 
 
-def _broadcast(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
+def _broadcast(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     (x,) = xs
-    made = known.get(x) if isinstance(x, Var) else None
-    if made is not None and made.primitive is views.broadcast_in_dim:
-        axes = tuple(eq.params["axes"][axis] for axis in made.params["axes"])
-        source = made.inputs[0]
+    definition = definitions.get(x) if isinstance(x, Var) else None
+    if definition is not None and definition.primitive is views.broadcast_in_dim:
+        axes = tuple(eq.params["axes"][axis] for axis in definition.params["axes"])
+        source = definition.inputs[0]
         if all(
             n in (1, eq.params["shape"][axis])
             for n, axis in zip(source.type.shape, axes, strict=True)
@@ -314,16 +327,16 @@ def _broadcast(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
     return _same(x, eq)
 
 
-def _reshape(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
+def _reshape(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     (x,) = xs
-    made = known.get(x) if isinstance(x, Var) else None
-    if made is not None and made.primitive is views.reshape:
-        source = made.inputs[0]
+    definition = definitions.get(x) if isinstance(x, Var) else None
+    if definition is not None and definition.primitive is views.reshape:
+        source = definition.inputs[0]
         if source.type.shape == eq.params["shape"]:
             return _same(source, eq)
         return views.reshape(source, shape=eq.params["shape"])
-    if made is not None and made.primitive is views.broadcast_in_dim:
-        source = made.inputs[0]
+    if definition is not None and definition.primitive is views.broadcast_in_dim:
+        source = definition.inputs[0]
         if (
             source.type.shape == eq.params["shape"]
         ):  # axes of extent 1, added and removed
@@ -334,9 +347,9 @@ def _reshape(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
 
 
 def _select(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
-    which, x, y = xs
-    if isinstance(which, Literal):
-        return _same(x if which.value else y, eq)
+    condition, x, y = xs
+    if isinstance(condition, Literal):
+        return _same(x if condition.value else y, eq)
     return _same(x, eq) if x is y else None
 
 
@@ -352,10 +365,14 @@ def _reduce(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
         return _sum_of_one(primitive, x) if not axes else None
     shape = tuple(n for axis, n in enumerate(x.type.shape) if axis not in units)
     flat = views.reshape(x, shape=shape)
-    left = tuple(
+    remaining_axes = tuple(
         axis - sum(u < axis for u in units) for axis in axes if axis not in units
     )
-    return primitive(flat, axes=left) if left else _sum_of_one(primitive, flat)
+    return (
+        primitive(flat, axes=remaining_axes)
+        if remaining_axes
+        else _sum_of_one(primitive, flat)
+    )
 
 
 def _sum_of_one(primitive: Primitive, x: Atom) -> Atom:
@@ -378,17 +395,19 @@ def _scatter(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     return None if x.type.size and updates.type.size else _same(x, eq)
 
 
-def _barrier(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
+def _barrier(xs: Atoms, eq: Equation, definitions: Definitions) -> Atom | None:
     # A value that needs no memory is not kept, so a barrier has no effect.
     x = xs[0]
     if isinstance(x, Literal):
         return _same(x, eq)
-    made = known.get(x)
-    is_free = made is not None and all(isinstance(a, Literal) for a in made.inputs)
+    definition = definitions.get(x)
+    is_free = definition is not None and all(
+        isinstance(a, Literal) for a in definition.inputs
+    )
     return x if is_free else None
 
 
-def _stop_gradient(xs: Atoms, eq: Equation, known: Definitions) -> Atom | None:
+def _stop_gradient(xs: Atoms, eq: Equation, _: Definitions) -> Atom | None:
     # Derivatives have been taken by now.
     return _same(xs[0], eq)
 

@@ -23,31 +23,40 @@ from arrayfn.primitives.base import Convert, Scalar, primitive_of
 
 def single_index(program: Program) -> Program:
     """``program`` with such gathers and scatters rewritten."""
-    made: dict[Var, Equation] = {}
+    definitions: dict[Var, Equation] = {}
 
     def compared(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        known = current_builder().equations
-        made.update((v, known[-1]) for v in (known[-1].outputs if known else ()))
+        emitted = current_builder().equations
+        definitions.update(
+            (v, emitted[-1]) for v in (emitted[-1].outputs if emitted else ())
+        )
         result: Atom | None = None
         if equation.primitive.name == "gather":
-            result = _gather(operands, equation, made)
+            result = _gather(operands, equation, definitions)
         elif equation.primitive.name == "scatter_add":
-            result = _scatter(operands, equation, made)
+            result = _scatter(operands, equation, definitions)
         return None if result is None else [result]
 
     return rewritten(program, compared)
 
 
 def _gather(
-    operands: Sequence[Atom], equation: Equation, made: dict[Var, Equation]
+    operands: Sequence[Atom], equation: Equation, definitions: dict[Var, Equation]
 ) -> Atom | None:
+    """A gather of one element per row as a masked maximum; None for others."""
     x, indices = operands
     axis = _row_axis(x, indices, equation.params)
-    fits = axis is not None and x.type.dtype in dtypes.FLOATS - dtypes.HALF_PRECISION
-    if not fits or not _is_computed(x, made) or equation.params["mode"] == "clip":
+    is_supported = (
+        axis is not None and x.type.dtype in dtypes.FLOATS - dtypes.HALF_PRECISION
+    )
+    if (
+        not is_supported
+        or not _is_computed(x, definitions)
+        or equation.params["mode"] == "clip"
+    ):
         return None
     assert axis is not None
-    hit = _hits(x, indices, axis)
+    hit = _index_mask(x, indices, axis)
     # The maximum with -inf keeps all bits of the element; 0 + x would lose -0.
     lowest = conversion.literal(-float("inf"), x.type.dtype)
     row = reductions.reduce_max(e.select(hit, x, lowest), axes=(axis,))
@@ -62,21 +71,26 @@ def _gather(
 
 
 def _scatter(
-    operands: Sequence[Atom], equation: Equation, made: dict[Var, Equation]
+    operands: Sequence[Atom], equation: Equation, definitions: dict[Var, Equation]
 ) -> Atom | None:
+    """A scatter_add of one element per row into zeros as a select; None for others."""
     x, indices, updates = operands
     axis = _row_axis(x, indices, equation.params)
-    if axis is None or not _is_zeros(x, made) or equation.params["mode"] == "clip":
+    if (
+        axis is None
+        or not _is_zeros(x, definitions)
+        or equation.params["mode"] == "clip"
+    ):
         return None
-    hit = _hits(x, indices, axis)
+    hit = _index_mask(x, indices, axis)
     kept = reductions.kept_axes(x.type.ndim, (axis,))
     row = views.reshape(updates, shape=tuple(x.type.shape[k] for k in kept))
     spread = views.broadcast_in_dim(row, shape=x.type.shape, axes=kept)
     return e.select(hit, spread, conversion.literal(0, x.type.dtype))
 
 
-def _hits(x: Atom, indices: Atom, axis: int) -> Atom:
-    """The elements of ``x`` that each row's index selects, as a mask."""
+def _index_mask(x: Atom, indices: Atom, axis: int) -> Atom:
+    """The mask of the elements of ``x`` that each row's index selects."""
     shape = x.type.shape
     kept = reductions.kept_axes(len(shape), (axis,))
     index = views.reshape(_widened(indices), shape=tuple(shape[k] for k in kept))
@@ -86,8 +100,8 @@ def _hits(x: Atom, indices: Atom, axis: int) -> Atom:
 
 def _widened(indices: Atom) -> Atom:
     """``indices`` in a dtype that holds any extent."""
-    wide = indices.type.dtype in (dtypes.int32, dtypes.int64)
-    return indices if wide else conversion.convert(indices, dtypes.int64)
+    is_wide = indices.type.dtype in (dtypes.int32, dtypes.int64)
+    return indices if is_wide else conversion.convert(indices, dtypes.int64)
 
 
 def _row_axis(x: Atom, indices: Atom, params: Any) -> int | None:
@@ -97,25 +111,29 @@ def _row_axis(x: Atom, indices: Atom, params: Any) -> int | None:
     if len(params["indexed_axes"]) != 1 or not isinstance(indices, Var):
         return None
     (axis,) = params["indexed_axes"]
-    rows, places = params["batch"]
-    if list(rows) != sorted(rows) or list(places) != sorted(places):
+    rows, index_axes = params["batch"]
+    if list(rows) != sorted(rows) or list(index_axes) != sorted(index_axes):
         return None
     if {*rows, axis} != set(range(x.type.ndim)):
         return None
-    single = all(n == 1 for k, n in enumerate(indices.type.shape) if k not in places)
-    return axis if single else None
+    is_single = all(
+        n == 1 for k, n in enumerate(indices.type.shape) if k not in index_axes
+    )
+    return axis if is_single else None
 
 
-def _is_computed(x: Atom, made: dict[Var, Equation]) -> bool:
-    maker = made.get(x) if isinstance(x, Var) else None
-    return maker is not None and isinstance(
-        primitive_of(maker).kernel, (Scalar, Convert)
+def _is_computed(x: Atom, definitions: dict[Var, Equation]) -> bool:
+    """Whether ``x`` is the result of an elementwise equation."""
+    definition = definitions.get(x) if isinstance(x, Var) else None
+    return definition is not None and isinstance(
+        primitive_of(definition).kernel, (Scalar, Convert)
     )
 
 
-def _is_zeros(x: Atom, made: dict[Var, Equation]) -> bool:
-    maker = made.get(x) if isinstance(x, Var) else None
-    if maker is None or maker.primitive is not views.broadcast_in_dim:
+def _is_zeros(x: Atom, definitions: dict[Var, Equation]) -> bool:
+    """Whether ``x`` is an array of zeros."""
+    definition = definitions.get(x) if isinstance(x, Var) else None
+    if definition is None or definition.primitive is not views.broadcast_in_dim:
         return False
-    value = maker.inputs[0]
+    value = definition.inputs[0]
     return isinstance(value, Literal) and value.value == 0

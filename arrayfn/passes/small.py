@@ -31,13 +31,14 @@ MAX_DEPTH: Final = 32
 """The most terms of a sum in a kernel; for longer sums the library is faster."""
 
 
-def is_small(program: Program, limit: int | None = None) -> bool:
-    """Whether ``program`` computes little, without loops, and all of it by nests.
+def is_small(program: Program, max_elements: int | None = None) -> bool:
+    """Whether ``program`` computes at most ``max_elements``, by nests alone.
 
-    Little is up to ``limit`` elements (default: ``MAX_ELEMENTS``).
+    There are no loops in it, and its kernel compiles quickly. The default is
+    ``MAX_ELEMENTS``.
     """
     work = _work(program)
-    if work is None or work > (MAX_ELEMENTS if limit is None else limit):
+    if work is None or work > (MAX_ELEMENTS if max_elements is None else max_elements):
         return False
     return _equations(program) <= MAX_EQUATIONS
 
@@ -57,10 +58,10 @@ def _work(program: Program) -> int | None:
             return None
         if isinstance(primitive.kernel, Control):
             inner = [_work(p) for p in equation.subprograms()]
-            known = [n for n in inner if n is not None]
-            if len(known) < len(inner):
+            counts = [n for n in inner if n is not None]
+            if len(counts) < len(inner):
                 return None
-            total += max(known, default=0)
+            total += max(counts, default=0)
         else:
             total += _elements(equation)
     return total
@@ -110,8 +111,8 @@ def small_loops(
             return None
         return current_builder().emit(equation.primitive, operands, params)
 
-    made = rewritten(program, summed)
-    return made if changed else program
+    rewritten_program = rewritten(program, summed)
+    return rewritten_program if changed else program
 
 
 def has_products(program: Program, limit: int | None = None) -> bool:
@@ -143,7 +144,7 @@ def with_sums(program: Program, limit: int | None = None) -> Program:
 
 
 def _inside(value: Any, limit: int | None) -> Any:
-    """A param; Programs in it have their products written as sums."""
+    """The param ``value``, with the products of Programs in it written as sums."""
     if isinstance(value, Program):
         return with_sums(value, limit)
     if isinstance(value, tuple):

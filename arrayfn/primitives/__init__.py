@@ -1,1 +1,1 @@
-"""The primitives: one row each, one file a family, ``table`` of them all."""
+"""The primitives: one file for each family, and ``table`` with all of them."""

@@ -74,7 +74,7 @@ def not_differentiable(reason: str) -> Marker:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Stands for an input with respect to which an equation is transposed."""
+    """Stands in a transpose rule for an operand that the primitive is linear in."""
 
     type: ArrayType
 
@@ -83,7 +83,7 @@ class Linear:
 class JvpWithOutputs:
     """A jvp rule that also computes the outputs.
 
-    ``rule(primals, tangents, **params)`` returns (outputs, their tangents).
+    ``rule(primals, tangents, **params)`` returns (outputs, tangents of the outputs).
     """
 
     rule: Callable[..., tuple[Atoms, Tangents]]
@@ -101,7 +101,7 @@ class OverPrograms:
 
 @dataclass(frozen=True, slots=True)
 class MappedAxis:
-    """A mapped axis: its extent, and its name, if it has one."""
+    """The axis that ``vmap`` maps over: its extent, and its name if it has one."""
 
     size: int
     name: str | None = None
@@ -130,7 +130,10 @@ BatchRule = Callable[..., Batched]
 
 
 def value_of(operand: Operand, name: str) -> Atom:
-    """``operand``, whose value the transpose of primitive ``name`` needs."""
+    """``operand`` as a value, which the transpose rule of primitive ``name`` needs.
+
+    Raises DifferentiationError if it is Linear.
+    """
     if isinstance(operand, Linear):
         raise DifferentiationError(
             "the transpose of a function that is not linear was asked for: "
@@ -174,9 +177,10 @@ class AxisMap:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An affine view: ``axes(input type, **params)`` has an AxisMap per input axis.
+    """An affine view.
 
-    It is None if the view is not affine for these operands.
+    ``axes(input type, **params)`` returns an AxisMap for each input axis, or None if
+    the view is not affine for these operands.
     """
 
     axes: Callable[..., tuple[AxisMap, ...] | None]
@@ -204,7 +208,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A primitive that a library computes: steps of ``lowering.libraries``, by name.
+    """A primitive that a library computes: calls of ``lowering.libraries``, by name.
 
     Its operands are row-major. With ``in_place`` the library overwrites the first
     operand, whose memory becomes the first output's, of the same type. The layout pass
@@ -219,7 +223,7 @@ class Library:
 class Composition:
     """A primitive composed of others: ``expand(*operands, **params)`` emits them.
 
-    It returns the output, or a list of several outputs.
+    ``expand`` returns the output, or a list of several outputs.
     """
 
     expand: Callable[..., Atom | list[Atom]]
@@ -277,13 +281,16 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """What a mesh axis can cut: see ``primitives.factors``.
+    """What a mesh axis can cut in an equation; see ``primitives.factors``.
 
-    ``inputs`` and ``outputs`` have the factor of each axis, or None. ``reduced`` has
-    the operation that combines the devices' results where a factor is cut that is
-    reduced. ``localize(params, shapes of parts, shape of the result's part)`` gives the
-    params of the equation that each device computes. The result is added to input
-    ``added``: devices whose results are summed begin with zeros in its place.
+    Attributes:
+        inputs, outputs: the factor of each axis of each array, or None.
+        reduced: the operation that combines the devices' results, for each factor that
+            is reduced.
+        localize: ``localize(params, shapes of parts, shape of the result's part)``
+            returns the params of the equation that each device computes.
+        added: the input that is added to the result. Devices whose results are summed
+            begin with zeros in its place.
     """
 
     inputs: tuple[tuple[int | None, ...], ...]
@@ -308,7 +315,10 @@ def has_effect(equation: Equation) -> bool:
 def needed(
     equations: Sequence[Equation], outputs: Iterable[Atom], *, effects: bool = True
 ) -> list[Equation]:
-    """The ``equations`` that ``outputs`` depend on; with ``effects`` those that act."""
+    """The ``equations`` that ``outputs`` depend on, in order.
+
+    With ``effects``, those with side effects too.
+    """
     live: set[Atom] = set(outputs)
     kept: list[Equation] = []
     for equation in reversed(equations):
@@ -322,7 +332,7 @@ def needed(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Primitive:
-    """One row of the table. The module's docstring describes the rules."""
+    """An operation of the IR, with its rules as the module's docstring describes."""
 
     name: str
     family: str
@@ -363,7 +373,10 @@ class Primitive:
         params: Params,
         source: SourceLocation | None = None,
     ) -> tuple[ArrayType, ...]:
-        """The types of the outputs, as a tuple; errors name the line ``source``."""
+        """The types of the outputs, as a tuple.
+
+        An error of the type rule gets the line ``source``.
+        """
         try:
             return self.output_types([a.type for a in inputs], params)
         except ArrayfnError as error:
@@ -396,7 +409,7 @@ class Primitive:
 
 
 def primitive_of(equation: Equation) -> Primitive:
-    """The row of the equation's primitive, of which the IR knows the name alone."""
+    """The Primitive of ``equation``; the IR has it as an opaque value."""
     primitive = equation.primitive
     assert isinstance(primitive, Primitive)
     return primitive

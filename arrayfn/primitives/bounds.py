@@ -1,4 +1,4 @@
-"""in_bounds: indices that a checked function asserts to lie within an axis.
+"""in_bounds: marks indices that a checked function asserts to lie within an axis.
 
 Indexing emits it while a function is traced for ``jit(..., checks=...)``, with the
 indices as the user wrote them, before negative ones are counted from the end. It is the

@@ -1,9 +1,9 @@
 """Calls of Python functions: pure ones, ones with effects, and ones for effects alone.
 
-``callback`` is the function's name (see ``named_functions``). The function takes arrays
-and returns a sequence of arrays. ``loops`` has the mapped axes of the call, outermost
-first: the extent of each, and which operands have it in front. The function is called
-for each member, one after the other.
+The param ``callback`` is the function's name (see ``named_functions``). The function
+takes arrays and returns a sequence of arrays. ``loops`` has the mapped axes of the
+call, outermost first: the extent of each, and which operands have it in front. The
+function is called for each member, one after the other.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ from arrayfn.primitives.named_functions import FUNCTIONS, NamedFunction
 from arrayfn.primitives.rules import all_mapped, all_of, in_front
 
 Form = tuple[Shape, DType]
+"""The shape and dtype of an array."""
 Results = tuple[Form, ...]
 Loops = tuple[tuple[int, tuple[bool, ...]], ...]
+"""For each mapped axis, its extent and which operands have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +68,29 @@ class CallSite:
                 loops=self.loops,
             )
         except Exception as error:
-            where = "" if self.location is None else f", called at {self.location}"
-            error.add_note(f"in the Python function {self.callback}{where}")
+            location = "" if self.location is None else f", called at {self.location}"
+            error.add_note(f"in the Python function {self.callback}{location}")
             raise
 
 
 class SiteTable:
-    """The calls of compiled Programs, by number, of this process."""
+    """The call sites of this process's compiled Programs, by number."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._sites: dict[int, CallSite] = {}
 
     def add(self, site: CallSite) -> int:
-        """The number under which compiled code finds ``site``."""
+        """Store ``site``; return the number under which compiled code finds it."""
         number = next(self._numbers)
         self._sites[number] = site
         return number
 
     def find(self, number: int) -> CallSite:
-        """The site of this number."""
+        """The call site with this number.
+
+        Raises ProgramError if another process compiled the call.
+        """
         if number not in self._sites:
             raise ProgramError(
                 f"the plan calls Python function number {number}, which belongs to "
@@ -109,50 +114,58 @@ def keep_callbacks(equations: Iterable[Equation]) -> None:
 def call(
     operands: Sequence[Array], *, callback: str, results: Results, loops: Loops
 ) -> list[Array]:
-    """Call the function on arrays; check that its results match ``results``."""
+    """Call the function on arrays, once for each member of mapped axes.
+
+    Raises ShapeError or ArgumentError unless its results match ``results``.
+    """
     if not loops:
-        given = FUNCTIONS.find(callback).function(*operands)
-        return check_results(callback, [np.asarray(x) for x in given], results)
+        arrays = FUNCTIONS.find(callback).function(*operands)
+        return check_results(callback, [np.asarray(x) for x in arrays], results)
     (size, mapped), *inner = loops
-    alone = tuple((shape[1:], dtype) for shape, dtype in results)
-    rounds = [
+    member_results = tuple((shape[1:], dtype) for shape, dtype in results)
+    results_of_members = [
         call(
             [x[k] if m else x for x, m in zip(operands, mapped, strict=True)],
             callback=callback,
-            results=alone,
+            results=member_results,
             loops=tuple(inner),
         )
         for k in range(size)
     ]
     return [
-        np.stack([given[position] for given in rounds])
+        np.stack([arrays[position] for arrays in results_of_members])
         if size
         else np.empty(shape, dtype)
         for position, (shape, dtype) in enumerate(results)
     ]
 
 
-def check_results(name: str, given: Sequence[Array], results: Results) -> list[Array]:
-    """``given`` as a list; ShapeError if it does not match ``results``."""
-    if len(given) != len(results):
+def check_results(name: str, arrays: Sequence[Array], results: Results) -> list[Array]:
+    """``arrays`` as a list, if they match ``results``.
+
+    Raises ArgumentError for another number of arrays, ShapeError for other shapes or
+    dtypes.
+    """
+    if len(arrays) != len(results):
         raise ArgumentError(
-            f"the Python function {name} gave {len(given)} arrays, not {len(results)}"
+            f"the Python function {name} gave {len(arrays)} arrays, not {len(results)}"
         )
-    for position, (x, (shape, dtype)) in enumerate(zip(given, results, strict=True)):
+    for position, (x, (shape, dtype)) in enumerate(zip(arrays, results, strict=True)):
         if (x.shape, x.dtype) != (shape, dtype):
             raise ShapeError(
                 f"the Python function {name} gave {_form(x.shape, x.dtype)} as result "
                 f"{position}, which is declared as {_form(shape, dtype)}"
             )
-    return list(given)
+    return list(arrays)
 
 
 def _form(shape: Shape, dtype: DType) -> str:
+    """The text of an array type: ``f32[3,4]``."""
     name = dtypes.SHORT_NAMES.get(dtype, str(dtype))
     return f"{name}[{','.join(map(str, shape))}]"
 
 
-def _in_loop(
+def _with_mapped_axis(
     size: int, inputs: Atoms, dims: Dims, loops: Loops
 ) -> tuple[list[Atom], Loops]:
     """The operands with the mapped axis in front, and ``loops`` with it."""
@@ -160,7 +173,8 @@ def _in_loop(
     return operands, ((size, tuple(dim is not None for dim in dims)), *loops)
 
 
-def _mapped(size: int, results: Results) -> Results:
+def _with_size(size: int, results: Results) -> Results:
+    """``results`` with a leading axis of extent ``size``."""
     return tuple(((size, *shape), dtype) for shape, dtype in results)
 
 
@@ -189,8 +203,9 @@ def _pure_batch(
     loops: Loops,
     method: str,
 ) -> Batched:
+    """The batching rule: call the function for each member, or once, by ``method``."""
     if method == "sequential" or (loops and method):
-        operands, loops = _in_loop(size, inputs, dims, loops)
+        operands, loops = _with_mapped_axis(size, inputs, dims, loops)
     elif method == "broadcast_all":
         operands = all_mapped(size, inputs, dims)
     elif method == "expand_dims":
@@ -201,17 +216,18 @@ def _pure_batch(
             "pure_callback(..., vmap_method='sequential') for each member in turn, or "
             "'expand_dims' or 'broadcast_all' for one call with a leading axis"
         )
-    made = pure_callback(
+    outputs = pure_callback(
         *operands,
         callback=callback,
-        results=_mapped(size, results),
+        results=_with_size(size, results),
         loops=loops,
         method=method,
     )
-    return all_of(made), [0] * len(results)
+    return all_of(outputs), [0] * len(results)
 
 
 def _turned(x: Any, y: Any) -> tuple[Any, ...]:
+    """The function of samples: ``x`` reversed plus ``y``, and the sum of ``x``."""
     return np.asarray(x)[::-1] + y, np.asarray(x).sum(dtype=np.float32)
 
 
@@ -259,17 +275,18 @@ def _io_batch(
     loops: Loops,
     method: str,
 ) -> Batched:
+    """The batching rule: call the function for each member, unless ordered."""
     if method == "ordered":
         raise ArgumentError(
             f"vmap of the Python function {callback}: its calls are ordered, and "
             "members of a batch have no order; leave ordered=True out, or use lax.map"
         )
-    operands, loops = _in_loop(size, inputs, dims, loops)
-    mapped = _mapped(size, results)
-    made = io_callback(
+    operands, loops = _with_mapped_axis(size, inputs, dims, loops)
+    mapped = _with_size(size, results)
+    called = io_callback(
         *operands, callback=callback, results=mapped, loops=loops, method=method
     )
-    outputs = list(made) if isinstance(made, tuple) else [made]
+    outputs = list(called) if isinstance(called, tuple) else [called]
     return outputs, [0] * len(outputs)
 
 
@@ -307,7 +324,7 @@ def _debug_reference(*operands: Array, callback: str, loops: Loops) -> tuple[Any
 def _debug_batch(
     size: int, inputs: Atoms, dims: Dims, *, callback: str, loops: Loops
 ) -> Batched:
-    operands, loops = _in_loop(size, inputs, dims, loops)
+    operands, loops = _with_mapped_axis(size, inputs, dims, loops)
     debug_callback(*operands, callback=callback, loops=loops)
     return [], []
 

@@ -1,4 +1,4 @@
-"""Calls of Programs: named operators, and the interpreter on NumPy references."""
+"""Calls of Programs as operators, and the interpreter by NumPy references."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from arrayfn.primitives.rules import batched_along
 def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
     """Interpret ``program`` with the primitives' NumPy references.
 
-    ``operands`` are arrays for its inputs. It returns a list of arrays.
+    ``operands`` are arrays for its inputs. Returns a list of arrays.
     """
     environment: dict[Var, Any] = dict(zip(program.inputs, operands, strict=True))
     environment.update(zip(program.constants, program.constant_values, strict=True))
@@ -49,6 +49,7 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
 
 
 def _value(atom: Atom, environment: dict[Var, Any]) -> Any:
+    """The array of ``atom``: that in ``environment``, or the Literal's."""
     if isinstance(atom, Var):
         return environment[atom]
     return np.asarray(atom.value).astype(atom.type.dtype)
@@ -57,12 +58,15 @@ def _value(atom: Atom, environment: dict[Var, Any]) -> Any:
 def body_types(
     *operands: ArrayType, body: Program, **params: Any
 ) -> ArrayType | tuple[ArrayType, ...]:
-    """The types of the body's outputs; ShapeError if ``operands`` do not fit it."""
-    wanted = body.input_types
-    given = [(t.shape, t.dtype) for t in operands]
-    if given != [(t.shape, t.dtype) for t in wanted]:
+    """The types of the body's outputs.
+
+    Raises ShapeError if ``operands`` do not fit the body.
+    """
+    expected = body.input_types
+    actual = [(t.shape, t.dtype) for t in operands]
+    if actual != [(t.shape, t.dtype) for t in expected]:
         raise ShapeError(
-            f"{body.name} takes {', '.join(map(str, wanted))}, but was given "
+            f"{body.name} takes {', '.join(map(str, expected))}, but was given "
             + ", ".join(map(str, operands))
         )
     return tuple(t.plain() for t in body.output_types)
@@ -74,7 +78,7 @@ def body_reference(*operands: Array, body: Program, **params: Any) -> tuple[Any,
 
 
 def sample_body() -> Program:
-    """A Program of two arrays, for samples of calls."""
+    """A Program of two arrays, for the samples of calls."""
     builder = ProgramBuilder("double_product")
     with builder:
         x = builder.input(ArrayType((3, 4), dtypes.float32))

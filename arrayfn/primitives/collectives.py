@@ -45,16 +45,19 @@ from arrayfn.primitives.rules import repeated
 from arrayfn.primitives.slicing import concatenate, slice_
 
 Permutation = tuple[tuple[int, int], ...]
-"""Pairs of a source and a target; who is no target gets zeros."""
+"""Pairs (source, target) of members; a member that is no target gets zeros."""
 
 OPERATIONS: Final = ("sum", "max", "min")
 
 OverAxis = Callable[..., tuple[Atom, Dim]]
-"""``(size, x, dim, **params)`` to the result over the mapped axis, and its dim."""
+"""Computes a collective along the axis itself: (size, x, dim) -> (result, its dim)."""
 
 
 def _alone(x: Array, axis_name: str, members: int = 1, **params: Any) -> Array:
-    """The reference for an axis of one member, where a collective changes no value."""
+    """The reference for an axis of one member: ``x`` unchanged.
+
+    Raises ProgramError if there are more members.
+    """
     if members != 1:
         raise ProgramError(
             f"a collective over the {members} members of axis {axis_name!r} is "
@@ -66,7 +69,7 @@ def _alone(x: Array, axis_name: str, members: int = 1, **params: Any) -> Array:
 def _transposed(
     primitive: Callable[[], Callable[..., Atom]],
 ) -> Callable[..., list[Atom | None]]:
-    """The transpose rule that emits ``primitive`` with the same params."""
+    """The transpose rule that emits ``primitive()`` with the same params."""
 
     def rule(
         cotangents: Sequence[Atom | None], inputs: Sequence[Operand], **params: Any
@@ -103,10 +106,11 @@ def _batched(
     return ByAxis(rule)
 
 
-def _samples(leading: int, **more: Any) -> Iterable[Sample]:
-    params = {"axis_name": "i", **more}
+def _samples(leading: int, **params_besides: Any) -> Iterable[Sample]:
+    """Samples with ``leading`` axes of extent 1, and these further params."""
+    params = {"axis_name": "i", **params_besides}
     for seed, dtype in enumerate((dtypes.float32, dtypes.int32, dtypes.complex64)):
-        if dtype.kind == "c" and more.get("op", "sum") != "sum":
+        if dtype.kind == "c" and params_besides.get("op", "sum") != "sum":
             continue
         x = families.random_array(dtype, (1,) * leading + (3, 4), 80 + seed, -3.0, 3.0)
         yield Sample((x,), params)
@@ -127,7 +131,11 @@ def _collective(
     jvp: Any = LINEAR,
     **sample: Any,
 ) -> Primitive:
-    """A row: a function of one operand, whose params name the axis."""
+    """A collective Primitive: a function of one operand, whose params name the axis.
+
+    ``place`` and ``result`` are those of ``_batched``; ``leading`` and ``sample``
+    describe the samples.
+    """
 
     def itself() -> Primitive:
         return primitive
@@ -149,7 +157,10 @@ def _collective(
 
 
 def _parts(name: str, x: ArrayType, members: int) -> tuple[int, ...]:
-    """The shape of a part of x, which has one for each member along axis 0."""
+    """The shape of a member's part of ``x``: that without axis 0.
+
+    Raises ShapeError unless axis 0 has an index for each of the ``members``.
+    """
     if x.shape[:1] != (members,):
         raise ShapeError(
             f"{name} takes an array with a part for each of {members} members along "
@@ -181,13 +192,14 @@ def _reduce_jvp(
     axis_name: str,
     op: str,
 ) -> list[Atom | None]:
-    (x,), (best,), (tangent,) = primals, outputs, tangents
+    """The jvp rule: members that have the extremum share its derivative equally."""
+    (x,), (extremum,), (tangent,) = primals, outputs, tangents
     if tangent is None or op == "sum":
         return [None if tangent is None else summed_over(tangent, axis_name)]
     # The members that have the extremum share its derivative equally.
-    has_it = conversion.convert(discrete.eq(x, best), x.type.dtype)
-    total = summed_over(e.mul(has_it, tangent), axis_name)
-    return [e.div(total, summed_over(has_it, axis_name))]
+    is_extremum = conversion.convert(discrete.eq(x, extremum), x.type.dtype)
+    total = summed_over(e.mul(is_extremum, tangent), axis_name)
+    return [e.div(total, summed_over(is_extremum, axis_name))]
 
 
 def _reduce_transpose(
@@ -197,6 +209,7 @@ def _reduce_transpose(
     axis_name: str,
     op: str,
 ) -> list[Atom | None]:
+    """The transpose rule: ``pvary`` where types say what varies, else a sum."""
     (cotangent,), (x,) = cotangents, inputs
     if cotangent is None:
         return [None]
@@ -208,6 +221,7 @@ def _reduce_transpose(
 def _reduce_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, op: str
 ) -> tuple[Atom, Dim]:
+    """The sum or extremum over the mapped axis."""
     if dim is None:
         return (e.mul(x, size) if op == "sum" else x), None
     return _REDUCTIONS[op](x, axes=(dim,)), None
@@ -254,6 +268,7 @@ pvary = _collective(
 def _gather_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
+    """The values of all members, from the mapped axis."""
     return repeated(members, x, dim), None
 
 
@@ -278,6 +293,7 @@ all_gather = _collective(
 def _scatter_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
+    """Each member's part of the sum over the mapped axis."""
     if dim is None:
         return e.mul(x, members), 0
     return reductions.reduce_sum(move_axis(x, dim, 0), axes=(0,)), 0
@@ -309,6 +325,7 @@ def _exchange_types(x: ArrayType, *, axis_name: str, members: int) -> ArrayType:
 def _exchange_over(
     size: int, x: Atom, dim: Dim, *, axis_name: str, members: int
 ) -> tuple[Atom, Dim]:
+    """Exchange the mapped axis with the axis of parts."""
     return move_axis(repeated(members, x, dim), 1, 0), 0
 
 
@@ -350,26 +367,32 @@ def _permute_transpose(
     (cotangent,) = cotangents
     if cotangent is None:
         return [None]
-    back = tuple((target, source) for source, target in permutation)
-    return [ppermute(cotangent, permutation=back, **params)]
+    inverse = tuple((target, source) for source, target in permutation)
+    return [ppermute(cotangent, permutation=inverse, **params)]
 
 
 def _permute_over(
     size: int, x: Atom, dim: Dim, *, permutation: Permutation, **params: Any
 ) -> tuple[Atom, Dim]:
+    """The values permuted along the mapped axis, with zeros for missing sources."""
     if dim is None and len(permutation) == size:
         return x, None
-    every = repeated(size, x, dim)
-    shape = every.type.shape
-    source = {target: start for start, target in permutation}
-    zeros = views.broadcast_literal(0, every.type.with_shape((1, *shape[1:])))
-    rest = (0,) * (len(shape) - 1)
+    members_values = repeated(size, x, dim)
+    shape = members_values.type.shape
+    source_of = {target: start for start, target in permutation}
+    zeros = views.broadcast_literal(0, members_values.type.with_shape((1, *shape[1:])))
+    zeros_of_rest = (0,) * (len(shape) - 1)
 
     def part(k: int) -> Atom:
         limit = (k + 1, *shape[1:])
-        return slice_(every, start=(k, *rest), limit=limit, strides=(1,) * len(shape))
+        return slice_(
+            members_values,
+            start=(k, *zeros_of_rest),
+            limit=limit,
+            strides=(1,) * len(shape),
+        )
 
-    parts = [part(source[k]) if k in source else zeros for k in range(size)]
+    parts = [part(source_of[k]) if k in source_of else zeros for k in range(size)]
     return concatenate(*parts, axis=0), 0
 
 

@@ -1,4 +1,4 @@
-"""Elementwise parts and conjugates of complex numbers.
+"""The parts and conjugates of complex numbers, elementwise.
 
 They are linear over the reals. Their transposes do not conjugate cotangents, as in JAX:
 the cotangent of ``real``'s operand is a complex number with that real part.
@@ -30,6 +30,7 @@ def _complex_types(re: ArrayType, im: ArrayType) -> ArrayType:
 
 
 def _complex_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
+    """The jvp rule of ``complex``: it applies to tangents, of which one may be zero."""
     re, im = tangents
     zero = conversion.literal(0.0, primals[0].type.dtype)
     value = make_complex(zero if re is None else re, zero if im is None else im)
@@ -69,6 +70,7 @@ conj = elementwise(
 
 
 def _joined(re: Array, im: Array) -> Array:
+    """The complex array of real and imaginary parts."""
     # By parts: re + 1j * im is NaN for infinite im, and loses signs of zeros.
     result = np.empty(
         np.broadcast_shapes(re.shape, im.shape), dtypes.complex_of(re.dtype)

@@ -75,6 +75,7 @@ def _types(
     precision: str | None = None,
     preferred_element_type: DType | None = None,
 ) -> ArrayType:
+    """The type rule: paired axes have equal extents; the output has the others."""
     families.common_dtype("dot_general", (x, y), dtypes.NUMBERS)
     for operand, axes in (
         (x, (*contract[0], *batch[0])),
@@ -82,16 +83,16 @@ def _types(
     ):
         if len(set(axes)) != len(axes) or any(not 0 <= a < operand.ndim for a in axes):
             raise ShapeError(f"dot_general cannot take axes {axes} of {operand}")
-    for left, right, word in (
+    for left, right, role in (
         (contract[0], contract[1], "contracted"),
         (batch[0], batch[1], "batched"),
     ):
         if len(left) != len(right):
-            raise ShapeError(f"dot_general: {word} axes do not pair: {left}, {right}")
+            raise ShapeError(f"dot_general: {role} axes do not pair: {left}, {right}")
         for a, b in zip(left, right, strict=True):
             if x.shape[a] != y.shape[b]:
                 raise ShapeError(
-                    f"dot_general: {word} axes differ: axis {a} of {x} has extent "
+                    f"dot_general: {role} axes differ: axis {a} of {x} has extent "
                     f"{x.shape[a]}, axis {b} of {y} has {y.shape[b]}"
                 )
     shape = [x.shape[axis] for axis in batch[0]]
@@ -117,18 +118,26 @@ def _reference(
     precision: str | None = None,
     preferred_element_type: DType | None = None,
 ) -> Array:
-    narrow = preferred_element_type or x.dtype
-    wide = dtypes.compute_dtype(narrow)
+    """The product by ``np.einsum``, computed in the compute dtype."""
+    result_dtype = preferred_element_type or x.dtype
+    compute_dtype = dtypes.compute_dtype(result_dtype)
     left = list(range(x.ndim))
     right = [x.ndim + axis for axis in range(y.ndim)]
     for pair in (contract, batch):
         for a, b in zip(*pair, strict=True):
             right[b] = left[a]
-    out = [left[axis] for axis in batch[0]]
-    out += [left[axis] for axis in free_axes(x.ndim, contract[0], batch[0])]
-    out += [right[axis] for axis in free_axes(y.ndim, contract[1], batch[1])]
-    product = np.einsum(x.astype(wide), left, y.astype(wide), right, out, optimize=True)
-    return np.asarray(product).astype(narrow)
+    output_labels = [left[axis] for axis in batch[0]]
+    output_labels += [left[axis] for axis in free_axes(x.ndim, contract[0], batch[0])]
+    output_labels += [right[axis] for axis in free_axes(y.ndim, contract[1], batch[1])]
+    product = np.einsum(
+        x.astype(compute_dtype),
+        left,
+        y.astype(compute_dtype),
+        right,
+        output_labels,
+        optimize=True,
+    )
+    return np.asarray(product).astype(result_dtype)
 
 
 def _transpose(
@@ -142,17 +151,17 @@ def _transpose(
 ) -> Tangents:
     (ct,), (x, y) = cotangents, inputs
     assert ct is not None
-    rest = precision_params("dot_general", precision)
+    params = precision_params("dot_general", precision)
     if isinstance(x, Linear):
-        return [_cotangent(ct, x.type, y, contract, batch, rest, left=True), None]
+        return [_cotangent(ct, x.type, y, contract, batch, params, left=True), None]
     assert isinstance(y, Linear)
     pair = (contract[1], contract[0]), (batch[1], batch[0])
-    return [None, _cotangent(ct, y.type, x, *pair, rest, left=False)]
+    return [None, _cotangent(ct, y.type, x, *pair, params, left=False)]
 
 
 def _cotangent(
     ct: Atom,
-    wanted: ArrayType,
+    operand_type: ArrayType,
     other: Operand,
     contract: AxesPair,
     batch: AxesPair,
@@ -160,14 +169,17 @@ def _cotangent(
     *,
     left: bool,
 ) -> Atom:
-    """One operand's cotangent; ``contract`` and ``batch`` name its axes first."""
+    """The cotangent of one operand, the first or (``left`` false) the second.
+
+    ``contract`` and ``batch`` name this operand's axes first, then those of ``other``.
+    """
     other = value_of(other, "dot_general")
     if other.type.dtype != ct.type.dtype:
         other = conversion.convert(other, ct.type.dtype)
     batches = len(batch[0])
-    own_free = free_axes(wanted.ndim, contract[0], batch[0])
+    free = free_axes(operand_type.ndim, contract[0], batch[0])
     other_free = free_axes(other.type.ndim, contract[1], batch[1])
-    first_other = batches + (len(own_free) if left else 0)
+    first_other = batches + (len(free) if left else 0)
     ct_other = tuple(range(first_other, first_other + len(other_free)))
     value = dot_general(
         ct,
@@ -176,13 +188,13 @@ def _cotangent(
         batch=(tuple(range(batches)), batch[1]),
         **params,
     )
-    if value.type.dtype != wanted.dtype:
-        value = conversion.convert(value, wanted.dtype)
+    if value.type.dtype != operand_type.dtype:
+        value = conversion.convert(value, operand_type.dtype)
     # Its axes are: batch, own free, then the contracted ones in the other's order.
     order = sorted(range(len(contract[1])), key=lambda k: contract[1][k])
-    have = (*batch[0], *own_free, *(contract[0][k] for k in order))
-    permutation = tuple(have.index(axis) for axis in range(wanted.ndim))
-    if permutation == tuple(range(wanted.ndim)):
+    current_axes = (*batch[0], *free, *(contract[0][k] for k in order))
+    permutation = tuple(current_axes.index(axis) for axis in range(operand_type.ndim))
+    if permutation == tuple(range(operand_type.ndim)):
         return value
     return views.transpose(value, permutation=permutation)
 
@@ -196,6 +208,7 @@ def _batch(
     batch: AxesPair,
     **params: Any,
 ) -> Batched:
+    """The batching rule: the mapped axis becomes a batch axis, or a free one."""
     x, y = in_front(inputs, dims)
     mapped = [dim is not None for dim in dims]
     lead = (0,) if all(mapped) else ()
@@ -214,7 +227,10 @@ def _batch(
 
 
 def _after_mapped(axes: AxesPair, mapped: Sequence[bool], lead: Axes = ()) -> AxesPair:
-    """``axes`` of both operands, after a new axis 0 of those that are ``mapped``."""
+    """The axes of both operands, shifted by a new axis 0 where one is ``mapped``.
+
+    ``lead`` are axes to put before them.
+    """
     left, right = axes
     return (
         (*lead, *shifted(left)) if mapped[0] else left,

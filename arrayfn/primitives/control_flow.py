@@ -25,13 +25,16 @@ from arrayfn.primitives.calls import evaluate
 
 T = TypeVar("T")
 Interpret = Callable[[Program, Sequence[Any]], list[Any]]
-"""An interpreter of the Programs inside: ``evaluate``, or one that counts steps."""
+"""Interprets the Programs inside: ``evaluate``, or a function that counts steps."""
 
 # The transformations that rules are given; see arrayfn.transforms.
 
 
 class Jvp(Protocol):
-    """(program, varying inputs, dense outputs) -> (program, varying outputs)."""
+    """The jvp of a Program: (program, varying inputs, outputs made dense).
+
+    Returns (program of primals and tangents, which outputs vary).
+    """
 
     def __call__(
         self, program: Program, wrt: Sequence[bool], dense: Sequence[bool], /
@@ -39,7 +42,10 @@ class Jvp(Protocol):
 
 
 class Batch(Protocol):
-    """(program, size, mapped inputs, dense outputs) -> (program, mapped outputs)."""
+    """Batching of a Program: (program, size, mapped inputs, outputs made dense).
+
+    Returns (mapped program, which outputs are mapped).
+    """
 
     def __call__(
         self,
@@ -52,9 +58,10 @@ class Batch(Protocol):
 
 
 class Transpose(Protocol):
-    """(program, linear inputs, given cotangents, dense) -> (program, which exist).
+    """Transposition: (program, linear inputs, given cotangents, dense results).
 
-    The result takes the inputs that are not linear, and the given cotangents.
+    Returns (program, which cotangents exist). It takes the inputs that are not linear,
+    and the given cotangents.
     """
 
     def __call__(
@@ -85,7 +92,7 @@ class Parts:
 
 
 class Split(Protocol):
-    """(program, unknown inputs, outputs that count as unknown) -> its parts."""
+    """Splits a Program: (program, unknown inputs, outputs that count as unknown)."""
 
     def __call__(
         self,
@@ -100,12 +107,12 @@ class Split(Protocol):
 
 
 def where(items: Iterable[T], chosen: Iterable[Any]) -> list[T]:
-    """The items marked in ``chosen``."""
+    """The items whose entry in ``chosen`` is true."""
     return list(compress(items, chosen))
 
 
 def unless(items: Iterable[T], excluded: Iterable[Any]) -> list[T]:
-    """The items not marked in ``excluded``."""
+    """The items whose entry in ``excluded`` is false."""
     return [x for x, out in zip(items, excluded, strict=True) if not out]
 
 
@@ -115,7 +122,7 @@ def either(*flags: Iterable[bool]) -> list[bool]:
 
 
 def parts_of(items: Sequence[T], *counts: int) -> list[list[T]]:
-    """``items`` split into parts of these lengths, and the rest."""
+    """``items`` split into lists of these lengths, and the rest."""
     pieces: list[list[T]] = []
     begin = 0
     for count in counts:
@@ -125,7 +132,7 @@ def parts_of(items: Sequence[T], *counts: int) -> list[list[T]]:
 
 
 def arranged(program: Program, inputs: Sequence[Var], outputs: Atoms) -> Program:
-    """The equations of ``program`` with these inputs and outputs."""
+    """``program`` with other inputs and outputs, by the same equations."""
     return Program(program.name, tuple(inputs), program.equations, tuple(outputs))
 
 
@@ -136,9 +143,11 @@ def equation(
     outputs: Sequence[Var],
     like: Equation,
 ) -> Equation:
-    """An equation with given outputs and the source line of ``like``."""
-    kept = MappingProxyType(params)
-    return Equation(primitive, tuple(inputs), kept, tuple(outputs), like.source)
+    """An Equation with the given outputs and the source line of ``like``."""
+    frozen_params = MappingProxyType(params)
+    return Equation(
+        primitive, tuple(inputs), frozen_params, tuple(outputs), like.source
+    )
 
 
 def building(like: Equation) -> ProgramBuilder:
@@ -154,16 +163,22 @@ def plain(type: ArrayType) -> ArrayType:
 
 
 def check_types(
-    what: str, given: Sequence[ArrayType], wanted: Sequence[ArrayType]
+    what: str, types: Sequence[ArrayType], wanted_types: Sequence[ArrayType]
 ) -> None:
-    """Raise ShapeError or DTypeError unless shapes and dtypes are equal."""
-    have = [(t.shape, t.dtype) for t in given]
-    want = [(t.shape, t.dtype) for t in wanted]
+    """Raise ShapeError or DTypeError unless shapes and dtypes are equal.
+
+    ``what`` says in the message what has these types.
+    """
+    have = [(t.shape, t.dtype) for t in types]
+    want = [(t.shape, t.dtype) for t in wanted_types]
     if have == want:
         return
-    sames = len(have) == len(want) and [s for s, _ in have] == [s for s, _ in want]
-    raise (DTypeError if sames else ShapeError)(
-        f"{what}: ({', '.join(map(str, given))}), not ({', '.join(map(str, wanted))})"
+    shapes_agree = len(have) == len(want) and [s for s, _ in have] == [
+        s for s, _ in want
+    ]
+    raise (DTypeError if shapes_agree else ShapeError)(
+        f"{what}: ({', '.join(map(str, types))}), "
+        f"not ({', '.join(map(str, wanted_types))})"
     )
 
 
@@ -178,6 +193,7 @@ def check_closed(name: str, *programs: Program) -> None:
 
 
 def _arrays(results: Sequence[Any]) -> list[Array]:
+    """``results`` as arrays."""
     return [np.asarray(x) for x in results]
 
 
@@ -199,12 +215,12 @@ def emitted(program: Program, operands: Sequence[Atom]) -> list[Atom]:
 def pruned(
     program: Program, outputs: Atoms, *, effects: bool = False
 ) -> tuple[Program, set[Atom]]:
-    """``program`` reduced to these outputs; also the Vars that it reads.
+    """``program`` reduced to ``outputs``, and the set of Vars that it reads.
 
     Equations with side effects are kept if ``effects`` is true.
     """
     kept = needed(program.equations, outputs, effects=effects)
-    live = {*outputs, *(a for made in kept for a in made.inputs)}
+    live = {*outputs, *(a for kept_equation in kept for a in kept_equation.inputs)}
     return Program(program.name, program.inputs, tuple(kept), tuple(outputs)), live
 
 
@@ -241,7 +257,7 @@ def cond_reference(
     branches: tuple[Program, ...],
     run: Interpret = evaluate,
 ) -> tuple[Array, ...]:
-    """The results of branch ``index``, clamped to the branches there are."""
+    """The results of the branch with this index, clamped to the existing branches."""
     chosen = min(max(int(index), 0), len(branches) - 1)
     return tuple(_arrays(run(branches[chosen], _arrays(operands))))
 
@@ -289,7 +305,7 @@ def limited_while(
     run: Interpret = evaluate,
     watch: Callable[[list[Array]], None] = lambda carry: None,
 ) -> tuple[tuple[Array, ...], int]:
-    """Run the carry through the body, at most ``limit`` times; also the count.
+    """``(final carry, iterations)`` of at most ``limit`` iterations.
 
     ``watch`` is called with the carry before each iteration.
     """

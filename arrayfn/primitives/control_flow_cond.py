@@ -58,41 +58,43 @@ Branches = tuple[Program, ...]
 def _jvp(
     jvp: Jvp, primals: Atoms, tangents: Tangents, *, branches: Branches
 ) -> WithTangents:
+    """The jvp rule: a cond of the branches' jvps, which agree on what varies."""
     wrt = [t is not None for t in tangents[1:]]
     count = len(branches[0].outputs)
-    found = [jvp(branch, wrt, [False] * count) for branch in branches]
-    varies = either(*(results for _, results in found))
-    inside = [
+    jvps = [jvp(branch, wrt, [False] * count) for branch in branches]
+    varies = either(*(results for _, results in jvps))
+    jvp_branches = [
         program if results == varies else jvp(branch, wrt, varies)[0]
-        for branch, (program, results) in zip(branches, found, strict=True)
+        for branch, (program, results) in zip(branches, jvps, strict=True)
     ]
-    given = present(tangents[1:])
-    outputs = all_of(cond(*primals, *given, branches=tuple(inside)))
+    varying_tangents = present(tangents[1:])
+    outputs = all_of(cond(*primals, *varying_tangents, branches=tuple(jvp_branches)))
     return outputs[:count], placed(outputs[count:], varies)
 
 
 def _batch(
     batch: Batch, size: int, inputs: Atoms, dims: Dims, *, branches: Branches
 ) -> Batched:
+    """The batching rule: a cond of mapped branches, unless the index is mapped."""
     index, *operands = in_front(inputs, dims)
     mapped = [dim is not None for dim in dims[1:]]
     if dims[0] is not None:
-        return _each_its_own(batch, size, index, operands, mapped, branches)
+        return _batch_by_selection(batch, size, index, operands, mapped, branches)
     count = len(branches[0].outputs)
-    found = [batch(b, size, mapped, [False] * count) for b in branches]
-    varies = either(*(results for _, results in found))
-    inside = [
+    batched = [batch(b, size, mapped, [False] * count) for b in branches]
+    varies = either(*(results for _, results in batched))
+    batched_branches = [
         program if results == varies else batch(branch, size, mapped, varies)[0]
-        for branch, (program, results) in zip(branches, found, strict=True)
+        for branch, (program, results) in zip(branches, batched, strict=True)
     ]
-    outputs = all_of(cond(index, *operands, branches=tuple(inside)))
+    outputs = all_of(cond(index, *operands, branches=tuple(batched_branches)))
     return outputs, [0 if v else None for v in varies]
 
 
 _FEW: Final = 1024
 
 
-def _each_its_own(
+def _batch_by_selection(
     batch: Batch,
     size: int,
     index: Atom,
@@ -100,7 +102,7 @@ def _each_its_own(
     mapped: Sequence[bool],
     branches: Branches,
 ) -> Batched:
-    """Compute all branches; each member selects from the branch of its index.
+    """Compute all branches; each member selects the results of its branch.
 
     A branch contributes no derivative for members that did not select it: such a
     derivative may be infinite, and its product with 0 is NaN. For this, operands that
@@ -113,8 +115,8 @@ def _each_its_own(
         and (m or x.type.size <= _FEW)
         for x, m in zip(operands, mapped, strict=True)
     ]
-    spread = [g or m for g, m in zip(guarded, mapped, strict=True)]
-    given = [
+    mapped_or_guarded = [g or m for g, m in zip(guarded, mapped, strict=True)]
+    repeated_operands = [
         repeated(size, x, 0 if m else None) if g else x
         for x, m, g in zip(operands, mapped, guarded, strict=True)
     ]
@@ -126,21 +128,25 @@ def _each_its_own(
         program, _ = batch(
             only_if(branch) if checked else branch,
             size,
-            [*flags, *spread],
+            [*flags, *mapped_or_guarded],
             [True] * count,
         )
-        here = (
+        is_chosen = (
             discrete.le(index, 0)
             if number == 0
             else (discrete.eq if number < last else discrete.ge)(index, number)
         )
-        used = {a for inner in branch.equations for a in inner.inputs}
-        own = [
-            _where(here, x, views.stop_gradient(x)) if g and v in used else x
-            for x, g, v in zip(given, guarded, branch.inputs, strict=True)
+        read_inputs = {a for inner in branch.equations for a in inner.inputs}
+        guarded_operands = [
+            _where(is_chosen, x, views.stop_gradient(x))
+            if g and v in read_inputs
+            else x
+            for x, g, v in zip(repeated_operands, guarded, branch.inputs, strict=True)
         ]
-        given_here = [here, *own] if checked else own
-        results.append(current_builder().inline(program, given_here))
+        branch_operands = (
+            [is_chosen, *guarded_operands] if checked else guarded_operands
+        )
+        results.append(current_builder().inline(program, branch_operands))
     outputs: list[Atom] = []
     dims: list[Dim] = []
     for number, values in enumerate(zip(*results, strict=True)):
@@ -152,20 +158,20 @@ def _each_its_own(
 
 
 def _passed_on(branch: Program, number: int) -> int | None:
-    """The input that output ``number`` equals, or None."""
+    """The number of the input that output ``number`` of ``branch`` equals, or None."""
     output = branch.outputs[number]
     return next((k for k, v in enumerate(branch.inputs) if v is output), None)
 
 
 def _where(flags: Atom, x: Atom, y: Atom) -> Atom:
-    """Select slices of x or y along the leading axis."""
+    """The slices of ``x`` along axis 0 where ``flags`` hold, else those of ``y``."""
     if x.type.ndim > 1:
         flags = views.broadcast_in_dim(flags, shape=x.type.shape, axes=(0,))
     return e.select(flags, x, y)
 
 
 def _chosen(index: Atom, values: Sequence[Atom]) -> Atom:
-    """Select each slice along the leading axis from the array of its ``index``."""
+    """Each slice along the leading axis from the array with its ``index``."""
     result = values[-1]
     for number in reversed(range(len(values) - 1)):
         result = _where(discrete.le(index, number), values[number], result)
@@ -178,34 +184,35 @@ def _chosen(index: Atom, values: Sequence[Atom]) -> Atom:
 def _split(
     split: Split, whole: Equation, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
+    """Split a cond: ``(equations of known outputs and residuals, linear cond)``."""
     branches: Branches = whole.params["branches"]
-    index, operands, given = whole.inputs[0], whole.inputs[1:], unknown[1:]
+    index, operands, unknown_operands = whole.inputs[0], whole.inputs[1:], unknown[1:]
     count = len(whole.outputs)
-    parts = [split(branch, given, [False] * count) for branch in branches]
-    varies = either(*(p.unknown for p in parts))
+    parts = [split(branch, unknown_operands, [False] * count) for branch in branches]
+    varies = either(*(part.unknown for part in parts))
     parts = [
-        p if p.unknown == varies else split(branch, given, varies)
-        for p, branch in zip(parts, branches, strict=True)
+        part if part.unknown == varies else split(branch, unknown_operands, varies)
+        for part, branch in zip(parts, branches, strict=True)
     ]
-    known_operands = unless(operands, given)
+    known_operands = unless(operands, unknown_operands)
     slots = _Slots(parts, known_operands)
     known_outputs = unless(whole.outputs, varies)
     known: list[Equation] = []
     if known_outputs or slots.vars:
-        inside = tuple(slots.known(p, len(known_outputs)) for p in parts)
+        known_branches = tuple(slots.known(part, len(known_outputs)) for part in parts)
         known.append(
             equation(
                 cond,
                 [index, *known_operands],
-                {"branches": inside},
+                {"branches": known_branches},
                 [*known_outputs, *slots.vars],
                 whole,
             )
         )
     linear = equation(
         cond,
-        [index, *known_operands, *slots.vars, *where(operands, given)],
-        {"branches": tuple(slots.linear(p) for p in parts)},
+        [index, *known_operands, *slots.vars, *where(operands, unknown_operands)],
+        {"branches": tuple(slots.linear(part) for part in parts)},
         where(whole.outputs, varies),
         whole,
     )
@@ -215,7 +222,8 @@ def _split(
 class _Slots:
     """Slots for the residuals of branches; residuals of equal type share a slot.
 
-    Known operands are read directly. ``vars`` are the slots in the outer Program.
+    Every branch of a cond must return the same number of residuals. Known operands are
+    read directly. ``vars`` are the slots in the outer Program.
     """
 
     def __init__(self, parts: Sequence[Parts], operands: Sequence[Atom]) -> None:
@@ -224,35 +232,35 @@ class _Slots:
         for p in parts:
             free = list(range(len(self.types)))
             for var in _kept(p):
-                wanted = (var.type.shape, var.type.dtype, var.type.varying)
+                form = (var.type.shape, var.type.dtype, var.type.varying)
                 for slot in free:
-                    have = self.types[slot]
-                    if (have.shape, have.dtype, have.varying) == wanted:
+                    slot_type = self.types[slot]
+                    if (slot_type.shape, slot_type.dtype, slot_type.varying) == form:
                         free.remove(slot)
                         break
                 else:
-                    strong = var.type.with_shape(var.type.shape)
-                    self.types.append(strong.with_varying(var.type.varying))
+                    type = var.type.with_shape(var.type.shape)
+                    self.types.append(type.with_varying(var.type.varying))
         self.vars = [Var(t) for t in self.types]
 
     def _placed(self, p: Parts) -> dict[int, int]:
-        """The index of each residual, by its slot."""
+        """The number of the residual in each slot that this branch fills."""
         free = list(range(len(self.types)))
         placed: dict[int, int] = {}
         residuals = p.known.outputs[len(p.known.outputs) - p.residuals :]
         for number, var in enumerate(residuals):
             if var in p.known.inputs:
                 continue
-            wanted = (var.type.shape, var.type.dtype)
+            form = (var.type.shape, var.type.dtype)
             slot = next(
-                s for s in free if (self.types[s].shape, self.types[s].dtype) == wanted
+                s for s in free if (self.types[s].shape, self.types[s].dtype) == form
             )
             free.remove(slot)
             placed[slot] = number
         return placed
 
     def known(self, p: Parts, outputs: int) -> Program:
-        """The known branch, with a value in every slot: zeros in unused ones."""
+        """The known branch of ``p``, with a value in every slot: zeros if unused."""
         placed = self._placed(p)
         builder = ProgramBuilder(p.known.name)
         with builder:
@@ -265,7 +273,7 @@ class _Slots:
             return builder.build([*results[:outputs], *filled])
 
     def linear(self, p: Parts) -> Program:
-        """The linear branch, which takes known operands, slots and unknown operands."""
+        """The linear branch of ``p``: of known operands, slots and unknown operands."""
         placed = self._placed(p)
         inner = p.linear.inputs
         residuals = p.known.outputs[len(p.known.outputs) - p.residuals :]
@@ -287,6 +295,7 @@ class _Slots:
 
 
 def _kept(p: Parts) -> list[Var]:
+    """The residuals of ``p`` that are not inputs of its known part."""
     residuals = p.known.outputs[len(p.known.outputs) - p.residuals :]
     return [v for v in residuals if isinstance(v, Var) and v not in p.known.inputs]
 
@@ -294,28 +303,36 @@ def _kept(p: Parts) -> list[Var]:
 def _transpose(
     transpose: Transpose, cotangents: Tangents, inputs: Operands, *, branches: Branches
 ) -> Tangents:
+    """The transpose rule: a cond of the branches' transposes."""
     index, *operands = inputs
     assert not isinstance(index, Linear)
     linear = [isinstance(x, Linear) for x in operands]
-    given = [ct is not None for ct in cotangents]
-    found = [transpose(b, linear, given, [False] * sum(linear)) for b in branches]
-    wanted = either(*(results for _, results in found))
-    inside = [
-        program if results == wanted else transpose(branch, linear, given, wanted)[0]
-        for branch, (program, results) in zip(branches, found, strict=True)
+    given_cotangents = [ct is not None for ct in cotangents]
+    transposes = [
+        transpose(b, linear, given_cotangents, [False] * sum(linear)) for b in branches
+    ]
+    has_cotangent = either(*(results for _, results in transposes))
+    transposed_branches = [
+        program
+        if results == has_cotangent
+        else transpose(branch, linear, given_cotangents, has_cotangent)[0]
+        for branch, (program, results) in zip(branches, transposes, strict=True)
     ]
     known = values_of(operands)
     results: list[Atom] = []
-    if any(wanted):
-        made = cond(index, *known, *present(cotangents), branches=tuple(inside))
-        results = all_of(made)
-    return [None, *placed(placed(results, wanted), linear)]
+    if any(has_cotangent):
+        outputs = cond(
+            index, *known, *present(cotangents), branches=tuple(transposed_branches)
+        )
+        results = all_of(outputs)
+    return [None, *placed(placed(results, has_cotangent), linear)]
 
 
 # Samples.
 
 
 def _sample_branches() -> Branches:
+    """Three branches of two vectors, for samples."""
     vector = ArrayType((3,), dtypes.float32)
 
     def branch(name: str, which: int) -> Program:

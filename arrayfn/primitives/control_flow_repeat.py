@@ -1,4 +1,4 @@
-"""Helpers with which rules emit loops: counts, entries along axis 0, loops."""
+"""Helpers with which rules emit loops: counts, entries along axis 0, while_loops."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Values = Sequence[Atom]
 
 
 def count_of(value: int) -> Literal:
-    """A count of iterations or entries."""
+    """The int64 Literal of a count."""
     return Literal(value, dtypes.int64)
 
 
 def starts_of(x: Atom, index: Atom) -> list[Atom]:
-    """The start of entry ``index`` along axis 0."""
+    """The start indices of entry ``index`` of ``x`` along axis 0."""
     return [index, *[count_of(0)] * (x.type.ndim - 1)]
 
 
 def read(tape: Atom, index: Atom) -> Atom:
-    """Entry ``index`` of an array along axis 0."""
+    """Entry ``index`` of ``tape`` along axis 0."""
     shape = tape.type.shape[1:]
     entry = dynamic_slices.dynamic_slice(
         tape, *starts_of(tape, index), sizes=(1, *shape)
@@ -33,7 +33,7 @@ def read(tape: Atom, index: Atom) -> Atom:
 
 
 def write(tape: Atom, value: Atom, index: Atom) -> Atom:
-    """The array with entry ``index`` along axis 0 replaced by ``value``."""
+    """``tape`` with its entry ``index`` along axis 0 replaced by ``value``."""
     entry = views.reshape(value, shape=(1, *value.type.shape))
     return dynamic_slices.dynamic_update_slice(tape, entry, *starts_of(tape, index))
 
@@ -44,7 +44,10 @@ def repeat(
     consts: Values,
     carry: Values,
 ) -> list[Atom]:
-    """A while_loop whose condition and body are Python functions."""
+    """Emit a while_loop whose condition and body are Python functions.
+
+    Both take the constants and the carry. Returns the final carry.
+    """
     n = len(consts)
     types = [x.type for x in (*consts, *carry)]
     return all_of(

@@ -1,4 +1,4 @@
-"""The residuals of a split scan, and how the linear loop gets them."""
+"""The residuals of a split scan: stacked, hoisted before the loops, or recomputed."""
 
 from __future__ import annotations
 
@@ -18,19 +18,25 @@ _MAX_ARRAYS: Final = 2
 
 
 class Residuals:
-    """The residuals of a scan that is split into ``parts``.
+    """The residuals of a scan that is split into ``parts``, for the linear loop.
 
     Constants and slices of the known loop are read directly. Values that depend on
-    constants alone are computed once, before the loops (``hoisted``). Cheap values are
-    recomputed in the linear loop (``again``). All others are stacked by the known loop
-    (``stacked``). ``fixed`` and ``sliced`` pair inputs of the linear step with
-    operands; ``stacked`` pairs values of the known step with the loop's results.
+    constants alone are computed once before the loops. Cheap values are recomputed in
+    the linear loop. All others are stacked by the known loop.
+
+    Attributes:
+        whole: the equation that is split.
+        hoisted: the equations to run before the loops.
+        recomputed: the equations that the linear step repeats.
+        fixed, sliced: the operand of each constant, and of each slice, of the linear
+            step.
+        stacked: the result of the known loop that stacks a value of its step.
     """
 
     def __init__(self, whole: Equation, parts: Parts, unknown: Sequence[bool]) -> None:
         self.whole = whole
         self.hoisted: list[Equation] = []
-        self.again: dict[Equation, None] = {}
+        self.recomputed: dict[Equation, None] = {}
         self.fixed: dict[Var, Atom] = {}
         self.sliced: dict[Var, Atom] = {}
         self.stacked: dict[Var, Var] = {}
@@ -49,18 +55,22 @@ class Residuals:
         self.stacks: dict[Atom, Var] = dict(
             zip(body.outputs[carried:count], results[carried:], strict=True)
         )
-        self.invariant = _makers_of_invariants(body, self.outside)
+        self.invariant = _invariant_definitions(body, self.outside)
         self.definitions = body.definitions()
         self.position = {v: k for k, v in enumerate(self.definitions)}
         # Views of literals are already in the linear step.
-        self.defined = {v for made in parts.linear.equations for v in made.outputs}
+        self.defined = {
+            v
+            for linear_equation in parts.linear.equations
+            for v in linear_equation.outputs
+        }
         residuals = [v for v in body.outputs[count:] if isinstance(v, Var)]
         for var in sorted(residuals, key=lambda v: self.position.get(v, -1)):
             self.keep(var)
 
     def keep(self, var: Var) -> None:
         """Make ``var`` available in the linear step."""
-        if self.is_there(var):
+        if self.is_available(var):
             self.read(var)
             return
         recipe = self.recipe(var)
@@ -72,17 +82,17 @@ class Residuals:
             self.stacks[var] = self.stacked[var] = stack
             self.read(var)
             return
-        made = {v for equation in recipe for v in equation.outputs}
+        recipe_results = {v for equation in recipe for v in equation.outputs}
         for equation in recipe:
             for atom in equation.inputs:
-                if isinstance(atom, Var) and atom not in made:
+                if isinstance(atom, Var) and atom not in recipe_results:
                     self.read(atom)
-        self.again.update(dict.fromkeys(recipe))
+        self.recomputed.update(dict.fromkeys(recipe))
 
-    def is_there(self, var: Var) -> bool:
+    def is_available(self, var: Var) -> bool:
         """Whether ``var`` is available without being stacked for the linear loop."""
-        known = (self.slices, self.outside, self.invariant, self.stacks)
-        return any(var in values for values in known)
+        available = (self.slices, self.outside, self.invariant, self.stacks)
+        return any(var in values for values in available)
 
     def read(self, var: Var) -> None:
         """Make ``var``, which is available, an input of the linear step."""
@@ -95,40 +105,48 @@ class Residuals:
             self.sliced[var] = self.stacks[var]
 
     def recipe(self, var: Var) -> list[Equation] | None:
-        """The equations that compute ``var`` from available values; None if costly."""
-        found: dict[Var, Equation] = {}
+        """Cheap equations that compute ``var`` from available values, or None."""
+        recipe: dict[Var, Equation] = {}
         leaves: set[Var] = set()
         pending = [var]
         while pending:
-            wanted = pending.pop()
-            if wanted in found:
+            value = pending.pop()
+            if value in recipe:
                 continue
-            if self.is_there(wanted) and wanted not in self.defined:
-                leaves.add(wanted)
+            if self.is_available(value) and value not in self.defined:
+                leaves.add(value)
                 continue
-            made = self.definitions.get(wanted)
-            if made is None or not _is_cheap(made) or len(found) == _MAX_EQUATIONS:
+            definition = self.definitions.get(value)
+            if (
+                definition is None
+                or not _is_cheap(definition)
+                or len(recipe) == _MAX_EQUATIONS
+            ):
                 return None
-            found[wanted] = made
-            pending += [a for a in made.inputs if isinstance(a, Var)]
-        more = [v for v in leaves if v.type.shape and v not in self.sliced | self.fixed]
-        if len(more) > _MAX_ARRAYS:
+            recipe[value] = definition
+            pending += [a for a in definition.inputs if isinstance(a, Var)]
+        new_arrays = [
+            v for v in leaves if v.type.shape and v not in self.sliced | self.fixed
+        ]
+        if len(new_arrays) > _MAX_ARRAYS:
             return None
-        return [q for v, q in self.definitions.items() if v in found]
+        return [q for v, q in self.definitions.items() if v in recipe]
 
     def _hoist(self, var: Var) -> None:
+        """Compute ``var``, which depends on constants alone, before the loops."""
         if var in self.outside:
             return
-        made = self.invariant[var]
-        for atom in made.inputs:
+        definition = self.invariant[var]
+        for atom in definition.inputs:
             if isinstance(atom, Var):
                 self._hoist(atom)
         builder = building(self.whole)
-        builder.replay(made, self.outside)
+        builder.replay(definition, self.outside)
         self.hoisted += builder.equations
 
 
 def _is_cheap(equation: Equation) -> bool:
+    """Whether recomputing ``equation`` is cheaper than stacking its result."""
     primitive = primitive_of(equation)
     kernel = primitive.kernel
     if isinstance(kernel, Scalar):
@@ -138,12 +156,12 @@ def _is_cheap(equation: Equation) -> bool:
     )
 
 
-def _makers_of_invariants(body: Program, fixed: Iterable[Var]) -> dict[Var, Equation]:
-    """The equations of the values that depend on ``fixed`` inputs alone."""
-    known = set(fixed)
-    makers: dict[Var, Equation] = {}
-    for made in body.equations:
-        if all(not isinstance(a, Var) or a in known for a in made.inputs):
-            known.update(made.outputs)
-            makers.update(dict.fromkeys(made.outputs, made))
-    return makers
+def _invariant_definitions(body: Program, fixed: Iterable[Var]) -> dict[Var, Equation]:
+    """The equations whose results depend on the inputs ``fixed`` alone."""
+    invariant = set(fixed)
+    definitions: dict[Var, Equation] = {}
+    for equation in body.equations:
+        if all(not isinstance(a, Var) or a in invariant for a in equation.inputs):
+            invariant.update(equation.outputs)
+            definitions.update(dict.fromkeys(equation.outputs, equation))
+    return definitions

@@ -66,8 +66,12 @@ def _jvp(
     carry: int,
     **params: Any,
 ) -> WithTangents:
-    given = [t is not None for t in tangents]
-    of_consts, varies, of_xs = parts_of(given, consts, carry)
+    """The jvp rule: a scan of the body's jvp, which also carries tangents.
+
+    Which carries vary is a fixed point: a carry varies if the body makes it vary.
+    """
+    has_tangent = [t is not None for t in tangents]
+    of_consts, varies, of_xs = parts_of(has_tangent, consts, carry)
     ys = len(program.outputs) - carry
     while True:
         wrt = [*of_consts, *varies, *of_xs]
@@ -77,7 +81,9 @@ def _jvp(
         varies = results[:carry]
     values, state, xs = parts_of(primals, consts, carry)
     to_consts, to_state, to_xs = parts_of(tangents, consts, carry)
-    moved = views.dense(where(to_state, varies), [x.type for x in where(state, varies)])
+    initial_tangents = views.dense(
+        where(to_state, varies), [x.type for x in where(state, varies)]
+    )
     inner = parts_of(body.inputs, consts, carry, len(xs), sum(of_consts), sum(varies))
     outer = parts_of(body.outputs, carry, ys, sum(varies))
     results_flat = all_of(
@@ -85,7 +91,7 @@ def _jvp(
             *values,
             *present(to_consts),
             *state,
-            *moved,
+            *initial_tangents,
             *xs,
             *present(to_xs),
             program=arranged(
@@ -98,10 +104,10 @@ def _jvp(
             **params,
         )
     )
-    last, last_moved, stacked, stacked_moved = parts_of(
+    last, last_tangents, stacked, stacked_tangents = parts_of(
         results_flat, carry, sum(varies), ys
     )
-    return [*last, *stacked], placed([*last_moved, *stacked_moved], results)
+    return [*last, *stacked], placed([*last_tangents, *stacked_tangents], results)
 
 
 # Batching.
@@ -118,12 +124,13 @@ def _batch(
     carry: int,
     **params: Any,
 ) -> Batched:
+    """The batching rule: a scan of the mapped body (mapped carries: fixed point)."""
     mapped = [dim is not None for dim in dims]
     of_consts, varies, of_xs = parts_of(mapped, consts, carry)
     ys = len(program.outputs) - carry
     while True:
-        given = [*of_consts, *varies, *of_xs]
-        body, results = batch(program, size, given, [*varies, *[False] * ys])
+        mapped_inputs = [*of_consts, *varies, *of_xs]
+        body, results = batch(program, size, mapped_inputs, [*varies, *[False] * ys])
         if results[:carry] == varies:
             break
         varies = results[:carry]
@@ -150,66 +157,78 @@ def _batch(
 def _split(
     split: Split, whole: Equation, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
+    """Split a scan: ``(hoisted equations and the known scan, the linear scan)``."""
     params = dict(whole.params)
     program: Program = params["program"]
     consts, carry = params["consts"], params["carry"]
     of_consts, varies, of_xs = parts_of(unknown, consts, carry)
     ys = len(program.outputs) - carry
     while True:
-        given = [*of_consts, *varies, *of_xs]
-        parts = split(program, given, [*varies, *[False] * ys])
+        unknown_inputs = [*of_consts, *varies, *of_xs]
+        parts = split(program, unknown_inputs, [*varies, *[False] * ys])
         if parts.unknown[:carry] == varies:
             break
         varies = parts.unknown[:carry]
-    kept = Residuals(whole, parts, given)
+    kept_residuals = Residuals(whole, parts, unknown_inputs)
     known_outputs = unless(whole.outputs, parts.unknown)
     known: list[Equation] = []
-    if known_outputs or kept.stacked:
+    if known_outputs or kept_residuals.stacked:
         body = parts.known
         outputs = body.outputs[: len(known_outputs)]
         known.append(
             equation(
                 scan,
-                unless(whole.inputs, given),
+                unless(whole.inputs, unknown_inputs),
                 {
                     **params,
-                    "program": arranged(body, body.inputs, [*outputs, *kept.stacked]),
+                    "program": arranged(
+                        body, body.inputs, [*outputs, *kept_residuals.stacked]
+                    ),
                     "consts": of_consts.count(False),
                     "carry": varies.count(False),
                 },
-                [*known_outputs, *kept.stacked.values()],
+                [*known_outputs, *kept_residuals.stacked.values()],
                 whole,
             )
         )
     step = parts.linear
     counts = sum(of_consts), sum(varies)
     inside = parts_of(step.inputs[parts.residuals :], *counts)
-    outside = parts_of(where(whole.inputs, given), *counts)
+    outside = parts_of(where(whole.inputs, unknown_inputs), *counts)
     program = Program(
         step.name,
-        (*kept.fixed, *inside[0], *inside[1], *kept.sliced, *inside[2]),
-        (*kept.again, *(q for q in step.equations if q not in kept.again)),
+        (
+            *kept_residuals.fixed,
+            *inside[0],
+            *inside[1],
+            *kept_residuals.sliced,
+            *inside[2],
+        ),
+        (
+            *kept_residuals.recomputed,
+            *(q for q in step.equations if q not in kept_residuals.recomputed),
+        ),
         step.outputs,
     )
     linear = equation(
         scan,
         [
-            *kept.fixed.values(),
+            *kept_residuals.fixed.values(),
             *outside[0],
             *outside[1],
-            *kept.sliced.values(),
+            *kept_residuals.sliced.values(),
             *outside[2],
         ],
         {
             **params,
             "program": program,
-            "consts": len(kept.fixed) + counts[0],
+            "consts": len(kept_residuals.fixed) + counts[0],
             "carry": counts[1],
         },
         where(whole.outputs, parts.unknown),
         whole,
     )
-    return [*kept.hoisted, *known], [linear]
+    return [*kept_residuals.hoisted, *known], [linear]
 
 
 def _transpose(
@@ -223,8 +242,11 @@ def _transpose(
     reverse: bool,
     **params: Any,
 ) -> Tangents:
-    # The backward loop carries the summed cotangents of the constants, and those of the
-    # carry. It takes known slices and results' cotangents; it returns those of slices.
+    """The transpose rule: a scan in the other direction.
+
+    It carries the summed cotangents of the constants, and the cotangents of the carry.
+    It takes known slices and the results' cotangents; it returns those of the slices.
+    """
     is_linear = [isinstance(x, Linear) for x in inputs]
     of_consts, _, of_xs = parts_of(is_linear, consts, carry)
     linear = [
@@ -234,26 +256,35 @@ def _transpose(
     ]  # the cotangent of a known carry is zero
     ct_carry, ct_ys = parts_of(cotangents, carry)
     from_ys = [ct is not None for ct in ct_ys]
-    varies = [ct is not None for ct in ct_carry]
+    carry_cotangents = [ct is not None for ct in ct_carry]
     total, count = sum(of_consts), sum(of_xs)
-    added = [False] * total
+    sums_exist = [False] * total
     while True:
-        dense = [*added, *varies, *[False] * count]
-        body, found = transpose(program, linear, [*varies, *from_ys], dense)
-        now = parts_of(found, total, carry)
-        if now[:2] == [added, varies]:
+        dense = [*sums_exist, *carry_cotangents, *[False] * count]
+        body, has_cotangent = transpose(
+            program, linear, [*carry_cotangents, *from_ys], dense
+        )
+        new_parts = parts_of(has_cotangent, total, carry)
+        if new_parts[:2] == [sums_exist, carry_cotangents]:
             break
-        added, varies = now[0], now[1]
+        sums_exist, carry_cotangents = new_parts[0], new_parts[1]
     step = _backward_step(
-        body, len(linear) - sum(linear), consts - total, added, sum(varies)
+        body,
+        len(linear) - sum(linear),
+        consts - total,
+        sums_exist,
+        sum(carry_cotangents),
     )
     known = values_of(inputs[:consts])
     known_xs = values_of(inputs[consts + carry :])
     sums = [
-        views.zeros(x.type) for x in where(where(inputs[:consts], of_consts), added)
+        views.zeros(x.type)
+        for x in where(where(inputs[:consts], of_consts), sums_exist)
     ]
     carry_types = program.output_types[:carry]
-    state = views.dense(where(ct_carry, varies), where(carry_types, varies))
+    state = views.dense(
+        where(ct_carry, carry_cotangents), where(carry_types, carry_cotangents)
+    )
     results = all_of(
         scan(
             *known,
@@ -268,7 +299,7 @@ def _transpose(
             **params,
         )
     )
-    flat = placed(results, found)
+    flat = placed(results, has_cotangent)
     to_consts, to_carry, to_xs = parts_of(flat, total, carry)
     return [
         *placed(to_consts, of_consts),
@@ -281,7 +312,7 @@ def _transpose(
 
 
 def _backward_step(
-    body: Program, known: int, consts: int, added: Sequence[bool], state: int
+    body: Program, known: int, consts: int, sums_exist: Sequence[bool], state: int
 ) -> Program:
     """The transposed step ``body`` with the summed cotangents as a carry.
 
@@ -293,12 +324,12 @@ def _backward_step(
     )
     with builder:
         fixed = [builder.input(v.type) for v in of_consts]
-        count = sum(added)
+        count = sum(sums_exist)
         sums = [builder.input(a.type) for a in body.outputs[:count]]
-        moving = [builder.input(v.type) for v in ct_state]
+        carried = [builder.input(v.type) for v in ct_state]
         slices = [builder.input(v.type) for v in of_xs]
         results = [builder.input(v.type) for v in ct_ys]
-        outputs = builder.inline(body, [*fixed, *slices, *moving, *results])
+        outputs = builder.inline(body, [*fixed, *slices, *carried, *results])
         totals = [e.add(s, x) for s, x in zip(sums, outputs, strict=False)]
         return builder.build([*totals, *outputs[count:]])
 

@@ -46,10 +46,10 @@ _TAPE_BYTES = 2**24
 
 
 def entries_of(carry: Sequence[ArrayType]) -> int:
-    """The number of entries of a tape: 16 to 1024, by the size of the carry."""
-    each = max(1, sum(t.nbytes for t in carry))
+    """The number of entries of a tape: 16 to 1024, fewer for a larger carry."""
+    entry_bytes = max(1, sum(t.nbytes for t in carry))
     entries = _MAX_ENTRIES
-    while entries > _MIN_ENTRIES and entries * each > _TAPE_BYTES:
+    while entries > _MIN_ENTRIES and entries * entry_bytes > _TAPE_BYTES:
         entries //= 2
     return entries
 
@@ -63,7 +63,7 @@ def split_while(
     """Split a while_loop into one that fills a tape and a ``while_linear``.
 
     ``parts`` is the split body, and ``unknown`` marks its unknown inputs. ``condition``
-    takes only the known ones.
+    takes only the known ones. Returns (known equations, linear equations).
     """
     first = whole.params["cond_consts"]
     for_cond, operands = whole.inputs[:first], whole.inputs[first:]
@@ -71,12 +71,14 @@ def split_while(
     of_consts, varies = parts_of(unknown, count)
     consts = unless(operands[:count], of_consts)
     state = unless(operands[count:], varies)
-    step, kept = _replayed(parts.known, len(consts))
+    step, is_taped = _replayed(parts.known, len(consts))
     builder = building(whole)
     with builder:
-        record = _Recording(parts.known, condition, len(for_cond), len(consts), kept)
-        trips, stride, *rest = record.emit([*for_cond, *consts], state)
-    tape, last = rest[: sum(kept)], rest[sum(kept) :]
+        recording = _Recording(
+            parts.known, condition, len(for_cond), len(consts), is_taped
+        )
+        trips, stride, *results = recording.emit([*for_cond, *consts], state)
+    tape, last = results[: sum(is_taped)], results[sum(is_taped) :]
     finals = dict(zip(last, unless(whole.outputs, varies), strict=True))
     loop = builder.equations[-1]
     loop = replace(loop, outputs=tuple(finals.get(v, v) for v in loop.outputs))
@@ -104,25 +106,29 @@ def split_while(
 
 
 def _replayed(body: Program, consts: int) -> tuple[Program, list[bool]]:
-    """The step that residuals depend on: (consts, part of carry) -> (part, residuals).
+    """The known step without the carries that residuals do not need.
 
-    Also returned: which values of the carry are in that part.
+    Returns (program, is_taped): ``program`` takes the constants and the carries marked
+    in ``is_taped``; it returns these carries and the residuals.
     """
     state = body.inputs[consts:]
     results, residuals = parts_of(body.outputs, len(state))
-    kept = [False] * len(state)
+    is_taped = [False] * len(state)
     while True:
-        program, live = pruned(body, [*where(results, kept), *residuals])
-        now = [v in live or have for v, have in zip(state, kept, strict=True)]
-        if now == kept:
+        program, live = pruned(body, [*where(results, is_taped), *residuals])
+        needed_now = [
+            v in live or was_needed
+            for v, was_needed in zip(state, is_taped, strict=True)
+        ]
+        if needed_now == is_taped:
             break
-        kept = now
-    inputs = [*program.inputs[:consts], *where(state, kept)]
-    return arranged(program, inputs, program.outputs), kept
+        is_taped = needed_now
+    inputs = [*program.inputs[:consts], *where(state, is_taped)]
+    return arranged(program, inputs, program.outputs), is_taped
 
 
 class _Recording:
-    """The known loop, which fills a tape with the ``kept`` part of its carry."""
+    """Emits the known loop, which writes the ``kept`` part of its carry to a tape."""
 
     def __init__(
         self,
@@ -142,23 +148,24 @@ class _Recording:
         self.half = self.entries // 2
 
     def emit(self, fixed: Values, state: Values) -> list[Atom]:
-        """Emit the loop; return trips, stride, the tape and the final carry."""
-        going = self.going(fixed, state)
+        """Emit the loop; return its trip count, the stride, the tape and the carry."""
+        goes_on = self.going(fixed, state)
         if not self.taped:
             zero = count_of(0)
-            trips, *rest = self.advanced(fixed, [zero, *state, going], None)
+            trips, *rest = self.advanced(fixed, [zero, *state, goes_on], None)
             return [trips, count_of(1), *rest[:-1]]
         tape = [
             views.zeros(ArrayType((self.entries, *x.type.shape), x.type.dtype))
             for x in where(state, self.kept)
         ]
-        carry = [count_of(0), count_of(1), count_of(0), *tape, *state, going]
+        carry = [count_of(0), count_of(1), count_of(0), *tape, *state, goes_on]
         _, stride, trips, *rest = repeat(
             lambda _, v: v[-1], self.fill_and_drop, fixed, carry
         )
         return [trips, stride, *rest[:-1]]
 
     def going(self, fixed: Values, state: Values) -> Atom:
+        """Whether the loop goes on with this carry."""
         return emitted(self.condition, [*fixed[: self.for_cond], *state])[0]
 
     def fill_and_drop(self, fixed: Values, carry: Values) -> list[Atom]:
@@ -166,8 +173,8 @@ class _Recording:
         slot, stride, trips, *rest = carry
         tape, state = rest[: self.taped], rest[self.taped :]
         # Move every other entry to the front, in place.
-        full = discrete.eq(slot, self.half)
-        moves = e.select(full, count_of(self.half // 2), count_of(0))
+        is_full = discrete.eq(slot, self.half)
+        moves = e.select(is_full, count_of(self.half // 2), count_of(0))
         _, *tape = repeat(
             lambda consts, v: discrete.lt(v[0], consts[0]),
             lambda _, v: [
@@ -177,8 +184,8 @@ class _Recording:
             [moves],
             [count_of(0), *tape],
         )
-        slot = e.select(full, moves, slot)
-        stride = e.select(full, e.mul(stride, 2), stride)
+        slot = e.select(is_full, moves, slot)
+        stride = e.select(is_full, e.mul(stride, 2), stride)
         results = repeat(
             lambda _, v: discrete.bitwise_and(discrete.lt(v[0], self.half), v[-1]),
             self.entry,

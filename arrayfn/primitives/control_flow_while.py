@@ -61,8 +61,12 @@ def _jvp(
     cond_consts: int,
     body_consts: int,
 ) -> WithTangents:
-    given = [t is not None for t in tangents]
-    _, of_consts, varies = parts_of(given, cond_consts, body_consts)
+    """The jvp rule: a while_loop that also carries tangents.
+
+    Which carries vary is a fixed point: a carry varies if the body makes it vary.
+    """
+    has_tangent = [t is not None for t in tangents]
+    _, of_consts, varies = parts_of(has_tangent, cond_consts, body_consts)
     while True:
         body, results = jvp(body_program, [*of_consts, *varies], varies)
         if results == varies:
@@ -71,16 +75,16 @@ def _jvp(
     for_cond, for_body, state = parts_of(primals, cond_consts, body_consts)
     _, body_moved, state_moved = parts_of(tangents, cond_consts, body_consts)
     types = [x.type for x in where(state, varies)]
-    moved = views.dense(where(state_moved, varies), types)
+    initial_tangents = views.dense(where(state_moved, varies), types)
     inner = parts_of(body.inputs, body_consts, len(state), sum(of_consts))
-    extra = [Var(x.type) for x in moved]
+    extra = [Var(x.type) for x in initial_tangents]
     outputs = all_of(
         while_loop(
             *for_cond,
             *for_body,
             *present(body_moved),
             *state,
-            *moved,
+            *initial_tangents,
             cond_program=arranged(
                 cond_program, [*cond_program.inputs, *extra], cond_program.outputs
             ),
@@ -108,23 +112,26 @@ def _batch(
     cond_consts: int,
     body_consts: int,
 ) -> Batched:
+    """The batching rule: a loop that runs until no member goes on."""
     mapped = [dim is not None for dim in dims]
     of_cond, of_body, varies = parts_of(mapped, cond_consts, body_consts)
-    before = body_program.inputs[body_consts:]
-    changes = [x is not y for x, y in zip(body_program.outputs, before, strict=True)]
+    carry_inputs = body_program.inputs[body_consts:]
+    changes = [
+        x is not y for x, y in zip(body_program.outputs, carry_inputs, strict=True)
+    ]
     while True:
-        condition, (each_its_own,) = batch(
+        condition, (is_condition_mapped,) = batch(
             cond_program, size, [*of_cond, *varies], [False]
         )
         if (
-            each_its_own
+            is_condition_mapped
         ):  # members stop at different times, so carries that change are mapped
             varies = [v or c for v, c in zip(varies, changes, strict=True)]
         body, results = batch(body_program, size, [*of_body, *varies], varies)
         if results == varies:
             break
         varies = results
-    if each_its_own:
+    if is_condition_mapped:
         condition, _ = batch(cond_program, size, [*of_cond, *varies], [True])
         if has_check(body_program):
             flags = [True, *of_body, *varies]
@@ -136,7 +143,7 @@ def _batch(
         )
     ]
     for_cond, for_body, state = parts_of(operands, cond_consts, body_consts)
-    if each_its_own:
+    if is_condition_mapped:
         outputs = _until_all_stop(condition, body, for_cond, for_body, state, varies)
     else:
         outputs = all_of(
@@ -186,8 +193,8 @@ def _until_all_stop(
             e.select(_along(goes_on, x.type), x, old) if varies else old
             for x, old, varies in zip(after, before, mapped, strict=True)
         ]
-        still = emitted(condition, [*fixed, *kept])[0]
-        return [*kept, discrete.bitwise_and(goes_on, still)]
+        goes_on_now = emitted(condition, [*fixed, *kept])[0]
+        return [*kept, discrete.bitwise_and(goes_on, goes_on_now)]
 
     carry = [*state, going]
     types = [x.type for x in carry]
@@ -206,7 +213,7 @@ def _until_all_stop(
 
 
 def _along(flags: Atom, type: ArrayType) -> Atom:
-    """Broadcast a flag for each slice of an array to its elements."""
+    """A flag for each slice of an array, broadcast to its elements."""
     if type.ndim == 1:
         return flags
     return views.broadcast_in_dim(flags, shape=type.shape, axes=(0,))
@@ -218,6 +225,7 @@ def _along(flags: Atom, type: ArrayType) -> Atom:
 def _split(
     split: Split, whole: Equation, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
+    """Split a while_loop: see ``split_while``."""
     params = whole.params
     first = params["cond_consts"]
     body: Program = params["body_program"]

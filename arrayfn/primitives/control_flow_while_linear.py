@@ -91,7 +91,7 @@ def _expand(
     consts: int,
     linear_consts: int,
 ) -> list[Atom]:
-    """The forward loop, whose carry begins with the first entry of the tape."""
+    """The loop over known and linear steps, from the first entry of the tape."""
     trips, _, *rest = operands
     tapes, fixed, tail = parts_of(rest, tape, consts + linear_consts)
     begin = [read(t, count_of(0)) for t in tapes]
@@ -99,9 +99,11 @@ def _expand(
     def step(values: Values, carry: Values) -> list[Atom]:
         known, linear = list(values[1 : consts + 1]), values[consts + 1 :]
         count, *state = carry
-        after, kept = parts_of(emitted(known_program, [*known, *state[:tape]]), tape)
-        moved = emitted(linear_program, [*kept, *linear, *state[tape:]])
-        return [e.add(count, 1), *after, *moved]
+        next_known, residuals = parts_of(
+            emitted(known_program, [*known, *state[:tape]]), tape
+        )
+        next_linear = emitted(linear_program, [*residuals, *linear, *state[tape:]])
+        return [e.add(count, 1), *next_known, *next_linear]
 
     results = repeat(
         lambda values, carry: discrete.lt(carry[0], values[0]),
@@ -113,6 +115,7 @@ def _expand(
 
 
 def _expansion(types: Sequence[ArrayType], params: Any) -> Program:
+    """The Program that a while_linear of these types expands to."""
     return built("while_linear", lambda *v: _expand(*v, **params), types)
 
 
@@ -122,22 +125,24 @@ def _reference(*operands: Array, **params: Any) -> tuple[Any, ...]:
 
 
 def _jvp(jvp: Jvp, primals: Values, tangents: Tangents, **params: Any) -> WithTangents:
+    """The jvp rule: that of the expansion."""
     program = _expansion([x.type for x in primals], params)
     count = len(program.outputs)
     wrt = [t is not None for t in tangents]
-    both, varies = jvp(program, wrt, [False] * count)
-    results = emitted(both, [*primals, *present(tangents)])
-    moved = iter(results[count:])
-    return results[:count], [next(moved) if v else None for v in varies]
+    jvp_program, varies = jvp(program, wrt, [False] * count)
+    results = emitted(jvp_program, [*primals, *present(tangents)])
+    output_tangents = iter(results[count:])
+    return results[:count], [next(output_tangents) if v else None for v in varies]
 
 
 def _batch(
     batch: Batch, size: int, inputs: Values, dims: Dims, **params: Any
 ) -> Batched:
-    moved = in_front(inputs, dims)
+    """The batching rule: that of the expansion."""
+    operands = in_front(inputs, dims)
     types = [
         x.type if dim is None else x.type.with_shape(x.type.shape[1:])
-        for x, dim in zip(moved, dims, strict=True)
+        for x, dim in zip(operands, dims, strict=True)
     ]
     program = _expansion(types, params)
     mapped, varies = batch(
@@ -146,7 +151,7 @@ def _batch(
         [dim is not None for dim in dims],
         [False] * len(program.outputs),
     )
-    return emitted(mapped, moved), [0 if v else None for v in varies]
+    return emitted(mapped, operands), [0 if v else None for v in varies]
 
 
 # Backwards.
@@ -163,31 +168,33 @@ def _transpose(
     consts: int,
     linear_consts: int,
 ) -> Tangents:
-    """Run the iterations backwards.
+    """Run the iterations backwards: the transpose rule.
 
-    Cotangents of the linear constants are summed, those of the carry passed on. The
-    loop first finds which can be nonzero (a fixed point).
+    Cotangents of the linear constants are summed, those of the carry passed on. Which
+    of them can be nonzero is a fixed point, which is found first.
     """
-    given = values_of(inputs[: 2 + tape + consts])
-    trips, stride, *rest = given
+    known_operands = values_of(inputs[: 2 + tape + consts])
+    trips, stride, *rest = known_operands
     residuals = len(known_program.outputs) - tape
     linear = [False] * residuals + [True] * (len(linear_program.inputs) - residuals)
     # The sums and cotangents that are nonzero in some iteration.
-    added = [False] * linear_consts
+    sums_exist = [False] * linear_consts
     varies = [ct is not None for ct in cotangents]
     while True:
-        backward, found = transpose(linear_program, linear, varies, [*added, *varies])
-        if found == [*added, *varies]:
+        backward, has_cotangent = transpose(
+            linear_program, linear, varies, [*sums_exist, *varies]
+        )
+        if has_cotangent == [*sums_exist, *varies]:
             break
-        added, varies = parts_of(found, linear_consts)
+        sums_exist, varies = parts_of(has_cotangent, linear_consts)
     operands = inputs[2 + tape + consts :]
-    sums = [views.zeros(x.type) for x in where(operands[:linear_consts], added)]
+    sums = [views.zeros(x.type) for x in where(operands[:linear_consts], sums_exist)]
     types = [x.type for x in where(operands[linear_consts:], varies)]
     state = views.dense(where(cotangents, varies), types)
     loop = _Backwards(known_program, backward, tape, consts, len(sums))
-    flat = placed(loop.emit(trips, stride, rest, [*sums, *state]), found)
+    flat = placed(loop.emit(trips, stride, rest, [*sums, *state]), has_cotangent)
     return [
-        *[None] * len(given),
+        *[None] * len(known_operands),
         *(
             ct if isinstance(x, Linear) else None
             for ct, x in zip(flat, operands, strict=True)
@@ -196,9 +203,9 @@ def _transpose(
 
 
 class _Backwards:
-    """The iterations from the last to the first, each from its initial carry.
+    """Emits the iterations from the last to the first, each from its initial carry.
 
-    The tape has the carries of ``top`` iterations, whose indices are in ``iterations``.
+    The tape has the carries of ``top`` iterations, whose numbers are in ``iterations``.
     """
 
     def __init__(
@@ -237,35 +244,35 @@ class _Backwards:
 
     def step(self, fixed: Values, carry: Values) -> list[Atom]:
         """One backward iteration."""
-        left, top, iterations, *rest = carry
+        iterations_left, top, iterations, *rest = carry
         tapes, cotangents = parts_of(rest, self.tape)
         top, iterations, *tapes = repeat(
             lambda consts, v: discrete.lt(
                 read(v[1], e.sub(v[0], 1)), e.sub(consts[-1], 1)
             ),
             self.run_again,
-            [*fixed, left],
+            [*fixed, iterations_left],
             [top, iterations, *tapes],
         )
-        top, left = e.sub(top, 1), e.sub(left, 1)
+        top, iterations_left = e.sub(top, 1), e.sub(iterations_left, 1)
         state = [read(t, top) for t in tapes]
-        pulled = self.pulled_back(fixed, state, cotangents)
-        return [left, top, iterations, *tapes, *pulled]
+        new_cotangents = self.pulled_back(fixed, state, cotangents)
+        return [iterations_left, top, iterations, *tapes, *new_cotangents]
 
     def run_again(self, fixed: Values, carry: Values) -> list[Atom]:
-        """Run again from the last entry, part of the way to iteration ``left`` - 1.
+        """Iterate from the last entry towards iteration ``iterations_left - 1``.
 
-        The free entries are spread over the way, and half of them are kept for the part
-        after it, so that there are always entries near its end.
+        The free entries are spread over the distance, and half of them are kept for the
+        part after it, so that there are always entries near its end.
         """
-        *consts, left = fixed
+        *consts, iterations_left = fixed
         top, iterations, *tapes = carry
         last = e.sub(top, 1)
         iteration = read(iterations, last)
-        way = e.sub(e.sub(left, 1), iteration)
-        free = e.sub(count_of(tapes[0].type.shape[0]), top)
-        pieces = e.add(e.floor_divide(free, 2), 1)
-        steps = e.floor_divide(e.sub(e.add(way, pieces), 1), pieces)
+        distance = e.sub(e.sub(iterations_left, 1), iteration)
+        free_entries = e.sub(count_of(tapes[0].type.shape[0]), top)
+        pieces = e.add(e.floor_divide(free_entries, 2), 1)
+        steps = e.floor_divide(e.sub(e.add(distance, pieces), 1), pieces)
         state = repeat(
             lambda consts, v: discrete.lt(v[0], consts[-1]),
             lambda consts, v: [
@@ -286,8 +293,8 @@ class _Backwards:
     ) -> list[Atom]:
         """The sums and cotangents, one iteration earlier."""
         residuals = emitted(self.known, [*fixed, *state])[self.tape :]
-        sums, moving = parts_of(cotangents, self.sums)
-        results = emitted(self.backward, [*residuals, *moving])
+        sums, carried = parts_of(cotangents, self.sums)
+        results = emitted(self.backward, [*residuals, *carried])
         totals = [e.add(s, x) for s, x in zip(sums, results, strict=False)]
         return [*totals, *results[self.sums :]]
 

@@ -72,14 +72,15 @@ def _reference(
 
 
 def _to_integer(x: Array, dtype: DType) -> Array:
+    """Floats truncated to integers, clamped to the range of ``dtype``; NaN is 0."""
     # Outside the integer's range, NumPy's result depends on the machine.
     limits = np.iinfo(dtype)
     # The largest integer need not be a float, but the next power of two is.
-    above, below = x >= float(int(limits.max) + 1), x <= float(limits.min)
-    inside = np.where(above | below | np.isnan(x), 0.0, x).astype(dtype)
-    return np.where(above, limits.max, np.where(below, limits.min, inside)).astype(
-        dtype
-    )
+    is_above, is_below = x >= float(int(limits.max) + 1), x <= float(limits.min)
+    inside = np.where(is_above | is_below | np.isnan(x), 0.0, x).astype(dtype)
+    return np.where(
+        is_above, limits.max, np.where(is_below, limits.min, inside)
+    ).astype(dtype)
 
 
 def _jvp(

@@ -65,6 +65,7 @@ from arrayfn.primitives.windowed import (
 
 
 def _check_roles(name: str, type: ArrayType, roles: Roles) -> None:
+    """Raise ShapeError unless ``roles`` name each axis of ``type`` once."""
     axes = sorted(axis for role in roles for axis in role)
     if axes != list(range(type.ndim)):
         raise ShapeError(
@@ -74,6 +75,7 @@ def _check_roles(name: str, type: ArrayType, roles: Roles) -> None:
 
 
 def _types(x: ArrayType, w: ArrayType, **params: Any) -> ArrayType:
+    """The type rule: paired axes agree, and the output has the windows' counts."""
     form = Form(**params)
     lhs, rhs, out = form.lhs, form.rhs, form.out
     strides, dilations = form.strides, form.dilations
@@ -87,27 +89,27 @@ def _types(x: ArrayType, w: ArrayType, **params: Any) -> ArrayType:
             f"kernel's ({rhs[SPATIAL]} of {w}), strides {strides} and dilations "
             f"{dilations}"
         )
-    for role, word in ((GROUP, "group"), (INNER, "contracted")):
+    for role, role_name in ((GROUP, "group"), (INNER, "contracted")):
         if extents_of(x, lhs[role]) != extents_of(w, rhs[role]):
             raise ShapeError(
-                f"conv_general: {word} axes differ: {lhs[role]} of {x} and "
+                f"conv_general: {role_name} axes differ: {lhs[role]} of {x} and "
                 f"{rhs[role]} of {w}"
             )
     windows = form.windows(w)
     windows.check("conv_general", x)
-    slid = windows.shape(x.shape)
+    window_shape = windows.shape(x.shape)
     result = [0] * sum(len(role) for role in out)
-    wanted = (
+    extents_by_role = (
         extents_of(x, lhs[GROUP]),
         extents_of(x, lhs[OUTER]),
         extents_of(w, rhs[OUTER]),
-        tuple(slid[axis] for axis in lhs[SPATIAL]),
+        tuple(window_shape[axis] for axis in lhs[SPATIAL]),
     )
-    if [len(role) for role in out] != [len(extents) for extents in wanted]:
+    if [len(role) for role in out] != [len(extents) for extents in extents_by_role]:
         raise ShapeError(
             f"conv_general: roles {out} of the output do not fit those of {x} and {w}"
         )
-    for role, extents in zip(out, wanted, strict=True):
+    for role, extents in zip(out, extents_by_role, strict=True):
         for axis, n in zip(role, extents, strict=True):
             if not 0 <= axis < len(result):
                 raise ShapeError(f"conv_general: the output has no axis {axis}: {out}")
@@ -118,11 +120,12 @@ def _types(x: ArrayType, w: ArrayType, **params: Any) -> ArrayType:
 
 
 def _reference(x: Array, w: Array, **params: Any) -> Array:
+    """The sum of products by ``np.einsum``, over all windows of the operand."""
     form = Form(**params)
     lhs, rhs, out = form.lhs, form.rhs, form.out
-    wide = dtypes.compute_dtype(x.dtype)
+    compute_dtype = dtypes.compute_dtype(x.dtype)
     geometry = form.windows(ArrayType(w.shape, w.dtype))
-    windows = geometry.of(x.astype(wide))
+    windows = geometry.of(x.astype(compute_dtype))
     left = list(range(windows.ndim))
     right = [windows.ndim + axis for axis in range(w.ndim)]
     for role in (GROUP, INNER):
@@ -136,7 +139,9 @@ def _reference(x: Array, w: Array, **params: Any) -> Array:
         labels = [right[axis] for axis in rhs[OUTER]] if axes is None else list(axes)
         for axis, label in zip(role, labels, strict=True):
             result[axis] = label
-    product = np.einsum(windows, left, w.astype(wide), right, result, optimize=True)
+    product = np.einsum(
+        windows, left, w.astype(compute_dtype), right, result, optimize=True
+    )
     return np.asarray(product).astype(x.dtype)
 
 
@@ -182,7 +187,7 @@ def to_operand(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
 
 
 def _to_operand_by_windows(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
-    """The cotangent of the windows by a product, then an overlap-add."""
+    """The operand's cotangent: a product gives that of windows, which are added up."""
     lhs, rhs, out, geometry = form.lhs, form.rhs, form.out, form.windows(w.type)
     windows = contraction.dot_general(
         ct,
@@ -191,15 +196,15 @@ def _to_operand_by_windows(ct: Atom, x: ArrayType, w: Atom, form: Form) -> Atom:
         batch=(out[GROUP], rhs[GROUP]),
     )
     # Its axes, in the operand's terms: groups, the cotangent's others, the kernel's.
-    own = dict(zip(out[OUTER], lhs[OUTER], strict=True))
-    own |= zip(out[SPATIAL], lhs[SPATIAL], strict=True)
-    taps = dict(zip(rhs[INNER], lhs[INNER], strict=True))
+    axis_of = dict(zip(out[OUTER], lhs[OUTER], strict=True))
+    axis_of |= zip(out[SPATIAL], lhs[SPATIAL], strict=True)
+    tap_axis_of = dict(zip(rhs[INNER], lhs[INNER], strict=True))
     for axis, lhs_axis in zip(rhs[SPATIAL], lhs[SPATIAL], strict=True):
-        taps[axis] = x.ndim + geometry.axes.index(lhs_axis)
+        tap_axis_of[axis] = x.ndim + geometry.axes.index(lhs_axis)
     order = (
         *lhs[GROUP],
-        *(own[axis] for axis in sorted(own)),
-        *(taps[axis] for axis in sorted(taps)),
+        *(axis_of[axis] for axis in sorted(axis_of)),
+        *(tap_axis_of[axis] for axis in sorted(tap_axis_of)),
     )
     return overlap_add(windows, x, geometry, order)
 
@@ -236,9 +241,9 @@ def to_kernel(ct: Atom, x: Atom, w: ArrayType, form: Form) -> Atom:
 
 def with_mapped(roles: Roles, role: int) -> Roles:
     """``roles`` with a mapped axis 0 in ``role``."""
-    moved = [shifted(axes) for axes in roles]
-    moved[role] = (0, *moved[role])
-    return moved[0], moved[1], moved[2], moved[3]
+    with_axis = [shifted(axes) for axes in roles]
+    with_axis[role] = (0, *with_axis[role])
+    return with_axis[0], with_axis[1], with_axis[2], with_axis[3]
 
 
 def _batch(
@@ -251,13 +256,16 @@ def _batch(
     out: Roles,
     **params: Any,
 ) -> Batched:
+    """The batching rule: the mapped axis joins a role, or becomes a group."""
     x, w = in_front(inputs, dims)
-    both = dims[0] is not None and dims[1] is not None
+    both_mapped = dims[0] is not None and dims[1] is not None
     if dims[0] is not None:
-        lhs = with_mapped(lhs, GROUP if both else OUTER)
+        lhs = with_mapped(lhs, GROUP if both_mapped else OUTER)
     if dims[1] is not None:
-        rhs = with_mapped(rhs, GROUP if both else OUTER)
-    out = with_mapped(out, GROUP if both else OUTER if dims[1] is None else INNER)
+        rhs = with_mapped(rhs, GROUP if both_mapped else OUTER)
+    out = with_mapped(
+        out, GROUP if both_mapped else OUTER if dims[1] is None else INNER
+    )
     return [conv_general(x, w, lhs=lhs, rhs=rhs, out=out, **params)], [0]
 
 
@@ -265,6 +273,7 @@ def _batch(
 
 
 def _expand(x: Atom, w: Atom, **params: Any) -> Atom:
+    """The convolution as a sum of slices, or as windows and a matrix product."""
     type, form = _types(x.type, w.type, **params), Form(**params)
     inner = math.prod(extents_of(w.type, form.rhs[INNER]))
     window = math.prod(extents_of(w.type, form.rhs[SPATIAL]))

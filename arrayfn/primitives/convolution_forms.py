@@ -37,7 +37,7 @@ ARRAYS: Final[dict[str, tuple[str, str]]] = {
     "operand": ("output", "kernel"),
     "kernel": ("operand", "output"),
 }
-"""The operands for each array of a convolution, in this order."""
+"""For each array of a convolution, the two others, from which it is computed."""
 
 
 def convolution_factors(
@@ -50,9 +50,9 @@ def convolution_factors(
     gives: str = "output",
     **params: Any,
 ) -> Factors:
-    """Groups, the batch, channels in and channels out; spatial axes are whole.
+    """The sharding rule: groups, the batch, and channels can be cut.
 
-    What the result does not have is summed.
+    Spatial axes stay whole. Factors that the result does not have are summed.
     """
     roles = {"operand": lhs, "kernel": rhs, "output": out}
     shared = (
@@ -65,25 +65,25 @@ def convolution_factors(
         name: [None] * sum(map(len, axes)) for name, axes in roles.items()
     }
     count = 0
-    for places in shared:
-        for name, role in places:
+    for roles_of_factor in shared:
+        for name, role in roles_of_factor:
             for k, axis in enumerate(roles[name][role]):
                 dims[name][axis] = count + k
-        count += len(roles[places[0][0]][places[0][1]])
+        count += len(roles[roles_of_factor[0][0]][roles_of_factor[0][1]])
     inputs = tuple(tuple(dims[name]) for name in ARRAYS[gives])
     result = tuple(dims[gives])
-    used = {f for each in inputs for f in each if f is not None}
+    used = {f for input_factors in inputs for f in input_factors if f is not None}
     return Factors(inputs, (result,), dict.fromkeys(used - {*result}, "sum"))
 
 
 def extents_of(type: ArrayType, axes: Axes) -> Shape:
-    """The extents of ``axes``."""
+    """The extents of ``type`` along ``axes``."""
     return tuple(type.shape[axis] for axis in axes)
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The params of a ``conv_general``: the roles of axes, and the windows' steps."""
+    """The params of a ``conv_general``: roles of axes, strides and dilations."""
 
     lhs: Roles
     rhs: Roles
@@ -92,11 +92,11 @@ class Form:
     dilations: Axes
 
     def params(self) -> dict[str, Any]:
-        """As params of an equation."""
+        """The params of an equation."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def windows(self, kernel: ArrayType) -> SlidingWindows:
-        """The windows of the operand, by ascending axis."""
+        """The windows of the operand, for a kernel of this type, by ascending axis."""
         sizes = extents_of(kernel, self.rhs[SPATIAL])
         parts = sorted(
             zip(self.lhs[SPATIAL], sizes, self.strides, self.dilations, strict=True)
@@ -120,9 +120,9 @@ def sum_of_slices(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
             w_axes[axis] = position
     ones = (1,) * len(geometry.axes)
     # The kernel's taps in the order of the operand's.
-    own = dict(zip(lhs[SPATIAL], rhs[SPATIAL], strict=True))
+    kernel_axis = dict(zip(lhs[SPATIAL], rhs[SPATIAL], strict=True))
     pairs = sorted(
-        (own[axis], size)
+        (kernel_axis[axis], size)
         for axis, size in zip(geometry.axes, geometry.sizes, strict=True)
     )
     position = {axis: k for k, (axis, _) in enumerate(pairs)}
@@ -130,35 +130,38 @@ def sum_of_slices(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
         tuple(axis for axis, _ in pairs), tuple(n for _, n in pairs), ones, ones
     )
     # float16 and bfloat16 are computed in float32 and rounded once.
-    wide = dtypes.compute_dtype(type.dtype)
-    w = conversion.as_dtype(w, wide)
+    compute_dtype = dtypes.compute_dtype(type.dtype)
+    w = conversion.as_dtype(w, compute_dtype)
     total: Atom | None = None
     for tap in np.ndindex(*geometry.sizes):
         left = _spread(geometry.tap(x, tap), lhs[INNER], x_axes, type.shape)
-        at = [0] * len(tap)
+        index = [0] * len(tap)
         for axis, k in zip(geometry.axes, tap, strict=True):
-            at[position[own[axis]]] = k
-        right = _element(w, of_kernel, at)
+            index[position[kernel_axis[axis]]] = k
+        right = _element(w, of_kernel, index)
         right = _spread(right, (*rhs[INNER], *rhs[SPATIAL]), w_axes, type.shape)
-        term = e.mul(conversion.as_dtype(left, wide), right)
+        term = e.mul(conversion.as_dtype(left, compute_dtype), right)
         total = term if total is None else e.add(total, term)
     assert total is not None
     return conversion.as_dtype(total, type.dtype)
 
 
-def _element(w: Atom, taps: SlidingWindows, at: Sequence[int]) -> Atom:
-    """The kernel at one position of its window."""
-    start = dict(zip(taps.axes, at, strict=True))
+def _element(w: Atom, taps: SlidingWindows, index: Sequence[int]) -> Atom:
+    """The slice of the kernel at one index of its window."""
+    start = dict(zip(taps.axes, index, strict=True))
     begin = [start.get(axis, 0) for axis in range(w.type.ndim)]
     limit = [start[k] + 1 if k in start else n for k, n in enumerate(w.type.shape)]
     return slicing.block(w, begin, limit)
 
 
-def _spread(x: Atom, gone: Axes, positions: Sequence[int], shape: Shape) -> Atom:
-    """``x`` without axes ``gone`` (of extent 1); the others go to ``positions``."""
-    kept = [axis for axis in range(x.type.ndim) if axis not in gone]
+def _spread(x: Atom, dropped: Axes, positions: Sequence[int], shape: Shape) -> Atom:
+    """``x`` without axes ``dropped`` (of extent 1), broadcast to ``shape``.
+
+    The other axes become the axes ``positions`` of the result.
+    """
+    kept = [axis for axis in range(x.type.ndim) if axis not in dropped]
     order = sorted(kept, key=lambda axis: positions[axis])
-    x = views.transpose(x, permutation=(*order, *gone))
+    x = views.transpose(x, permutation=(*order, *dropped))
     extents = tuple(x.type.shape[: len(kept)])
     x = views.reshape(x, shape=extents)
     return views.broadcast_in_dim(
@@ -176,23 +179,28 @@ def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
     lhs, rhs, out, geometry = form.lhs, form.rhs, form.out, form.windows(w.type)
     ndim = x.type.ndim
     spatial = dict(zip(lhs[SPATIAL], rhs[SPATIAL], strict=True))
-    named: dict[int, int] = {}  # an axis of the windows -> the output's
+    output_axis: dict[int, int] = {}  # an axis of the windows -> the output's
     for role in (GROUP, OUTER, SPATIAL):
-        named.update(zip(lhs[role], out[role], strict=True))
+        output_axis.update(zip(lhs[role], out[role], strict=True))
     contracted = dict(zip(lhs[INNER], rhs[INNER], strict=True))
     contracted |= {ndim + k: spatial[axis] for k, axis in enumerate(geometry.axes)}
-    groups = sorted(lhs[GROUP], key=named.__getitem__)
-    free = sorted((a for a in (*lhs[OUTER], *lhs[SPATIAL])), key=named.__getitem__)
-    summed = sorted(contracted, key=contracted.__getitem__)
+    groups = sorted(lhs[GROUP], key=output_axis.__getitem__)
+    free = sorted(
+        (a for a in (*lhs[OUTER], *lhs[SPATIAL])), key=output_axis.__getitem__
+    )
+    contracted_axes = sorted(contracted, key=contracted.__getitem__)
     # The kernel's axes come first if they precede all free axes of the output. Free
     # axes before them are another batch, over which the kernel is repeated.
-    own = sorted(out[INNER])
-    before = [a for a in free if own and named[a] < own[0]]
-    swapped = bool(own) and len(before) < len(free)
-    batched = before if swapped else []
-    rest = [a for a in free if a not in batched]
+    kernel_axes = sorted(out[INNER])
+    leading_free = [a for a in free if kernel_axes and output_axis[a] < kernel_axes[0]]
+    swapped = bool(kernel_axes) and len(leading_free) < len(free)
+    batched = leading_free if swapped else []
+    other_free = [a for a in free if a not in batched]
     extents = (*geometry.shape(x.type.shape), *geometry.sizes)
-    orders = [(*groups, *batched, *rest, *summed), (*groups, *batched, *summed, *rest)]
+    orders = [
+        (*groups, *batched, *other_free, *contracted_axes),
+        (*groups, *batched, *contracted_axes, *other_free),
+    ]
     # BLAS reads both as matrices; the copy is fast if it is contiguous.
     axes = geometry.axes
     order = max(orders, key=lambda order: _innermost(order, extents, ndim, axes))
@@ -205,14 +213,14 @@ def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
         shift = 0
     w_batch = (*(g + shift for g in kernel_groups), *range(shift))
     left = (
-        tuple(position[a] for a in summed),
+        tuple(position[a] for a in contracted_axes),
         tuple(position[a] for a in (*groups, *batched)),
     )
-    right = tuple(contracted[a] + shift for a in summed), w_batch
+    right = tuple(contracted[a] + shift for a in contracted_axes), w_batch
     # free_axes() keeps the order of a kernel's free axes.
-    own_order = sorted(range(len(rhs[OUTER])), key=lambda k: rhs[OUTER][k])
-    kernel_names = [out[INNER][k] for k in own_order]
-    window_names = [named[a] for a in order if a in rest]
+    kernel_order = sorted(range(len(rhs[OUTER])), key=lambda k: rhs[OUTER][k])
+    kernel_names = [out[INNER][k] for k in kernel_order]
+    window_names = [output_axis[a] for a in order if a in other_free]
     if swapped:
         value = contraction.dot_general(
             w, windows, contract=(right[0], left[0]), batch=(right[1], left[1])
@@ -223,7 +231,7 @@ def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
             windows, w, contract=(left[0], right[0]), batch=(left[1], right[1])
         )
         names = window_names + kernel_names
-    names = [*(named[a] for a in (*groups, *batched)), *names]
+    names = [*(output_axis[a] for a in (*groups, *batched)), *names]
     permutation = tuple(names.index(axis) for axis in range(len(names)))
     if permutation == tuple(range(len(names))):
         return value
@@ -233,9 +241,10 @@ def product(x: Atom, w: Atom, type: ArrayType, form: Form) -> Atom:
 def _innermost(
     order: Sequence[int], extents: Shape, ndim: int, axes: Axes
 ) -> tuple[bool, int]:
-    """How contiguous a copy into this order is: its last axis and that axis's extent.
+    """How contiguous a copy into ``order`` is: a key for ``max``.
 
-    The operand's last axis is best, or the axis of windows along it.
+    It is best along the operand's last axis, or the axis of windows along that; then a
+    longer last axis is better.
     """
     last = next((a for a in reversed(order) if extents[a] > 1), order[-1])
     along = axes[last - ndim] if last >= ndim else last
@@ -243,7 +252,7 @@ def _innermost(
 
 
 def _windows(x: Atom, geometry: SlidingWindows, order: Sequence[int]) -> Atom:
-    """The windows; a view if each has one element, or if there is only one."""
+    """The windows with axes in ``order``; a view if they or their elements are one."""
     if math.prod(geometry.sizes) == 1:
         x = geometry.tap(x, (0,) * len(geometry.axes))
         x = views.reshape(x, shape=(*x.type.shape, *geometry.sizes))
@@ -267,15 +276,15 @@ def _one_window(x: Atom, geometry: SlidingWindows) -> Atom:
         x = slicing.slice_(
             x, start=(0,) * ndim, limit=tuple(limit), strides=tuple(strides)
         )
-    rest = [axis for axis in range(ndim) if axis not in axes]
-    x = views.transpose(x, permutation=(*rest, *axes))
-    extents = dict(zip(rest, x.type.shape[: len(rest)], strict=True))
+    other_axes = [axis for axis in range(ndim) if axis not in axes]
+    x = views.transpose(x, permutation=(*other_axes, *axes))
+    extents = dict(zip(other_axes, x.type.shape[: len(other_axes)], strict=True))
     shape = (*(extents.get(axis, 1) for axis in range(ndim)), *geometry.sizes)
     return views.reshape(x, shape=shape)
 
 
 def _repeated(w: Atom, extents: Sequence[int]) -> tuple[Atom, int]:
-    """The kernel repeated along new leading axes, and their number."""
+    """The kernel repeated along new leading axes, and the number of these."""
     shape = (*extents, *w.type.shape)
     axes = tuple(range(len(extents), len(shape)))
     return views.broadcast_in_dim(w, shape=shape, axes=axes), len(extents)

@@ -36,6 +36,8 @@ def _cumulative(
     transpose: Any = NOT_LINEAR,
     doc: str,
 ) -> Primitive:
+    """A cumulative Primitive, whose reference runs ``accumulate`` along the axis."""
+
     def types(x: ArrayType, *, axis: int, reverse: bool) -> ArrayType:
         if x.dtype not in accepts:
             raise DTypeError(f"{name} is not defined for {x}")
@@ -84,9 +86,10 @@ def _doubling(
     axis: int,
     reverse: bool,
 ) -> tuple[Atom, ...]:
-    """The scan of an associative ``combine(earlier, later)``, in log2(n) steps.
+    """The scan by an associative ``combine(earlier, later)``, in log2(n) steps.
 
-    Hillis and Steele, Data parallel algorithms (1986).
+    ``fills`` are the identities of the values. Hillis and Steele, Data parallel
+    algorithms (1986).
     """
     extent = values[0].type.shape[axis]
     step = 1
@@ -101,6 +104,7 @@ def _doubling(
 
 
 def _delayed(x: Atom, fill: PythonScalar, axis: int, step: int) -> Atom:
+    """``x`` moved by ``step`` elements along ``axis``, with ``fill`` at its begin."""
     config = tuple(
         (step, -step, 0) if k == axis else (0, 0, 0) for k in range(x.type.ndim)
     )
@@ -108,6 +112,8 @@ def _delayed(x: Atom, fill: PythonScalar, axis: int, step: int) -> Atom:
 
 
 def _product_jvp(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom:
+    """The tangent of running products: a scan of pairs (product, tangent)."""
+
     def combine(
         earlier: tuple[Atom, Atom], later: tuple[Atom, Atom]
     ) -> tuple[Atom, Atom]:
@@ -118,7 +124,7 @@ def _product_jvp(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom
 
 
 def _extremum_jvp(extremum: Primitive, sign: int) -> JvpRule:
-    """Elements equal to the running extremum share its derivative equally."""
+    """The jvp rule of running extrema: elements that are equal share the derivative."""
 
     def rule(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom:
         zero = conversion.literal(0, x.type.dtype)

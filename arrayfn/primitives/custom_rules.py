@@ -58,12 +58,16 @@ Results = tuple[tuple[Shape, DType], ...]
 def _jvp_rule(
     primals: Atoms, tangents: Tangents, *, body: Program, jvp_body: Rule, name: str
 ) -> WithTangents:
+    """The jvp rule: inlines the user's ``jvp_body``."""
     if isinstance(jvp_body, str):
         rule = FUNCTIONS.find(jvp_body).function(tuple(t is not None for t in tangents))
-        given = present(tangents)
+        dense_tangents = present(tangents)
     else:
-        rule, given = jvp_body, views.dense(tangents, [p.type for p in primals])
-    results = current_builder().inline(rule, [*primals, *given])
+        rule, dense_tangents = (
+            jvp_body,
+            views.dense(tangents, [p.type for p in primals]),
+        )
+    results = current_builder().inline(rule, [*primals, *dense_tangents])
     count = len(body.outputs)
     return results[:count], results[count:]
 
@@ -78,23 +82,26 @@ def _jvp_batch(
     jvp_body: Rule,
     name: str,
 ) -> Batched:
+    """The batching rule: a call whose body and rule are mapped."""
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
-    every = [True] * (2 * count)
+    all_outputs = [True] * (2 * count)
     if isinstance(jvp_body, str):
-        inner = FUNCTIONS.find(jvp_body)
+        named_rule = FUNCTIONS.find(jvp_body)
 
         def rule(varies: tuple[bool, ...]) -> Program:
-            alone: Program = inner.function(varies)
-            return batch(alone, size, [*mapped, *where(mapped, varies)], every)[0]
+            member_rule: Program = named_rule.function(varies)
+            return batch(
+                member_rule, size, [*mapped, *where(mapped, varies)], all_outputs
+            )[0]
 
         mapped_rule: Rule = FUNCTIONS.name(rule, f"{name}_jvp")
     else:
-        mapped_rule = batch(jvp_body, size, [*mapped, *mapped], every)[0]
+        mapped_rule = batch(jvp_body, size, [*mapped, *mapped], all_outputs)[0]
     results = custom_jvp(
         *in_front(inputs, dims),
         name=name,
-        body=batch(body, size, mapped, every[:count])[0],
+        body=batch(body, size, mapped, all_outputs[:count])[0],
         jvp_body=mapped_rule,
     )
     return all_of(results), [0] * count
@@ -147,18 +154,21 @@ def _vjp_rule(
     backward: Rule,
     name: str,
 ) -> WithTangents:
-    ahead, back = forward, backward
-    if isinstance(ahead, str):
+    """The jvp rule: inlines ``forward``, and emits the linear part for ``backward``."""
+    forward_program, backward_rule = forward, backward
+    if isinstance(forward_program, str):
         varies = tuple(t is not None for t in tangents)
-        ahead, back = FUNCTIONS.find(ahead).function(varies)
+        forward_program, backward_rule = FUNCTIONS.find(forward_program).function(
+            varies
+        )
     count = len(body.outputs)
-    results = current_builder().inline(ahead, primals)
+    results = current_builder().inline(forward_program, primals)
     outputs, residuals = results[:count], results[count:]
     value = custom_vjp_linear(
         *residuals,
         *views.dense(tangents, [p.type for p in primals]),
         name=name,
-        backward=back,
+        backward=backward_rule,
         residuals=len(residuals),
         results=tuple((x.type.shape, x.type.dtype) for x in outputs),
     )
@@ -176,27 +186,34 @@ def _vjp_batch(
     backward: Rule,
     name: str,
 ) -> Batched:
+    """The batching rule: a call whose body and rules are mapped."""
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
 
-    def both(ahead: Program, back: Rule) -> tuple[Program, Rule]:
-        saved = len(ahead.outputs) - count
+    def batched_rules(
+        forward_program: Program, backward_rule: Rule
+    ) -> tuple[Program, Rule]:
+        saved = len(forward_program.outputs) - count
         dense = [True] * count + [False] * saved
-        program, varies = batch(ahead, size, mapped, dense)
-        return program, _batched_backward(batch, size, varies[count:], mapped, back)
+        program, varies = batch(forward_program, size, mapped, dense)
+        return program, _batched_backward(
+            batch, size, varies[count:], mapped, backward_rule
+        )
 
     if isinstance(forward, str):
-        inner = FUNCTIONS.find(forward)
-        named = FUNCTIONS.name(lambda varies: both(*inner.function(varies)), name)
-        ahead, back = named, named
+        named_rule = FUNCTIONS.find(forward)
+        batched_name = FUNCTIONS.name(
+            lambda varies: batched_rules(*named_rule.function(varies)), name
+        )
+        forward_program, backward_rule = batched_name, batched_name
     else:
-        ahead, back = both(forward, backward)
+        forward_program, backward_rule = batched_rules(forward, backward)
     results = custom_vjp(
         *in_front(inputs, dims),
         name=name,
         body=batch(body, size, mapped, [True] * count)[0],
-        forward=ahead,
-        backward=back,
+        forward=forward_program,
+        backward=backward_rule,
     )
     return all_of(results), [0] * count
 
@@ -208,21 +225,22 @@ def _batched_backward(
     mapped: Sequence[bool],
     backward: Rule,
 ) -> Rule:
-    """``backward`` for mapped cotangents and some residuals.
+    """``backward`` for mapped cotangents, and residuals of which some are mapped.
 
-    The cotangent of an input that is not ``mapped`` is the sum over all members.
+    ``residuals`` and ``mapped`` mark the residuals and the inputs of the function that
+    are mapped. The cotangent of an input that is not is the sum over all members.
     """
     if isinstance(backward, str):
-        inner = FUNCTIONS.find(backward)
+        named_rule = FUNCTIONS.find(backward)
 
         def rule(given: tuple[bool, ...]) -> Rule:
-            alone = inner.function(given)
-            return _batched_backward(batch, size, residuals, mapped, alone)
+            member_rule = named_rule.function(given)
+            return _batched_backward(batch, size, residuals, mapped, member_rule)
 
-        return FUNCTIONS.name(rule, str(inner))
+        return FUNCTIONS.name(rule, str(named_rule))
     cotangents = len(backward.inputs) - len(residuals)
-    every = [True] * len(mapped)
-    program, _ = batch(backward, size, [*residuals, *[True] * cotangents], every)
+    all_inputs = [True] * len(mapped)
+    program, _ = batch(backward, size, [*residuals, *[True] * cotangents], all_inputs)
     builder = ProgramBuilder(program.name)
     with builder:
         results = builder.inline(program, builder.inputs_of(program))
@@ -248,13 +266,13 @@ def _vjp_samples() -> Iterable[Sample]:
         to_x = e.mul(e.mul(ct, y), 2)
         return [to_x, e.mul(e.mul(ct, x), 2)]
 
-    ahead = built("double_product_forward", forward, [VECTOR] * 2)
-    back = built("double_product_backward", backward, [VECTOR] * 3)
+    forward_program = built("double_product_forward", forward, [VECTOR] * 2)
+    backward_rule = built("double_product_backward", backward, [VECTOR] * 3)
     params = {
         "name": "double_product",
         "body": sample_body(),
-        "forward": ahead,
-        "backward": back,
+        "forward": forward_program,
+        "backward": backward_rule,
     }
     yield Sample(_sample_inputs(), params)
 
@@ -305,18 +323,19 @@ def _linear_transpose(
     residuals: int,
     results: Results,
 ) -> Tangents:
+    """The transpose rule: inlines ``backward`` on residuals and cotangents."""
     saved = values_of(inputs[:residuals])
     if isinstance(backward, str):
-        given = tuple(ct is not None for ct in cotangents)
-        rule: Program = FUNCTIONS.find(backward).function(given)
+        flags = tuple(ct is not None for ct in cotangents)
+        rule: Program = FUNCTIONS.find(backward).function(flags)
         given_cts = present(cotangents)
     else:
         rule = backward
         given_cts = views.dense(cotangents, rule.input_types[residuals:])
-    found = current_builder().inline(rule, [*saved, *given_cts])
+    input_cotangents = current_builder().inline(rule, [*saved, *given_cts])
     linear = [
         ct if isinstance(operand, Linear) else None
-        for operand, ct in zip(inputs[residuals:], found, strict=True)
+        for operand, ct in zip(inputs[residuals:], input_cotangents, strict=True)
     ]
     return [None] * residuals + linear
 
@@ -332,8 +351,9 @@ def _linear_batch(
     residuals: int,
     results: Results,
 ) -> Batched:
+    """The batching rule: the same with a mapped ``backward``."""
     mapped = [dim is not None for dim in dims]
-    made = custom_vjp_linear(
+    outputs = custom_vjp_linear(
         *in_front(inputs, dims),
         name=name,
         backward=_batched_backward(
@@ -342,7 +362,7 @@ def _linear_batch(
         residuals=residuals,
         results=tuple(((size, *shape), dtype) for shape, dtype in results),
     )
-    return all_of(made), [0] * len(results)
+    return all_of(outputs), [0] * len(results)
 
 
 custom_vjp_linear = Primitive(

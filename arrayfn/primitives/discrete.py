@@ -21,10 +21,12 @@ def _step(
     reference: Callable[..., Any],
     accepts: frozenset[DType],
     doc: str,
-    **more: Any,
+    **options: Any,
 ) -> Primitive:
-    """A function whose derivative is zero."""
-    return elementwise(name, reference, ZERO_TANGENT, accepts=accepts, doc=doc, **more)
+    """An elementwise Primitive with derivative zero."""
+    return elementwise(
+        name, reference, ZERO_TANGENT, accepts=accepts, doc=doc, **options
+    )
 
 
 # Rounding.
@@ -44,12 +46,12 @@ def _predicate(
     doc: str,
     arity: int = 1,
 ) -> Primitive:
-    """A function with a bool result."""
+    """An elementwise Primitive with a bool result."""
     return _step(name, reference, accepts, doc, arity=arity, result=boolean)
 
 
 def _comparison(name: str, reference: Callable[..., Any], doc: str) -> Primitive:
-    """A comparison of ordered numbers."""
+    """An elementwise Primitive that compares ordered numbers."""
     return _predicate(name, reference, dtypes.ALL - dtypes.COMPLEX, doc, arity=2)
 
 
@@ -89,12 +91,13 @@ def _population_count(x: Any) -> Any:
 
 
 def _leading_zeros(x: Any) -> Any:
+    """The number of zero bits above the highest bit that is set."""
     bits = x.dtype.itemsize * 8
-    rest = np.array(np.asarray(x).view(np.dtype(f"u{x.dtype.itemsize}")))
-    zeros = np.full(rest.shape, bits, x.dtype)
-    while rest.any():
-        zeros = np.where(rest != 0, zeros - 1, zeros).astype(x.dtype)
-        rest >>= 1
+    shifted = np.array(np.asarray(x).view(np.dtype(f"u{x.dtype.itemsize}")))
+    zeros = np.full(shifted.shape, bits, x.dtype)
+    while shifted.any():
+        zeros = np.where(shifted != 0, zeros - 1, zeros).astype(x.dtype)
+        shifted >>= 1
     return zeros
 
 

@@ -1,6 +1,6 @@
 """Warns where a transformation uses an operator's body instead of its kernels.
 
-``KernelTable`` notes here which operators have registered kernels, because
+``KernelTable`` records here which operators have registered kernels, because
 transformations know no backend. Each operator and transformation is reported once for
 each line of the user's code.
 """
@@ -32,12 +32,12 @@ _warned: dict[Any, Any] = {}  # the registry of the warnings module
 
 
 def note_kernel(operator: str, kernel: str) -> None:
-    """Note that ``operator`` has a kernel, described by the text ``kernel``."""
+    """Record that ``operator`` has a kernel, described by the text ``kernel``."""
     _kernels.setdefault(operator, {})[kernel] = None
 
 
 def forget_kernels(operator: str) -> None:
-    """Note that ``operator`` has no kernels any more."""
+    """Record that ``operator`` has no kernels any more."""
     _kernels.pop(operator, None)
 
 
@@ -47,13 +47,13 @@ def warn_dropped(equation: Equation, transformation: str) -> None:
     kernels = _kernels.get(name)
     if not kernels or "static" not in equation.params:
         return
-    at = equation.source or SourceLocation("<unknown>", 0)
+    location = equation.source or SourceLocation("<unknown>", 0)
     warnings.warn_explicit(
         f"{transformation} of operator {name} uses its body, not its kernels "
         f"({', '.join(kernels)}); {_REMEDIES[transformation]}, or register the kernel "
         "with check=False to accept this silently",
         DroppedKernelWarning,
-        readable_file(at.file),
-        at.line,
+        readable_file(location.file),
+        location.line,
         registry=_warned,
     )

@@ -41,6 +41,7 @@ from arrayfn.primitives.windows import Windows
 def _check_starts(
     name: str, x: ArrayType, sizes: Shape, starts: Sequence[ArrayType]
 ) -> None:
+    """Raise unless a slice of ``sizes`` at ``starts`` fits ``x``."""
     if any(t.shape or t.dtype not in dtypes.INTEGERS for t in starts) or any(
         t.dtype != starts[0].dtype for t in starts
     ):
@@ -57,6 +58,7 @@ def _check_starts(
 
 
 def _bounds(x: Array, sizes: Shape, starts: Sequence[Array]) -> tuple[slice, ...]:
+    """The slice of ``sizes`` at ``starts``, moved inside ``x``."""
     begins = (
         min(max(int(start), 0), extent - size)
         for start, extent, size in zip(starts, x.shape, sizes, strict=True)
@@ -74,12 +76,16 @@ def _index_vectors(size: int, starts: Sequence[Atom], dims: Dims) -> Atom:
 
 
 def _with_mapped_axis(starts: Sequence[Atom]) -> list[Atom]:
+    """``starts`` with 0 for a mapped axis in front."""
     dtype = starts[0].type.dtype if starts else dtypes.int64
     return [Literal(0, dtype), *starts]
 
 
-def _each_its_own(ndim: int, mapped: bool) -> Windows:
-    """The windows of a gather: all axes, for each index vector."""
+def _slice_windows(ndim: int, mapped: bool) -> Windows:
+    """The windows of a gather that reads a slice of ``ndim`` axes per index vector.
+
+    If the operand is ``mapped``, each member reads its own array.
+    """
     axes = tuple(range(1, ndim + 1))
     if mapped:
         return Windows(axes, (), axes, ((0,), (0,)))
@@ -95,6 +101,7 @@ def _slice_types(x: ArrayType, *starts: ArrayType, sizes: Shape) -> ArrayType:
 
 
 def _slice_batch(size: int, inputs: Atoms, dims: Dims, *, sizes: Shape) -> Batched:
+    """The batching rule: a slice with one more axis, or a gather of mapped starts."""
     x, *_ = in_front(inputs, dims)
     starts = inputs[1:]
     if all(dim is None for dim in dims[1:]):
@@ -107,21 +114,22 @@ def _slice_batch(size: int, inputs: Atoms, dims: Dims, *, sizes: Shape) -> Batch
         sizes=(1, *sizes) if mapped else sizes,
         mode="clip",
         fill_value=None,
-        **_each_its_own(len(sizes), mapped).params(),
+        **_slice_windows(len(sizes), mapped).params(),
     )
     return [value], [0]
 
 
 def _samples(update: bool) -> Iterable[Sample]:
+    """Samples of dynamic_slice, or with ``update`` of dynamic_update_slice."""
     for dtype in dtypes.SHORT_NAMES:
         x = families.random_array(dtype, (4, 5), 81, -3.0, 3.0)
         y = families.random_array(dtype, (2, 3), 82, -3.0, 3.0)
         for starts in ((1, 2), (3, -1)):
-            at = tuple(np.asarray(start, np.int32) for start in starts)
+            start_arrays = tuple(np.asarray(start, np.int32) for start in starts)
             if update:
-                yield Sample((x, y, *at), {})
+                yield Sample((x, y, *start_arrays), {})
             else:
-                yield Sample((x, *at), {"sizes": (2, 3)})
+                yield Sample((x, *start_arrays), {"sizes": (2, 3)})
 
 
 dynamic_slice = Primitive(
@@ -159,23 +167,24 @@ def _update_reference(x: Array, update: Array, *starts: Array) -> Array:
 
 
 def _update_jvp(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
-    moved = views.dense(tangents[:2], [x.type for x in primals[:2]])
-    return [dynamic_update_slice(*moved, *primals[2:])]
+    dense_tangents = views.dense(tangents[:2], [x.type for x in primals[:2]])
+    return [dynamic_update_slice(*dense_tangents, *primals[2:])]
 
 
 def _update_transpose(cotangents: Tangents, inputs: Operands) -> Tangents:
     (ct,), (x, update, *starts) = cotangents, inputs
     assert ct is not None
-    known = values_of(starts)
+    start_values = values_of(starts)
     to_x = to_update = None
     if isinstance(x, Linear):
-        to_x = dynamic_update_slice(ct, views.zeros(update.type), *known)
+        to_x = dynamic_update_slice(ct, views.zeros(update.type), *start_values)
     if isinstance(update, Linear):
-        to_update = dynamic_slice(ct, *known, sizes=update.type.shape)
+        to_update = dynamic_slice(ct, *start_values, sizes=update.type.shape)
     return [to_x, to_update, *[None] * len(starts)]
 
 
 def _update_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
+    """The batching rule: an update with one more axis, or a scatter."""
     x, update = all_mapped(size, inputs[:2], dims[:2])
     starts = inputs[2:]
     if all(dim is None for dim in dims[2:]):
@@ -186,7 +195,7 @@ def _update_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batche
         update,
         mode="clip",
         unique_indices=True,
-        **_each_its_own(x.type.ndim - 1, mapped=True).params(),
+        **_slice_windows(x.type.ndim - 1, mapped=True).params(),
     )
     return [value], [0]
 

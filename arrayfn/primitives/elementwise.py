@@ -38,12 +38,14 @@ from arrayfn.primitives.rules import present
 
 
 def _jvp_of_sum(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
+    """The jvp rule of ``add``: the sum of the tangents that are not zero."""
     x, *rest = present(tangents)
     total = add(x, *rest) if rest else x
     return [spread(total, outputs[0].type.shape)]
 
 
 def _jvp_of_difference(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Tangents:
+    """The jvp rule of ``sub``: the difference of the tangents."""
     x, y = tangents
     total = x if y is None else neg(y) if x is None else sub(x, y)
     assert total is not None
@@ -51,6 +53,7 @@ def _jvp_of_difference(primals: Atoms, outputs: Atoms, tangents: Tangents) -> Ta
 
 
 def _power(x: Any, y: Any) -> Any:
+    """``x**y``; a negative power of an integer is its truncated reciprocal."""
     if x.dtype not in dtypes.SIGNED:
         return np.power(x, y)
     # NumPy raises for negative powers of integers; a kernel cannot.
@@ -148,7 +151,7 @@ pow = elementwise(
     "pow",
     _power,
     [
-        lambda x, y, z: _slope_by_base(x, y),
+        lambda x, y, z: _power_derivative(x, y),
         lambda x, y, z: mul(z, emitters.log(nonzero(x))),
     ],
     arity=2,
@@ -190,18 +193,21 @@ fmod = elementwise(
 )
 
 
-def _share(x: Atom, y: Atom, z: Atom) -> Atom:
-    # The selected operand gets the derivative; equal ones share it, as in JAX.
+def _extremum_derivative(x: Atom, y: Atom, z: Atom) -> Atom:
+    """The derivative of an extremum z by x: 1 if x is selected, 1/2 if x equals y."""
     selected = select(discrete.eq(x, z), _one_like(z), _zero(z.type.dtype))
     half = conversion.literal(0.5, z.type.dtype)
     return select(discrete.eq(x, y), half, selected)
 
 
-_SHARES = (_share, lambda x, y, z: _share(y, x, z))
+_EXTREMUM_DERIVATIVES = (
+    _extremum_derivative,
+    lambda x, y, z: _extremum_derivative(y, x, z),
+)
 maximum = elementwise(
     "max",
     np.maximum,
-    _SHARES,
+    _EXTREMUM_DERIVATIVES,
     arity=2,
     accepts=dtypes.REALS,
     doc="The larger operand, NaN if either is; equal operands share the derivative.",
@@ -209,7 +215,7 @@ maximum = elementwise(
 minimum = elementwise(
     "min",
     np.minimum,
-    _SHARES,
+    _EXTREMUM_DERIVATIVES,
     arity=2,
     accepts=dtypes.REALS,
     doc="The smaller operand, NaN if either is; equal operands share the derivative.",
@@ -338,10 +344,12 @@ def _one_like(x: Atom) -> Atom:
 
 
 def _indicator(which: Atom, like: Atom) -> Atom:
+    """1 where ``which`` is true, else 0, in the dtype of ``like``."""
     return conversion.convert(which, like.type.dtype)
 
 
 def _sign_factor(negative: Atom, like: Atom) -> Atom:
+    """-1 where ``negative`` is true, else 1."""
     minus_one = conversion.literal(-1, like.type.dtype)
     return select(negative, minus_one, _one_like(like))
 
@@ -351,14 +359,14 @@ def nonzero(x: Atom) -> Atom:
     return select(discrete.eq(x, 0), _one_like(x), x)
 
 
-def _slope_by_base(x: Atom, y: Atom) -> Atom:
+def _power_derivative(x: Atom, y: Atom) -> Atom:
     """y * x**(y - 1); 0 for y = 0, as x**0 is 1 for all x."""
     if isinstance(y, Literal) and y.value == 0:
         return _zero(y.type.dtype)
     # If 1 / x is infinite, 0 * x**-1 is NaN.
     if x.type.dtype in dtypes.COMPLEX:
-        tiny = discrete.eq(x, 0)
+        has_infinite_reciprocal = discrete.eq(x, 0)
     else:
-        tiny = discrete.isinf(reciprocal(x))
-    constant = discrete.bitwise_and(tiny, discrete.eq(y, 0))
-    return mul(y, pow(x, select(constant, _one_like(y), sub(y, 1))))
+        has_infinite_reciprocal = discrete.isinf(reciprocal(x))
+    is_constant = discrete.bitwise_and(has_infinite_reciprocal, discrete.eq(y, 0))
+    return mul(y, pow(x, select(is_constant, _one_like(y), sub(y, 1))))

@@ -1,8 +1,8 @@
-"""Primitives that rules emit by name, because their rows are defined later.
+"""Primitives that rules emit by name, because they are defined in later modules.
 
 Derivatives need each other in a circle: the transpose of a broadcast is a sum, that of
-a sum is a broadcast. A rule emits what its own module can import directly, and the rest
-through here; ``table`` says which primitives there are.
+a sum is a broadcast. A rule imports directly what it can, and emits the rest through an
+Emitter; ``table`` defines which primitives there are.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Final
 from arrayfn.ir import Atom
 from arrayfn.primitives.base import Primitive
 
-_rows: dict[str, Primitive] = {}
+_primitives: dict[str, Primitive] = {}
 
 
-def define(rows: Mapping[str, Primitive]) -> None:
-    """Make the primitives known by their names."""
-    _rows.update(rows)
+def define(primitives: Mapping[str, Primitive]) -> None:
+    """Make ``primitives`` known to the Emitters, by their names."""
+    _primitives.update(primitives)
 
 
 class Emitter:
@@ -33,7 +33,7 @@ class Emitter:
 
     def __call__(self, *operands: Any, **params: Any) -> Any:
         """As ``Primitive.__call__``."""
-        return _rows[self._name](*operands, **params)
+        return _primitives[self._name](*operands, **params)
 
     def __repr__(self) -> str:
         return f"<emitter of {self._name}>"
@@ -52,7 +52,7 @@ while_loop: Final = Emitter("while_loop")
 
 
 def move_axis(x: Atom, source: int, target: int) -> Atom:
-    """``x`` with one axis moved; itself, if it is there already."""
+    """``x`` with axis ``source`` moved to ``target``."""
     if source == target:
         return x
     order = [axis for axis in range(x.type.ndim) if axis != source]

@@ -24,33 +24,35 @@ Params = Mapping[str, Any]
 
 
 def elementwise(*operands: ArrayType, **params: Any) -> Factors:
-    """Every axis is a factor; rank-0 operands are whole."""
+    """Every axis is a factor; operands of rank 0 are whole."""
     ndim = max((x.ndim for x in operands), default=0)
     dims = tuple(range(ndim))
     return Factors(tuple(dims[: x.ndim] for x in operands), (dims,))
 
 
 def transpose(x: ArrayType, *, permutation: Sequence[int]) -> Factors:
-    """Axes keep their factors."""
+    """Every axis is a factor, and moves with it."""
     return Factors((tuple(range(x.ndim)),), (tuple(permutation),))
 
 
 def broadcast(x: ArrayType, *, shape: Shape, axes: Sequence[int]) -> Factors:
-    """Axes of the operand that are not repeated keep their factors."""
-    place = {axis: k for k, axis in enumerate(axes)}
+    """Axes of the operand that are not repeated are factors."""
+    operand_axis = {axis: k for k, axis in enumerate(axes)}
     dims = tuple(
         k if x.shape[k] == shape[axis] else None
-        for axis, k in sorted(place.items(), key=lambda pair: pair[1])
+        for axis, k in sorted(operand_axis.items(), key=lambda pair: pair[1])
     )
-    every = range(len(shape))
-    out = tuple(dims[place[k]] if k in place else None for k in every)
+    result_axes = range(len(shape))
+    out = tuple(
+        dims[operand_axis[k]] if k in operand_axis else None for k in result_axes
+    )
     return Factors((dims,), (out,), localize=_local_shape)
 
 
 def reshape(x: ArrayType, *, shape: Shape) -> Factors:
-    """Axes that are kept, and the outermost of axes that are merged or split."""
-    have: list[int | None] = [None] * x.ndim
-    made: list[int | None] = [None] * len(shape)
+    """Axes that are kept are factors, and the outermost of axes merged or split."""
+    input_factors: list[int | None] = [None] * x.ndim
+    output_factors: list[int | None] = [None] * len(shape)
     i = j = factor = 0
     while i < x.ndim and j < len(shape):
         first, second = i, j
@@ -63,20 +65,26 @@ def reshape(x: ArrayType, *, shape: Shape) -> Factors:
                 j += 1
                 right *= shape[j]
             else:
-                return Factors((tuple(have),), (tuple(made),), localize=_local_shape)
+                return Factors(
+                    (tuple(input_factors),),
+                    (tuple(output_factors),),
+                    localize=_local_shape,
+                )
         while first < i and x.shape[first] == 1:
             first += 1
         while second < j and shape[second] == 1:
             second += 1
         if left > 1:
-            have[first] = made[second] = factor
+            input_factors[first] = output_factors[second] = factor
             factor += 1
         i, j = i + 1, j + 1
-    return Factors((tuple(have),), (tuple(made),), localize=_local_shape)
+    return Factors(
+        (tuple(input_factors),), (tuple(output_factors),), localize=_local_shape
+    )
 
 
 def reduction(op: str) -> Any:
-    """The rule of a reduction, whose parts of devices are combined by ``op``."""
+    """The rule of a reduction; partial results on devices are combined by ``op``."""
 
     def rule(x: ArrayType, *, axes: Sequence[int]) -> Factors:
         dims = tuple(range(x.ndim))
@@ -87,19 +95,19 @@ def reduction(op: str) -> Any:
 
 
 def along_others(*operands: ArrayType, axis: int, **params: Any) -> Factors:
-    """All axes but ``axis``, which each device needs whole."""
+    """All axes are factors but ``axis``, which each device needs whole."""
     dims = tuple(k if k != axis else None for k in range(operands[0].ndim))
     return Factors((dims,) * len(operands), (dims,))
 
 
 def index_reduction(x: ArrayType, *, axis: int, dtype: Any) -> Factors:
-    """All axes but the one along which a position is searched."""
+    """All axes are factors but the one along which a position is searched."""
     dims = tuple(k if k != axis else None for k in range(x.ndim))
     return Factors((dims,), (dims[:axis] + dims[axis + 1 :],))
 
 
 def reverse(x: ArrayType, *, axes: Sequence[int]) -> Factors:
-    """The axes that are not reversed."""
+    """All axes are factors but those that are reversed."""
     dims = tuple(None if k in axes else k for k in range(x.ndim))
     return Factors((dims,), (dims,))
 
@@ -107,7 +115,7 @@ def reverse(x: ArrayType, *, axes: Sequence[int]) -> Factors:
 def slice_(
     x: ArrayType, *, start: Sequence[int], limit: Sequence[int], strides: Sequence[int]
 ) -> Factors:
-    """The axes that are not cut."""
+    """The axes that are taken whole are factors."""
     bounds = zip(start, limit, strides, x.shape, strict=True)
     dims = tuple(
         k if (low, high, step) == (0, extent, 1) else None
@@ -117,7 +125,7 @@ def slice_(
 
 
 def pad(x: ArrayType, value: ArrayType, *, config: Any) -> Factors:
-    """The axes that are not padded."""
+    """The axes that are not padded are factors."""
     dims = tuple(
         k if tuple(amounts) == (0, 0, 0) else None for k, amounts in enumerate(config)
     )
@@ -125,35 +133,35 @@ def pad(x: ArrayType, value: ArrayType, *, config: Any) -> Factors:
 
 
 def last_axis_whole(*operands: ArrayType, **params: Any) -> Factors:
-    """All axes but the last."""
+    """All axes are factors but the last."""
     dims = (*range(operands[0].ndim - 1), None)
     return Factors((dims,) * len(operands), (dims,))
 
 
-def _whole(sizes: Shape, shape: Shape) -> Dims:
-    """The axes of ``shape`` that ``sizes`` have whole."""
+def _whole_axes(sizes: Shape, shape: Shape) -> Dims:
+    """The number of each axis of ``shape`` that ``sizes`` takes whole, else None."""
     pairs = zip(sizes, shape, strict=True)
     return tuple(k if n == extent else None for k, (n, extent) in enumerate(pairs))
 
 
 def dynamic_slice(x: ArrayType, *starts: ArrayType, sizes: Shape) -> Factors:
-    """The axes that are taken whole."""
-    dims = _whole(sizes, x.shape)
+    """The axes that are taken whole are factors."""
+    dims = _whole_axes(sizes, x.shape)
     return Factors((dims, *[()] * len(starts)), (dims,), localize=_local_sizes)
 
 
 def dynamic_update_slice(
     x: ArrayType, update: ArrayType, *starts: ArrayType
 ) -> Factors:
-    """The axes that are written whole."""
-    dims = _whole(update.shape, x.shape)
+    """The axes that are written whole are factors."""
+    dims = _whole_axes(update.shape, x.shape)
     return Factors((dims, dims, *[()] * len(starts)), (dims,))
 
 
 def contraction(
     x: ArrayType, y: ArrayType, *, contract: Any, batch: Any, **_: Any
 ) -> Factors:
-    """Batch axes, free axes, and the contracted ones, which are summed."""
+    """Batch, free and contracted axes are factors; contracted ones are summed."""
     left: list[int | None] = [None] * x.ndim
     right: list[int | None] = [None] * y.ndim
     count = 0
@@ -167,17 +175,17 @@ def contraction(
             if factor is None:
                 dims[axis] = count
                 count += 1
-    used = [
+    output_groups = [
         tuple(left[i] for i in batch[0]),
         tuple(f for i, f in enumerate(left) if i not in (*batch[0], *contract[0])),
         tuple(f for j, f in enumerate(right) if j not in (*batch[1], *contract[1])),
     ]
     reduced = {f: op for f, op in summed.items() if f is not None}
-    return Factors((tuple(left), tuple(right)), (sum(used, ()),), reduced)
+    return Factors((tuple(left), tuple(right)), (sum(output_groups, ()),), reduced)
 
 
 def gather(x: ArrayType, indices: ArrayType, *, sizes: Shape, **params: Any) -> Factors:
-    """Axes of the operand that windows have whole, and all axes of indices."""
+    """Axes of the operand that windows span, and all axes of indices, are factors."""
     operand, index, windows = _windows(x, indices, sizes, params)
     return Factors((operand, index), (windows,), localize=_local_gather)
 
@@ -185,7 +193,7 @@ def gather(x: ArrayType, indices: ArrayType, *, sizes: Shape, **params: Any) -> 
 def scatter(
     x: ArrayType, indices: ArrayType, updates: ArrayType, **params: Any
 ) -> Factors:
-    """The same axes; updates along axes of indices that are cut add up."""
+    """As for ``gather``. Updates along axes of indices that are cut add up."""
     sizes = _geometry(params).sizes(x.ndim, updates.shape)
     operand, index, windows = _windows(x, indices, sizes, params)
     summed = {f: "sum" for f in index if f is not None and f not in operand}
@@ -200,55 +208,56 @@ def _geometry(params: Params) -> Windows:
 def _windows(
     x: ArrayType, indices: ArrayType, sizes: Shape, params: Params
 ) -> tuple[Dims, Dims, Dims]:
-    """The factors of operand, indices and windows."""
+    """The factors of the axes of the operand, the indices and the windows."""
     geometry = _geometry(params)
-    whole = geometry.kept(x.ndim)
+    kept_axes = geometry.kept(x.ndim)
     operand: list[int | None] = [
         axis
-        if axis in whole
+        if axis in kept_axes
         and sizes[axis] == x.shape[axis]
         and axis not in geometry.indexed_axes
         else None
         for axis in range(x.ndim)
     ]
     index: list[int | None] = [x.ndim + k for k in range(indices.ndim - 1)] + [None]
-    for ours, theirs in zip(*geometry.batch, strict=True):
-        operand[ours] = index[theirs]
+    for operand_axis, index_axis in zip(*geometry.batch, strict=True):
+        operand[operand_axis] = index[index_axis]
     outer = iter(index[:-1])
-    within = dict(zip(geometry.window_axes, whole, strict=True))
-    ndim = indices.ndim - 1 + len(whole)
+    window_axis = dict(zip(geometry.window_axes, kept_axes, strict=True))
+    ndim = indices.ndim - 1 + len(kept_axes)
     windows = [
-        operand[within[axis]] if axis in within else next(outer) for axis in range(ndim)
+        operand[window_axis[axis]] if axis in window_axis else next(outer)
+        for axis in range(ndim)
     ]
     return tuple(operand), tuple(index), tuple(windows)
 
 
-# Params of the equation that a device computes, from the shapes of its parts.
+# ``localize`` functions, of params, shapes of parts and the result's part's shape.
 
 
-def _local_shape(params: Params, given: Sequence[Shape], made: Shape) -> Params:
-    return {**params, "shape": made}
+def _local_shape(params: Params, inputs: Sequence[Shape], result: Shape) -> Params:
+    return {**params, "shape": result}
 
 
-def _local_limit(params: Params, given: Sequence[Shape], made: Shape) -> Params:
+def _local_limit(params: Params, inputs: Sequence[Shape], result: Shape) -> Params:
     whole = zip(params["start"], params["limit"], params["strides"], strict=True)
     limit = tuple(
         extent if (low, step) == (0, 1) and extent == out else high
-        for (low, high, step), extent, out in zip(whole, given[0], made, strict=True)
+        for (low, high, step), extent, out in zip(whole, inputs[0], result, strict=True)
     )
     return {**params, "limit": limit}
 
 
-def _local_sizes(params: Params, given: Sequence[Shape], made: Shape) -> Params:
-    return {**params, "sizes": made}
+def _local_sizes(params: Params, inputs: Sequence[Shape], result: Shape) -> Params:
+    return {**params, "sizes": result}
 
 
-def _local_gather(params: Params, given: Sequence[Shape], made: Shape) -> Params:
-    ndim = len(given[0])
+def _local_gather(params: Params, inputs: Sequence[Shape], result: Shape) -> Params:
+    ndim = len(inputs[0])
     geometry = _geometry(params)
-    within = dict(zip(geometry.kept(ndim), geometry.window_axes, strict=True))
+    window_axis = dict(zip(geometry.kept(ndim), geometry.window_axes, strict=True))
     sizes = tuple(
-        made[within[axis]] if axis in within else params["sizes"][axis]
+        result[window_axis[axis]] if axis in window_axis else params["sizes"][axis]
         for axis in range(ndim)
     )
     return {**params, "sizes": sizes}

@@ -1,4 +1,4 @@
-"""Constructors of elementwise rows, which derive most slots from a few facts.
+"""Constructors of elementwise Primitives, which derive most slots from a few facts.
 
 ``elementwise`` takes the partial derivatives, or a marker such as ``LINEAR``, and
 derives types, jvp, transpose and batching. Rank-0 operands combine with any shape.
@@ -40,12 +40,12 @@ ResultDType = Callable[[DType], DType]
 
 
 def same(dtype: DType) -> DType:
-    """The result has the operand's dtype."""
+    """The result dtype of most functions: the operand's."""
     return dtype
 
 
 def boolean(dtype: DType) -> DType:
-    """The result is bool."""
+    """The result dtype of predicates: bool."""
     return dtypes.bool_
 
 
@@ -69,7 +69,7 @@ def elementwise(
     types: Callable[..., ArrayType] | None = None,
     doc: str = "",
 ) -> Primitive:
-    """An elementwise row.
+    """An elementwise Primitive.
 
     ``derivative`` has the partial derivative by each input, as a function of
     ``(*inputs, output)``, or None if it is zero. Samples are drawn from ``domain``.
@@ -78,7 +78,11 @@ def elementwise(
 
     def rule(*operands: ArrayType, **params: Any) -> ArrayType:
         first = operands[0]
-        if result is same and first.dtype in allowed and _all_fit(first, operands):
+        if (
+            result is same
+            and first.dtype in allowed
+            and _is_result_type(first, operands)
+        ):
             return first  # the usual case, and fast, for long Programs
         dtype = common_dtype(name, operands, allowed)
         weak = all(t.weak for t in operands)
@@ -109,14 +113,14 @@ def elementwise(
     return primitive
 
 
-def _all_fit(first: ArrayType, operands: Sequence[ArrayType]) -> bool:
+def _is_result_type(first: ArrayType, operands: Sequence[ArrayType]) -> bool:
     """Whether ``first`` is the result type, by a quick test."""
     if first.layout is not layouts.C:
         return False
-    for t in operands:
-        if t is not first and (
-            t.dtype is not first.dtype
-            or (t.shape and t.shape != first.shape)
+    for operand in operands:
+        if operand is not first and (
+            operand.dtype is not first.dtype
+            or (operand.shape and operand.shape != first.shape)
             or first.weak
         ):
             return False
@@ -141,7 +145,10 @@ def jvp_of_partials(partials: Sequence[Partial | None]) -> Callable[..., Any]:
 
 
 def common_shape(name: str, operands: Sequence[ArrayType]) -> Shape:
-    """The shape of the operands that are not rank-0; ShapeError if they differ."""
+    """The shape of the operands that are not rank-0.
+
+    Raises ShapeError if they differ.
+    """
     shape: Shape = ()
     for operand in operands:
         if operand.shape and shape and operand.shape != shape:
@@ -157,7 +164,10 @@ def common_shape(name: str, operands: Sequence[ArrayType]) -> Shape:
 def common_dtype(
     name: str, operands: Sequence[ArrayType], allowed: frozenset[DType]
 ) -> DType:
-    """The operands' dtype; DTypeError if they differ or it is not allowed."""
+    """The operands' dtype.
+
+    Raises DTypeError if they differ, or if it is not ``allowed``.
+    """
     dtype = operands[0].dtype
     if any(t.dtype != dtype for t in operands):
         given = ", ".join(str(t) for t in operands)
@@ -174,21 +184,23 @@ def common_dtype(
 
 
 def in_compute_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``; float16 and bfloat16 are computed in float32 and rounded once."""
+    """``function``, with float16 and bfloat16 computed in float32 and rounded once."""
 
     def compute(*operands: Any, **params: Any) -> Any:
         with np.errstate(all="ignore"):
-            half = next(
+            half_dtype = next(
                 (x.dtype for x in operands if x.dtype in dtypes.HALF_PRECISION), None
             )
-            if half is None:
+            if half_dtype is None:
                 return function(*operands, **params)
-            wide = [
+            widened = [
                 x.astype(dtypes.float32) if x.dtype in dtypes.HALF_PRECISION else x
                 for x in operands
             ]
-            result = np.asarray(function(*wide, **params))
-            return result.astype(half) if result.dtype == dtypes.float32 else result
+            result = np.asarray(function(*widened, **params))
+            return (
+                result.astype(half_dtype) if result.dtype == dtypes.float32 else result
+            )
 
     return compute
 
@@ -201,7 +213,7 @@ def spread(value: Atom, shape: Shape) -> Atom:
 
 
 def unspread(cotangent: Atom, operand: ArrayType) -> Atom:
-    """The transpose of ``spread``: the sum, if the operand is rank-0."""
+    """The transpose of ``spread``: the sum of ``cotangent`` for a rank-0 operand."""
     if cotangent.type.shape == operand.shape:
         return cotangent
     axes = tuple(range(cotangent.type.ndim))
@@ -229,7 +241,10 @@ def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., Tangents]:
 
 
 def align(size: int, operands: Sequence[Atom], dims: Dims) -> list[Atom]:
-    """Map operands of one shape along axis 0; unmapped rank-0 operands stay."""
+    """Operands with the mapped axis in front, and of one shape; rank-0 ones stay.
+
+    ``size`` is the extent of the mapped axis, ``dims`` where each operand has it.
+    """
     inner: Shape = ()
     for operand, dim in zip(operands, dims, strict=True):
         shape = operand.type.shape

@@ -65,19 +65,21 @@ def _types(x: ArrayType, *, kind: str, length: int, norm: str) -> ArrayType:
             f"not {kind!r} and {norm!r}"
         )
     reals = (dtypes.float32, dtypes.float64)
-    wanted = reals if kind == "rfft" else dtypes.COMPLEX
-    if x.dtype not in wanted:
-        names = " and ".join(sorted(dtypes.short_name(d) for d in wanted))
+    accepted = reals if kind == "rfft" else dtypes.COMPLEX
+    if x.dtype not in accepted:
+        names = " and ".join(sorted(dtypes.short_name(d) for d in accepted))
         raise DTypeError(f"{kind} is defined for {names}, not for {x}")
-    needed = length // 2 + 1 if kind == "irfft" else length
-    if not x.ndim or length < 1 or x.shape[-1] != needed:
+    extent = length // 2 + 1 if kind == "irfft" else length
+    if not x.ndim or length < 1 or x.shape[-1] != extent:
         raise ShapeError(
-            f"{kind} of length {length} takes at least 1 element, and {needed} along "
+            f"{kind} of length {length} takes at least 1 element, and {extent} along "
             f"the last axis, but was given {x}"
         )
     if kind == "rfft":
-        wide = dtypes.complex64 if x.dtype == dtypes.float32 else dtypes.complex128
-        return ArrayType((*x.shape[:-1], length // 2 + 1), wide)
+        result_dtype = (
+            dtypes.complex64 if x.dtype == dtypes.float32 else dtypes.complex128
+        )
+        return ArrayType((*x.shape[:-1], length // 2 + 1), result_dtype)
     if kind == "irfft":
         return ArrayType((*x.shape[:-1], length), dtypes.real_of(x.dtype))
     return x.with_shape(x.shape)
@@ -89,22 +91,24 @@ def _reference(x: Array, *, kind: str, length: int, norm: str) -> Array:
 
 
 def _transpose(ct: Atom, type: ArrayType, *, kind: str, length: int, norm: str) -> Atom:
+    """The transpose rule: a transform of the cotangent, as the matrix is symmetric."""
     if kind in ("fft", "ifft"):
         return fft(ct, kind=kind, length=length, norm=norm)
     if kind == "rfft":
         # The complex transform of the cotangent, padded with zeros.
         missing = length - ct.type.shape[-1]
         config = ((0, 0, 0),) * (ct.type.ndim - 1) + ((0, missing, 0),)
-        wide = slicing.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
-        whole = fft(wide, kind="fft", length=length, norm=norm)
-        return complex_numbers.real(whole)
+        padded = slicing.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
+        transform = fft(padded, kind="fft", length=length, norm=norm)
+        return complex_numbers.real(transform)
     # Each element except the first, and the last of an even length, counts twice.
     opposite = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
-    back = fft(ct, kind="rfft", length=length, norm=opposite[norm])
-    return e.mul(complex_numbers.conj(back), _multiplicity(back.type, length))
+    inverse = fft(ct, kind="rfft", length=length, norm=opposite[norm])
+    return e.mul(complex_numbers.conj(inverse), _multiplicity(inverse.type, length))
 
 
 def _multiplicity(type: ArrayType, length: int) -> Atom:
+    """How often each element of a half spectrum counts in the whole: 1 or 2."""
     position = views.iota(shape=(type.shape[-1],), axis=0, dtype=dtypes.int32)
     single = discrete.eq(position, 0)
     if length % 2 == 0:

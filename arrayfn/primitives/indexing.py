@@ -66,6 +66,7 @@ def _gather_transpose(
     unique_indices: bool = False,
     **windows: Any,
 ) -> Atom:
+    """The transpose rule: a scatter_add of the cotangent into zeros."""
     return scatter_add(
         views.zeros(type),
         indices,
@@ -87,6 +88,7 @@ def _gather_batch(
     unique_indices: bool = False,
     **windows: Any,
 ) -> Batched:
+    """The batching rule: one more axis of the operand, of the indices, or of both."""
     x, indices = in_front(inputs, dims)
     geometry = Windows(**windows)
     if dims[0] is None:
@@ -95,10 +97,10 @@ def _gather_batch(
         geometry, sizes = geometry.mapped_operand(), (size, *sizes)
     else:
         geometry, sizes = geometry.mapped_together(), (1, *sizes)
-    rest = {"sizes": sizes, "mode": mode, "fill_value": fill_value}
+    options = {"sizes": sizes, "mode": mode, "fill_value": fill_value}
     if unique_indices and dims[0] is not None:
-        rest["unique_indices"] = True  # for each of several operands
-    return [gather(x, indices, **geometry.params(), **rest)], [0]
+        options["unique_indices"] = True  # for each of several operands
+    return [gather(x, indices, **geometry.params(), **options)], [0]
 
 
 gather = Primitive(
@@ -123,6 +125,8 @@ gather = Primitive(
 
 
 def _scatter_batch(primitive: Callable[..., Any]) -> Callable[..., Any]:
+    """The batching rule of the scatter that ``primitive()`` returns."""
+
     def batch(
         size: int,
         inputs: Atoms,
@@ -181,6 +185,7 @@ def _scatter(
     unique_only: bool = False,
     rule: Callable[..., Factors] | Marker = BY_FORM,
 ) -> Primitive:
+    """A scatter Primitive, whose reference combines elements by ``combine``."""
     primitive = Primitive(
         name=name,
         family="indexing",
@@ -200,6 +205,7 @@ def _scatter(
 def _scatter_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
 ) -> Tangents:
+    """The jvp rule: of updates with one target, the one that is stored counts."""
     x, indices, updates = primals
     dx, _, du = tangents
     if params["unique_indices"]:
@@ -212,28 +218,31 @@ def _scatter_jvp(
     dtype = dtypes.int32 if count < 2**31 - 1 else dtypes.int64
     numbers = e.add(views.iota(shape=(count,), axis=0, dtype=dtype), 1)
     numbers = views.reshape(numbers, shape=updates.type.shape)
-    blank = views.zeros(ArrayType(x.type.shape, dtype))
-    arrived = scatter(blank, indices, numbers, **params)
+    no_winners = views.zeros(ArrayType(x.type.shape, dtype))
+    winners = scatter(no_winners, indices, numbers, **params)
     zero = conversion.literal(0, x.type.dtype)
-    tangent = e.select(discrete.eq(arrived, 0), dx, zero)
+    tangent = e.select(discrete.eq(winners, 0), dx, zero)
     if du is None:
         return [tangent]
-    won = discrete.eq(_gather_back(arrived, indices, updates.type, **params), numbers)
-    return [scatter_add(tangent, indices, e.select(won, du, zero), **params)]
+    is_winner = discrete.eq(
+        _gather_back(winners, indices, updates.type, **params), numbers
+    )
+    return [scatter_add(tangent, indices, e.select(is_winner, du, zero), **params)]
 
 
 def _scatter_transpose(
     cotangents: Tangents, inputs: Operands, **params: Any
 ) -> Tangents:
+    """The transpose rule, for unique indices: zeros at targets, and a gather."""
     (ct,), (x, indices, updates) = cotangents, inputs
     assert ct is not None
     assert params["unique_indices"]
-    where = value_of(indices, "scatter")
+    index_values = value_of(indices, "scatter")
     to_x = to_updates = None
     if isinstance(x, Linear):
-        to_x = scatter(ct, where, views.zeros(updates.type), **params)
+        to_x = scatter(ct, index_values, views.zeros(updates.type), **params)
     if isinstance(updates, Linear):
-        to_updates = _gather_back(ct, where, updates.type, **params)
+        to_updates = _gather_back(ct, index_values, updates.type, **params)
     return [to_x, None, to_updates]
 
 
@@ -252,14 +261,15 @@ def _add_transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tan
     assert ct is not None
     to_updates = None
     if isinstance(updates, Linear):
-        where = value_of(indices, "scatter_add")
-        to_updates = _gather_back(ct, where, updates.type, **params)
+        index_values = value_of(indices, "scatter_add")
+        to_updates = _gather_back(ct, index_values, updates.type, **params)
     return [ct if isinstance(x, Linear) else None, None, to_updates]
 
 
 def _mul_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
 ) -> Tangents:
+    """The jvp rule; by updates only if no two of them have one target."""
     x, indices, updates = primals
     dx, _, du = tangents
     if du is not None and not params["unique_indices"]:
@@ -283,17 +293,20 @@ def _mul_jvp(
 def _extremum_jvp(
     primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
 ) -> Tangents:
+    """The jvp rule: updates of one target that equal the extremum share it equally."""
     # Updates of one target that equal the extremum share the derivative equally.
     x, indices, updates = primals
     dx, _, du = tangents
     dtype, (y,) = x.type.dtype, outputs
-    back = _gather_back(y, indices, updates.type, **params)
-    x_hit = conversion.convert(discrete.eq(x, y), dtype)
-    update_hit = conversion.convert(discrete.eq(updates, back), dtype)
-    total = views.zeros(x.type) if dx is None else e.mul(dx, x_hit)
+    at_targets = _gather_back(y, indices, updates.type, **params)
+    x_is_extremum = conversion.convert(discrete.eq(x, y), dtype)
+    update_is_extremum = conversion.convert(discrete.eq(updates, at_targets), dtype)
+    total = views.zeros(x.type) if dx is None else e.mul(dx, x_is_extremum)
     if du is not None:
-        total = scatter_add(total, indices, e.mul(du, update_hit), **params)
-    return [e.div(total, scatter_add(x_hit, indices, update_hit, **params))]
+        total = scatter_add(total, indices, e.mul(du, update_is_extremum), **params)
+    return [
+        e.div(total, scatter_add(x_is_extremum, indices, update_is_extremum, **params))
+    ]
 
 
 scatter = _scatter(

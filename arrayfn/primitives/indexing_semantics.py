@@ -3,7 +3,7 @@
 The semantics are XLA's, in the terms of ``windows``. No mode accesses memory outside
 the operand. Updates are combined in the row-major order of the updates array, so
 results are reproducible; of several ``scatter`` updates with one target the last wins.
-The rows and other rules are in ``indexing``.
+The primitives and their other rules are in ``indexing``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCATTER_MODES: Final = ("drop", "clip")
 
 
 def default_fill(dtype: DType) -> PythonScalar:
-    """What gather reads out of bounds: NaN, or the smallest or largest integer."""
+    """The value that gather reads out of bounds: NaN, or an extreme integer."""
     if dtype == dtypes.bool_:
         return True
     if dtype in dtypes.INEXACT:
@@ -151,7 +151,7 @@ def scatter_reference(combine: Callable[..., None]) -> Callable[..., Array]:
 
 
 def put(x: Array, positions: Array, updates: Array) -> None:
-    """Replace elements; the last of several updates with one target wins."""
+    """Replace the elements at ``positions``; the last of several updates wins."""
     x[positions] = updates
 
 
@@ -198,8 +198,8 @@ def scatter_samples(
     allowed: frozenset[DType], low: float = -3.0, unique_only: bool = False
 ) -> Callable[[], Iterable[Sample]]:
     """Samples with repeated targets, targets out of bounds, and unique ones."""
-    often = np.array([[2], [0], [5], [2], [-1], [1], [2]], np.int32)
-    once = np.array([[2], [0], [7], [1]], np.int64)
+    repeated = np.array([[2], [0], [5], [2], [-1], [1], [2]], np.int32)
+    unique_targets = np.array([[2], [0], [7], [1]], np.int64)
 
     def draw(dtype: DType, shape: Shape, seed: int) -> Array:
         return families.random_array(dtype, shape, seed, low, 3.0)
@@ -207,18 +207,22 @@ def scatter_samples(
     def samples() -> Iterable[Sample]:
         real = dtypes.float32
         for mode in SCATTER_MODES:
-            for unique, indices in ((False, often), (True, once)):
+            for unique, indices in ((False, repeated), (True, unique_targets)):
                 if unique and mode == "clip":
-                    indices = once[:2]
+                    indices = unique_targets[:2]
                 n = len(indices)
                 params = {"mode": mode, "unique_indices": unique}
                 wrt = (0,) if unique_only and not unique else None
-                for geometry, shape, given, window in (
+                for geometry, shape, sample_indices, window in (
                     (_ROWS_OF, (4, 3), indices, (n, 3)),
                     (Windows((), (0,), (0,)), (4,), indices, (n,)),
                     (_BATCHED, (n, 4), indices, (n, 1)),
                 ):
-                    inputs = (draw(real, shape, 73), given, draw(real, window, 74))
+                    inputs = (
+                        draw(real, shape, 73),
+                        sample_indices,
+                        draw(real, window, 74),
+                    )
                     yield Sample(inputs, {**geometry.params(), **params}, wrt)
         patches = np.array([[0, 1], [2, 2], [1, 0]], np.int64)
         params = {"mode": "drop", "unique_indices": False}
@@ -228,6 +232,6 @@ def scatter_samples(
         for position, dtype in enumerate(dtypes.SHORT_NAMES):
             if dtype in allowed:
                 x, y = draw(dtype, (4, 3), 77), draw(dtype, (7, 3), 78 + position)
-                yield Sample((x, often, y), {**_ROWS_OF.params(), **params}, wrt)
+                yield Sample((x, repeated, y), {**_ROWS_OF.params(), **params}, wrt)
 
     return samples

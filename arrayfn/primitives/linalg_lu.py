@@ -1,8 +1,7 @@
 """LU factors with partial pivoting, and linear systems solved by them.
 
-The primitive ``lu`` takes the transpose of the matrix that it factors, and gives the
+The primitive ``lu`` takes the transpose of the matrix that it factors, and returns the
 transpose of the factors: in memory both are column-major, as LAPACK has them.
-
 Derivatives: de Hoog, Anderssen and Lukas, Differentiation of matrix functionals using
 triangular factorization (2011), section 3; of a solution, Giles, An extended collection
 of matrix derivative results (2008), section 2.2.

@@ -44,7 +44,7 @@ DTYPES = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
 
 
 def check_matrix(name: str, x: ArrayType) -> tuple[int, int]:
-    """The extents of the matrices of ``x``; raises DTypeError or ShapeError."""
+    """``(rows, columns)`` of the matrices of ``x``; raises DTypeError or ShapeError."""
     if x.dtype not in DTYPES:
         raise DTypeError(
             f"{name} is of float32, float64, complex64 or complex128 matrices, not of "
@@ -74,7 +74,7 @@ def multiply(x: Atom, y: Atom) -> Atom:
 
 
 def transpose_matrices(x: Atom) -> Atom:
-    """The matrices, transposed."""
+    """The transposes of the matrices."""
     order = (*range(x.type.ndim - 2), x.type.ndim - 1, x.type.ndim - 2)
     return views.transpose(x, permutation=order)
 
@@ -85,7 +85,7 @@ def conjugate(x: Atom) -> Atom:
 
 
 def adjoint(x: Atom) -> Atom:
-    """The matrices, transposed and conjugated."""
+    """The conjugate transposes of the matrices."""
     return conjugate(transpose_matrices(x))
 
 
@@ -100,7 +100,7 @@ def constant(value: float, like: Atom) -> Atom:
 
 
 def integer(value: int) -> Atom:
-    """A position."""
+    """The int32 Literal of a position."""
     return conversion.literal(value, dtypes.int32)
 
 
@@ -110,7 +110,7 @@ def scale(x: Atom, factor: float) -> Atom:
 
 
 def positions(shape: Shape) -> tuple[Atom, Atom]:
-    """The row and the column of each element of matrices."""
+    """The row number and the column number of each element of matrices."""
     axes = len(shape) - 2, len(shape) - 1
     row, column = (
         views.iota(shape=tuple(shape), axis=axis, dtype=dtypes.int32) for axis in axes
@@ -133,7 +133,7 @@ def upper_part(x: Atom, diagonal: int = 0) -> Atom:
 
 
 def hermitian(x: Atom) -> Atom:
-    """The Hermitian matrices with this lower triangle and the diagonal's real part."""
+    """The Hermitian matrices with this lower triangle; the diagonal becomes real."""
     lower, diagonal = lower_part(x, -1), diagonal_part(x)
     if diagonal.type.dtype in dtypes.COMPLEX:
         diagonal = scale(e.add(diagonal, conjugate(diagonal)), 0.5)
@@ -147,7 +147,7 @@ def diagonal_part(x: Atom) -> Atom:
 
 
 def identity(like: ArrayType) -> Atom:
-    """Identity matrices of a type."""
+    """Identity matrices of the type ``like``."""
     row, column = positions(like.shape)
     return conversion.convert(discrete.eq(row, column), like.dtype)
 
@@ -178,16 +178,16 @@ def rows(x: Atom, start: int, stop: int) -> Atom:
 
 def padded(x: Atom, rows: int, columns: int) -> Atom:
     """``x`` padded with zeros below and to the right, to these extents."""
-    have = x.type.shape[-2:]
-    if have == (rows, columns):
+    extents = x.type.shape[-2:]
+    if extents == (rows, columns):
         return x
-    ends = (rows - have[0], columns - have[1])
+    ends = (rows - extents[0], columns - extents[1])
     config = (*((0, 0, 0),) * (x.type.ndim - 2), *((0, end, 0) for end in ends))
     return slicing.pad(x, constant(0, x), config=config)
 
 
 def take_rows(x: Atom, order: Atom) -> Atom:
-    """Rows ``order[..., i]`` of the matrices ``x[..., :, :]``; all must exist."""
+    """Rows ``order[..., i]`` of the matrices; all numbers must be in bounds."""
     shape = (*order.type.shape, x.type.shape[-1])
     if 0 in shape:
         return views.zeros(x.type.with_shape(shape))
@@ -227,7 +227,7 @@ def diagonal(x: Atom) -> Atom:
     return reduce_sum(diagonal_part(x), axes=(x.type.ndim - 1,))
 
 
-# Rows, references and samples.
+# Primitives, references and samples.
 
 
 def matrix_primitive(
@@ -241,7 +241,7 @@ def matrix_primitive(
     in_place: bool = False,
     doc: str,
 ) -> Primitive:
-    """A row that a library computes for each matrix of its operands' batch."""
+    """A Primitive that a library computes for each matrix of its operands' batch."""
     return Primitive(
         name=name,
         family="linear algebra",
@@ -269,12 +269,12 @@ def lapack(name: str, dtype: DType) -> Callable[..., Any]:
 
 
 def each(x: Array) -> Array:
-    """The matrices of ``x`` as ``[count, rows, columns]``."""
+    """The matrices of ``x`` as one array ``[count, rows, columns]``."""
     count = int(np.prod(x.shape[:-2]))
     return x.reshape((count, *x.shape[-2:]))
 
 
 def random_matrices(dtype: DType, shape: Shape, seed: int, **bounds: Any) -> Array:
-    """Random matrices of a dtype."""
+    """Random matrices of ``dtype``, uniform in the bounds ``low`` and ``high``."""
     limits = {"low": -1.5, "high": 1.5, **bounds}
     return random_array(dtype, shape, seed, limits["low"], limits["high"])

@@ -51,6 +51,7 @@ def _reference(x: Array, *, full: bool) -> tuple[Array, Array]:
 
 
 def _jvp(x: Atom, q: Atom, r: Atom, t: Atom, *, full: bool) -> list[Atom | None]:
+    """The jvp rule; wide matrices have columns of R besides the square factor."""
     rows, columns = x.type.shape[-2:]
     if full and rows > columns:
         raise DifferentiationError(
@@ -61,9 +62,11 @@ def _jvp(x: Atom, q: Atom, r: Atom, t: Atom, *, full: bool) -> list[Atom | None]
     dq, dr = _square_jvp(q, m.columns(r, 0, k), m.columns(t, 0, k))
     if columns > k:
         # The other columns of R are Q^H A.
-        rest, change = m.columns(x, k, columns), m.columns(t, k, columns)
-        more = e.add(m.multiply(m.adjoint(dq), rest), m.multiply(m.adjoint(q), change))
-        dr = slicing.concatenate(dr, more, axis=dr.type.ndim - 1)
+        other_columns, change = m.columns(x, k, columns), m.columns(t, k, columns)
+        other_change = e.add(
+            m.multiply(m.adjoint(dq), other_columns), m.multiply(m.adjoint(q), change)
+        )
+        dr = slicing.concatenate(dr, other_change, axis=dr.type.ndim - 1)
     return [dq, dr]
 
 
@@ -72,16 +75,16 @@ def _square_jvp(q: Atom, r: Atom, t: Atom) -> tuple[Atom, Atom]:
     change = solve_triangular(r, t, left=False, lower=False)
     inner = m.multiply(m.adjoint(q), change)
     lower = m.lower_part(inner, -1)
-    turned = e.sub(lower, m.adjoint(lower))
+    skew = e.sub(lower, m.adjoint(lower))
     if inner.type.dtype in dtypes.COMPLEX:
         # The diagonal of R stays real.
         diagonal = m.diagonal_part(inner)
         imaginary = complex_numbers.make_complex(
             m.constant(0, m.real_part(diagonal)), complex_numbers.imag(diagonal)
         )
-        turned = e.add(turned, imaginary)
-    dq = e.add(m.multiply(q, e.sub(turned, inner)), change)
-    return dq, m.multiply(e.sub(inner, turned), r)
+        skew = e.add(skew, imaginary)
+    dq = e.add(m.multiply(q, e.sub(skew, inner)), change)
+    return dq, m.multiply(e.sub(inner, skew), r)
 
 
 def _samples() -> Iterable[Sample]:

@@ -20,7 +20,7 @@ from arrayfn.primitives.base import (
 )
 
 
-def _mapped(
+def _for_each_matrix(
     function: Callable[[Array], Sequence[Array]], x: Array, types: Sequence[ArrayType]
 ) -> tuple[Array, ...]:
     """The results of ``function`` for each matrix of ``x``, which is column-major."""
@@ -47,7 +47,7 @@ def _hessenberg_reference(x: Array) -> tuple[Array, ...]:
         return a.T, taus
 
     types = _hessenberg_types(ArrayType(x.shape, x.dtype))
-    return _mapped(reduced, x, types)
+    return _for_each_matrix(reduced, x, types)
 
 
 def _samples() -> Iterable[Sample]:
@@ -91,7 +91,7 @@ def _tridiagonal_reference(x: Array) -> tuple[Array, ...]:
         return a.T, d, e, taus
 
     types = _tridiagonal_types(ArrayType(x.shape, x.dtype))
-    return _mapped(reduced, x, types)
+    return _for_each_matrix(reduced, x, types)
 
 
 tridiagonal = m.matrix_primitive(
@@ -127,7 +127,7 @@ def _schur_reference(x: Array) -> tuple[Array, ...]:
             t, z = t * np.nan, z * np.nan
         return t.T, z.T
 
-    return _mapped(reduced, x, _schur_types(ArrayType(x.shape, x.dtype)))
+    return _for_each_matrix(reduced, x, _schur_types(ArrayType(x.shape, x.dtype)))
 
 
 schur = m.matrix_primitive(

@@ -35,15 +35,17 @@ from arrayfn.primitives.rules import (
 
 
 def _values(x: ArrayType, dtype: Any) -> ArrayType:
+    """The type of the eigenvalues of ``x``."""
     return ArrayType(x.shape[:-1], dtype)
 
 
 def _filled(shape: tuple[int, ...], dtype: Any) -> Array:
+    """An array of NaN, the result for matrices that are not finite."""
     return np.full(shape, np.nan, dtype)
 
 
 def differences(w: Atom) -> Atom:
-    """``1 / (w_j - w_i)`` at [i, j], and zeros on the diagonal."""
+    """The matrices ``1 / (w_j - w_i)`` at [i, j], and zeros on the diagonal."""
     n = w.type.shape[-1]
     gaps = e.sub(m.as_row(w, n), m.as_column(w, n))
     unit = m.identity(gaps.type)
@@ -75,7 +77,7 @@ def _eigh_reference(x: Array) -> tuple[Array, Array]:
 
 
 def _rotated(t: Atom, vh: Atom) -> Atom:
-    """V^H dA V."""
+    """The matrices V^H dA V."""
     return m.multiply(m.multiply(vh, m.hermitian(t)), m.adjoint(vh))
 
 
@@ -83,8 +85,8 @@ def _eigh_jvp(x: Atom, vh: Atom, w: Atom, t: Atom) -> list[Atom | None]:
     """dw = diag(V^H dA V) and dV = V (F * (V^H dA V)), F_ij = 1 / (w_j - w_i)."""
     inner = _rotated(t, vh)
     factor = conversion.as_dtype(differences(w), inner.type.dtype)
-    turned = m.adjoint(e.mul(factor, inner))
-    return [m.multiply(turned, vh), m.real_part(m.diagonal(inner))]
+    rotation = m.adjoint(e.mul(factor, inner))
+    return [m.multiply(rotation, vh), m.real_part(m.diagonal(inner))]
 
 
 def _symmetric_samples() -> Iterable[Sample]:
@@ -160,12 +162,18 @@ def _eig_reference(x: Array) -> tuple[Array, Array]:
         if not np.isfinite(matrix).all():
             continue
         scale = _scale(matrix)
-        *found, _, v, failed = geev(matrix.T / scale, compute_vl=0)
+        *eigenvalue_parts, _, v, failed = geev(matrix.T / scale, compute_vl=0)
         if failed:
             continue
-        w[...] = found[0] if len(found) == 1 else found[0] + 1j * found[1]
+        w[...] = (
+            eigenvalue_parts[0]
+            if len(eigenvalue_parts) == 1
+            else eigenvalue_parts[0] + 1j * eigenvalue_parts[1]
+        )
         w *= scale
-        vt[...] = (v if len(found) == 1 else _unpacked(v, found[1])).T
+        vt[...] = (
+            v if len(eigenvalue_parts) == 1 else _unpacked(v, eigenvalue_parts[1])
+        ).T
     return vectors, values
 
 
@@ -174,8 +182,8 @@ def _scale(matrix: Array) -> Any:
     magnitude = np.abs(matrix).max(initial=0)
     limits = np.finfo(magnitude.dtype)
     exponent = max(int(np.frexp(magnitude)[1]), limits.minexp + 1) - 1
-    plain = not magnitude or abs(exponent) <= limits.maxexp // 4
-    return magnitude.dtype.type(1 if plain else np.ldexp(1.0, exponent))
+    needs_no_scale = not magnitude or abs(exponent) <= limits.maxexp // 4
+    return magnitude.dtype.type(1 if needs_no_scale else np.ldexp(1.0, exponent))
 
 
 def _unpacked(packed: Array, imaginary: Array) -> Array:
@@ -188,31 +196,35 @@ def _unpacked(packed: Array, imaginary: Array) -> Array:
 
 
 def _eig_jvp(x: Atom, vt: Atom, w: Atom, t: Atom) -> list[Atom | None]:
-    """As for ``eigh``, with V^-1 instead of V^H, and then the normalisation.
+    """The derivative as of ``eigh``, with V^-1 for V^H, and then normalised.
 
     Each vector keeps its norm, and its largest element stays real.
     """
-    inner = _inner(t, vt)
-    free = m.multiply(m.transpose_matrices(e.mul(differences(w), inner)), vt)
+    inner = _similar(t, vt)
+    unnormalised = m.multiply(m.transpose_matrices(e.mul(differences(w), inner)), vt)
     n = w.type.shape[-1]
     axes = (vt.type.ndim - 1,)
-    along = reduce_sum(m.real_part(e.mul(m.conjugate(vt), free)), axes=axes)
+    norm_change = reduce_sum(
+        m.real_part(e.mul(m.conjugate(vt), unnormalised)), axes=axes
+    )
     size = reduce_sum(m.real_part(e.mul(m.conjugate(vt), vt)), axes=axes)
-    along = e.div(along, size)
+    norm_change = e.div(norm_change, size)
     argmax_row = argmax(
         complex_numbers.complex_abs(vt), axis=axes[0], dtype=dtypes.int32
     )
     _, column = m.positions(vt.type.shape)
-    largest = discrete.eq(column, m.as_column(argmax_row, n))
+    is_largest = discrete.eq(column, m.as_column(argmax_row, n))
     zero = m.constant(0, vt)
-    real_one = m.real_part(reduce_sum(e.select(largest, vt, zero), axes=axes))
-    turning = complex_numbers.imag(reduce_sum(e.select(largest, free, zero), axes=axes))
-    rate = complex_numbers.make_complex(along, e.div(turning, real_one))
-    return [e.sub(free, e.mul(m.as_column(rate, n), vt)), m.diagonal(inner)]
+    real_one = m.real_part(reduce_sum(e.select(is_largest, vt, zero), axes=axes))
+    turning = complex_numbers.imag(
+        reduce_sum(e.select(is_largest, unnormalised, zero), axes=axes)
+    )
+    rate = complex_numbers.make_complex(norm_change, e.div(turning, real_one))
+    return [e.sub(unnormalised, e.mul(m.as_column(rate, n), vt)), m.diagonal(inner)]
 
 
-def _inner(t: Atom, vt: Atom) -> Atom:
-    """V^-1 dA V, from the transposes of dA and of V."""
+def _similar(t: Atom, vt: Atom) -> Atom:
+    """The matrices V^-1 dA V, from the transposes of dA and of V."""
     v = m.transpose_matrices(vt)
     change = m.multiply(m.transpose_matrices(conversion.as_dtype(t, vt.type.dtype)), v)
     return solve(change, v, transpose=False, conjugate=False)
@@ -260,7 +272,7 @@ def _eigvals_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
     vt, w = eig(*primals)
     (t,) = tangents
     assert t is not None
-    return [w], [m.diagonal(_inner(t, vt))]
+    return [w], [m.diagonal(_similar(t, vt))]
 
 
 eigvals = m.matrix_primitive(

@@ -57,10 +57,10 @@ def _reference(x: Array, *, full: bool) -> tuple[Array, Array, Array]:
         if not np.isfinite(matrix).all():
             continue
         try:
-            made = np.linalg.svd(matrix.T, full_matrices=full)
+            factors = np.linalg.svd(matrix.T, full_matrices=full)
         except np.linalg.LinAlgError:
             continue
-        u[number], s[number], vh[number] = made
+        u[number], s[number], vh[number] = factors
     parts = (u.swapaxes(-1, -2), s, vh.swapaxes(-1, -2))
     u, s, vh = (np.array(part, order="C") for part in parts)
     return (
@@ -84,17 +84,20 @@ def _jvp(
     dtype = u.type.dtype
     uh, v = m.adjoint(u), m.adjoint(vh)
     inner = m.multiply(m.multiply(uh, t), v)
-    across, down = m.as_row(s, k), m.as_column(s, k)
-    unit = m.identity(across.type)
-    gaps = e.mul(e.add(across, down), e.sub(across, down))
+    by_column, by_row = m.as_row(s, k), m.as_column(s, k)
+    unit = m.identity(by_column.type)
+    gaps = e.mul(e.add(by_column, by_row), e.sub(by_column, by_row))
     factor = conversion.as_dtype(e.sub(e.reciprocal(e.add(gaps, unit)), unit), dtype)
-    across, down = conversion.as_dtype(across, dtype), conversion.as_dtype(down, dtype)
-    by_columns, by_rows = e.mul(inner, across), e.mul(down, inner)
+    by_column, by_row = (
+        conversion.as_dtype(by_column, dtype),
+        conversion.as_dtype(by_row, dtype),
+    )
+    by_columns, by_rows = e.mul(inner, by_column), e.mul(by_row, inner)
     du = e.mul(factor, e.add(by_columns, m.adjoint(by_columns)))
     if dtype in dtypes.COMPLEX:
         # V keeps its phase; the phase of the diagonal goes to U.
         phase = m.diagonal_part(m.scale(e.sub(inner, m.adjoint(inner)), 0.5))
-        du = e.add(du, e.div(phase, e.nonzero(across)))
+        du = e.add(du, e.div(phase, e.nonzero(by_column)))
     dv = e.mul(factor, e.add(by_rows, m.adjoint(by_rows)))
     du, dv = m.multiply(u, du), m.multiply(v, dv)
     if rows > k:
@@ -106,8 +109,10 @@ def _jvp(
 
 def _outside(u: Atom, uh: Atom, change: Atom, s: Atom) -> Atom:
     """The part of ``change`` outside the span of ``u``, over the singular values."""
-    rest = e.sub(change, m.multiply(u, m.multiply(uh, change)))
-    return e.div(rest, conversion.as_dtype(m.as_row(s, u.type.shape[-2]), u.type.dtype))
+    outside = e.sub(change, m.multiply(u, m.multiply(uh, change)))
+    return e.div(
+        outside, conversion.as_dtype(m.as_row(s, u.type.shape[-2]), u.type.dtype)
+    )
 
 
 def _samples() -> Iterable[Sample]:

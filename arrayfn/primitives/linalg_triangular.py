@@ -60,8 +60,8 @@ def _cholesky_reference(x: Array) -> Array:
 
 def _cholesky_jvp(x: Atom, factor: Atom, t: Atom) -> Atom:
     """dL = L P(L^-1 dA L^-H), with P the lower triangle and half of the diagonal."""
-    whole = m.hermitian(t)  # only its lower triangle is read
-    half_solved = solve_triangular(factor, whole)
+    tangent = m.hermitian(t)  # only its lower triangle is read
+    half_solved = solve_triangular(factor, tangent)
     solved = m.adjoint(solve_triangular(factor, m.adjoint(half_solved)))
     halved = e.sub(m.lower_part(solved), m.scale(m.diagonal_part(solved), 0.5))
     return m.multiply(factor, halved)
@@ -135,8 +135,8 @@ def _solve_types(
 ) -> ArrayType:
     n = m.check_square("triangular_solve", a)
     m.check_matrix("triangular_solve", b)
-    fits = b.shape[-2 if left else -1] == n and b.shape[:-2] == a.shape[:-2]
-    if not fits or b.dtype != a.dtype:
+    shapes_agree = b.shape[-2 if left else -1] == n and b.shape[:-2] == a.shape[:-2]
+    if not shapes_agree or b.dtype != a.dtype:
         side = "rows" if left else "columns"
         raise ShapeError(
             f"triangular_solve with {a} needs a right-hand side of its dtype, its "
@@ -166,9 +166,9 @@ def _solve_reference(
     n = a.shape[-1]
     with np.errstate(all="ignore"):
         for row in range(n) if lower else reversed(range(n)):
-            done = slice(0, row) if lower else slice(row + 1, n)
-            known = a[..., row : row + 1, done] @ x[..., done, :]
-            x[..., row, :] -= known[..., 0, :]
+            solved = slice(0, row) if lower else slice(row + 1, n)
+            product = a[..., row : row + 1, solved] @ x[..., solved, :]
+            x[..., row, :] -= product[..., 0, :]
             if not unit:
                 x[..., row, :] /= a[..., row, row, None]
     return np.ascontiguousarray(x if left else x.swapaxes(-1, -2))
@@ -208,22 +208,22 @@ def _solve_batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched
         return [triangular_solve(*all_mapped(size, inputs, dims), **params)], [0]
     assert dims[0] is not None
     free = 1 if params["left"] else 0
-    with_more = functools.partial(triangular_solve, **params)
+    solve_sides = functools.partial(triangular_solve, **params)
     b, a = inputs
-    return [map_sides(with_more, b, a, dims[0], free)], [0]
+    return [map_sides(solve_sides, b, a, dims[0], free)], [0]
 
 
 def map_sides(
     solve: Callable[[Atom, Atom], Atom], b: Atom, a: Atom, dim: int, free: int
 ) -> Atom:
-    """``solve(b, a)`` with mapped right-hand sides for one matrix: more sides.
+    """``solve(b, a)`` for one matrix and mapped right-hand sides: all sides at once.
 
     ``dim`` is the mapped axis of ``b``, and ``free`` the axis of unmapped sides.
     """
-    moved = move_axis(b, dim, free)
-    shape = moved.type.shape
+    in_place = move_axis(b, dim, free)
+    shape = in_place.type.shape
     flat = (*shape[:free], shape[free] * shape[free + 1], *shape[free + 2 :])
-    value = solve(views.reshape(moved, shape=flat), a)
+    value = solve(views.reshape(in_place, shape=flat), a)
     return move_axis(views.reshape(value, shape=shape), free, 0)
 
 

@@ -1,8 +1,8 @@
 """``linear_call``: a linear function, with a Program of its transpose.
 
 ``body(consts, x)`` is linear in x, which is several arrays; ``transposed(consts, ct)``
-gives the cotangents of x from those of the results. By x both derivatives are calls
-again. By the consts the derivative is that of ``body``.
+returns the cotangents of x, given those of the results. Both derivatives by x are calls
+again. The derivative by the consts is that of ``body``.
 """
 
 from __future__ import annotations
@@ -61,28 +61,32 @@ def _jvp(
     transposed: Program,
     consts: int,
 ) -> tuple[list[Atom], list[Atom | None]]:
+    """The jvp rule: the call on the tangents of x, plus the body's jvp by consts."""
+
     def called(x: Sequence[Atom]) -> list[Atom]:
         params = {"body": body, "transposed": transposed, "consts": consts}
         return all_of(linear_call(*primals[:consts], *x, **params))
 
     x, changes = primals[consts:], tangents[consts:]
     outputs = called(x)
-    moved: list[Atom | None] = [None] * len(outputs)
+    tangents_out: list[Atom | None] = [None] * len(outputs)
     if any(t is not None for t in changes):
         pairs = zip(x, changes, strict=True)
-        moved = list(
+        tangents_out = list(
             called([views.zeros(a.type) if t is None else t for a, t in pairs])
         )
     wrt = [t is not None for t in tangents[:consts]]
     if any(wrt):
         fixed = [False] * len(x)
         program, varies = jvp(body, [*wrt, *fixed], [False] * len(outputs))
-        given = [t for t in tangents[:consts] if t is not None]
-        terms = iter(emitted(program, [*primals, *given])[len(outputs) :])
+        const_tangents = [t for t in tangents[:consts] if t is not None]
+        terms = iter(emitted(program, [*primals, *const_tangents])[len(outputs) :])
         for number in where(range(len(outputs)), varies):
-            there, term = moved[number], next(terms)
-            moved[number] = term if there is None else e.add(there, term)
-    return outputs, moved
+            tangent_out, term = tangents_out[number], next(terms)
+            tangents_out[number] = (
+                term if tangent_out is None else e.add(tangent_out, term)
+            )
+    return outputs, tangents_out
 
 
 def _transpose(
@@ -93,6 +97,7 @@ def _transpose(
     transposed: Program,
     consts: int,
 ) -> list[Atom | None]:
+    """The transpose rule: a call with ``body`` and ``transposed`` exchanged."""
     fixed = [x for x in inputs[:consts] if not isinstance(x, Linear)]
     if len(fixed) != consts:
         raise DifferentiationError(
@@ -100,13 +105,13 @@ def _transpose(
             "is linear in its second argument alone"
         )
     results = body.output_types
-    given = [
+    dense_cotangents = [
         views.zeros(plain(t)) if ct is None else ct
         for t, ct in zip(results, cotangents, strict=True)
     ]
     params = {"body": transposed, "transposed": body, "consts": consts}
-    found = all_of(linear_call(*fixed, *given, **params))
-    pairs = zip(inputs[consts:], found, strict=True)
+    input_cotangents = all_of(linear_call(*fixed, *dense_cotangents, **params))
+    pairs = zip(inputs[consts:], input_cotangents, strict=True)
     return [
         *[None] * consts,
         *(ct if isinstance(x, Linear) else None for x, ct in pairs),
@@ -123,29 +128,30 @@ def _batch(
     transposed: Program,
     consts: int,
 ) -> tuple[list[Atom], list[Dim]]:
+    """The batching rule: a call of mapped Programs, with x mapped in any case."""
     fixed = [
         x if dim is None else move_axis(x, dim, 0)
         for x, dim in zip(inputs[:consts], dims[:consts], strict=True)
     ]
     mapped = [dim is not None for dim in dims[:consts]]
-    own = [
+    mapped_operands = [
         repeated(size, x, dim)
         for x, dim in zip(inputs[consts:], dims[consts:], strict=True)
     ]
 
-    def of_members(program: Program) -> Program:
+    def mapped_program(program: Program) -> Program:
         given = len(program.inputs) - consts
         every = [True] * len(program.outputs)
         return batch(program, size, [*mapped, *[True] * given], every)[0]
 
-    found = linear_call(
+    outputs = linear_call(
         *fixed,
-        *own,
-        body=of_members(body),
-        transposed=of_members(transposed),
+        *mapped_operands,
+        body=mapped_program(body),
+        transposed=mapped_program(transposed),
         consts=consts,
     )
-    return all_of(found), [0] * len(body.outputs)
+    return all_of(outputs), [0] * len(body.outputs)
 
 
 def _samples() -> Iterable[Sample]:

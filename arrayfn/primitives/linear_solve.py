@@ -1,10 +1,10 @@
 """``linear_solve``: the solution of a linear system, computed by a given Program.
 
 The system is ``matvec(consts, x) = b``; x and b are several arrays. ``body(consts, b)``
-returns x, followed by *auxiliary* results. Derivatives solve the system
-A dx = db - dA x. They do not go through the solver's iterations, so it does not matter
-how ``body`` uses the consts. The transpose solves the transposed system by the Programs
-in ``transposed``: its ``matvec`` and ``body``, or nothing if only forward mode exists.
+returns x, followed by *auxiliary* results. Derivatives solve the system A dx = db - dA
+x. They do not go through the solver's iterations, so it does not matter how ``body``
+uses the consts. The transpose solves the transposed system by the Programs in
+``transposed``: its ``matvec`` and ``body``, or nothing if only forward mode exists.
 """
 
 from __future__ import annotations
@@ -61,17 +61,18 @@ def _types(
             f"linear_solve: transposed has matvec and body, or nothing, and not "
             f"{len(transposed)} Programs"
         )
-    given = operands[consts:]
-    count = len(given)
+    right_sides = operands[consts:]
+    count = len(right_sides)
     for inner in (body, matvec, *transposed):
         what = f"linear_solve: operands of {inner.name}"
         check_types(what, operands, inner.input_types)
         what = f"linear_solve: results of {inner.name}"
-        check_types(what, inner.output_types[:count], given)
+        check_types(what, inner.output_types[:count], right_sides)
     return tuple(plain(t) for t in body.output_types)
 
 
 def _jvp(jvp: Jvp, primals: Atoms, tangents: Tangents, **params: Any) -> WithTangents:
+    """The jvp rule: the solution of A dx = db - dA x."""
     matvec, consts = params["matvec"], params["consts"]
 
     def solve(b: Atoms) -> list[Atom]:
@@ -83,12 +84,12 @@ def _jvp(jvp: Jvp, primals: Atoms, tangents: Tangents, **params: Any) -> WithTan
     if any(wrt):
         count = len(matvec.outputs)
         program, varies = jvp(matvec, [*wrt, *[False] * len(b)], [False] * count)
-        moving = present(tangents[:consts])
-        operands = [*primals[:consts], *outputs[: len(b)], *moving]
+        const_tangents = present(tangents[:consts])
+        operands = [*primals[:consts], *outputs[: len(b)], *const_tangents]
         applied = iter(emitted(program, operands)[count:])
         for number in where(range(count), varies):
-            there, term = change[number], next(applied)
-            change[number] = e.neg(term) if there is None else e.sub(there, term)
+            db, term = change[number], next(applied)
+            change[number] = e.neg(term) if db is None else e.sub(db, term)
     auxiliary: list[Atom | None] = [None] * (len(outputs) - len(b))
     if all(t is None for t in change):
         return outputs, [*[None] * len(b), *auxiliary]
@@ -105,6 +106,7 @@ def _transpose(
     transposed: Transposed,
     consts: int,
 ) -> Tangents:
+    """The transpose rule: the solution of the transposed system."""
     if not transposed:
         raise DifferentiationError(
             "the solution of a linear system was differentiated in reverse, and says "
@@ -118,19 +120,19 @@ def _transpose(
             "solution of a linear system is linear in its right-hand side alone"
         )
     operands = inputs[consts:]
-    given = [
+    dense_cotangents = [
         views.zeros(x.type) if ct is None else ct
         for x, ct in zip(operands, cotangents, strict=False)
     ]
-    found = linear_solve(
+    solution = linear_solve(
         *fixed,
-        *given,
+        *dense_cotangents,
         body=transposed[1],
         matvec=transposed[0],
         transposed=(matvec, body),
         consts=consts,
     )
-    pairs = zip(operands, all_of(found), strict=False)
+    pairs = zip(operands, all_of(solution), strict=False)
     return [
         *[None] * consts,
         *(ct if isinstance(x, Linear) else None for x, ct in pairs),
@@ -148,24 +150,25 @@ def _batch(
     transposed: Transposed,
     consts: int,
 ) -> Batched:
+    """The batching rule: each member solves its own system."""
     fixed = in_front(inputs[:consts], dims[:consts])
     # Each member has a system of its own.
     mapped = [dim is not None for dim in dims[:consts]]
-    own = all_mapped(size, inputs[consts:], dims[consts:])
+    mapped_sides = all_mapped(size, inputs[consts:], dims[consts:])
 
-    def of_members(program: Program) -> Program:
+    def mapped_program(program: Program) -> Program:
         every = [True] * len(program.outputs)
-        return batch(program, size, [*mapped, *[True] * len(own)], every)[0]
+        return batch(program, size, [*mapped, *[True] * len(mapped_sides)], every)[0]
 
-    found = linear_solve(
+    outputs = linear_solve(
         *fixed,
-        *own,
-        body=of_members(body),
-        matvec=of_members(matvec),
-        transposed=tuple(map(of_members, transposed)),
+        *mapped_sides,
+        body=mapped_program(body),
+        matvec=mapped_program(matvec),
+        transposed=tuple(map(mapped_program, transposed)),
         consts=consts,
     )
-    return all_of(found), [0] * len(body.outputs)
+    return all_of(outputs), [0] * len(body.outputs)
 
 
 def _samples() -> Iterable[Sample]:

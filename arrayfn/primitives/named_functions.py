@@ -24,45 +24,48 @@ class NamedFunction(str):
 
     def __new__(cls, name: str, function: Callable[..., Any]) -> Self:
         """Make ``name`` with ``function`` attached."""
-        made = super().__new__(cls, name)
-        made.function = function
-        return made
+        named = super().__new__(cls, name)
+        named.function = function
+        return named
 
 
 class FunctionTable:
     """The functions that Programs refer to, as long as such a Program exists.
 
-    Compiled code calls them without a Program, so it keeps its functions.
+    Compiled code calls them without a Program, so it keeps its functions alive.
     """
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._known: weakref.WeakValueDictionary[str, NamedFunction] = (
+        self._by_name: weakref.WeakValueDictionary[str, NamedFunction] = (
             weakref.WeakValueDictionary()
         )
         self._kept: dict[str, NamedFunction] = {}
 
     def name(self, function: Callable[..., Any], label: str) -> NamedFunction:
-        """A name for ``function`` that begins with ``label``."""
-        made = NamedFunction(f"{label}#{next(self._numbers)}", function)
-        self._known[str(made)] = made
-        return made
+        """Make a name for ``function`` that begins with ``label``."""
+        named = NamedFunction(f"{label}#{next(self._numbers)}", function)
+        self._by_name[str(named)] = named
+        return named
 
     def keep(self, name: str) -> None:
         """Keep the function called ``name`` as long as the process lives."""
         self._kept[str(name)] = self.find(name)
 
     def find(self, name: str) -> NamedFunction:
-        """The function called ``name``."""
+        """The function called ``name``.
+
+        Raises ProgramError if this process has no such function any more.
+        """
         if isinstance(name, NamedFunction):
             return name
-        found = self._known.get(name)
-        if found is None:
+        named = self._by_name.get(name)
+        if named is None:
             raise ProgramError(
                 f"the Python function {name!r} that this Program names is not there: "
                 "it belongs to another process, or to a Program that is gone"
             )
-        return found
+        return named
 
 
 FUNCTIONS: Final = FunctionTable()

@@ -84,13 +84,14 @@ def _types(
     precision: str | None = None,
     lies: str | None = None,
 ) -> ArrayType:
+    """The type rule: the extents of the array ``gives``, from the two others."""
     name = "padded_convolution"
     families.common_dtype(name, (first, second), dtypes.NUMBERS)
     if gives not in ARRAYS:
         raise ShapeError(f"{name} gives output, operand or kernel, not {gives!r}")
     roles = {"operand": lhs, "kernel": rhs, "output": out}
-    known = dict(zip(ARRAYS[gives], (first, second), strict=True))
-    for array, type in known.items():
+    given_types = dict(zip(ARRAYS[gives], (first, second), strict=True))
+    for array, type in given_types.items():
         axes = sorted(axis for role in roles[array] for axis in role)
         if axes != list(range(type.ndim)):
             raise ShapeError(
@@ -103,22 +104,24 @@ def _types(
         *(("contracted", (("operand", INNER), ("kernel", INNER))),),
         *(("free", (("kernel", OUTER), ("output", INNER))),),
     )
-    wanted: dict[int, Shape] = {}
-    for word, roles_of_arrays in pairs:
-        found = {
-            array: extents_of(known[array], roles[array][role])
+    extents_by_role: dict[int, Shape] = {}
+    for role_name, roles_of_arrays in pairs:
+        extents_by_array = {
+            array: extents_of(given_types[array], roles[array][role])
             for array, role in roles_of_arrays
-            if array in known
+            if array in given_types
         }
-        if len(set(found.values())) != 1:
-            raise ShapeError(f"{name}: {word} axes differ: {found}")
-        (shape,) = set(found.values())
-        wanted.update(
+        if len(set(extents_by_array.values())) != 1:
+            raise ShapeError(f"{name}: {role_name} axes differ: {extents_by_array}")
+        (shape,) = set(extents_by_array.values())
+        extents_by_role.update(
             {role: shape for array, role in roles_of_arrays if array == gives}
         )
-    sizes = {array: extents_of(t, roles[array][SPATIAL]) for array, t in known.items()}
+    sizes = {
+        array: extents_of(t, roles[array][SPATIAL]) for array, t in given_types.items()
+    }
     if gives == "output":
-        wanted[SPATIAL] = tuple(
+        extents_by_role[SPATIAL] = tuple(
             max(0, (n + low + high - (size - 1) * step - 1) // stride + 1)
             for n, size, stride, step, (low, high) in zip(
                 *(sizes["operand"], sizes["kernel"], strides, dilations, padding),
@@ -126,7 +129,7 @@ def _types(
             )
         )
     else:
-        wanted[SPATIAL] = sizes[gives] = extents
+        extents_by_role[SPATIAL] = sizes[gives] = extents
         parts = zip(
             *(sizes["operand"], sizes["kernel"], sizes["output"]),
             *(strides, dilations, padding),
@@ -141,40 +144,47 @@ def _types(
     if min((0, *(n for pair in padding for n in pair))) < 0:
         raise ShapeError(f"{name}: padding {padding} is to be 0 or more")
     result = [0] * sum(len(role) for role in roles[gives])
-    for role, shape in wanted.items():
+    for role, shape in extents_by_role.items():
         for axis, n in zip(roles[gives][role], shape, strict=True):
             result[axis] = n
     return first.with_shape(result)
 
 
 def _canonical(x: Array, roles: Roles) -> Array:
-    """``x`` with the axes [group, outer, inner, spatial...]."""
-    turned = x.transpose([axis for role in roles for axis in role])
+    """``x`` with the axes [group, outer, inner, spatial...]; roles are merged."""
+    ordered = x.transpose([axis for role in roles for axis in role])
     spatial = len(roles[SPATIAL])
     shape = [math.prod(x.shape[axis] for axis in role) for role in roles[:SPATIAL]]
-    return turned.reshape(*shape, *turned.shape[turned.ndim - spatial :])
+    return ordered.reshape(*shape, *ordered.shape[ordered.ndim - spatial :])
 
 
 def _reference(first: Array, second: Array, **params: Any) -> Array:
+    """The third array, summed over the taps of the window."""
     gives, strides, steps = (params[k] for k in ("gives", "strides", "dilations"))
     types = [ArrayType(x.shape, x.dtype) for x in (first, second)]
     result = _types(types[0], types[1], **params)
-    wide = dtypes.compute_dtype(first.dtype)
+    compute_dtype = dtypes.compute_dtype(first.dtype)
     arrays = {
-        name: _canonical(x.astype(wide), params[ROLES[name]])
+        name: _canonical(x.astype(compute_dtype), params[ROLES[name]])
         for name, x in zip(ARRAYS[gives], (first, second), strict=True)
     }
-    arrays[gives] = _canonical(np.zeros(result.shape, wide), params[ROLES[gives]])
-    whole = np.pad(arrays["operand"], [(0, 0)] * 3 + [*params["padding"]])
+    arrays[gives] = _canonical(
+        np.zeros(result.shape, compute_dtype), params[ROLES[gives]]
+    )
+    padded_operand = np.pad(arrays["operand"], [(0, 0)] * 3 + [*params["padding"]])
     w, y = arrays["kernel"], arrays["output"]
     counts = y.shape[3:]
     for position in np.ndindex(*(w.shape[3:] if 0 not in counts else (0,))):
-        part = whole[
+        part = padded_operand[
             (
                 ...,
                 *(
-                    slice(at * step, at * step + (n - 1) * stride + 1, stride)
-                    for at, step, n, stride in zip(
+                    slice(
+                        tap_index * step,
+                        tap_index * step + (n - 1) * stride + 1,
+                        stride,
+                    )
+                    for tap_index, step, n, stride in zip(
                         position, steps, counts, strides, strict=True
                     )
                 ),
@@ -190,15 +200,21 @@ def _reference(first: Array, second: Array, **params: Any) -> Array:
             tap += np.einsum("gncs,gnks->gkc", *flat)
     if gives == "operand":
         inside = zip(params["padding"], arrays["operand"].shape[3:], strict=True)
-        made = whole[(..., *(slice(low, low + n) for (low, _), n in inside))]
+        result_array = padded_operand[
+            (..., *(slice(low, low + n) for (low, _), n in inside))
+        ]
     else:
-        made = arrays[gives]
+        result_array = arrays[gives]
     order = [axis for role in params[ROLES[gives]] for axis in role]
-    made = made.reshape([result.shape[axis] for axis in order])
-    return np.ascontiguousarray(made.transpose(np.argsort(order))).astype(result.dtype)
+    result_array = result_array.reshape([result.shape[axis] for axis in order])
+    return np.ascontiguousarray(result_array.transpose(np.argsort(order))).astype(
+        result.dtype
+    )
 
 
-def _given(arrays: Mapping[str, Atom], gives: str, like: Shape, params: Any) -> Atom:
+def _third_array(
+    arrays: Mapping[str, Atom], gives: str, like: Shape, params: Any
+) -> Atom:
     """The array ``gives`` from the two others; ``like`` has its spatial extents."""
     names = ARRAYS[gives]
     params = {**params, "gives": gives}
@@ -208,15 +224,19 @@ def _given(arrays: Mapping[str, Atom], gives: str, like: Shape, params: Any) -> 
 
 
 def _transpose(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
+    """The transpose rule: the cotangent of one array from those of the others."""
     (ct,) = cotangents
     assert ct is not None
     names = ARRAYS[params["gives"]]
     linear = 0 if isinstance(inputs[0], Linear) else 1
-    wanted, other = inputs[linear], value_of(inputs[1 - linear], "padded_convolution")
-    assert isinstance(wanted, Linear)
+    linear_input, other = (
+        inputs[linear],
+        value_of(inputs[1 - linear], "padded_convolution"),
+    )
+    assert isinstance(linear_input, Linear)
     arrays = {params["gives"]: ct, names[1 - linear]: other}
-    made = _given(arrays, names[linear], wanted.type.shape, params)
-    return [made, None] if linear == 0 else [None, made]
+    cotangent = _third_array(arrays, names[linear], linear_input.type.shape, params)
+    return [cotangent, None] if linear == 0 else [None, cotangent]
 
 
 _MAPPED: Final[dict[frozenset[str], dict[str, int]]] = {
@@ -229,6 +249,7 @@ _MAPPED: Final[dict[frozenset[str], dict[str, int]]] = {
 
 
 def _batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
+    """The batching rule: the mapped axis joins the role that ``_MAPPED`` says."""
     gives = params["gives"]
     mapped = {
         name for name, dim in zip(ARRAYS[gives], dims, strict=True) if dim is not None
@@ -246,13 +267,15 @@ def _expand(first: Atom, second: Atom, **params: Any) -> Atom:
     pads = dict(zip(form.lhs[SPATIAL], padding, strict=True))
     if gives == "operand":
         shape = result.shape
-        whole = tuple(n + sum(pads.get(axis, (0, 0))) for axis, n in enumerate(shape))
-        made = to_operand(first, result.with_shape(whole), second, form)
-        if whole == shape:
-            return made
+        padded_shape = tuple(
+            n + sum(pads.get(axis, (0, 0))) for axis, n in enumerate(shape)
+        )
+        cotangent = to_operand(first, result.with_shape(padded_shape), second, form)
+        if padded_shape == shape:
+            return cotangent
         start = tuple(pads.get(axis, (0, 0))[0] for axis in range(len(shape)))
         limit = [a + n for a, n in zip(start, shape, strict=True)]
-        return slicing.block(made, start, limit)
+        return slicing.block(cotangent, start, limit)
     if any(itertools.chain.from_iterable(padding)):
         config = tuple((*pads.get(axis, (0, 0)), 0) for axis in range(first.type.ndim))
         zero = conversion.literal(0, first.type.dtype)

@@ -1,7 +1,7 @@
 """Threefry-2x32: counter-based random bits, the same as JAX's.
 
 Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011), 20 rounds. There
-are two rows, because the function has two words of result.
+are two primitives, one for each word of the result.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def _samples() -> Iterable[Sample]:
 
 
 def _word(number: int) -> Primitive:
+    """The primitive of word ``number`` of the result."""
+
     def reference(*words: Array) -> Array:
         return threefry2x32(*words)[number]
 

@@ -33,8 +33,8 @@ from arrayfn.primitives.rules import batched_along, jvp_alone, shifted, transpos
 from arrayfn.primitives.slicing import concatenate, slice_along
 
 Axes = tuple[int, ...]
-_BLOCK: Final = 128  # terms added in order, if there are more than
-_FEW: Final = 1024  # these
+_BLOCK: Final = 128  # terms of a block that is added in order
+_FEW: Final = 1024  # terms up to which there are no blocks
 
 
 def kept_axes(ndim: int, axes: Axes) -> Axes:
@@ -48,7 +48,11 @@ def spread_back(value: Atom, like: ArrayType, axes: Axes) -> Atom:
     return views.broadcast_in_dim(value, shape=like.shape, axes=kept)
 
 
-def _reduced(name: str, x: ArrayType, axes: Axes) -> tuple[int, ...]:
+def _reduced_shape(name: str, x: ArrayType, axes: Axes) -> tuple[int, ...]:
+    """The shape of ``x`` reduced over ``axes``.
+
+    Raises ShapeError unless the axes are ascending axes of ``x``.
+    """
     if list(axes) != sorted(set(axes)) or any(not 0 <= a < x.ndim for a in axes):
         raise ShapeError(f"{name} cannot reduce axes {axes} of {x}")
     return tuple(x.shape[axis] for axis in kept_axes(x.ndim, axes))
@@ -66,12 +70,16 @@ def _reduction(
     tolerance: Tolerance = Tolerance(float32=4e-6, float64=1e-14),
     doc: str,
 ) -> Primitive:
+    """A reduction Primitive, by the accumulating scalar ``function``.
+
+    ``identity`` gives the result over no elements, by dtype.
+    """
     allowed = frozenset(accepts)
 
     def types(x: ArrayType, *, axes: Axes) -> ArrayType:
         if x.dtype not in allowed:
             raise DTypeError(f"{name} is not defined for {x}")
-        return ArrayType(_reduced(name, x, axes), x.dtype)
+        return ArrayType(_reduced_shape(name, x, axes), x.dtype)
 
     def reduce(x: Array, *, axes: Axes) -> Array:
         with np.errstate(all="ignore"):
@@ -113,13 +121,13 @@ def _sum(x: Array, axis: Axes) -> Array:
         # Later axes have been reduced already.
         while x.shape[k] > _BLOCK and (k < x.ndim - 1 or x.strides[k] != x.itemsize):
             count = x.shape[k] // _BLOCK
-            ahead = (slice(None),) * k
-            whole = x[(*ahead, slice(count * _BLOCK))]
-            parts = whole.reshape(*x.shape[:k], count, _BLOCK, *x.shape[k + 1 :])
+            leading = (slice(None),) * k
+            blocked = x[(*leading, slice(count * _BLOCK))]
+            parts = blocked.reshape(*x.shape[:k], count, _BLOCK, *x.shape[k + 1 :])
             sums = np.sum(parts, axis=k + 1, dtype=x.dtype)
-            rest = x[(*ahead, slice(count * _BLOCK, None))]
-            if rest.shape[k]:
-                last = np.sum(rest, axis=k, keepdims=True, dtype=x.dtype)
+            remainder = x[(*leading, slice(count * _BLOCK, None))]
+            if remainder.shape[k]:
+                last = np.sum(remainder, axis=k, keepdims=True, dtype=x.dtype)
                 sums = np.concatenate((sums, last), axis=k)
             x = sums
         x = np.asarray(np.sum(x, axis=k, dtype=x.dtype))
@@ -127,14 +135,19 @@ def _sum(x: Array, axis: Axes) -> Array:
 
 
 def _extremum_jvp(x: Atom, y: Atom, t: Atom, *, axes: Axes) -> Atom:
-    # Elements that equal the extremum share the derivative equally.
-    at = conversion.convert(discrete.eq(x, spread_back(y, x.type, axes)), x.type.dtype)
-    count = reduce_sum(at, axes=axes)
-    return e.div(reduce_sum(e.mul(t, at), axes=axes), count)
+    """The tangent of an extremum: elements that equal it share the derivative."""
+    is_extremum = conversion.convert(
+        discrete.eq(x, spread_back(y, x.type, axes)), x.type.dtype
+    )
+    count = reduce_sum(is_extremum, axes=axes)
+    return e.div(reduce_sum(e.mul(t, is_extremum), axes=axes), count)
 
 
 def _prod_jvp(x: Atom, y: Atom, t: Atom, *, axes: Axes) -> Atom:
-    # A tree of pairwise products: exact for zero factors, and to all orders.
+    """The tangent of a product, by a tree of pairwise products.
+
+    It is exact for zero factors, and to all orders.
+    """
     kept = kept_axes(x.type.ndim, axes)
     last = len(kept)
     outer = tuple(x.type.shape[axis] for axis in kept)
@@ -151,32 +164,35 @@ def _prod_jvp(x: Atom, y: Atom, t: Atom, *, axes: Axes) -> Atom:
             (slice_along(v, last, 0, half), slice_along(v, last, half, 2 * half))
             for v in (x, t)
         )
-        rest = (
+        remainder = (
             [slice_along(v, last, 2 * half, count) for v in (x, t)] if count % 2 else []
         )
         x, t = e.mul(a, b), e.add(e.mul(da, b), e.mul(a, db))
-        if rest:
+        if remainder:
             x, t = (
                 concatenate(v, one, axis=last)
-                for v, one in zip((x, t), rest, strict=True)
+                for v, one in zip((x, t), remainder, strict=True)
             )
         count -= half
     return reduce_sum(t, axes=(last,))
 
 
 def _lowest(dtype: DType) -> PythonScalar:
+    """The identity of a maximum: -inf, or the smallest integer."""
     if dtype == dtypes.bool_:
         return False
     return -float("inf") if dtype in dtypes.FLOATS else int(np.iinfo(dtype).min)
 
 
 def _highest(dtype: DType) -> PythonScalar:
+    """The identity of a minimum: inf, or the largest integer."""
     if dtype == dtypes.bool_:
         return True
     return float("inf") if dtype in dtypes.FLOATS else int(np.iinfo(dtype).max)
 
 
 def _all_ones(dtype: DType) -> PythonScalar:
+    """The identity of a bitwise and: all bits set."""
     if dtype == dtypes.bool_:
         return True
     return -1 if dtype in dtypes.SIGNED else int(np.iinfo(dtype).max)
@@ -245,19 +261,19 @@ reduce_or = _reduction(
 
 
 def _first_position(extremum: Primitive) -> Callable[..., Atom]:
-    """The first position of an element that equals the extremum or is NaN."""
+    """The expansion to the first position of an element that is ``extremum`` or NaN."""
 
     def expand(x: Atom, *, axis: int, dtype: DType) -> Atom:
         if x.type.dtype == dtypes.bool_:
             x = conversion.convert(x, dtypes.uint8)
         y = spread_back(extremum(x, axes=(axis,)), x.type, (axis,))
-        found = discrete.eq(x, y)
+        matches = discrete.eq(x, y)
         if x.type.dtype in dtypes.FLOATS:
-            found = discrete.bitwise_or(found, discrete.isnan(x))
-        count = dtypes.int32 if x.type.shape[axis] < 2**31 else dtypes.int64
-        position = views.iota(shape=x.type.shape, axis=axis, dtype=count)
-        nowhere = conversion.literal(np.iinfo(count).max, count)
-        first = reduce_min(e.select(found, position, nowhere), axes=(axis,))
+            matches = discrete.bitwise_or(matches, discrete.isnan(x))
+        position_dtype = dtypes.int32 if x.type.shape[axis] < 2**31 else dtypes.int64
+        position = views.iota(shape=x.type.shape, axis=axis, dtype=position_dtype)
+        no_position = conversion.literal(np.iinfo(position_dtype).max, position_dtype)
+        first = reduce_min(e.select(matches, position, no_position), axes=(axis,))
         return conversion.convert(first, dtype)
 
     return expand
@@ -266,10 +282,12 @@ def _first_position(extremum: Primitive) -> Callable[..., Atom]:
 def _arg_reduction(
     name: str, reference: Callable[..., Any], extremum: Primitive
 ) -> Primitive:
+    """The Primitive of the first position of an extremum."""
+
     def types(x: ArrayType, *, axis: int, dtype: DType) -> ArrayType:
         if x.dtype in dtypes.COMPLEX:
             raise DTypeError(f"{name} is not defined for {x}")
-        shape = _reduced(name, x, (axis,))
+        shape = _reduced_shape(name, x, (axis,))
         if x.shape[axis] == 0:
             raise ShapeError(f"{name} of an empty axis: {x}, axis {axis}")
         return ArrayType(shape, dtype)

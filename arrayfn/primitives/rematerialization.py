@@ -70,6 +70,7 @@ def _jvp(
     name: str,
     prevent_cse: bool,
 ) -> WithTangents:
+    """The jvp rule: a checkpoint of the body's jvp."""
     count = len(body.outputs)
     wrt = [t is not None for t in tangents]
     program, varies = jvp(body, wrt, [False] * count)
@@ -95,6 +96,7 @@ def _batch(
     name: str,
     prevent_cse: bool,
 ) -> Batched:
+    """The batching rule: a checkpoint of the mapped body."""
     operands = in_front(inputs, dims)
     mapped = [dim is not None for dim in dims]
     program, varies = batch(body, size, mapped, [False] * len(body.outputs))
@@ -105,40 +107,47 @@ def _batch(
 def _split(
     split: Split, whole: Equation, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
+    """Split a checkpoint: ``(the known call, the linear call)``.
+
+    The linear call takes the operands and the marked values, and recomputes what it
+    needs.
+    """
     body: Program = whole.params["body"]
     parts = split(body, unknown, [False] * len(body.outputs))
     varies = parts.unknown
     marked = _marked(parts.known)
-    again, saved, read = _computed_again(body, where(body.outputs, varies), marked)
+    recomputed, saved, read_vars = _recomputed(
+        body, where(body.outputs, varies), marked
+    )
     known_inputs = unless(body.inputs, unknown)
     results = [*unless(body.outputs, varies), *saved]
-    kept = [Var(v.type) for v in saved]
+    saved_outputs = [Var(v.type) for v in saved]
     known: list[Equation] = []
     if results:
-        inside = Program(
+        known_body = Program(
             body.name, tuple(known_inputs), parts.known.equations, tuple(results)
         )
         known.append(
             equation(
                 checkpoint,
                 unless(whole.inputs, unknown),
-                {**whole.params, "body": inside},
-                [*unless(whole.outputs, varies), *kept],
+                {**whole.params, "body": known_body},
+                [*unless(whole.outputs, varies), *saved_outputs],
                 whole,
             )
         )
     pairs = zip(known_inputs, unless(whole.inputs, unknown), strict=True)
-    needed = [(v, x) for v, x in pairs if v in read]
-    inside = Program(
+    needed = [(v, x) for v, x in pairs if v in read_vars]
+    known_body = Program(
         body.name,
         (*(v for v, _ in needed), *saved, *where(body.inputs, unknown)),
-        again,
+        recomputed,
         tuple(where(body.outputs, varies)),
     )
     linear = equation(
         checkpoint,
-        [*(x for _, x in needed), *kept, *where(whole.inputs, unknown)],
-        {**whole.params, "body": inside},
+        [*(x for _, x in needed), *saved_outputs, *where(whole.inputs, unknown)],
+        {**whole.params, "body": known_body},
         where(whole.outputs, varies),
         whole,
     )
@@ -146,38 +155,38 @@ def _split(
 
 
 def _marked(known: Program) -> set[Var]:
-    """The values that ``saveable`` marks."""
+    """The values of ``known`` that ``saveable`` marks."""
     source: dict[Atom, Atom] = {}
     marked: set[Var] = set()
-    for made in known.equations:
-        if made.primitive in (saveable, checkpoint_name):
-            (given,) = made.inputs
-            root = source[made.outputs[0]] = source.get(given, given)
-            if made.primitive is saveable and isinstance(root, Var):
+    for definition in known.equations:
+        if definition.primitive in (saveable, checkpoint_name):
+            (operand,) = definition.inputs
+            root = source[definition.outputs[0]] = source.get(operand, operand)
+            if definition.primitive is saveable and isinstance(root, Var):
                 marked.add(root)
     return marked.difference(known.inputs)
 
 
-def _computed_again(
+def _recomputed(
     body: Program, outputs: Atoms, marked: set[Var]
 ) -> tuple[tuple[Equation, ...], list[Var], set[Atom]]:
-    """The equations that ``outputs`` need if the ``marked`` values are kept.
+    """The equations to recompute for ``outputs``, if ``marked`` values are saved.
 
-    Also returned: which marked values are needed, and all Vars that are read.
+    Returns (equations, marked values that are needed, all Vars that are read).
     """
     live: set[Atom] = set(outputs)
-    again: list[Equation] = []
+    equations: list[Equation] = []
     saved: list[Var] = []
-    for made in reversed(body.equations):
-        wanted = [v for v in made.outputs if v in live]
-        if not wanted:
+    for definition in reversed(body.equations):
+        live_outputs = [v for v in definition.outputs if v in live]
+        if not live_outputs:
             continue
-        if marked.issuperset(wanted):
-            saved += wanted
+        if marked.issuperset(live_outputs):
+            saved += live_outputs
         else:
-            again.append(made)
-            live.update(made.inputs)
-    return tuple(reversed(again)), saved[::-1], live
+            equations.append(definition)
+            live.update(definition.inputs)
+    return tuple(reversed(equations)), saved[::-1], live
 
 
 def _transpose(
@@ -189,28 +198,34 @@ def _transpose(
     name: str,
     prevent_cse: bool,
 ) -> Tangents:
+    """The transpose rule: a checkpoint of the transposed body."""
     linear = [isinstance(x, Linear) for x in inputs]
-    given = [ct is not None for ct in cotangents]
-    program, wanted = transpose(body, linear, given, [False] * sum(linear))
+    given_cotangents = [ct is not None for ct in cotangents]
+    program, has_cotangent = transpose(
+        body, linear, given_cotangents, [False] * sum(linear)
+    )
     known = values_of(inputs)
     if prevent_cse:
         program = _behind_barriers(program, len(known))
     results: list[Atom] = []
-    if any(wanted):
+    if any(has_cotangent):
         params = {"body": program, "name": name, "prevent_cse": prevent_cse}
         results = all_of(checkpoint(*known, *present(cotangents), **params))
-    return placed(placed(results, wanted), linear)
+    return placed(placed(results, has_cotangent), linear)
 
 
 def _behind_barriers(program: Program, count: int) -> Program:
-    """``program`` with a barrier from its next input to its first ``count`` inputs."""
+    """``program`` with a barrier between its inputs.
+
+    Its first ``count`` inputs are read only when the next one has been computed.
+    """
     builder = ProgramBuilder(program.name)
     with builder:
         inputs = builder.inputs_of(program)
         token = inputs[count]
-        behind = [optimization_barrier(x, token) for x in inputs[:count]]
+        guarded = [optimization_barrier(x, token) for x in inputs[:count]]
         return builder.build(
-            current_builder().inline(program, [*behind, *inputs[count:]])
+            current_builder().inline(program, [*guarded, *inputs[count:]])
         )
 
 
@@ -251,6 +266,7 @@ checkpoint = Primitive(
 
 
 def _mark(name: str, params: dict[str, Any], doc: str) -> Primitive:
+    """An identity Primitive, which transformations treat specially."""
     return Primitive(
         name=name,
         family="view",
@@ -278,6 +294,7 @@ saveable = _mark("saveable", {}, "The operand, which checkpoint may keep.")
 
 
 def _barrier_batch(size: int, inputs: Atoms, dims: Dims) -> Batched:
+    """The batching rule: the barrier of a mapped operand."""
     x, token = inputs
     if dims[0] is None:
         return [optimization_barrier(x, token)], [None]

@@ -1,7 +1,7 @@
-"""``reshard``: an array as it is, cut over the devices of a mesh as a spec says.
+"""``reshard``: the operand, cut over the devices of a mesh as a spec says.
 
-``with_sharding_constraint`` and ``out_shardings`` are made of it. On one device it
-changes nothing.
+``with_sharding_constraint`` and ``out_shardings`` emit it. On one device it changes
+nothing.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ Axes = tuple[int, ...]
 
 
 def all_of(result: Any) -> list[Atom]:
-    """The result of a primitive as a list."""
+    """The result of a primitive as a list, also if it is one Atom."""
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
@@ -46,9 +46,9 @@ def present(tangents: Tangents) -> list[Atom]:
 
 
 def placed(values: Iterable[Atom | None], there: Iterable[bool]) -> Tangents:
-    """The next of ``values`` where a flag of ``there`` is true, else None."""
-    each = iter(values)
-    return [next(each) if flag else None for flag in there]
+    """A list with the next of ``values`` where ``there`` is true, else None."""
+    remaining = iter(values)
+    return [next(remaining) if flag else None for flag in there]
 
 
 def shifted(axes: Iterable[int]) -> Axes:
@@ -57,7 +57,7 @@ def shifted(axes: Iterable[int]) -> Axes:
 
 
 def repeated(size: int, x: Atom, dim: Dim) -> Atom:
-    """``x`` mapped along axis 0; repeated if it is not mapped."""
+    """``x`` with the mapped axis in front; broadcast along it if it is not mapped."""
     if dim is not None:
         return emitters.move_axis(x, dim, 0)
     shape = (size, *x.type.shape)
@@ -65,7 +65,7 @@ def repeated(size: int, x: Atom, dim: Dim) -> Atom:
 
 
 def all_mapped(size: int, inputs: Atoms, dims: Dims) -> list[Atom]:
-    """``inputs`` mapped along axis 0; those that are not mapped are repeated."""
+    """``inputs`` with the mapped axis in front, broadcast where it is missing."""
     return [
         x if dim == 0 else repeated(size, x, dim)
         for x, dim in zip(inputs, dims, strict=True)
@@ -98,8 +98,8 @@ def jvp_alone(rule: Callable[..., Atom | list[Atom | None]]) -> JvpRule:
     return jvp
 
 
-def jvp_of_first(row: Callable[..., Atom]) -> JvpRule:
-    """The jvp rule of a ``row(x, *others, **params)`` that is linear in ``x`` alone.
+def jvp_of_first(primitive: Callable[..., Atom]) -> JvpRule:
+    """The jvp rule of ``primitive(x, *others, **params)``, linear in ``x`` alone.
 
     The others are indices, which have no tangents.
     """
@@ -109,7 +109,7 @@ def jvp_of_first(row: Callable[..., Atom]) -> JvpRule:
     ) -> Tangents:
         if tangents[0] is None:
             return [None]
-        return [row(tangents[0], *primals[1:], **params)]
+        return [primitive(tangents[0], *primals[1:], **params)]
 
     return jvp
 
@@ -135,17 +135,18 @@ def jvp_of_product(product: Callable[..., Atom]) -> JvpRule:
 def transposed_first(rule: Callable[..., Atom], of: str = "") -> TransposeRule:
     """The transpose rule of a function that is linear in its first operand alone.
 
-    ``rule(cotangent, type of the operand, *other operands, **params)``. To transpose
-    primitive ``of`` in another operand is an error; those of others are indices.
+    It is ``rule(cotangent, type of the operand, *other operands, **params)``. To
+    transpose primitive ``of`` by another operand is an error; without ``of``, other
+    operands are indices.
     """
 
     def transpose(cotangents: Tangents, inputs: Operands, **params: object) -> Tangents:
         (cotangent,), (x, *others) = cotangents, inputs
-        known = [value_of(y, of) for y in others] if of else values_of(others)
+        values = [value_of(y, of) for y in others] if of else values_of(others)
         if not isinstance(x, Linear):
             return [None] * len(inputs)
-        made = rule(cotangent, x.type, *known, **params)
-        return [made, *[None] * len(others)]
+        cotangent_of_x = rule(cotangent, x.type, *values, **params)
+        return [cotangent_of_x, *[None] * len(others)]
 
     return transpose
 
@@ -160,7 +161,11 @@ def batched_along(rule: Callable[..., Atom | tuple[Atom, ...]]) -> BatchRule:
     """
 
     def batch(size: int, inputs: Atoms, dims: Dims, **params: object) -> Batched:
-        made = rule(*all_mapped(size, inputs, dims), **params)
-        return (made, [0] * len(made)) if isinstance(made, tuple) else ([made], [0])
+        outputs = rule(*all_mapped(size, inputs, dims), **params)
+        return (
+            (outputs, [0] * len(outputs))
+            if isinstance(outputs, tuple)
+            else ([outputs], [0])
+        )
 
     return batch

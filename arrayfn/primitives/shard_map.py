@@ -63,7 +63,10 @@ from arrayfn.primitives.shard_map_alone import Specs, expanded, whole_shape
 
 
 def index_types(mesh: Mesh, typed: bool) -> list[ArrayType]:
-    """The types of a member's indices along the axes of ``mesh``."""
+    """The types of a member's indices along the axes of ``mesh``.
+
+    If ``typed``, they vary along their axis.
+    """
     return [
         ArrayType((), dtypes.int32, varying=frozenset((name,) if typed else ()))
         for name in mesh.axis_names
@@ -96,8 +99,8 @@ def _types(
         part_type(x, mesh, spec, typed)
         for x, spec in zip(operands, in_specs, strict=True)
     ]
-    given = [*parts, *index_types(mesh, typed)]
-    check_types(f"shard_map: parts for {body.name}", given, body.input_types)
+    part_types = [*parts, *index_types(mesh, typed)]
+    check_types(f"shard_map: parts for {body.name}", part_types, body.input_types)
     return tuple(
         ArrayType(whole_shape(t.shape, mesh, spec), t.dtype, weak=t.weak)
         for t, spec in zip(body.output_types, out_specs, strict=True)
@@ -105,15 +108,18 @@ def _types(
 
 
 def one_device(whole: Equation) -> Program:
-    """The Program that a shard_map is on one device."""
-    return _alone([a.type for a in whole.inputs], whole.params, whole.source)
+    """The Program that a shard_map runs on one device."""
+    return _one_device_program(
+        [a.type for a in whole.inputs], whole.params, whole.source
+    )
 
 
-def _alone(
+def _one_device_program(
     types: Sequence[ArrayType],
     params: Mapping[str, Any],
     source: SourceLocation | None = None,
 ) -> Program:
+    """The Program of a shard_map with these params on one device."""
     builder = ProgramBuilder("shard_map")
     builder.source = source
     with builder:
@@ -122,7 +128,7 @@ def _alone(
 
 
 def _reference(*operands: Array, **params: Any) -> tuple[Array, ...]:
-    program = _alone([type_of(np.asarray(x)) for x in operands], params)
+    program = _one_device_program([type_of(np.asarray(x)) for x in operands], params)
     return tuple(evaluate(program, operands))
 
 
@@ -194,23 +200,24 @@ def _jvp(
     tangents: Sequence[Atom | None],
     **params: Any,
 ) -> tuple[list[Atom], list[Atom | None]]:
+    """The jvp rule: a shard_map of the body's jvp."""
     body, mesh = params["body"], params["mesh"]
     in_specs, out_specs = params["in_specs"], params["out_specs"]
     wrt = [t is not None for t in tangents]
     count = len(body.outputs)
-    unindexed = [False] * len(mesh.axis_names)
-    program, varies = jvp(body, [*wrt, *unindexed], [False] * count)
+    no_indices = [False] * len(mesh.axis_names)
+    program, varies = jvp(body, [*wrt, *no_indices], [False] * count)
     program = _indices_last(program, mesh, len(primals))
-    given = [t for t in tangents if t is not None]
+    present_tangents = [t for t in tangents if t is not None]
     results = _emit(
-        [*primals, *given],
+        [*primals, *present_tangents],
         [*in_specs, *where(in_specs, wrt)],
         [*out_specs, *where(out_specs, varies)],
         program,
         params,
     )
-    moving = iter(results[count:])
-    return results[:count], [next(moving) if v else None for v in varies]
+    output_tangents = iter(results[count:])
+    return results[:count], [next(output_tangents) if v else None for v in varies]
 
 
 def _batch(
@@ -220,28 +227,29 @@ def _batch(
     dims: Sequence[Dim],
     **params: Any,
 ) -> tuple[list[Atom], list[Dim]]:
+    """The batching rule: a shard_map of the mapped body."""
     body, mesh = params["body"], params["mesh"]
     operands = [
         x if dim is None else move_axis(x, dim, 0)
         for x, dim in zip(inputs, dims, strict=True)
     ]
     mapped = [dim is not None for dim in dims]
-    unindexed = [False] * len(mesh.axis_names)
+    no_indices = [False] * len(mesh.axis_names)
     program, varies = batch(
-        body, size, [*mapped, *unindexed], [False] * len(body.outputs)
+        body, size, [*mapped, *no_indices], [False] * len(body.outputs)
     )
     results = _emit(
         operands,
-        _behind(params["in_specs"], mapped),
-        _behind(params["out_specs"], varies),
+        _specs_with_mapped(params["in_specs"], mapped),
+        _specs_with_mapped(params["out_specs"], varies),
         program,
         params,
     )
     return results, [0 if v else None for v in varies]
 
 
-def _behind(specs: Specs, mapped: Sequence[bool]) -> list[PartitionSpec]:
-    """``specs`` with a whole axis in front, where there is a mapped one."""
+def _specs_with_mapped(specs: Specs, mapped: Sequence[bool]) -> list[PartitionSpec]:
+    """``specs`` with a whole axis in front, for arrays that are mapped."""
     pairs = zip(specs, mapped, strict=True)
     return [PartitionSpec(None, *spec) if has else spec for spec, has in pairs]
 
@@ -249,23 +257,31 @@ def _behind(specs: Specs, mapped: Sequence[bool]) -> list[PartitionSpec]:
 def _split(
     split: Split, whole: Equation, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
+    """Split a shard_map: ``(the known one, the linear one)``.
+
+    Residuals are stacked along the mesh axes along which they vary.
+    """
     params = dict(whole.params)
     body, mesh, typed = params["body"], params["mesh"], params["typed"]
     in_specs, out_specs = params["in_specs"], params["out_specs"]
-    unindexed = [False] * len(mesh.axis_names)
-    parts = split(body, [*unknown, *unindexed], [False] * len(body.outputs))
+    no_indices = [False] * len(mesh.axis_names)
+    parts = split(body, [*unknown, *no_indices], [False] * len(body.outputs))
     varies, count = parts.unknown, parts.residuals
     residuals = [v.type for v in parts.linear.inputs[:count]]
     specs = [_residual_spec(t, mesh, typed) for t in residuals]
     results = unless(whole.outputs, varies)
 
-    ahead = ProgramBuilder(body.name)
-    with ahead:
-        made = ahead.inline(parts.known, ahead.inputs_of(parts.known))
+    known_builder = ProgramBuilder(body.name)
+    with known_builder:
+        known_results = known_builder.inline(
+            parts.known, known_builder.inputs_of(parts.known)
+        )
         for k, spec in enumerate(specs):
-            made[len(results) + k] = _stacked(made[len(results) + k], spec)
-        known_body = ahead.build(made)
-    kept = [
+            known_results[len(results) + k] = _stacked(
+                known_results[len(results) + k], spec
+            )
+        known_body = known_builder.build(known_results)
+    stacked_residuals = [
         Var(ArrayType(whole_shape(a.type.shape, mesh, spec), a.type.dtype))
         for a, spec in zip(known_body.outputs[len(results) :], specs, strict=True)
     ]
@@ -282,29 +298,33 @@ def _split(
                     "out_specs": known_specs,
                     "body": with_specs(known_body, known_specs, typed),
                 },
-                [*results, *kept],
+                [*results, *stacked_residuals],
                 whole,
             )
         )
 
-    after = ProgramBuilder(body.name)
-    with after:
+    linear_builder = ProgramBuilder(body.name)
+    with linear_builder:
         stacked = [
-            after.input(part_type(v.type, mesh, spec, typed))
-            for v, spec in zip(kept, specs, strict=True)
+            linear_builder.input(part_type(v.type, mesh, spec, typed))
+            for v, spec in zip(stacked_residuals, specs, strict=True)
         ]
-        rest = [after.input(v.type) for v in parts.linear.inputs[count:]]
+        linear_inputs = [
+            linear_builder.input(v.type) for v in parts.linear.inputs[count:]
+        ]
         for type in index_types(mesh, typed):
-            after.input(type)
-        given = [
+            linear_builder.input(type)
+        residual_values = [
             views.reshape(x, shape=t.shape) if spec else x
             for x, t, spec in zip(stacked, residuals, specs, strict=True)
         ]
-        linear_body = after.build(after.inline(parts.linear, [*given, *rest]))
+        linear_body = linear_builder.build(
+            linear_builder.inline(parts.linear, [*residual_values, *linear_inputs])
+        )
     linear_specs = tuple(where(out_specs, varies))
     linear = equation(
         shard_map,
-        [*kept, *where(whole.inputs, unknown)],
+        [*stacked_residuals, *where(whole.inputs, unknown)],
         {
             **params,
             "in_specs": (*specs, *where(in_specs, unknown)),
@@ -318,12 +338,13 @@ def _split(
 
 
 def _residual_spec(type: ArrayType, mesh: Mesh, typed: bool) -> PartitionSpec:
-    """How a residual is kept: stacked along the axes along which it varies."""
+    """The spec of a stacked residual: cut along the axes along which it varies."""
     varies = [name for name in mesh.axis_names if not typed or name in type.varying]
     return spec_of([tuple(varies)])
 
 
 def _stacked(x: Atom, spec: PartitionSpec) -> Atom:
+    """``x`` with a leading axis of extent 1, if ``spec`` cuts one."""
     return views.reshape(x, shape=(1, *x.type.shape)) if spec else x
 
 
@@ -333,32 +354,35 @@ def _transpose(
     inputs: Sequence[Operand],
     **params: Any,
 ) -> list[Atom | None]:
+    """The transpose rule: a shard_map of the transposed body."""
     body, mesh, typed = params["body"], params["mesh"], params["typed"]
     in_specs, out_specs = params["in_specs"], params["out_specs"]
     linear = [isinstance(x, Linear) for x in inputs]
-    given = [ct is not None for ct in cotangents]
-    unindexed = [False] * len(mesh.axis_names)
-    program, wanted = transpose(
-        body, [*linear, *unindexed], given, [False] * sum(linear)
+    given_cotangents = [ct is not None for ct in cotangents]
+    no_indices = [False] * len(mesh.axis_names)
+    program, has_cotangent = transpose(
+        body, [*linear, *no_indices], given_cotangents, [False] * sum(linear)
     )
     known = [x for x in inputs if not isinstance(x, Linear)]
     program = _indices_last(program, mesh, len(known))
-    results_specs = where(where(in_specs, linear), wanted)
+    results_specs = where(where(in_specs, linear), has_cotangent)
     if not typed:
-        ct_specs = where(out_specs, given)
+        ct_specs = where(out_specs, given_cotangents)
         program = _counted_once(program, mesh, len(known), ct_specs, results_specs)
     present = [ct for ct in cotangents if ct is not None]
     results = iter(
         _emit(
             [*known, *present],
-            [*unless(in_specs, linear), *where(out_specs, given)],
+            [*unless(in_specs, linear), *where(out_specs, given_cotangents)],
             results_specs,
             program,
             params,
         )
     )
-    flags = iter(wanted)
-    return [next(results) if at and next(flags) else None for at in linear]
+    flags = iter(has_cotangent)
+    return [
+        next(results) if is_linear and next(flags) else None for is_linear in linear
+    ]
 
 
 def _counted_once(

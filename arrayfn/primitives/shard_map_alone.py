@@ -43,9 +43,9 @@ def _cut(x: Atom, mesh: Mesh, spec: PartitionSpec) -> tuple[Atom, tuple[str, ...
     names = [name for name in mesh.axis_names if name in spec.axes()]
     if not names:
         return x, ()
-    place = {name: axis for axis, name in front}
-    order = [place[name] for name in names]
-    order += [axis for axis in range(len(shape)) if axis not in place.values()]
+    axis_of = {name: axis for axis, name in front}
+    order = [axis_of[name] for name in names]
+    order += [axis for axis in range(len(shape)) if axis not in axis_of.values()]
     split = views.reshape(x, shape=tuple(shape))
     return views.transpose(split, permutation=tuple(order)), tuple(names)
 
@@ -62,8 +62,8 @@ def _joined(x: Atom, mesh: Mesh, spec: PartitionSpec) -> Atom:
     order: list[int] = []
     for axis, entry in enumerate(spec.entries(len(local))):
         order += [*(front.index(name) for name in entry), len(front) + axis]
-    turned = views.transpose(x, permutation=tuple(order)) if front else x
-    return views.reshape(turned, shape=whole_shape(local, mesh, spec))
+    ordered = views.transpose(x, permutation=tuple(order)) if front else x
+    return views.reshape(ordered, shape=whole_shape(local, mesh, spec))
 
 
 def _first_along(x: Atom, axis: int) -> Atom:
@@ -85,15 +85,17 @@ class OneDevice:
 
 
 def _mapped_body(body: Program, mesh: Mesh, names: Sequence[Entry]) -> Program:
-    """``body`` mapped along all axes of ``mesh``, which stand in front.
+    """``body`` mapped is_mapped all axes of ``mesh``, which stand in front.
 
     ``names`` has, for each input, the axes along which it is cut.
     """
     mapped = without_variance(body)
-    every = [True] * len(body.outputs)
+    all_outputs = [True] * len(body.outputs)
     for axis, size in reversed(mesh.shape.items()):
-        along = [axis in entry for entry in names]
-        mapped, _ = OneDevice.batch(mapped, size, along, every, axis_name=axis)
+        is_mapped = [axis in entry for entry in names]
+        mapped, _ = OneDevice.batch(
+            mapped, size, is_mapped, all_outputs, axis_name=axis
+        )
     return mapped
 
 
@@ -105,13 +107,13 @@ def expanded(
     body: Program,
     typed: bool,
 ) -> list[Atom]:
-    """The body mapped along the axes of the mesh, on one device."""
+    """The results of a shard_map on one device: the body is mapped along each axis."""
     cut = [_cut(x, mesh, s) for x, s in zip(operands, in_specs, strict=True)]
     indices = [
         (views.iota(shape=(size,), axis=0, dtype=dtypes.int32), (name,))
         for name, size in mesh.shape.items()
     ]
-    given = [*cut, *indices]
-    mapped = _mapped_body(body, mesh, [names for _, names in given])
-    results = current_builder().inline(mapped, [x for x, _ in given])
+    arguments = [*cut, *indices]
+    mapped = _mapped_body(body, mesh, [names for _, names in arguments])
+    results = current_builder().inline(mapped, [x for x, _ in arguments])
     return [_joined(x, mesh, s) for x, s in zip(results, out_specs, strict=True)]

@@ -48,11 +48,11 @@ def _slice_types(
     limit: tuple[int, ...],
     strides: tuple[int, ...],
 ) -> ArrayType:
-    fits = len(start) == len(limit) == len(strides) == x.ndim and all(
+    is_valid = len(start) == len(limit) == len(strides) == x.ndim and all(
         0 <= low <= high <= extent and step > 0
         for low, high, step, extent in zip(start, limit, strides, x.shape, strict=True)
     )
-    if not fits:
+    if not is_valid:
         raise ShapeError(f"slice {start} to {limit} by {strides} is not within {x}")
     return x.with_shape(
         -(-(high - low) // step)
@@ -75,6 +75,7 @@ def _slice_transpose(
     limit: tuple[int, ...],
     strides: tuple[int, ...],
 ) -> Atom:
+    """The transpose rule: the cotangent padded with zeros, also between elements."""
     config: list[tuple[int, int, int]] = []
     shape = zip(ct.type.shape, type.shape, start, strides, strict=True)
     for count, extent, low, step in shape:
@@ -115,13 +116,13 @@ slice_ = Primitive(
 
 
 def block(x: Atom, start: Sequence[int], limit: Sequence[int]) -> Atom:
-    """Neighbouring elements: ``start`` to ``limit`` (exclusive) on every axis."""
+    """The elements from ``start`` to ``limit`` (exclusive) on every axis."""
     ones = (1,) * x.type.ndim
     return slice_(x, start=tuple(start), limit=tuple(limit), strides=ones)
 
 
 def slice_along(x: Atom, axis: int, start: int, stop: int) -> Atom:
-    """Elements ``start`` to ``stop`` (exclusive) along one axis."""
+    """The elements from ``start`` to ``stop`` (exclusive) along ``axis``."""
     begin, limit = [0] * x.type.ndim, list(x.type.shape)
     begin[axis], limit[axis] = start, stop
     return block(x, begin, limit)
@@ -148,6 +149,7 @@ def _pad_types(x: ArrayType, value: ArrayType, *, config: PadConfig) -> ArrayTyp
 
 
 def _pad_reference(x: Array, value: Array, *, config: PadConfig) -> Array:
+    """The padded array: interior padding first, then the borders, which may be cut."""
     if not config:
         return np.array(x)
     spread_shape = [
@@ -177,6 +179,7 @@ def _pad_jvp(
 def _pad_transpose(
     cotangents: Tangents, inputs: Operands, *, config: PadConfig
 ) -> Tangents:
+    """The transpose rule: cotangents of the operand, and of the padding value."""
     (ct,), (x, value) = cotangents, inputs
     assert ct is not None
     zero = conversion.literal(0, ct.type.dtype)
@@ -196,6 +199,7 @@ def _pad_transpose(
 
 
 def _pad_batch(size: int, inputs: Atoms, dims: Dims, *, config: PadConfig) -> Batched:
+    """The batching rule; a mapped value is selected by a padded mask."""
     x, value = inputs
     x = repeated(size, x, dims[0])
     if dims[1] is None:
@@ -243,11 +247,11 @@ def _concatenate_types(*operands: ArrayType, axis: int) -> ArrayType:
                 "concatenate takes operands of one dtype, but was given "
                 + ", ".join(map(str, operands))
             )
-        same = other.ndim == first.ndim and all(
+        agrees = other.ndim == first.ndim and all(
             a == b or k == axis
             for k, (a, b) in enumerate(zip(first.shape, other.shape, strict=True))
         )
-        if not same:
+        if not agrees:
             raise ShapeError(
                 f"concatenate along axis {axis} takes operands that agree on all other "
                 "axes, but was given " + ", ".join(map(str, operands))
@@ -269,6 +273,7 @@ def _concatenate_jvp(
 def _concatenate_transpose(
     cotangents: Tangents, inputs: Operands, *, axis: int
 ) -> Tangents:
+    """The transpose rule: each operand's slice of the cotangent."""
     (ct,) = cotangents
     assert ct is not None
     ends = list(itertools.accumulate(x.type.shape[axis] for x in inputs))

@@ -40,13 +40,14 @@ def take_along_last(x: Atom, indices: Atom) -> Atom:
     last = (len(lead),)
     shape = (*indices.type.shape, 1)
     indexed = views.broadcast_in_dim(indices, shape=shape, axes=(*lead, *last))
-    where = Windows((), last, last, (lead, lead))
+    windows = Windows((), last, last, (lead, lead))
     options = {"mode": "promise_in_bounds", "fill_value": None, "unique_indices": True}
     sizes = (1,) * x.type.ndim
-    return indexing.gather(x, indexed, sizes=sizes, **options, **where.params())
+    return indexing.gather(x, indexed, sizes=sizes, **options, **windows.params())
 
 
 def _check(name: str, x: ArrayType) -> None:
+    """Raise ShapeError unless ``x`` has an axis to sort along."""
     if not x.ndim:
         raise ShapeError(f"{name} takes an array of at least one axis, not {x}")
 
@@ -67,7 +68,7 @@ def _ordered(x: Array) -> Array:
 
 
 def _sort_jvp(primals: Atoms, tangents: Tangents) -> WithTangents:
-    # One argsort serves value and derivative.
+    """The jvp rule: one argsort orders the values and the tangents."""
     (x,), (t,) = primals, tangents
     assert t is not None
     order = argsort(x)

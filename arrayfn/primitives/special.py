@@ -31,7 +31,7 @@ def _scipy(name: str) -> Callable[..., Any]:
 
 
 def _logistic(x: Any) -> Any:
-    """Without overflow on the way, which would make subnormal results 0."""
+    """1 / (1 + e**-x), without overflow on the way, which would flush results to 0."""
     power = np.exp(-np.abs(x))
     return np.where(x < 0, power, np.ones_like(power)) / (1 + power)
 
@@ -48,8 +48,11 @@ def _one_minus(x: Atom) -> Atom:
 
 
 def _one_minus_square(x: Atom) -> Atom:
-    # The value (1 - x)(1 + x) does not cancel near 1. The derivative is that of
-    # 1 - x**2: the product rule would give inf * 0 = NaN at 1.
+    """1 - x**2, with an accurate value near 1 and a finite derivative at 1.
+
+    The value is (1 - x)(1 + x), which does not cancel. The derivative is that of
+    1 - x**2: the product rule would give inf * 0 = NaN at 1.
+    """
     square = _one_minus(e.square(x))
     product = e.mul(_one_minus(x), e.add(x, 1))
     return e.add(square, views.stop_gradient(e.sub(product, square)))
@@ -180,12 +183,14 @@ def _half(x: Atom) -> Atom:
 
 
 def _inverse_root(x: Atom) -> Atom:
+    """1 / sqrt(x)."""
     if x.type.dtype in dtypes.COMPLEX:
         return e.reciprocal(sqrt(x))
     return rsqrt(x)
 
 
-def _acosh_slope(x: Atom) -> Atom:
+def _acosh_derivative(x: Atom) -> Atom:
+    """1 / (sqrt(x - 1) sqrt(x + 1))."""
     low, high = e.sub(x, 1), e.add(x, 1)
     if x.type.dtype in dtypes.COMPLEX:
         # For negative x the root of the product is on another branch.
@@ -294,7 +299,7 @@ asinh = elementwise(
 acosh = elementwise(
     "acosh",
     np.arccosh,
-    [lambda x, y: _acosh_slope(x)],
+    [lambda x, y: _acosh_derivative(x)],
     accepts=dtypes.INEXACT,
     cost=18,
     domain=(1.2, 4.0),
@@ -333,8 +338,8 @@ def _trigamma(x: Atom) -> Atom:
     period = e.sub(x, discrete.round(x))
     half = conversion.literal(0.5, x.type.dtype)
     sine = sin(e.mul(e.select(reflected, period, half), math.pi))
-    mirror = e.mul(e.square(e.reciprocal(sine)), math.pi**2)
-    return e.select(reflected, e.sub(mirror, total), total)
+    reflection = e.mul(e.square(e.reciprocal(sine)), math.pi**2)
+    return e.select(reflected, e.sub(reflection, total), total)
 
 
 _TRIGAMMA_STEPS = 7

@@ -1,4 +1,4 @@
-"""The primitive table: every row, by name. Sets of primitives are derived from it."""
+"""The primitive table: every primitive, by name. Sets of them are derived from it."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ _FAMILIES: Final[tuple[ModuleType, ...]] = (
 )
 
 
-def rows_of(*modules: ModuleType) -> tuple[Primitive, ...]:
+def primitives_in(*modules: ModuleType) -> tuple[Primitive, ...]:
     """The primitives that ``modules`` define, or import, each once."""
-    names = [value for module in modules for value in vars(module).values()]
-    return tuple(dict.fromkeys(x for x in names if isinstance(x, Primitive)))
+    values = [value for module in modules for value in vars(module).values()]
+    return tuple(dict.fromkeys(x for x in values if isinstance(x, Primitive)))
 
 
-ROWS: Final = rows_of(*_FAMILIES)
+ROWS: Final = primitives_in(*_FAMILIES)
 TABLE: Final[dict[str, Primitive]] = {row.name: row for row in ROWS}
 emitters.define(TABLE)
 

@@ -1,4 +1,4 @@
-"""Programs of one device, whose types do not say what varies over a mesh."""
+"""Removes from Programs what their types say of values that vary over a mesh."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ def without_variance(program: Program) -> Program:
     environment: dict[Var, Atom] = {}
 
     def plain(var: Var) -> Var:
-        made = Var(var.type.plain().with_varying(UNVARYING), var.hint)
-        environment[var] = made
-        return made
+        unvarying = Var(var.type.plain().with_varying(UNVARYING), var.hint)
+        environment[var] = unvarying
+        return unvarying
 
     inputs = tuple([plain(v) for v in program.inputs])
     constants = tuple([plain(v) for v in program.constants])
     equations: list[Equation] = []
     for equation in program.equations:
-        given = tuple([rename(a, environment) for a in equation.inputs])
+        operands = tuple([rename(a, environment) for a in equation.inputs])
         if equation.primitive is pvary:
-            environment[equation.outputs[0]] = given[0]
+            environment[equation.outputs[0]] = operands[0]
             continue
         params = {name: _plain(value) for name, value in equation.params.items()}
         outputs = tuple([plain(v) for v in equation.outputs])
         equations.append(
-            Equation(equation.primitive, given, params, outputs, equation.source)
+            Equation(equation.primitive, operands, params, outputs, equation.source)
         )
     return Program(
         program.name,
@@ -43,6 +43,7 @@ def without_variance(program: Program) -> Program:
 
 
 def _plain(value: Any) -> Any:
+    """The param ``value``; Programs in it are without variance."""
     if isinstance(value, Program):
         return without_variance(value)
     if isinstance(value, tuple):

@@ -1,7 +1,7 @@
 """Views, iota and relayout: primitives that move elements and compute nothing.
 
-``View`` rows are affine: the compiler reads through them without a copy. ``slicing``
-has slice, pad and concatenate.
+A primitive of the form ``View`` is affine: the compiler reads through it without a
+copy. ``slicing`` has slice, pad and concatenate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from arrayfn.primitives.rules import batched_along, shifted, transposed_first
 
 
 def broadcast_literal(value: float, type: ArrayType) -> Atom:
-    """An array of ``type``'s shape and dtype filled with ``value``."""
+    """An array of the type ``type``, filled with ``value``."""
     scalar = conversion.literal(value, type.dtype)
     if not type.shape:
         return scalar
@@ -45,12 +45,12 @@ def broadcast_literal(value: float, type: ArrayType) -> Atom:
 
 
 def unchanged(x: ArrayType) -> tuple[AxisMap, ...]:
-    """The AxisMaps of a view of all elements in their order."""
+    """The index map of a view of all elements in their order."""
     return tuple(AxisMap(axis) for axis in range(x.ndim))
 
 
 def zeros(type: ArrayType) -> Atom:
-    """An array of zeros."""
+    """An array of zeros of the type ``type``."""
     return broadcast_literal(0, type)
 
 
@@ -77,10 +77,12 @@ def _transpose_types(x: ArrayType, *, permutation: tuple[int, ...]) -> ArrayType
 def _transpose_axes(
     x: ArrayType, *, permutation: tuple[int, ...]
 ) -> tuple[AxisMap, ...]:
+    """The index map: input axis i is the output axis that has it."""
     return tuple(AxisMap(permutation.index(axis)) for axis in range(x.ndim))
 
 
 def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes ``permutation``."""
     return tuple(int(i) for i in np.argsort(permutation))
 
 
@@ -110,7 +112,7 @@ transpose = Primitive(
 
 
 def _broadcast_types(x: ArrayType, *, shape: Shape, axes: tuple[int, ...]) -> ArrayType:
-    fits = (
+    is_valid = (
         len(axes) == x.ndim
         and list(axes) == sorted(set(axes))
         and all(
@@ -118,7 +120,7 @@ def _broadcast_types(x: ArrayType, *, shape: Shape, axes: tuple[int, ...]) -> Ar
             for axis, extent in zip(axes, x.shape, strict=True)
         )
     )
-    if not fits:
+    if not is_valid:
         raise ShapeError(f"{x} does not broadcast to shape {shape} along axes {axes}")
     return ArrayType(shape, x.dtype, weak=x.weak)
 
@@ -126,6 +128,7 @@ def _broadcast_types(x: ArrayType, *, shape: Shape, axes: tuple[int, ...]) -> Ar
 def _broadcast_axes(
     x: ArrayType, *, shape: Shape, axes: tuple[int, ...]
 ) -> tuple[AxisMap, ...]:
+    """The index map: repeated axes are read at index 0."""
     return tuple(
         AxisMap(None) if extent == 1 != shape[axis] else AxisMap(axis)
         for axis, extent in zip(axes, x.shape, strict=True)
@@ -142,6 +145,7 @@ def _broadcast_reference(x: Array, *, shape: Shape, axes: tuple[int, ...]) -> Ar
 def _broadcast_transpose(
     ct: Atom, type: ArrayType, *, shape: Shape, axes: tuple[int, ...]
 ) -> Atom:
+    """The transpose rule: the cotangent summed over the repeated axes."""
     summed = [axis for axis in range(len(shape)) if axis not in axes]
     summed += [
         axis
@@ -194,7 +198,7 @@ def _reshape_types(x: ArrayType, *, shape: Shape) -> ArrayType:
 
 
 def _reshape_axes(x: ArrayType, *, shape: Shape) -> tuple[AxisMap, ...] | None:
-    """The AxisMaps if only axes of extent 1 are added or removed."""
+    """The index map, if only axes of extent 1 are added or removed, else None."""
     axes = [axis for axis, extent in enumerate(shape) if extent != 1]
     if [shape[axis] for axis in axes] != [n for n in x.shape if n != 1]:
         return None
@@ -268,6 +272,7 @@ def _iota_reference(*, shape: Shape, axis: int, dtype: DType) -> Array:
 
 
 def _iota_batch(*args: Any, **params: Any) -> Batched:
+    """Raises: iota has no operand."""
     raise ArgumentError("iota has no operand that could be mapped")
 
 

@@ -1,7 +1,7 @@
 """window_take reads one element of each window; window_put adds it back.
 
 Positions are row-major indices inside a window; see ``windowed`` for the geometry. Each
-row is the transpose of the other.
+primitive is the transpose of the other.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _MAX_PHASES: Final = 16
 
 
 def _check(name: str, x: ArrayType, positions: ArrayType, windows: Shape) -> None:
+    """Raise unless ``positions`` are int32 and of the shape ``windows``."""
     if x.dtype not in dtypes.NUMBERS:
         raise DTypeError(f"{name} is not defined for {x}")
     if positions.dtype != dtypes.int32 or positions.shape != windows:
@@ -50,22 +51,22 @@ def _check(name: str, x: ArrayType, positions: ArrayType, windows: Shape) -> Non
         )
 
 
-def _places(positions: Atom, geometry: SlidingWindows) -> tuple[Atom, Windows]:
-    """The elements at ``positions``, as indices of the operand."""
+def _gather_indices(positions: Atom, geometry: SlidingWindows) -> tuple[Atom, Windows]:
+    """``(index vectors, geometry)`` of a gather of the elements at ``positions``."""
     shape = positions.type.shape
     coordinates: list[Atom] = []
-    rest = positions
+    remaining = positions
     for k in reversed(range(len(geometry.axes))):
-        size, within = geometry.sizes[k], rest
+        size, within = geometry.sizes[k], remaining
         if k:
-            quotient = e.floor_divide(rest, size)
-            within = e.sub(rest, e.mul(quotient, size))
-            rest = quotient
+            quotient = e.floor_divide(remaining, size)
+            within = e.sub(remaining, e.mul(quotient, size))
+            remaining = quotient
         begin = count_along(shape, geometry.axes[k], geometry.strides[k])
         coordinates.insert(0, e.add(begin, e.mul(within, geometry.dilations[k])))
     kept = tuple(axis for axis in range(len(shape)) if axis not in geometry.axes)
-    where = Windows((), geometry.axes, geometry.axes, (kept, kept))
-    return positions_of(coordinates), where
+    windows = Windows((), geometry.axes, geometry.axes, (kept, kept))
+    return positions_of(coordinates), windows
 
 
 # window_take
@@ -88,6 +89,7 @@ def _take_reference(x: Array, positions: Array, **params: Any) -> Array:
 
 
 def _take_expand(x: Atom, positions: Atom, **params: Any) -> Atom:
+    """window_take as a gather."""
     if not positions.type.size:
         return views.zeros(x.type.with_shape(positions.type.shape))
     geometry = SlidingWindows(**params)
@@ -96,10 +98,10 @@ def _take_expand(x: Atom, positions: Atom, **params: Any) -> Atom:
     if geometry.padding:
         zero = conversion.literal(0, x.type.dtype)
         x = slicing.pad(x, zero, config=geometry.config(x.type.ndim))
-    coordinates, where = _places(positions, geometry)
+    coordinates, windows = _gather_indices(positions, geometry)
     sizes = (1,) * x.type.ndim
     options = {"sizes": sizes, "mode": "promise_in_bounds", "fill_value": None}
-    return indexing.gather(x, coordinates, **where.params(), **options)
+    return indexing.gather(x, coordinates, **windows.params(), **options)
 
 
 def _positions(shape: Shape, geometry: SlidingWindows, seed: int) -> Array:
@@ -145,9 +147,10 @@ window_take = Primitive(
 def _put_types(
     values: ArrayType, positions: ArrayType, *, extents: Shape, **params: Any
 ) -> ArrayType:
+    """The type rule: the operand of ``window_take`` has extents ``extents``."""
     geometry = SlidingWindows(**params)
-    own = dict(zip(geometry.axes, extents, strict=True))
-    result = values.with_shape(own.get(k, n) for k, n in enumerate(values.shape))
+    extent_of = dict(zip(geometry.axes, extents, strict=True))
+    result = values.with_shape(extent_of.get(k, n) for k, n in enumerate(values.shape))
     geometry.check("window_put", result)
     _check("window_put", values, positions, geometry.shape(result.shape))
     if values.shape != positions.shape:
@@ -158,24 +161,27 @@ def _put_types(
 def _put_reference(
     values: Array, positions: Array, *, extents: Shape, **params: Any
 ) -> Array:
+    """The values added to zeros, one position of the window after the other."""
     geometry = SlidingWindows(**params)
     shape = list(values.shape)
     for axis, n in zip(geometry.axes, extents, strict=True):
         shape[axis] = n
     shape = list(geometry.whole(tuple(shape)))
-    wide = dtypes.compute_dtype(values.dtype)
-    result = np.zeros(shape, wide)
+    compute_dtype = dtypes.compute_dtype(values.dtype)
+    result = np.zeros(shape, compute_dtype)
     coordinates = itertools.product(*(range(n) for n in geometry.sizes))
     for number, position_in_window in enumerate(coordinates if positions.size else ()):
-        at = [slice(None)] * result.ndim
+        index = [slice(None)] * result.ndim
         for k, axis in enumerate(geometry.axes):
             begin, stride = (
                 position_in_window[k] * geometry.dilations[k],
                 geometry.strides[k],
             )
             last = begin + (values.shape[axis] - 1) * stride + 1
-            at[axis] = slice(begin, last, stride)
-        result[tuple(at)] += np.where(positions == number, values, 0).astype(wide)
+            index[axis] = slice(begin, last, stride)
+        result[tuple(index)] += np.where(positions == number, values, 0).astype(
+            compute_dtype
+        )
     inside = zip(geometry.config(result.ndim), result.shape, strict=True)
     kept = tuple(slice(low, n - high) for (low, high, _), n in inside)
     return np.ascontiguousarray(result[kept]).astype(values.dtype)
@@ -184,6 +190,7 @@ def _put_reference(
 def _put_expand(
     values: Atom, positions: Atom, *, extents: Shape, **params: Any
 ) -> Atom:
+    """window_put as a scatter_add into zeros."""
     type = _put_types(values.type, positions.type, extents=extents, **params)
     geometry = SlidingWindows(**params)
     whole = geometry.whole(type.shape)
@@ -192,10 +199,12 @@ def _put_expand(
         return views.zeros(type)
     if not geometry.axes:
         return values  # each window is an element
-    coordinates, where = _places(positions, geometry)
+    coordinates, windows = _gather_indices(positions, geometry)
     options = {"mode": "drop", "unique_indices": False}
-    made = indexing.scatter_add(zeros, coordinates, values, **where.params(), **options)
-    return geometry.unpadded(made, type.shape)
+    scattered = indexing.scatter_add(
+        zeros, coordinates, values, **windows.params(), **options
+    )
+    return geometry.unpadded(scattered, type.shape)
 
 
 def put_in_phases(
@@ -208,67 +217,75 @@ def put_in_phases(
     """
     geometry = SlidingWindows(**params)
     sizes, strides, axes = geometry.sizes, geometry.strides, geometry.axes
-    reach = [(size - 1) // stride for size, stride in zip(sizes, strides, strict=True)]
+    max_distance = [
+        (size - 1) // stride for size, stride in zip(sizes, strides, strict=True)
+    ]
     if (
         max(geometry.dilations, default=1) > 1
         or geometry.padding
         or math.prod(strides) > _MAX_PHASES
-        or math.prod(n + 1 for n in reach) > _MAX_PHASES
+        or math.prod(n + 1 for n in max_distance) > _MAX_PHASES
         or not positions.type.size
     ):
         return None
     type = _put_types(values.type, positions.type, extents=extents, **params)
     counts = [-(-n // stride) for n, stride in zip(extents, strides, strict=True)]
     config = [(0, 0, 0)] * type.ndim
-    for axis, before, count in zip(axes, reach, counts, strict=True):
+    for axis, before, count in zip(axes, max_distance, counts, strict=True):
         config[axis] = (before, count - positions.type.shape[axis], 0)
-    wide = dtypes.compute_dtype(type.dtype)
-    zero, none = conversion.literal(0, wide), conversion.literal(-1, dtypes.int32)
-    known = slicing.pad(positions, none, config=tuple(config))
+    compute_dtype = dtypes.compute_dtype(type.dtype)
+    zero, no_position = (
+        conversion.literal(0, compute_dtype),
+        conversion.literal(-1, dtypes.int32),
+    )
+    padded_positions = slicing.pad(positions, no_position, config=tuple(config))
     values = slicing.pad(
         values, conversion.literal(0, type.dtype), config=tuple(config)
     )
 
-    def at(x: Atom, back: Sequence[int]) -> Atom:
-        """The values of the windows ``back`` before."""
+    def at(x: Atom, distance: Sequence[int]) -> Atom:
+        """The elements of ``x`` of the windows that begin ``distance`` before."""
         start, limit = [0] * type.ndim, list(x.type.shape)
-        for axis, before, count, n in zip(axes, reach, counts, back, strict=True):
+        for axis, before, count, n in zip(
+            axes, max_distance, counts, distance, strict=True
+        ):
             start[axis] = before - n
             limit[axis] = start[axis] + count
         return slicing.block(x, start, limit)
 
     def phase(position_in_window: Sequence[int]) -> Atom:
+        """The sums of the elements at this offset from the beginning of a window."""
         total: Atom | None = None
-        for back in itertools.product(*(range(n + 1) for n in reach)):
+        for distance in itertools.product(*(range(n + 1) for n in max_distance)):
             tap = [
                 r + n * s
-                for r, n, s in zip(position_in_window, back, strides, strict=True)
+                for r, n, s in zip(position_in_window, distance, strides, strict=True)
             ]
             if any(t >= size for t, size in zip(tap, sizes, strict=True)):
                 continue
             number = int(np.ravel_multi_index(tap, sizes))
-            here = discrete.eq(
-                at(known, back), conversion.literal(number, dtypes.int32)
+            is_hit = discrete.eq(
+                at(padded_positions, distance), conversion.literal(number, dtypes.int32)
             )
-            value = conversion.convert(at(values, back), wide)
-            term = e.select(here, value, zero)
+            value = conversion.convert(at(values, distance), compute_dtype)
+            term = e.select(is_hit, value, zero)
             total = term if total is None else e.add(total, term)
         if total is None:
-            shape = at(known, [0] * len(axes)).type.shape
-            total = views.zeros(ArrayType(shape, wide))
+            shape = at(padded_positions, [0] * len(axes)).type.shape
+            total = views.zeros(ArrayType(shape, compute_dtype))
         return conversion.convert(total, type.dtype)
 
-    made = _interleaved(phase, axes, strides)
+    result = _interleaved(phase, axes, strides)
     limit = type.shape
-    if made.type.shape == limit:
-        return made
-    return slicing.block(made, (0,) * type.ndim, limit)
+    if result.type.shape == limit:
+        return result
+    return slicing.block(result, (0,) * type.ndim, limit)
 
 
 def _interleaved(
     phase: Callable[[Sequence[int]], Atom], axes: Sequence[int], strides: Sequence[int]
 ) -> Atom:
-    """Interleave the phases along each axis."""
+    """The array whose elements come from the phases, in turn along each axis."""
     parts = [
         phase(position_in_window)
         for position_in_window in itertools.product(*map(range, strides))
@@ -276,8 +293,8 @@ def _interleaved(
     if len(parts) == 1:
         return parts[0]
     shape = parts[0].type.shape
-    rows = [views.reshape(part, shape=(1, *shape)) for part in parts]
-    stacked = slicing.concatenate(*rows, axis=0)
+    stacked_parts = [views.reshape(part, shape=(1, *shape)) for part in parts]
+    stacked = slicing.concatenate(*stacked_parts, axis=0)
     stacked = views.reshape(stacked, shape=(*strides, *shape))
     order: list[int] = []
     merged = list(shape)
@@ -287,8 +304,8 @@ def _interleaved(
             k = list(axes).index(axis)
             order.append(k)
             merged[axis] *= strides[k]
-    turned = views.transpose(stacked, permutation=tuple(order))
-    return views.reshape(turned, shape=tuple(merged))
+    interleaved = views.transpose(stacked, permutation=tuple(order))
+    return views.reshape(interleaved, shape=tuple(merged))
 
 
 def _put_samples() -> Iterable[Sample]:

@@ -58,7 +58,7 @@ UNROLLED: Final = 32
 def _reduce_expansion(
     combine: Callable[..., Any], reduction: Primitive
 ) -> Callable[..., Atom]:
-    """The reduction of windows as a combination of slices."""
+    """The expansion of a window reduction to combinations of slices."""
 
     def expand(x: Atom, **params: Any) -> Atom:
         geometry = SlidingWindows(**params)
@@ -91,19 +91,22 @@ def _padded(
 
 
 def _with_border(x: Array, geometry: SlidingWindows, reduction: Primitive) -> Array:
+    """``x`` padded with the identity of ``reduction``, if windows have padding."""
     if not geometry.padding:
         return x
-    wide = [(low, high) for low, high, _ in geometry.config(x.ndim)]
+    border = [(low, high) for low, high, _ in geometry.config(x.ndim)]
     fill = _identity(reduction, dtypes.canonical(x.dtype))
-    return np.pad(x, wide, constant_values=np.asarray(fill).astype(x.dtype))
+    return np.pad(x, border, constant_values=np.asarray(fill).astype(x.dtype))
 
 
 def _identity(reduction: Primitive, dtype: DType) -> PythonScalar:
+    """The identity of ``reduction`` for ``dtype``."""
     assert isinstance(reduction.kernel, Reduction)
     return reduction.kernel.identity(dtype)
 
 
 def _folded(combine: Callable[..., Any], taps: Sequence[Atom]) -> Atom:
+    """The slices ``taps`` combined into one, from first to last."""
     total = taps[0]
     for tap in taps[1:]:
         total = combine(total, tap)
@@ -132,7 +135,10 @@ def _blocks(reduction: Primitive, x: Atom, geometry: SlidingWindows) -> Atom:
 def _along_axis(
     combine: Callable[..., Any], x: Atom, axis: int, size: int, stride: int, step: int
 ) -> Atom:
-    """Windows along one axis, combined from windows of 1, 2, 4 ... elements."""
+    """Windows along one axis, combined from windows of 1, 2, 4 ... elements.
+
+    ``step`` is the dilation.
+    """
     if size <= UNROLLED // 2:
         return _folded(
             combine, SlidingWindows((axis,), (size,), (stride,), (step,)).taps(x)
@@ -148,10 +154,10 @@ def _along_axis(
             covered += power
         if covered == size:
             break
-        have = powers.type.shape[axis] - power * step
+        extent = powers.type.shape[axis] - power * step
         powers = combine(
-            slicing.slice_along(powers, axis, 0, have),
-            slicing.slice_along(powers, axis, power * step, power * step + have),
+            slicing.slice_along(powers, axis, 0, extent),
+            slicing.slice_along(powers, axis, power * step, power * step + extent),
         )
         power *= 2
     assert total is not None
@@ -168,6 +174,11 @@ def _window_reduction(
     transpose: Any = NOT_LINEAR,
     doc: str,
 ) -> Primitive:
+    """A window reduction Primitive: ``reduction`` of each window.
+
+    ``combine`` is the function of two elements.
+    """
+
     def types(x: ArrayType, **params: Any) -> ArrayType:
         if x.dtype not in accepts:
             raise DTypeError(f"{name} is not defined for {x}")
@@ -210,16 +221,17 @@ def _window_reduction(
 
 
 def _sum_transpose(ct: Atom, type: ArrayType, **params: Any) -> Atom:
+    """The transpose rule: the sum of the windows that each element is in."""
     if not ct.type.size:
         return views.zeros(type)
     geometry = SlidingWindows(**params)
-    counts, whole = geometry.count(type.shape), geometry.whole(type.shape)
-    config = spread_config(type.ndim, geometry, whole, counts)
+    counts, padded_shape = geometry.count(type.shape), geometry.whole(type.shape)
+    config = spread_config(type.ndim, geometry, padded_shape, counts)
     spread = slicing.pad(ct, conversion.literal(0, ct.type.dtype), config=config)
     ones = (1,) * len(counts)
     by_element = SlidingWindows(geometry.axes, geometry.sizes, ones, geometry.dilations)
-    made = reduce_window_sum(spread, **by_element.params())
-    return geometry.unpadded(made, type.shape)
+    sums = reduce_window_sum(spread, **by_element.params())
+    return geometry.unpadded(sums, type.shape)
 
 
 def _extremum_jvp(position: Emitter) -> JvpRule:
@@ -268,10 +280,17 @@ reduce_window_min = _window_reduction(
 def _window_arg_reduction(
     name: str,
     reference: Callable[..., Array],
-    beyond: Callable[..., Any],
-    whole: Primitive,
+    is_better: Callable[..., Any],
+    arg_reduction: Primitive,
     extremum: Primitive,
 ) -> Primitive:
+    """The Primitive of the position of an extremum in each window.
+
+    ``reference`` and ``arg_reduction`` find it along an axis, as np.argmax and argmax
+    do. ``is_better(x, y)`` says whether x takes the place of y; ``extremum`` has the
+    identity.
+    """
+
     def types(x: ArrayType, **params: Any) -> ArrayType:
         if x.dtype not in dtypes.REALS:
             raise DTypeError(f"{name} is not defined for {x}")
@@ -281,8 +300,8 @@ def _window_arg_reduction(
 
     def positions(x: Array, **params: Any) -> Array:
         geometry = SlidingWindows(**params)
-        wide = x.astype(dtypes.compute_dtype(x.dtype))
-        windows = geometry.inside().of(_with_border(wide, geometry, extremum))
+        widened = x.astype(dtypes.compute_dtype(x.dtype))
+        windows = geometry.inside().of(_with_border(widened, geometry, extremum))
         flat = windows.reshape(*geometry.shape(x.shape), math.prod(geometry.sizes))
         return np.asarray(reference(flat, axis=-1)).astype(dtypes.int32)
 
@@ -297,22 +316,23 @@ def _window_arg_reduction(
             order = tuple(range(len(shape) + len(geometry.axes)))
             windows = sliding_windows(x, **geometry.params(), order=order)
             flat = views.reshape(windows, shape=(*shape, count))
-            return whole(flat, axis=len(shape), dtype=dtypes.int32)
+            return arg_reduction(flat, axis=len(shape), dtype=dtypes.int32)
         return _first(geometry.taps(x), shape)
 
     def _first(taps: Sequence[Atom], shape: Shape) -> Atom:
+        """The number of the first tap that is the extremum or NaN."""
         best = taps[0]
         position = views.zeros(ArrayType(shape, dtypes.int32))
         for number, tap in enumerate(taps[1:], 1):
-            better = beyond(tap, best)
+            better = is_better(tap, best)
             if tap.type.dtype in dtypes.FLOATS:
                 later_nan = discrete.bitwise_and(
                     discrete.isnan(tap), discrete.bitwise_not(discrete.isnan(best))
                 )
                 better = discrete.bitwise_or(better, later_nan)
             best = e.select(better, tap, best)
-            here = conversion.literal(number, dtypes.int32)
-            position = e.select(better, here, position)
+            tap_number = conversion.literal(number, dtypes.int32)
+            position = e.select(better, tap_number, position)
         return position
 
     def samples() -> Iterable[Sample]:

@@ -49,14 +49,14 @@ class SlidingWindows:
     padding: tuple[tuple[int, int], ...] = ()
 
     def params(self) -> dict[str, Any]:
-        """As params of an equation."""
-        made: dict[str, Any] = {
+        """The params of an equation."""
+        params: dict[str, Any] = {
             "axes": self.axes,
             "sizes": self.sizes,
             "strides": self.strides,
             "dilations": self.dilations,
         }
-        return {**made, "padding": self.padding} if self.padding else made
+        return {**params, "padding": self.padding} if self.padding else params
 
     def shifted(self) -> SlidingWindows:
         """The windows after a new mapped axis 0."""
@@ -72,7 +72,7 @@ class SlidingWindows:
         return tuple((*pads.get(axis, (0, 0)), 0) for axis in range(ndim))
 
     def whole(self, shape: Shape) -> Shape:
-        """``shape`` including the padding."""
+        """``shape`` of an operand, including the padding."""
         return tuple(
             n + low + high
             for n, (low, high, _) in zip(shape, self.config(len(shape)), strict=True)
@@ -115,12 +115,12 @@ class SlidingWindows:
         )
 
     def shape(self, shape: Shape) -> Shape:
-        """``shape`` with the number of windows along the axes."""
+        """``shape`` of an operand, with the number of windows along the axes."""
         counts = dict(zip(self.axes, self.count(shape), strict=True))
         return tuple(counts.get(axis, n) for axis, n in enumerate(shape))
 
     def tap(self, x: Atom, position: Sequence[int]) -> Atom:
-        """The element at ``position`` of each window."""
+        """The element at ``position`` of each window: a slice of ``x``."""
         start, limit, strides = [0] * x.type.ndim, list(x.type.shape), [1] * x.type.ndim
         counts = self.count(x.type.shape)
         for k, axis in enumerate(self.axes):
@@ -139,7 +139,7 @@ class SlidingWindows:
         return [self.tap(x, position) for position in positions]
 
     def of(self, x: Array) -> Array:
-        """The windows of an array, their axes last."""
+        """The windows of a NumPy array, with the axes inside windows last."""
         if 0 in self.shape(x.shape):
             return np.zeros((*self.shape(x.shape), *self.sizes), x.dtype)
         strides = list(x.strides)
@@ -158,10 +158,12 @@ class SlidingWindows:
 def batched_windows(name: str) -> BatchRule:
     """The batching rule of primitive ``name``: its windows after the mapped axis."""
     primitive = Emitter(name)
-    own = {field.name for field in fields(SlidingWindows)}
+    geometry_params = {field.name for field in fields(SlidingWindows)}
 
     def rule(*operands: Atom, **params: Any) -> Atom:
-        windows = SlidingWindows(**{k: v for k, v in params.items() if k in own})
+        windows = SlidingWindows(
+            **{k: v for k, v in params.items() if k in geometry_params}
+        )
         return primitive(*operands, **params | windows.shifted().params())
 
     return batched_along(rule)
@@ -179,8 +181,8 @@ def spread_config(
     for k, axis in enumerate(geometry.axes):
         stride = geometry.strides[k]
         before = (geometry.sizes[k] - 1) * geometry.dilations[k]
-        rest = shape[axis] - (counts[k] - 1) * stride - 1
-        config[axis] = (before, rest, stride - 1)
+        after = shape[axis] - (counts[k] - 1) * stride - 1
+        config[axis] = (before, after, stride - 1)
     return tuple(config)
 
 
@@ -220,8 +222,8 @@ def overlap_add(
     counts = geometry.count(x.shape)
     kept = [axis for axis in range(ndim) if axis not in geometry.axes]
     # The axes: those without windows, counts, positions in the windows.
-    wanted = [*kept, *geometry.axes, *range(ndim, ndim + len(counts))]
-    permutation = tuple(order.index(axis) for axis in wanted)
+    axis_order = [*kept, *geometry.axes, *range(ndim, ndim + len(counts))]
+    permutation = tuple(order.index(axis) for axis in axis_order)
     windows = views.transpose(windows, permutation=permutation)
     if math.prod(geometry.sizes) == 1:
         return _spread(windows, x, geometry)
@@ -233,16 +235,16 @@ def overlap_add(
         )
         for k in range(len(counts))
     ]
-    where = Windows(tuple(range(len(kept))), geometry.axes, geometry.axes)
+    windows_geometry = Windows(tuple(range(len(kept))), geometry.axes, geometry.axes)
     zeros = views.zeros(x)
     options = {"mode": "drop", "unique_indices": False}
     return indexing.scatter_add(
-        zeros, positions_of(components), windows, **where.params(), **options
+        zeros, positions_of(components), windows, **windows_geometry.params(), **options
     )
 
 
 def _spread(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
-    """Windows of one element, their axes last, at their positions among zeros."""
+    """Windows of one element, with the window axes last, put among zeros."""
     ndim = x.ndim
     kept = [axis for axis in range(ndim) if axis not in geometry.axes]
     order = [*kept, *geometry.axes]
@@ -259,12 +261,12 @@ def _spread(windows: Atom, x: ArrayType, geometry: SlidingWindows) -> Atom:
 
 
 def count_along(shape: Shape, axis: int, step: int) -> Atom:
-    """0, ``step``, ``2 * step`` ... along ``axis``."""
+    """An array of ``shape`` with 0, ``step``, ``2 * step`` ... along ``axis``."""
     return e.mul(views.iota(shape=shape, axis=axis, dtype=dtypes.int32), step)
 
 
 def positions_of(components: Sequence[Atom]) -> Atom:
-    """Index vectors for gather and scatter with these components."""
+    """The index vectors with these components, for gather and scatter."""
     shape = (*components[0].type.shape, 1)
     axes = tuple(range(len(shape) - 1))
     parts = [views.broadcast_in_dim(p, shape=shape, axes=axes) for p in components]

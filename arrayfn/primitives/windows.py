@@ -41,7 +41,7 @@ class Windows:
     batch: tuple[Axes, Axes] = ((), ())
 
     def params(self) -> dict[str, Any]:
-        """As params of an equation."""
+        """The params of an equation."""
         return {
             "window_axes": self.window_axes,
             "collapsed_axes": self.collapsed_axes,
@@ -51,24 +51,26 @@ class Windows:
 
     def kept(self, ndim: int) -> Axes:
         """The axes of an operand of ``ndim`` axes that windows keep."""
-        gone = (*self.collapsed_axes, *self.batch[0])
-        return tuple(axis for axis in range(ndim) if axis not in gone)
+        removed = (*self.collapsed_axes, *self.batch[0])
+        return tuple(axis for axis in range(ndim) if axis not in removed)
 
     def shape(self, indices: Shape, sizes: Shape) -> Shape:
         """The shape of the array of windows."""
         inner = [sizes[axis] for axis in self.kept(len(sizes))]
         outer = iter(indices[:-1])
-        within = dict(zip(self.window_axes, inner, strict=True))
+        extent_of = dict(zip(self.window_axes, inner, strict=True))
         ndim = len(indices) - 1 + len(inner)
         return tuple(
-            within[axis] if axis in within else next(outer) for axis in range(ndim)
+            extent_of[axis] if axis in extent_of else next(outer)
+            for axis in range(ndim)
         )
 
     def sizes(self, ndim: int, windows: Shape) -> Shape:
         """The extents of one window along the operand's axes."""
-        within = dict(zip(self.kept(ndim), self.window_axes, strict=True))
+        window_axis_of = dict(zip(self.kept(ndim), self.window_axes, strict=True))
         return tuple(
-            windows[within[axis]] if axis in within else 1 for axis in range(ndim)
+            windows[window_axis_of[axis]] if axis in window_axis_of else 1
+            for axis in range(ndim)
         )
 
     def mapped_together(self) -> Windows:
@@ -163,9 +165,9 @@ class Windows:
     def positions(
         self, operand: Shape, indices: Array, sizes: Shape, clip: bool
     ) -> tuple[Array, Array]:
-        """The position of each element of the windows in the flat operand.
+        """``(position of each element of the windows, whether it is in bounds)``.
 
-        Also returned: whether its window is in bounds. With ``clip`` windows are moved
+        Positions are flat indices of the operand. With ``clip`` windows are moved
         inside; otherwise the positions of a window that is out of bounds are
         meaningless.
         """
@@ -179,17 +181,17 @@ class Windows:
             last = operand[axis] - sizes[axis]
             if clip:
                 begin = np.clip(begin, 0, last)
-            spread = _spread(begin, outer, ndim)
-            inside = inside & (spread >= 0) & (spread <= last)
-            position = position + spread * strides[axis]
+            starts = _spread(begin, outer, ndim)
+            inside = inside & (starts >= 0) & (starts <= last)
+            position = position + starts * strides[axis]
         for axis, index_axis in zip(*self.batch, strict=True):
-            along = np.arange(operand[axis]) * strides[axis]
-            position = position + _spread(along, [outer[index_axis]], ndim)
+            offsets = np.arange(operand[axis]) * strides[axis]
+            position = position + _spread(offsets, [outer[index_axis]], ndim)
         for axis, window_axis in zip(
             self.kept(len(operand)), self.window_axes, strict=True
         ):
-            along = np.arange(sizes[axis]) * strides[axis]
-            position = position + _spread(along, [window_axis], ndim)
+            offsets = np.arange(sizes[axis]) * strides[axis]
+            position = position + _spread(offsets, [window_axis], ndim)
         shape = self.shape(indices.shape, sizes)
         return np.broadcast_to(position, shape), np.broadcast_to(inside, shape)
 
@@ -201,6 +203,7 @@ def check_mode(name: str, mode: str, modes: Sequence[str]) -> None:
 
 
 def _check_axes(name: str, word: str, axes: Axes, ndim: int) -> None:
+    """Raise ShapeError unless ``axes`` are different axes of ``ndim``."""
     if len(set(axes)) != len(axes) or any(not 0 <= axis < ndim for axis in axes):
         raise ShapeError(f"{name}: {word} axes {axes} are not among {ndim} axes")
 
@@ -214,6 +217,7 @@ def _spread(values: Array, axes: Sequence[int], ndim: int) -> Array:
 
 
 def _as_int64(indices: Array) -> Array:
+    """``indices`` as int64; uint64 saturates."""
     if indices.dtype == dtypes.uint64:
         indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
     return indices.astype(np.int64)
