@@ -51,7 +51,8 @@ def _way_of(cls: type) -> Callable[[Any], Any]:
     known = issubclass(cls, (np.ndarray, np.generic, int, float, complex))
     if cls is Shared:
         return _by_dlpack
-    own = cls.__module__.partition(".")[0] == "arrayfn" or hasattr(cls, OWN)
+    packages = {base.__module__.partition(".")[0] for base in cls.__mro__}
+    own = "arrayfn" in packages or hasattr(cls, OWN)
     if known or own:
         return _itself
     if hasattr(cls, "__dlpack__") and hasattr(cls, "__dlpack_device__"):

@@ -230,8 +230,9 @@ def train(
     """
     rows = None
     if devices > 1:
-        mesh = af.Mesh((devices,), ("data",))
+        mesh = af.Mesh((devices,), ("data",), platform=device or "cpu")
         rows, device = af.NamedSharding(mesh, af.PartitionSpec("data")), None
+        text = af.device_put(text, af.NamedSharding(mesh, af.PartitionSpec()))
     params_key, data_key = random.split(random.key(seed))
     rule = optimizer(steps)
     step = af.jit(

@@ -250,6 +250,19 @@ def test_functions_that_are_advised_exist():
                 assert callable(operator.attrgetter(path)(af))
 
 
+def test_float_in_an_installed_package_is_refused(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "metrics_of_others.py").write_text(
+        "def error(y, p):\n    return float(((y - p) ** 2).mean())\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    error = __import__("metrics_of_others").error
+    assert error(X, X) == 0
+    with pytest.raises(TracedConversionError, match=r"float\(x\) in error .*line 2"):
+        af.grad(lambda p: error(X, p))(X)
+
+
 def test_source_that_is_not_there_is_no_hindrance():
     scope = {"math": math}
     exec("def f(x):\n    return math.exp(float(x[0])) * x.sum()\n", scope)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn.backends.base import BackendInfo, Executable
+from arrayfn.backends.base import BackendInfo, Executable, TimedExecutable
 from arrayfn.backends.registry import register_backend
 from arrayfn.distributed.arrays import ShardedArray
 from arrayfn.errors import BackendError
@@ -52,6 +52,14 @@ class MeshBackend:
         if not isinstance(compiled, MeshProgram):
             raise BackendError("a saved function has no mesh; trace it here")
         return MeshExecutable(compiled)
+
+    def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
+        """The callable of ``compiled`` whose devices read the clock after each step."""
+        from arrayfn.distributed.programs import ClockedMesh, MeshProgram
+
+        if not isinstance(compiled, MeshProgram):
+            raise BackendError("a saved function has no mesh; trace it here")
+        return ClockedMesh(compiled)
 
 
 register_backend(MeshBackend())

@@ -9,7 +9,7 @@ have their plans enqueued (``gpus``).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from arrayfn.distributed.processes import process_member, stop_others
 from arrayfn.distributed.threads import Run, ThreadMember
 from arrayfn.errors import BackendError, CollectiveError, user_location
 from arrayfn.ir import ArrayType, Mesh, NamedSharding, Program
+from arrayfn.lowering.clocks import times_of_steps, with_clocks
 from arrayfn.lowering.compiled import CompiledProgram, completed
 from arrayfn.lowering.options import Options
 from arrayfn.passes.buckets import with_buckets
@@ -123,6 +124,29 @@ def _output_types(program: Program, partitioned: Partitioned) -> tuple[ArrayType
     )
 
 
+class ClockedMesh:
+    """A mesh's executable whose members read the clock after each step.
+
+    Steps of GPUs are not measured: ``times_of_steps`` is empty.
+    """
+
+    def __init__(self, compiled: MeshProgram) -> None:
+        self._run = MeshExecutable(compiled)
+        self._states = [] if self._run.on_gpus else self._run.bind_clocked()
+
+    def __call__(self, inputs: tuple[Any, ...], /) -> Sequence[Any]:
+        """Run the plan on all devices."""
+        return [x.block_until_ready() for x in self._run(inputs)]
+
+    def times_of_steps(self) -> Mapping[int, tuple[int, float]]:
+        """How often a device has run each step, and the mean seconds of devices."""
+        each = [times_of_steps(state) for state in self._states]
+        return {
+            step: (runs, sum(t[step][1] for t in each) / len(each))
+            for step, (runs, _) in (each[0] if each else {}).items()
+        }
+
+
 class MeshExecutable:
     """A plan bound for each device of this process."""
 
@@ -144,6 +168,17 @@ class MeshExecutable:
             load = BACKENDS["cpu"].load
             self.compiled = completed(compiled, lambda once: load(once)(()))
             self.runs = {k: self._bind(place) for k, place in self.places.items()}
+
+    def bind_clocked(self) -> list[Any]:
+        """Have each member read the clock after each step; returns where it writes."""
+        states: list[Any] = []
+        local = replace(self.compiled.local, constants=self.compiled.constants)
+        for member, place in self.places.items():
+            timed, state = with_clocks(replace(local, once=None))
+            given = timed.plan, timed.kernels, timed.constants
+            self.runs[member] = bind(*given, place.runtime)
+            states.append(state)
+        return states
 
     def _bind(self, place: Device) -> Callable[..., Any]:
         compiled = self.compiled

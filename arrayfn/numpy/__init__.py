@@ -7,6 +7,7 @@ the Program. dtypes promote as in NumPy 2, and shapes broadcast.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 from numpy import __array_namespace_info__, e, euler_gamma, inf, nan, newaxis, pi
 
@@ -472,9 +473,18 @@ from arrayfn.numpy.window_functions import (
     hanning,
     kaiser,
 )
+from arrayfn.tracing import Namespace
 
 __array_api_version__ = "2024.12"
 ndarray = arrays.Array
+
+
+def __getattr__(name: str) -> object:
+    """``special``, where the array API and SciPy look for special functions."""
+    if name == "special":
+        return import_module(Namespace.special_module)
+    raise AttributeError(f"module 'arrayfn.numpy' has no attribute {name!r}")
+
 
 __all__ = [
     "FloatInfo",

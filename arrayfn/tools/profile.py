@@ -32,6 +32,7 @@ from arrayfn.tools.measured import Roof
 from arrayfn.tools.profile_shown import profile_html, profile_text
 from arrayfn.tools.profile_trace import write_trace
 
+_MESH: Final = "mesh"  # whose devices share the machine, so that it has no roof
 _ROOF_DTYPES: Final = (dtypes.float64, dtypes.int64, dtypes.complex128)
 
 
@@ -153,7 +154,8 @@ class Profile:
     @property
     def roofs(self) -> dict[str, Roof]:
         """The roof of each backend that ran something."""
-        return {name: roof(name) for name in {row.backend for row in self.steps}}
+        names = {row.backend for row in self.steps} - {_MESH}
+        return {name: roof(name) for name in names}
 
     def __str__(self) -> str:
         return profile_text(self)
@@ -237,8 +239,10 @@ class _Run:
             nbytes, done = runs * plan.bytes_of(step), runs * step.operations
             written = [plan.buffers[k].type.dtype for k in step.writes]
             double = any(dtype in _ROOF_DTYPES for dtype in written)
-            top = roof(backend, np.float64 if double else np.float32)
-            at_roof = max(nbytes / top.bytes, done / top.flops)
+            at_roof = 0.0
+            if backend != _MESH:
+                top = roof(backend, np.float64 if double else np.float32)
+                at_roof = max(nbytes / top.bytes, done / top.flops)
             yield StepTime(
                 function=self.name,
                 backend=backend,
@@ -273,7 +277,9 @@ def profile() -> Profile:
 
     Results are the same bits as without. Calls are a little slower: the clock is read
     after each step, and a GPU launches the steps one by one. Backends that have no
-    plans (``"reference"``) are measured call by call.
+    plans (``"reference"``), and meshes of GPUs, are measured call by call. Of a mesh of
+    a CPU's devices the rows are of one device, the mean of all; a collective's includes
+    the wait for other members.
 
     >>> import numpy as np
     >>> import arrayfn as af, arrayfn.numpy as anp

@@ -6,7 +6,7 @@ Traced values and arrays on a GPU share them. The functions behind them are look
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -165,7 +165,7 @@ class ImmutableArray(Operand):
     def __getitem__(self, index: Any) -> Any:
         return Namespace.functions["getitem"](self, index)
 
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+    def __setitem__(self, index: Any, value: Any) -> None:
         raise InPlaceError(
             f"x[index] = y would change an array {self.KIND}, and those are "
             "immutable; write x = x.at[index].set(y)",

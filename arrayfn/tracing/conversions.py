@@ -4,13 +4,16 @@
 ``a[0] = x`` into a NumPy array, ``math.sin(x)``, ``a.fill(x)`` and other C functions
 ask for the same number, and their results would lose the derivative silently. They are
 refused. C functions have no Python frame, so the frame that called them asks. Its
-current instruction tells what it called.
+current instruction tells what it called. ``float(x)`` in the code of an installed
+package is refused too: the user who differentiates through it cannot see it.
 """
 
 from __future__ import annotations
 
 import dis
 import functools
+import os
+import sysconfig
 import types
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +26,7 @@ from arrayfn.errors import (
 )
 from arrayfn.tracing.methods import Namespace
 
+_STANDARD: Final = sysconfig.get_path("stdlib") + os.sep
 _MODULES: Final = ("math", "cmath")
 _OTHER_NAMES: Final = {
     "dist": "arrayfn.numpy.linalg.norm",
@@ -42,9 +46,9 @@ _NO_COUNTERPART: Final = ("remainder",)  # NumPy's is another function
 def refused_conversion(frame: types.FrameType) -> ArrayfnError | None:
     """The error for ``frame``, which asks for a number; None if it does so explicitly.
 
-    Explicit are calls of ``float``, ``complex`` or a subclass, and ``"%f" % x``. An
-    assignment to an element of an array is an InPlaceError, all else a
-    TracedConversionError.
+    Explicit are calls of ``float``, ``complex`` or a subclass, unless an installed
+    package makes them, and ``"%f" % x``. An assignment to an element of an array is an
+    InPlaceError, all else a TracedConversionError.
     """
     at = _instruction(frame.f_code, frame.f_lasti)
     if at.is_formatting:
@@ -59,7 +63,10 @@ def refused_conversion(frame: types.FrameType) -> ArrayfnError | None:
         )
     called = _value(at.callee, frame)
     if isinstance(called, type) and issubclass(called, (int, float, complex)):
-        return None
+        # An integer changes by steps, so that its derivative is 0.
+        if issubclass(called, int) or not _is_installed(frame.f_code.co_filename):
+            return None
+        return TracedConversionError(_hidden(called.__name__, frame), user_location())
     if at.callee[-1:] in (("__float__",), ("__complex__",)):
         return None
     return TracedConversionError(_refusal(at.callee, called), user_location())
@@ -82,6 +89,22 @@ def _refusal(callee: tuple[str, ...], called: object) -> str:
     return (
         f"{who} takes the plain number of a traced value, and what it makes of that "
         f"has no derivative. {use}"
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_installed(file: str) -> bool:
+    """Whether ``file`` is of an installed package or of Python itself."""
+    return "-packages" + os.sep in file or file.startswith(_STANDARD)
+
+
+def _hidden(kind: str, frame: types.FrameType) -> str:
+    """Why ``float(x)`` of an installed package is refused, and what to do instead."""
+    return (
+        f"{kind}(x) in {frame.f_code.co_qualname} ({frame.f_code.co_filename}, line "
+        f"{frame.f_lineno}) takes the plain number of a traced value, and what is made "
+        "of that has no derivative. Write the function with arrayfn.numpy, or pass it "
+        "x.value if the number alone is meant"
     )
 
 

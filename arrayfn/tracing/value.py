@@ -59,6 +59,9 @@ class Owner(Protocol):
     """The last refused conversion of one of its values."""
 
 
+_ARRAY_API_EXTRA = "array_api_extra._lib._at"
+
+
 class Refused(NamedTuple):
     """A conversion that was refused, and the line that asked for it.
 
@@ -207,6 +210,27 @@ class Tracer(ImmutableArray):
                 user_location(),
             )
         )
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if caller.endswith(_ARRAY_API_EXTRA):
+            # ``array_api_extra.at`` updates in place an array that nobody uses after
+            # it. So this Tracer may stand for the updated array from now on, unless a
+            # function around the innermost one holds it.
+            functions = Namespace.functions
+            new = functions["astype"](functions["asarray"](value), self.dtype)
+            mask = isinstance(index, bool) or (
+                getattr(index, "dtype", None) == np.bool_ and index.shape == self.shape
+            )
+            updated = (
+                functions["where"](index, new, self)
+                if mask
+                else self.at[index].set(new)
+            )
+            if updated.frame is self.frame:
+                self.atom, self.value = updated.atom, updated.value
+                return
+        super().__setitem__(index, value)
 
     def __copy__(self) -> Tracer:
         return self

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import AbstractValueError, ArgumentError, user_location
-from arrayfn.ir import ArrayType
+from arrayfn.ir import ArrayType, type_of
 from arrayfn.ir.layout import Shape
 from arrayfn.transforms.sizes import Dim
 
@@ -48,6 +48,16 @@ class ShapeDtypeStruct:
                 user_location(),
             )
         return known
+
+    @classmethod
+    def like(cls, x: Any) -> ShapeDtypeStruct:
+        """What stands for an array like ``x``, an array or a number.
+
+        >>> ShapeDtypeStruct.like(1.5)
+        ShapeDtypeStruct(shape=(), dtype=float64, weak_type=True)
+        """
+        type = type_of(x)
+        return cls(type.shape, type.dtype, weak_type=type.weak)
 
     @property
     def __arrayfn_type__(self) -> ArrayType:

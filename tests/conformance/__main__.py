@@ -84,7 +84,7 @@ def main() -> None:
             out = args.out / f"{name}.jsonl"
             _run_file(path, out, args.cases, args.seconds, args.only)
     elif args.suite == "autograd":
-        autograd_shim.run(args.tests, args.out, args.only)
+        autograd_shim.run(args.tests, args.out, args.only, args.file)
     print_report(args.out)
 
 

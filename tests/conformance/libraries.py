@@ -48,7 +48,9 @@ def _optax() -> Iterator[Case]:
         name: f
         for module in (optax, optax.contrib)
         for name, f in vars(module).items()
-        if inspect.isfunction(f) and "learning_rate" in inspect.signature(f).parameters
+        if name[0] != "_"
+        and inspect.isfunction(f)
+        and "learning_rate" in inspect.signature(f).parameters
     }
     options: dict[str, Any] = {
         "dpsgd": {"l2_norm_clip": 1.0, "noise_multiplier": 0.0, "seed": 0},

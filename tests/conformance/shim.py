@@ -20,6 +20,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import math
 import os
 import re
 import sys
@@ -144,6 +145,7 @@ def _jax() -> types.ModuleType:
         local_devices=_devices,
         P=af.PartitionSpec,
         ensure_compile_time_eval=contextlib.nullcontext,
+        effects_barrier=_nothing,  # calls on a CPU are synchronous
         device_put=_device_put,
         make_jaxpr=af.make_jaxpr,
         __version__=importlib.import_module("jax.version").__version__,
@@ -248,6 +250,14 @@ def _backend() -> types.ModuleType:
     )
 
 
+def _nothing(*_: Any, **__: Any) -> None: ...
+
+
+def _mesh(devices: Any, names: Any, axis_types: Any = None) -> Any:
+    """Axes of a mesh are of one type here."""
+    return af.Mesh(devices, names)
+
+
 class _AxisType:
     Auto, Explicit, Manual = "auto", "explicit", "manual"
 
@@ -319,20 +329,30 @@ _OURS: dict[str, Callable[[str], types.ModuleType]] = {
     "jax.sharding": _over("arrayfn.sharding arrayfn", internal=True),
     "jax.experimental": lambda _: _experimental(),
     "jax.experimental.ode": lambda _: _ode(),
-    "jax.experimental.jet": _over("arrayfn.transforms.taylor arrayfn", internal=True),
+    "jax.experimental.jet": lambda name: Layered(
+        name, af, otherwise_absent=True, fact=math.factorial, zero_series=object()
+    ),
+    "jax._src.debugging": lambda name: Layered(
+        name, otherwise_absent=True, debug_print=af.debug.print
+    ),
     "jax.experimental.shard_map": _over("arrayfn"),
     # Internals that have a public counterpart.
     "jax._src.api": lambda _: sys.modules["jax"],
     "jax._src.core": lambda _: _core(),
     "jax._src.xla_bridge": lambda _: _backend(),
     "jax._src.dispatch": lambda name: Layered(
-        name, otherwise_absent=True, xla_primitive_callable=_Cache()
+        name,
+        otherwise_absent=True,
+        xla_primitive_callable=_Cache(),
+        runtime_tokens=types.SimpleNamespace(
+            clear=_nothing, block_until_ready=_nothing
+        ),
     ),
     "jax._src.compilation_cache": lambda name: Layered(
         name, otherwise_absent=True, _cache=None
     ),
     "jax._src.mesh": lambda name: Layered(
-        name, otherwise_absent=True, Mesh=af.Mesh, AxisType=_AxisType
+        name, otherwise_absent=True, Mesh=_mesh, AxisType=_AxisType
     ),
     "jax._src.sharding_impls": lambda name: Layered(
         name,

@@ -6,8 +6,8 @@ a hang belongs to.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-import io
 import json
 import re
 import signal
@@ -40,11 +40,12 @@ def _load(path: Path) -> list[unittest.TestCase]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    _allow_tests_without_cases()
-    spec.loader.exec_module(module)
-    jtu: Any = sys.modules["jax._src.test_util"]
+    jtu: Any = importlib.import_module("jax._src.test_util")
     for name in ("assertRaises", "assertRaisesRegex"):
         setattr(jtu.JaxTestCase, name, getattr(_ErrorsOfOthers, name))
+    jtu.request_cpu_devices = af.set_num_devices
+    _allow_tests_without_cases()
+    spec.loader.exec_module(module)
     suite = unittest.TestLoader().loadTestsFromModule(module)
     return list(_flat(suite))
 
@@ -198,18 +199,8 @@ def _main(
     left = [name for name in tests if re.search(only, name) and name not in done]
     for name in left[:_TESTS_PER_PROCESS]:
         _write(lines, test=name, status="started")
-        printed, sys.stdout = sys.stdout, _Quiet()
-        try:
-            found = _run(tests[name], seconds)
-        finally:
-            sys.stdout = printed
-        _write(lines, test=name, **found)
+        _write(lines, test=name, **_run(tests[name], seconds))
     return 3 if len(left) > _TESTS_PER_PROCESS else 0
-
-
-class _Quiet(io.StringIO):
-    def fileno(self) -> int:
-        return 1
 
 
 def _write(lines: TextIO, **fields: Any) -> None:

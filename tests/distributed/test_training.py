@@ -295,3 +295,17 @@ def test_a_pipeline_trains_as_one_device_does():
         y = pipeline.stage(af.tree.map(lambda p, k=k: p[k], params), y)
     value = pipeline.loss_of(params, x, np.zeros_like(x), mesh)
     np.testing.assert_allclose(float(value), (np.asarray(y) ** 2).mean(), rtol=1e-5)
+
+
+def test_a_profile_of_a_mesh_shows_the_steps_of_a_device():
+    f = af.jit(
+        lambda x, w: (np.tanh(x @ w) ** 2).sum(0), in_shardings=(lies(4, "i"), None)
+    )
+    w = np.ones((12, 5), np.float32)
+    with af.profile() as p:
+        have = [f(X, w) for _ in range(3)]
+    np.testing.assert_array_equal(np.asarray(have[2]), np.asarray(f(X, w)))
+    kinds = {row.kernel.partition("_")[0]: row.runs for row in p.steps}
+    assert kinds["gemm"] == kinds["collective"] == 3
+    assert 0 < sum(row.seconds for row in p.steps) < p.seconds
+    assert "collective" in str(p)

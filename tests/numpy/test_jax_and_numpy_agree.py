@@ -154,6 +154,9 @@ def test_full_like_takes_a_shape_and_a_dtype():
     assert anp.full_like(like, 7).tolist() == [[7.0] * 3] * 2
     assert anp.zeros_like(like).dtype == np.float32
     assert like.update(shape=(4,)) == af.ShapeDtypeStruct((4,), np.float32)
+    assert af.ShapeDtypeStruct.like(np.ones((2, 3), np.float32)) == like
+    subclass = type("Named", (af.ShapeDtypeStruct,), {})
+    assert af.eval_shape(np.sin, subclass((2, 3), np.float32)) == like
     assert like.update(dtype=np.int8) == af.ShapeDtypeStruct((2, 3), np.int8)
 
 

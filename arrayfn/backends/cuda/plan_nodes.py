@@ -35,8 +35,8 @@ class StepAccesses:
 
     ``own`` is a library's workspace (begin, end), which all of its steps write. A step
     that is not ``small`` fills the GPU: running two of them concurrently would be
-    slower. A step runs at least as long as ``lasts`` launches take. One that is
-    ``beside`` leaves the multiprocessors to others: a collective.
+    slower. A step runs at least as long as ``lasts`` launches take. A collective is
+    ``beside``: other steps run concurrently with it, as it needs no multiprocessor.
     """
 
     reads: tuple[int, ...]

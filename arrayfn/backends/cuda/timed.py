@@ -79,9 +79,9 @@ class TimedDispatch(Dispatch):
 
 
 def step_numbers(nodes: Sequence[Node], steps: Sequence[Step]) -> dict[object, int]:
-    """The number in the plan of each node that launches.
+    """The number in the plan of the step that each node launches.
 
-    Keys are the numbers of native steps, and the nodes of host calls.
+    Keys are the first native step of a ``NativeRun``, and the ``id`` of a ``HostCall``.
     """
     known = {id(step): number for number, step in numbered(steps)}
     found: dict[object, int] = {}

@@ -1,11 +1,12 @@
-"""Several steps as one persistent, cooperative kernel, with grid barriers in between.
+"""Composes steps into one persistent, cooperative kernel with grid barriers.
 
 In: steps whose kernels are printed. Each kernel's text becomes a device function that
-takes a block index. The kernel's own function assigns the blocks of each step to the
-blocks of the grid, and puts a grid barrier before a step that has a hazard with what
-another wrote since the last one. Loops and branches become those of the text, and
-buffers that move are pointers. A launch is paid for once, and a loop never leaves the
-GPU. Extents are constants in the text, so other shapes compile another kernel.
+takes a block index. The composed kernel assigns the blocks of each step to the blocks
+of the grid, and puts a grid barrier before a step that has a hazard with an earlier
+one. Loops and branches of the plan become loops and branches of the text. Buffers whose
+address changes from iteration to iteration (double-buffered carries, slices) become
+pointer variables. So there is one launch, and a loop never leaves the GPU. Extents are
+constants in the text: other shapes compile another kernel.
 """
 
 from __future__ import annotations
@@ -88,11 +89,11 @@ class _Composer(ComposedText):
     moving: dict[Var, tuple[str, str]] = field(
         default_factory=dict[Var, tuple[str, str]]
     )
-    """Pointers that move, and their kinds."""
+    """The pointer variable of each array whose address changes, and its kind."""
     behind: dict[Var, tuple[Var, ...]] = field(
         default_factory=dict[Var, tuple[Var, ...]]
     )
-    """The arrays that a moving pointer may point to."""
+    """The arrays in memory that such a variable may point to."""
     reads: list[Var] = field(default_factory=list[Var])
     writes: list[Var] = field(default_factory=list[Var])
     since: HazardsSinceBarrier = field(default_factory=HazardsSinceBarrier)
@@ -225,7 +226,7 @@ class _Composer(ComposedText):
             self.call_part(part, f"{own}, {given}")
 
     def assign_blocks(self, items: int) -> tuple[int, int]:
-        """The blocks for a step of few items: idle ones, if there are enough."""
+        """The range of blocks for a step of few items: idle ones if there are any."""
         first = self.since.busy
         if first + items > self.blocks:
             first = 0
@@ -233,7 +234,7 @@ class _Composer(ComposedText):
         return first, self.since.busy
 
     def call_part(self, part: str, arguments: str) -> None:
-        """The call of a part."""
+        """Print the call of a part."""
         indent = "    " * self.depth
         if len(indent) + len(part) + len(arguments) + 2 <= WIDTH:
             self.line(f"{part}({arguments})")
@@ -246,6 +247,11 @@ class _Composer(ComposedText):
         self.line(")")
 
     def loop(self, step: LoopStep) -> None:
+        """Print a loop: carries that cannot be updated in place rotate three pointers.
+
+        These are to the current value, to the next one, and to the one after that,
+        whose memory is the other of the double buffer.
+        """
         self.grid_barrier()
         carries = [c for c in step.carries if c.first is not None]
         rotating: list[tuple[str, str, str]] = []
@@ -298,6 +304,11 @@ class _Composer(ComposedText):
     def slice(
         self, inner: Var, outer: Var, offset: int, stride: int, iteration: str
     ) -> None:
+        """Define the pointer to an iteration's slice ``inner`` of ``outer``.
+
+        It is at byte ``offset`` in iteration 0, and ``stride`` bytes further in each
+        next one.
+        """
         kind = self.kind_of(inner)
         size = inner.type.dtype.itemsize
         whole = self.pointer(outer, 0, kind)
@@ -327,6 +338,7 @@ class _Composer(ComposedText):
                 self.line(f"{target}[i] = {now}[i]")
 
     def branch(self, step: BranchStep) -> None:
+        """Print a branch as nested if statements on its index."""
         self.synchronize([step.index], [])
         index = self.name_for((id(step), "index"), "chosen")
         self.line(f"{index} = {self.pointer(step.index, 0, 'i32*')}[0]")

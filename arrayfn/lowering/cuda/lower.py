@@ -419,13 +419,16 @@ class _CudaLowering(Lowering):
         return lanes_of(loop)
 
     def is_serial(self, equation: Equation) -> bool:
-        """If it is tiny: one thread of a GPU is slow, but a launch takes longer."""
+        """Whether one thread runs a loop as one kernel: only if it is tiny.
+
+        A thread of a GPU is slow, but launches for each iteration take longer then.
+        """
         programs = equation.subprograms()
         return super().is_serial(equation) and all(
             is_small(p, MAX_SERIAL_WORK) for p in programs
         )
 
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
-        """One item: the library has all of the GPU do the product."""
+        """One tile, the whole product: a library spreads it over the GPU by itself."""
         items = min(1, gemm.batch * gemm.m * gemm.n)
         return GemmTiles(items, max(1, gemm.m), max(1, gemm.n), 1)

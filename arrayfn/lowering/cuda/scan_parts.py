@@ -80,22 +80,22 @@ class PartsPrinter(ScanPrinter[S]):
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return math.prod(self.nest.axes[k].extent for k in self.kept_axes)
 
     @property
     def all_parts(self) -> int:
-        """The parts of all rows."""
+        """The number of parts of all rows."""
         return self.rows * self.schedule.parts
 
     @property
     def group(self) -> int:
-        """Parts whose sums are added up together."""
+        """Parts of a group, whose total is published, too."""
         return self.schedule.threads // 2 * AT_ONCE
 
     @property
     def groups(self) -> int:
-        """The groups of a row; 0 if each thread of a block can look at a part."""
+        """Groups of a row; 0 if there are no more parts than threads in a block."""
         parts = self.schedule.parts
         return 0 if parts <= self.schedule.threads else -(-parts // self.group)
 
@@ -109,7 +109,11 @@ class PartsPrinter(ScanPrinter[S]):
         return self.open("if tile >= 0:")
 
     def number_part(self) -> str:
-        """Say which ``part`` of its row ``tile`` is; gives the row."""
+        """Define ``part``, the number of ``tile`` in its row; return the row's text.
+
+        ``tile`` numbers the parts of all rows. Where rows have groups of parts, the row
+        is defined as ``start``.
+        """
         row = "0"
         if self.kept_axes:
             parts = self.integer("parts", self.schedule.parts)
@@ -123,7 +127,10 @@ class PartsPrinter(ScanPrinter[S]):
         return row
 
     def begin_part(self) -> dict[int, str]:
-        """Where ``tile`` lies in its row, and the indices along kept axes."""
+        """Define ``begin``, the first element of ``tile`` in its row.
+
+        Returns the row's indices by kept axis.
+        """
         row = self.number_part()
         self.line(f"begin = part * {self.tile_elements}")
         variables = self.decompose(row, self.kept_axes)
@@ -138,7 +145,7 @@ class PartsPrinter(ScanPrinter[S]):
     # Sums.
 
     def sum_part(self, moved: Sequence[int], variables: dict[int, str]) -> None:
-        """The warp's total of its elements of the part."""
+        """Store the total of each warp's elements of the part in shared memory."""
         total = self.total
         self.line(f"{total} = {self.constant(self.reduce.identity)}")
         with self.open_vectors(), self.open_accumulation(moved, variables):

@@ -72,9 +72,9 @@ class Rows:
         register_resident: The threads have the whole row at once and keep it in
             registers from stage to stage. Otherwise a loop goes along the row, and
             later stages read it from memory again.
-        cluster: Blocks that share a row. blocks_per_multiprocessor: How many blocks a
-        multiprocessor must have room for, which limits
-            registers, as in CUDA's ``__launch_bounds__``; 0 for no limit.
+        cluster: Blocks that share a row.
+        blocks_per_multiprocessor: Blocks that a multiprocessor must have room for,
+            which limits registers, as in CUDA's ``__launch_bounds__``; 0 for no limit.
         merged: Two stages share one exchange between warps: see ``merges``.
         shared_tiles: How many of a thread's vectors, its last ones, are in shared
             memory instead of registers between stages.

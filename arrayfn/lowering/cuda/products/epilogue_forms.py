@@ -1,4 +1,4 @@
-"""What cuBLASLt can do after a product, and how far a kernel does that and no more.
+"""cuBLASLt's epilogues, and which statements of a nest are one.
 
 activation(alpha * product + beta * added + bias)
 """
@@ -62,9 +62,9 @@ class Epilogue:
     activation: str = ""
 
     def of(self, call: LibraryCall, output: Var, alpha: Var | None) -> LibraryCall:
-        """``call`` with this behind it, into ``output``.
+        """``call`` with this epilogue, and its result in ``output``.
 
-        ``alpha`` holds the factor, if it is a number of the nest.
+        ``alpha`` is the array of the factor if that is computed on the GPU.
         """
         words, reads, integers = [call.provider], dict(call.reads), dict(call.integers)
         if alpha is not None:
@@ -121,7 +121,10 @@ class Chain:
         ]
 
     def links(self) -> list[tuple[Epilogue, Value]]:
-        """What the product can be followed by, shortest first, and what it is then."""
+        """The epilogues that the nest's first statements form, shortest first.
+
+        Each comes with the value of the nest that it computes.
+        """
         found: list[tuple[Epilogue, Value]] = []
         if (
             self.dtype not in dtypes.INEXACT
@@ -164,7 +167,10 @@ class Chain:
         return chosen.result if fits and _is_zero(zero) and _is_zero(zeros) else None
 
     def after(self, s: Compute, value: Value, e: Epilogue) -> Epilogue | None:
-        """``e`` with what ``s`` does with ``value``; None if it is no part of one."""
+        """The epilogue ``e`` followed by ``s``, an operation on its result ``value``.
+
+        None if that is not an epilogue.
+        """
         operation = s.function.removesuffix(f"_{self.suffix}")
         if s.function == operation or e.activation:
             return None

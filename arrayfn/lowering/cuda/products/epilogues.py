@@ -55,25 +55,33 @@ def fold_epilogues(
 
 
 class _Folding:
-    """Steps, some of which products have taken over."""
+    """Folds nests of a list of steps into the products before them.
+
+    A product with an epilogue moves to the position of the first nest that reads it.
+    ``outputs`` are arrays that are read after the steps; ``of`` gives the array whose
+    memory an array has.
+    """
 
     def __init__(
         self,
         steps: list[PlanStep],
-        with_dependencies: set[Var],
+        outputs: set[Var],
         of: Callable[[Var], Var],
     ) -> None:
         self.steps = steps
-        self.with_dependencies = with_dependencies
+        self.outputs = outputs
         self.of = of
         self.users: dict[Var, list[int]] = {}
         for position, step in enumerate(steps):
             for root in dict.fromkeys(of(var) for var in step.arrays()):
                 self.users.setdefault(root, []).append(position)
-        self.moved: dict[int, tuple[int, LibraryCall]] = {}  # from where, before what
+        self.moved: dict[int, tuple[int, LibraryCall]] = {}
+        """The new position and the new call of each product that changes."""
         self.dropped: set[int] = set()
         self.numbers: dict[tuple[str, float, DType], Var] = {}
-        self.inserted: dict[int, list[NestStep]] = {}  # before what
+        """Scalars that products are multiplied by, which ``inserted`` nests compute."""
+        self.inserted: dict[int, list[NestStep]] = {}
+        """New nests, by the position of the step that they precede."""
 
     def result(self) -> tuple[list[PlanStep], dict[int, Producer]]:
         """The steps that are left, and the products among them that changed."""
@@ -90,10 +98,13 @@ class _Folding:
         return steps, changed
 
     def fold(self, position: int, call: LibraryCall) -> None:
-        """Make what follows the product at ``position`` a part of it, if it can be."""
+        """Give the product at ``position`` the longest epilogue that all readers allow.
+
+        Every nest that reads it must go on with the same operations.
+        """
         product = call.writes["c"].array
         places = [k for k in self.users.get(product, ()) if k != position]
-        if product in self.with_dependencies or not places or places[0] < position:
+        if product in self.outputs or not places or places[0] < position:
             return
         nests = [self.nest_at(k, product) for k in places]
         if None in nests:
@@ -115,7 +126,7 @@ class _Folding:
                 return
 
     def nest_at(self, position: int, product: Var) -> Nest | None:
-        """The nest there, if it reads ``product`` and that once."""
+        """The nest at ``position``, if ``product`` is one of its operands, and read."""
         step = self.steps[position]
         if not isinstance(step, NestStep) or step.partials or position in self.dropped:
             return None

@@ -33,7 +33,7 @@ VECTOR_BYTES: Final = 16
 
 
 def is_small(dtype: DType, n: int) -> bool:
-    """Whether one block factors matrices of ``n`` rows."""
+    """Whether matrices of ``n`` rows are small enough for one block each."""
     return 0 < n <= MAX_SMALL.get(dtype, 0)
 
 
@@ -48,7 +48,7 @@ def small_factors(matrices: Var) -> HandwrittenCall:
 
 
 def _text(dtype: DType, size: int) -> Handwritten:
-    """The kernel of matrices of up to ``size`` rows."""
+    """The body of the kernel for matrices of up to ``size`` rows."""
     t, threads, pitch = short_name(dtype), size * LANES, size + 1
     body = f"""
 thread = thread_index()
@@ -83,7 +83,7 @@ for at in range(thread, n * n, {threads}):
 
 
 def memory(dtype: DType, size: int) -> str:
-    """What ``factoring`` needs besides the tile."""
+    """Lines that declare the arrays that ``factoring`` needs besides the tile."""
     t = short_name(dtype)
     return f"""raw = shared_{t}({size * _pitch(dtype)})
 panel = shared_{t}({PANEL * LANES * _group(dtype, size)})
@@ -99,7 +99,7 @@ def _pitch(dtype: DType) -> int:
 
 
 def _vector(dtype: DType, size: int) -> int:
-    """Elements of a column that are read at a time."""
+    """Elements of a column in one vector load."""
     return min(size // LANES, VECTOR_BYTES // dtype.itemsize)
 
 
@@ -167,7 +167,7 @@ failed = isnan_{t}(tile[({count} - 1) * {pitch + 1}])"""
 
 
 def chosen(dtype: DType) -> str:
-    """``value``: what a lane keeps of a ``part`` of its row's panel."""
+    """Lines that define ``value``, element ``lane`` of a ``part`` of ``mine``."""
     t = short_name(dtype)
     return f"""value = mine[part * {LANES}]
 for k in unrolled({LANES}):
@@ -175,7 +175,7 @@ for k in unrolled({LANES}):
 
 
 def _root(dtype: DType) -> str:
-    """One over the square root of ``pivot``, or NaN if that is not positive."""
+    """Lines that define ``root``, 1 / sqrt(``pivot``) or NaN if that is none."""
     if dtype != dtypes.float32:
         t = short_name(dtype)
         return f"root = {t}(1) / sqrt_{t}(pivot)"

@@ -73,7 +73,7 @@ def tiled_factors(matrices: Var, status: Var) -> HandwrittenCall:
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """The kernel for tiles of ``size`` rows and columns."""
+    """Prints the kernel for tiles of ``size`` rows and columns."""
 
     dtype: DType
     size: int
@@ -85,11 +85,11 @@ class _Tiles:
 
     @property
     def vector(self) -> int:
-        """Elements that are read at a time."""
+        """Elements of a vector load."""
         return VECTOR_BYTES // self.dtype.itemsize
 
     def text(self) -> Handwritten:
-        """The kernel."""
+        """The kernel's body."""
         size, itemsize = self.size, self.dtype.itemsize
         parts = (self._begin(), self._products(), self._diagonal(), self._below())
         # A tile and its neighbour, rows apart by vectors; a triangle's columns.
@@ -165,7 +165,7 @@ for part in unrolled({m * k}):
     sums[part] = value"""
 
     def _products(self) -> str:
-        """Takes from the tile the products of the tiles left of it."""
+        """Lines that subtract the products of the tiles to its left from a tile."""
         t, size, vector = short_name(self.dtype), self.size, self.vector
         pitch = self._pitch
         m, k = _PARTS[size]
@@ -219,12 +219,12 @@ for part in unrolled({m * k}):
 barrier()"""
 
     def _taken(self) -> str:
-        """Load a lane's elements of its row of the tile."""
+        """Lines that load a lane's elements of its row of the tile."""
         return f"""for k in unrolled({self.size // LANES}):
     own[k] = tile[row * {self.size + 1} + k * {LANES} + lane]"""
 
     def _diagonal(self) -> str:
-        """Factors a tile on the diagonal; the last one says whether all are."""
+        """Lines that factor a diagonal tile; the last one stores the status of all."""
         size = self.size
         factor = f"""{self._taken()}
 {factoring(self.dtype, size, str(size))}
@@ -238,7 +238,10 @@ if (line == rows - 1) and (thread == 0):
         return f"if line == column:\n{indented(factor, 1)}"
 
     def _below(self) -> str:
-        """Solves a tile below the diagonal: a lane has every fourth of its row."""
+        """Lines that solve a tile below the diagonal by the diagonal tile.
+
+        A lane has every fourth element of its row.
+        """
         t, size, vector = short_name(self.dtype), self.size, self.vector
         each, pitch, triangle = size // LANES, size + 1, self._triangle
         solve = f"""if thread == 0:

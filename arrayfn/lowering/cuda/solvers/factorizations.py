@@ -70,7 +70,9 @@ def _status(matrices: int) -> Var:
 
 
 def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
-    """potrf. The lower triangle is, by columns, an upper one.
+    """The steps of a Cholesky factorization: a kernel, or potrf.
+
+    In column-major order, which LAPACK reads, the lower triangle is an upper one.
 
     Of a large matrix cuSOLVER factors the lower triangle by columns in less than half
     the time: it is transposed before and after.
@@ -99,7 +101,7 @@ def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 
 
 def triangular_solve(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
-    """trsm in place."""
+    """The steps of a triangular solve, in place: trsm, or a kernel."""
     params, output = equation.params, equation.outputs[0]
     return solved(
         Nests(equation, names),
@@ -116,7 +118,10 @@ def triangular_solve(equation: Equation, reads: Reads, names: Names) -> Iterable
 
 
 def lu(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
-    """getrf in place: the operand lies by columns. A singular U is no failure."""
+    """The steps of an LU factorization of a column-major operand, in place: getrf.
+
+    A singular U is no failure.
+    """
     factors, pivots, permutation = equation.outputs
     columns, rows = factors.type.shape[-2:]
     matrices = _count(factors.type)
@@ -132,12 +137,15 @@ def lu(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 def pivots_to_permutation(
     equation: Equation, reads: Reads, names: Names
 ) -> Iterable[Made]:
-    """A kernel that swaps."""
+    """The kernel that applies swaps of rows to the identity permutation."""
     yield permuted(pointer_of(equation.inputs[0], reads), equation.outputs[0])
 
 
 def eigh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
-    """syevd or heevd in place: by columns the operand is its conjugate."""
+    """The steps of eigenvalues and vectors of Hermitian matrices: syevd or heevd.
+
+    They work in place. In column-major order the operand is its conjugate.
+    """
     vectors, values = equation.outputs
     if jacobi.is_small(vectors.type.dtype, vectors.type.shape[-1]):
         yield jacobi.eigenvectors(vectors, values)
@@ -150,7 +158,7 @@ def eigh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 
 
 def eigvalsh(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
-    """syevd or heevd without vectors, over a copy of the operand."""
+    """The steps of eigenvalues of Hermitian matrices: syevd or heevd of a copy."""
     (values,) = equation.outputs
     copy, nest = _copied(equation, reads, names)
     if jacobi.is_small(copy.type.dtype, copy.type.shape[-1]):
@@ -169,7 +177,7 @@ def _of_matrices(equation: Equation) -> tuple[Shape, DType]:
 
 
 def _copied(equation: Equation, reads: Reads, names: Names) -> tuple[Var, Nest]:
-    """A copy of the operand, which may be written over, and the nest that makes it."""
+    """A copy of the operand that may be overwritten, and the nest that makes it."""
     copy = Var(ArrayType(*_of_matrices(equation)))
     place = pointer_of(equation.inputs[0], reads)
     source = matrices_of(copy.type, place.array, place.offset)
@@ -186,7 +194,10 @@ def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
 
 
 def eig(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
-    """geev of a copy. Real matrices have vectors in pairs of real and imaginary."""
+    """The steps of general eigenvalues and vectors: geev of a copy.
+
+    For real matrices it stores a complex vector as two real ones.
+    """
     vectors, values = equation.outputs
     copy, nest = _copied(equation, reads, names)
     yield nest
@@ -205,7 +216,7 @@ def eig(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 
 
 def eigvals(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
-    """geev of a copy, without vectors."""
+    """The steps of general eigenvalues: geev of a copy, without vectors."""
     (values,) = equation.outputs
     copy, nest = _copied(equation, reads, names)
     yield nest
@@ -258,7 +269,7 @@ def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
 
 
 def _small_operand(equation: Equation, reads: Reads) -> small_svd.Operand | None:
-    """The operand of a decomposition that a kernel makes, if one does."""
+    """The operand of the small-matrix kernel; None if the library computes the SVD."""
     x = equation.inputs[0].type
     columns, rows = x.shape[-2:]
     if not small_svd.is_small(x.dtype, rows, columns):
@@ -268,7 +279,7 @@ def _small_operand(equation: Equation, reads: Reads) -> small_svd.Operand | None
 
 
 def svd(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
-    """gesvd in one of its forms, of a copy. V^H is V transposed."""
+    """The steps of a singular value decomposition: a form of gesvd, of a copy."""
     u, s, vh = equation.outputs
     operand = _small_operand(equation, reads)
     if operand is not None:
@@ -295,7 +306,7 @@ def svd(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 
 
 def svdvals(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
-    """gesvd without vectors, of a copy: transposed matrices have the same values."""
+    """The steps of singular values: gesvd of a copy, whose transpose has the same."""
     (s,) = equation.outputs
     operand = _small_operand(equation, reads)
     if operand is not None:

@@ -1,12 +1,12 @@
-"""Keeps matrices that are not finite from solvers, which do not accept them.
+"""A pass that guards cuSOLVER against matrices with NaN or infinity.
 
-cuSOLVER's iterations return anything, or an error, for matrices with NaN or infinity.
-After this pass such elements are zeros to them, and the results are NaN, as they are
-where an iteration does not converge.
+cuSOLVER's iterations (eigenvalues, singular values) return anything, or an error, for
+such matrices. After this pass they get zeros in place of these elements, and the
+results are set to NaN, as they are where an iteration does not converge.
 
-The search for pivots of LU compares numbers, and passes over NaN, so that factors and
-solutions may be finite. After this pass a matrix that holds one is all NaN, and so are
-they. The kernel that moves the matrix to where its factors will be does that.
+LU's search for pivots skips NaN, so that factors and solutions of a matrix with NaN may
+be finite. After this pass such a matrix is all NaN, and so are its factors. The kernel
+that copies the matrix to the memory of its factors does that.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ _GUARDED: Final = (*_SOLVERS, *_ITERATIONS)
 
 
 def with_lapack_guards(program: Program) -> Program:
-    """``program`` with only finite matrices given to iterations, and NaN kept."""
+    """``program`` with guards around linear algebra; see above."""
     if all(equation.primitive not in _GUARDED for equation in program.equations):
         return program
     return rewritten(program, _guarded)
 
 
 def _guarded(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
+    """The results of ``equation`` with guards; None if it needs none."""
     primitive = primitive_of(equation)
     if primitive not in _GUARDED or not operands[0].type.size:
         return None
@@ -51,7 +52,7 @@ def _guarded(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
 
 
 def _of_finite(primitive: Primitive, x: Atom, equation: Equation) -> list[Atom]:
-    """The results of an iteration: NaN for the matrices that are not finite."""
+    """The results of an iteration, with NaN for matrices that are not finite."""
     finite = discrete.isfinite(x)
     ndim = x.type.ndim
     read = finite

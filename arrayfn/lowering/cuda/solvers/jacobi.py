@@ -25,18 +25,18 @@ from arrayfn.lowering.libraries.calls import Pointer
 
 
 def is_small(dtype: DType, n: int) -> bool:
-    """Whether the kernel finds eigenvalues of matrices of ``n`` rows."""
+    """Whether the kernel takes matrices of ``n`` rows."""
     return dtype in REAL and 0 < n <= MAX_ROWS
 
 
 def eigenvectors(vectors: Var, values: Var) -> HandwrittenCall:
-    """Matrices at ``vectors`` become their eigenvectors, as rows, in place."""
+    """The call that replaces matrices by their eigenvectors, as rows, in place."""
     writes = {"vectors": Pointer(vectors), "values": Pointer(values)}
     return _call(vectors, {}, writes, with_vectors=True)
 
 
 def eigenvalues(matrices: Var, place: Pointer, values: Var) -> HandwrittenCall:
-    """The eigenvalues of ``matrices`` at ``place``, without vectors."""
+    """The call that computes eigenvalues alone; the matrices are not changed."""
     return _call(
         matrices, {"a": place}, {"values": Pointer(values)}, with_vectors=False
     )
@@ -56,7 +56,7 @@ def _call(
 
 
 def _text(c: Columns, with_vectors: bool) -> Handwritten:
-    """The kernel."""
+    """The kernel's body."""
     a = "vectors" if with_vectors else "a"
     parts = (_begin(c, a), c.sweeps(), _values(c, a))
     what = "eigenvectors, as rows, and eigenvalues" if with_vectors else "eigenvalues"
@@ -71,7 +71,7 @@ def _text(c: Columns, with_vectors: bool) -> Handwritten:
 
 
 def _begin(c: Columns, a: str) -> str:
-    """The whole of the matrix, between 1/4 and 9/4."""
+    """Lines that load the matrix, scaled and shifted to eigenvalues of 1/4 to 9/4."""
     t, rows = short_name(c.dtype), c.rows
     return f"""
 {c.begin("n")}
@@ -97,7 +97,7 @@ barrier()"""
 
 
 def _values(c: Columns, a: str) -> str:
-    """Eigenvalues in ascending order."""
+    """Lines that store the eigenvalues in ascending order."""
     t, rows, own = short_name(c.dtype), c.rows, c.own
     vector, step = c.vector, c.step
     return f"""
@@ -147,7 +147,7 @@ if live and (lane == 0):
 
 
 def _vectors(c: Columns) -> str:
-    """Their vectors, as rows."""
+    """Lines that store the eigenvectors as rows, in the order of eigenvalues."""
     t, own, vector, step = short_name(c.dtype), c.own, c.vector, c.step
     return f"""if rotated > 0:
     for k in unrolled({own}):
@@ -164,7 +164,7 @@ for k in unrolled({own // vector}):
 
 
 def _whole(c: Columns, name: str, place: str) -> str:
-    """The matrix into shared memory, of its lower triangle."""
+    """Lines that fill shared memory with the matrix, from its lower triangle."""
     t, rows = short_name(c.dtype), c.rows
     parts = rows * rows // c.threads
     # All loads are on their way before the first is waited for.

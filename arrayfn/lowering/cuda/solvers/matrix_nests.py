@@ -1,4 +1,4 @@
-"""Nests around the calls of solvers: matrices are transposed, cut, or set to NaN."""
+"""Nests around solvers' calls that transpose, cut or set matrices to NaN."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Names = Mapping[Var, str]
 
 @dataclass(frozen=True)
 class Nests:
-    """Nests over the matrices [matrices, rows, columns] of an equation's results."""
+    """Builds nests over matrices [matrices, rows, columns] for one equation."""
 
     equation: Equation
     names: Names
@@ -62,7 +62,7 @@ class Nests:
         return b.nest(extents, reason)
 
     def or_nan(self, output: Var, status: Var, reason: str) -> Nest:
-        """``output`` in place; NaN in all of a matrix if ``status`` is not 0."""
+        """The nest that sets matrices to NaN, in place, whose ``status`` is not 0."""
         matrices = status.type.size
         each = output.type.size // matrices
         place = StridedArray(output, output.type.dtype, (each, 1))
@@ -73,7 +73,7 @@ class Nests:
         return b.nest((matrices, each), reason)
 
     def from_one(self, raw: Var, output: Var) -> Nest:
-        """Pivots that count from 0, of those that count from 1."""
+        """The nest that makes pivots count from 0 instead of 1."""
         b = NestBuilder(self.equation, self.names)
         kind = dtypes.int32
         value = b.load("raw", b.operand(StridedArray(raw, kind, (1,))))

@@ -55,7 +55,7 @@ if thread_index() == 0:
 
 
 def permuted(pivots: Pointer, permutation: Var) -> HandwrittenCall:
-    """``permutation`` [..., n] of the rows swapped as ``pivots`` [..., count] say."""
+    """The call that stores the ``permutation`` [..., n] of swaps by ``pivots``."""
     *batch, n = permutation.type.shape
     size = max(32, power_of_two(n)) if n <= NEAREST else 0
     body = _NEAR.format(size=size, bytes=4 * size, threads=_THREADS)

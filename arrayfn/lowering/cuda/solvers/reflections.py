@@ -31,7 +31,7 @@ from arrayfn.passes.reads import Read
 
 
 def qr(equation: Equation, reads: Mapping[Var, Read], names: Names) -> Iterable[Made]:
-    """geqrf of the transposed operand; R is its upper triangle, Q the reflections'."""
+    """The steps of a QR factorization: geqrf, then R's triangle and Q's product."""
     x = equation.inputs[0].type
     made = _Reflections.of(equation, names)
     place = pointer_of(equation.inputs[0], reads)
@@ -107,7 +107,7 @@ class _Reflections:
         yield self._less(rest, q)
 
     def _vectors(self, v: Var) -> Nest:
-        """The reflections' vectors as rows: 1 on the diagonal, and 0 before it."""
+        """The nest that stores reflections' vectors: 1 on the diagonal, 0 before it."""
         b, dtype = self._builder(), v.type.dtype
         raw = b.load("raw", b.operand(matrices_of(self.a.type, self.a)))
         before, equal = self._places(b)
@@ -122,7 +122,7 @@ class _Reflections:
     def _scaled(
         self, source: StridedArray, target: Var, reason: str, conjugate: bool = False
     ) -> Nest:
-        """The rows of ``source`` times the scales of the reflections."""
+        """The nest that multiplies rows of ``source`` by the reflections' scales."""
         b, dtype = self._builder(), target.type.dtype
         small = self.tau.type.shape[-1]
         value: Scalar = b.load("raw", b.operand(source))
@@ -134,7 +134,7 @@ class _Reflections:
         return b.nest(target.type.shape, reason)
 
     def _less(self, rest: Var, q: Var) -> Nest:
-        """The identity less ``rest``."""
+        """The nest that stores the identity minus ``rest``."""
         b, dtype = self._builder(), q.type.dtype
         value = b.load("rest", b.operand(matrices_of(rest.type, rest)))
         _, equal = self._places(b)

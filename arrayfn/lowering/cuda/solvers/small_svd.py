@@ -40,7 +40,7 @@ def is_small(dtype: DType, rows: int, columns: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Matrices [matrices, columns, rows], each of which lies by columns."""
+    """Column-major matrices: an array [matrices, columns, rows]."""
 
     place: Pointer
     matrices: int
@@ -61,7 +61,7 @@ class Operand:
 
 
 def values(operand: Operand, s: Var) -> HandwrittenCall:
-    """``s`` [..., count]: the singular values, in descending order."""
+    """The call that computes singular values ``s`` [..., count], largest first."""
     length, count, down, across = operand.integers
     dtype = operand.place.array.type.dtype
     text = _text(Columns(dtype, rows_of(length)), with_vectors=False)
@@ -92,7 +92,7 @@ def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> Handwrit
 
 
 def _text(c: Columns, *, with_vectors: bool) -> Handwritten:
-    """The kernel."""
+    """The kernel's body."""
     # Shorter columns, of a matrix whose largest element is 1, are rounding errors.
     tolerance = float(np.finfo(c.dtype).eps) / 4
     parts = [_begin(c), c.sweeps(tolerance), _values(c, tolerance)]
@@ -110,7 +110,7 @@ def _text(c: Columns, *, with_vectors: bool) -> Handwritten:
 
 
 def _begin(c: Columns) -> str:
-    """The matrix over its largest element, and the identity for the rotations."""
+    """Lines that load the matrix over its largest element, and the identity."""
     t, rows = short_name(c.dtype), c.rows
     parts = rows * rows // c.threads
     rotations = ""
@@ -174,7 +174,7 @@ if live and (lane == 0):
 
 
 def _basis(c: Columns) -> str:
-    """The vectors of one side in order, completed to ``total`` by Gram-Schmidt."""
+    """Lines that order one side's vectors, and add others by Gram-Schmidt."""
     t, rows, vector, step = short_name(c.dtype), c.rows, c.vector, c.step
     return f"""spare = {c.size} - here
 for k in unrolled({c.compared // vector}):
@@ -239,7 +239,7 @@ for k in range(known, total):
 
 
 def _stored(c: Columns) -> str:
-    """Store the vectors of both sides."""
+    """Lines that store the vectors of both sides."""
     t, rows, vector, step = short_name(c.dtype), c.rows, c.vector, c.step
     return f"""begin = block_index() * total * length
 for at in range(thread, total * length, {c.threads}):

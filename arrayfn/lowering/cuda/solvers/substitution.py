@@ -40,7 +40,7 @@ _VECTOR_BYTES: Final = 16
 
 
 def is_substituted(dtype: DType, n: int, sides: int) -> bool:
-    """Whether this kernel solves systems of ``n`` rows with so many ``sides``."""
+    """Whether the kernel is faster for ``n`` rows and so many right-hand sides."""
     return dtype in _ROWS and MIN_ROWS <= n <= MAX_ROWS and sides <= MAX_SIDES
 
 
@@ -53,9 +53,16 @@ def substituted(
     *,
     unit: bool,
 ) -> Iterable[HandwrittenCall]:
-    """``b``, which ``answers`` are the places [matrix, row, side] of, becomes x.
+    """The call that solves ``matrix @ x = b`` for lower triangles, in place of ``b``.
 
-    The ``matrix`` is a lower triangle. Strides of both may be negative.
+    Args:
+        matrix: The triangles, [matrix, row, column].
+        answers: How ``b`` is addressed as [matrix, row, side]. Strides of both may be
+            negative: an upper triangle is a lower one backwards.
+        b: The right-hand sides, which become x.
+        n: Rows of a matrix.
+        sides: Right-hand sides of a matrix.
+        unit: The diagonal is 1 and not read.
     """
     dtype = b.type.dtype
     size = _ROWS[dtype]
@@ -95,7 +102,7 @@ def substituted(
 
 
 def _text(dtype: DType, size: int, unit: bool) -> str:
-    """The kernel's, for blocks of ``size`` rows."""
+    """The kernel's body, for blocks of ``size`` rows."""
     t, lanes, threads = short_name(dtype), _SIDES, size * _SIDES
     each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize
     pitch = size + 1

@@ -46,7 +46,7 @@ class System:
 
 
 def solved(nests: Nests, a: Pointer, b: Var, system: System) -> Iterable[Made]:
-    """``b`` [..., rows, columns] becomes x."""
+    """The steps that solve it in place: ``b`` [..., rows, columns] becomes x."""
     rows, columns = b.type.shape[-2:]
     matrices = math.prod(b.type.shape[:-2])
     if matrices > 1 and max(rows, columns) <= BATCHED:
