@@ -23,6 +23,7 @@ from arrayfn.backends.base import Backend, DirectExecutable
 from arrayfn.backends.registry import choose, get_backend
 from arrayfn.caches import forgets
 from arrayfn.compilation.building import Built, Key, building, reason_of
+from arrayfn.compilation.freezing import RECIPES, check_recipes, frozen
 from arrayfn.compilation.open_sizes import Sizes, is_open, open_text
 from arrayfn.compilation.own_constants import with_own_constants
 from arrayfn.compilation.short_calls import (
@@ -38,7 +39,7 @@ from arrayfn.compilation.static_arguments import (
 )
 from arrayfn.compilation.watching import WATCHERS, before_watching
 from arrayfn.errors import ArgumentError, user_location
-from arrayfn.ir import ArrayType, Program
+from arrayfn.ir import ArrayType, Equation, Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.operator_kernels import KERNELS, operators_of
 from arrayfn.lowering.options import MODES, Options
@@ -428,11 +429,19 @@ class Jitted(Generic[P, R]):
             self._check_on_mesh(program)
             backend = get_backend("mesh")
         donated = frozenset(self._donated_leaves(args, kwargs))
+        notes: tuple[str, ...] = ()
+
+        def has_kernel(call: Equation) -> bool:
+            return KERNELS.for_call(call, backend.name) is not None
+
+        if self._options.freeze is not None:
+            made = frozen(program, self._options.freeze, has_kernel)
+            program, notes = made.program, made.notes
         with _collector_paused():
             program, sites = with_checks(
                 program,
                 self._checks,
-                lambda call: KERNELS.for_call(call, backend.name) is not None,
+                has_kernel,
             )
             compiled_program = backend.lower(program, donated, self._options)
         return Lowered(
@@ -444,6 +453,7 @@ class Jitted(Generic[P, R]):
             sites,
             self._options,
             donated,
+            notes=notes,
         )
 
     def _donated_leaves(
@@ -634,6 +644,7 @@ def jit(
     inline: bool = False,
     deterministic: bool | int = True,
     mode: str | None = None,
+    freeze: bool | str | Sequence[str] = False,
     checks: bool | str | Sequence[str] = False,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -653,6 +664,7 @@ def jit(
     inline: bool = False,
     deterministic: bool | int = True,
     mode: str | None = None,
+    freeze: bool | str | Sequence[str] = False,
     checks: bool | str | Sequence[str] = False,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -671,6 +683,7 @@ def jit(
     inline: bool = False,
     deterministic: bool | int = True,
     mode: str | None = None,
+    freeze: bool | str | Sequence[str] = False,
     checks: bool | str | Sequence[str] = False,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -694,6 +707,11 @@ def jit(
     ``deterministic=False`` a GPU may add in any order, which can be faster.
     ``mode="persistent"`` fuses successive steps into one kernel on a GPU, for work so
     small that launches dominate. On a CPU neither changes anything.
+
+    ``freeze`` computes what depends on captured arrays alone when the function is
+    compiled, and folds them by recipes: by ``"scales"``, or all with True, batch
+    normalisation goes into the weights of products, which changes rounding.
+    ``jit(f, freeze=True).lower(x).notes`` says what was done; see ``Lowered.freeze``.
 
     ``checks=True`` raises OutOfBoundsError, an IndexError, for an index outside its
     axis. Without it such a read gives a fill value and such a write does nothing. Other
@@ -731,6 +749,7 @@ def jit(
             inline=inline,
             deterministic=deterministic,
             mode=mode,
+            freeze=freeze,
             checks=checks,
             in_shardings=in_shardings,
             out_shardings=out_shardings,
@@ -744,13 +763,18 @@ def jit(
     check_function("jit", fun)
     static = StaticParameters.of(fun, static_argnums, static_argnames)
     donated = StaticParameters.of(fun, donate_argnums, donate_argnames, "donate")
+    recipes = (freeze,) if isinstance(freeze, str) else freeze
+    if isinstance(recipes, bool):
+        recipes = RECIPES if recipes else None
+    check_recipes(recipes or ())
+    chosen = None if recipes is None else tuple(recipes)
     parts = 0 if isinstance(deterministic, bool) else deterministic
     if parts < 0 or parts & (parts - 1):
         raise ArgumentError(
             f"jit: deterministic is True, False or a power of two, not {deterministic}",
             user_location(),
         )
-    options = Options(bool(deterministic), mode, parts=parts)
+    options = Options(bool(deterministic), mode, parts=parts, freeze=chosen)
     backend = None if device is None else choose(device, to_lower=True)
     check_kinds = kinds_of(checks)
     if in_shardings is not None or out_shardings is not None:

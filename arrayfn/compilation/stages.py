@@ -24,6 +24,7 @@ from arrayfn.compilation.watching import WATCHERS
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import ArrayType, Program
 from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.lowering.options import DEFAULT, Options
 from arrayfn.lowering.plan import ExecutionPlan, Kernel, LibraryKernel
 from arrayfn.passes.faults import NO_FAULT, Site, fault_error, value_count
@@ -148,7 +149,7 @@ class Lowered:
     for their fusion. ``plan`` runs them. ``text()`` shows all of it. If there are
     ``sites``, the Program's last result says which check failed, at one of them. A
     function lowered for open sizes (``Dim``) has the Program of one size here, and the
-    text for all in ``open_text``.
+    text for all in ``open_text``. ``notes`` say what ``freeze`` has done.
 
     >>> import arrayfn as af
     >>> lowered = af.jit(lambda x: x + 1.0).lower(1.0)
@@ -165,6 +166,7 @@ class Lowered:
     options: Options = DEFAULT
     donated: frozenset[int] = frozenset()
     open_text: OpenText | None = None
+    notes: tuple[str, ...] = ()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(_OF_THIS_PROCESS)
@@ -314,6 +316,45 @@ class Lowered:
         )
         program = replace(self.compiled_program, kernels=tuple(kernels))
         return replace(self, compiled_program=program)
+
+    def freeze(self, *recipes: str) -> Lowered:
+        """A copy whose captured arrays are folded, for functions of trained weights.
+
+        What depends on captured arrays alone is computed now; ``notes`` has a line on
+        each array. With the recipe ``"scales"``, factors and terms of the output
+        features of a matrix product or a convolution with captured weights, as those
+        of batch normalisation, go into the weights, and one vector is added. Results
+        then differ by rounding.
+
+        Raises ArgumentError for other recipes, and for functions with checks.
+
+        >>> import numpy as np
+        >>> import arrayfn as af
+        >>> w, scale = np.ones((3, 2)), np.array([2.0, 4.0])
+        >>> lowered = af.jit(lambda x: (x @ w - 1.0) * scale).lower(np.ones((1, 3)))
+        >>> frozen = lowered.freeze("scales")
+        >>> print(*frozen.notes)
+        f64[3,2]: sub, mul folded into the weights of dot_general  (<doctest ...>:1)
+        >>> frozen.compile()(np.ones((1, 3)))
+        array([[4., 8.]])
+        """
+        from arrayfn.compilation.freezing import frozen
+
+        if self.sites or self.open_text is not None:
+            raise ArgumentError(
+                f"freeze: {self.program.name} has checks or open sizes; lower it "
+                "without",
+                user_location(),
+            )
+        made = frozen(
+            self.program,
+            recipes,
+            lambda call: KERNELS.for_call(call, self.backend.name) is not None,
+        )
+        compiled = self.backend.lower(made.program, self.donated, self.options)
+        return replace(
+            self, program=made.program, compiled_program=compiled, notes=made.notes
+        )
 
     def eject(self, folder: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Write each generated kernel as a file that runs, into a new ``folder``.

@@ -19,7 +19,8 @@ class Options:
     number of devices.
     Unless ``fused``, every equation has a kernel of its own, for comparisons. Unless
     ``library_products``, kernels compute products of matrices, and operators by their
-    bodies: that is for code which runs without Python and BLAS.
+    bodies: that is for code which runs without Python and BLAS. ``freeze`` has the
+    recipes by which captured arrays are folded before, if they are to be.
     """
 
     deterministic: bool = True
@@ -27,6 +28,7 @@ class Options:
     fused: bool = True
     parts: int = 0
     library_products: bool = True
+    freeze: tuple[str, ...] | None = None
 
 
 DEFAULT: Final = Options()
