@@ -53,7 +53,6 @@ from arrayfn.backends.registry import (
 from arrayfn.caches import clear_caches
 from arrayfn.callbacks import io_callback, pure_callback
 from arrayfn.compilation import immediate
-from arrayfn.compilation.bundles import Bundle, load, save
 from arrayfn.compilation.debugging import (
     config,
     debug_infs,
@@ -62,7 +61,6 @@ from arrayfn.compilation.debugging import (
     set_by_environment,
 )
 from arrayfn.compilation.jit import jit
-from arrayfn.compilation.kernels import get_kernel, kernels
 from arrayfn.compilation.operators import Operator, operator
 from arrayfn.debug import named_scope
 from arrayfn.devices import (
@@ -85,10 +83,7 @@ from arrayfn.distributed import (
     set_num_devices,
 )
 from arrayfn.lax import platform_dependent
-from arrayfn.parameter_files import load_parameters, save_parameters
 from arrayfn.references import Ref, empty_ref, freeze, new_ref
-from arrayfn.tools.compare import compare
-from arrayfn.tools.hazards import lint
 from arrayfn.tracing import Namespace
 from arrayfn.transforms import (
     Dim,
@@ -121,8 +116,13 @@ from arrayfn.transforms.custom import (
 
 if TYPE_CHECKING:
     from arrayfn import adapters, ode, scipy, sparse
+    from arrayfn.compilation.bundles import Bundle, load, save
+    from arrayfn.compilation.kernels import get_kernel, kernels
+    from arrayfn.parameter_files import load_parameters, save_parameters
     from arrayfn.tools.bisect import bisect
+    from arrayfn.tools.compare import compare
     from arrayfn.tools.explain import explain
+    from arrayfn.tools.hazards import lint
     from arrayfn.tools.profile import profile
 
 logs.configure_from_environment()
@@ -134,15 +134,22 @@ Namespace.numba_module = "arrayfn.adapters.numba_functions"
 make_jaxpr = make_program
 
 
-_TOOLS = {name: f"arrayfn.tools.{name}" for name in ("bisect", "explain", "profile")}
+_NAMESPACES = ("adapters", "ode", "scipy", "sparse")
+_MODULES = {
+    **dict.fromkeys(("Bundle", "load", "save"), "compilation.bundles"),
+    **dict.fromkeys(("get_kernel", "kernels"), "compilation.kernels"),
+    **dict.fromkeys(("load_parameters", "save_parameters"), "parameter_files"),
+    **{name: f"tools.{name}" for name in ("bisect", "compare", "explain", "profile")},
+    "lint": "tools.hazards",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Namespaces and tools that few processes use, imported when asked for."""
-    if name in ("adapters", "ode", "scipy", "sparse"):
+    """What few processes use, imported when it is asked for."""
+    if name in _NAMESPACES:
         return import_module(f"arrayfn.{name}")
-    if name in _TOOLS:
-        return getattr(import_module(_TOOLS[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(f"arrayfn.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'arrayfn' has no attribute {name!r}")
 
 

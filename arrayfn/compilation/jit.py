@@ -613,7 +613,7 @@ def jit(
     donate_argnames: str | Sequence[str] | None = (),
     keep_unused: bool = False,
     inline: bool = False,
-    deterministic: bool = True,
+    deterministic: bool | int = True,
     mode: str | None = None,
     checks: bool | str | Sequence[str] = False,
     in_shardings: Any = None,
@@ -631,10 +631,13 @@ def jit(
     every argument is kept, and calls of one compiled function in another are compiled
     as one.
 
-    Results have the same bits in each run on one machine. With ``deterministic=False``
-    a GPU may add in any order, which can be faster. ``mode="persistent"`` fuses
-    successive steps into one kernel on a GPU, for work so small that launches dominate.
-    On a CPU neither changes anything.
+    Results have the same bits in each run on one machine. ``deterministic=8`` asks for
+    the same bits on meshes of 1, 2, 4 and 8 devices as well: axes that are cut are
+    computed in 8 parts, and sums of parts are added by one tree. A RuntimeWarning says
+    which sums depend on the number of devices all the same. With
+    ``deterministic=False`` a GPU may add in any order, which can be faster.
+    ``mode="persistent"`` fuses successive steps into one kernel on a GPU, for work so
+    small that launches dominate. On a CPU neither changes anything.
 
     ``checks=True`` raises OutOfBoundsError, an IndexError, for an index outside its
     axis. Without it such a read gives a fill value and such a write does nothing. Other
@@ -685,7 +688,13 @@ def jit(
     check_function("jit", fun)
     static = StaticParameters.of(fun, static_argnums, static_argnames)
     donated = StaticParameters.of(fun, donate_argnums, donate_argnames, "donate")
-    options = Options(deterministic, mode)
+    parts = 0 if isinstance(deterministic, bool) else deterministic
+    if parts < 0 or parts & (parts - 1):
+        raise ArgumentError(
+            f"jit: deterministic is True, False or a power of two, not {deterministic}",
+            user_location(),
+        )
+    options = Options(bool(deterministic), mode, parts=parts)
     backend = None if device is None else choose(device, to_lower=True)
     check_kinds = kinds_of(checks)
     if in_shardings is not None or out_shardings is not None:

@@ -8,6 +8,7 @@ have their plans enqueued (``gpus``).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
@@ -63,7 +64,14 @@ def lower_for_mesh(program: Program, options: Options) -> MeshProgram:
             "no mesh to run it on",
             user_location(),
         )
-    partitioned = partition(cut_on_the_host(program, mesh), mesh)
+    partitioned = partition(cut_on_the_host(program, mesh), mesh, options.parts)
+    if partitioned.not_fixed:
+        warnings.warn(
+            f"the bits of {program.name} depend on the number of devices: "
+            + "; ".join(partitioned.not_fixed),
+            RuntimeWarning,
+            stacklevel=2,
+        )
     local = lowered_for(mesh, partitioned.program, options)
     return MeshProgram(
         local.name,

@@ -15,12 +15,15 @@ class Options:
 
     Unless ``deterministic``, a target may add in the fastest order, which can differ
     from run to run. ``mode`` is one of ``MODES``, or None for one kernel after another.
-    Unless ``fused``, every equation has a kernel of its own, for comparisons.
+    With ``parts`` sums over a mesh are added in so many parts, by one tree whatever the
+    number of devices. Unless ``fused``, every equation has a kernel of its own, for
+    comparisons.
     """
 
     deterministic: bool = True
     mode: str | None = None
     fused: bool = True
+    parts: int = 0
 
 
 DEFAULT: Final = Options()

@@ -43,15 +43,14 @@ def joined_parts(
         piece = part.inputs[0]
         end += piece.type.shape[axis]
         definition = definitions.get(piece) if isinstance(piece, Var) else None
-        is_concatenation = (
-            definition is not None and definition.primitive is slicing.concatenate
-        )
-        inner = (
-            definition.inputs
-            if definition and is_concatenation and definition.params["axis"] == axis
-            else ()
-        )
-        pieces += inner or [piece]
+        if (
+            definition is not None
+            and definition.primitive is slicing.concatenate
+            and definition.params["axis"] == axis
+        ):
+            pieces += definition.inputs
+        else:
+            pieces.append(piece)
     joined_array = slicing.concatenate(*pieces, axis=axis)
     if joined_array.type.shape == shape:
         return joined_array

@@ -57,7 +57,8 @@ class Partitioned:
     """The Program of one device, and the specs of its inputs and outputs.
 
     ``not_cut`` has a sentence about each equation that every device computes as a whole
-    although an operand was cut.
+    although an operand was cut; ``not_fixed`` one about each sum that depends on the
+    number of devices although it was asked not to.
     """
 
     program: Program
@@ -65,6 +66,7 @@ class Partitioned:
     in_specs: tuple[PartitionSpec, ...]
     out_specs: tuple[PartitionSpec, ...]
     not_cut: tuple[str, ...] = ()
+    not_fixed: tuple[str, ...] = ()
 
     def transfers(self) -> list[Transfer]:
         """The collectives of a device's Program, in order."""

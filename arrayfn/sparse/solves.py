@@ -7,6 +7,7 @@ with the same matrix, take substitutions alone.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -93,7 +94,7 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None) -> Array:
             "MMD_ATA", "MMD_AT_PLUS_A" or "COLAMD" (the default).
 
     Returns:
-        x, of the shape of b; NaN for a singular matrix.
+        x, of the shape of b; NaN, with a MatrixRankWarning, for a singular matrix.
 
     Raises:
         ShapeError: A is not square, or b does not match it.
@@ -215,7 +216,7 @@ class _Singular:
 
 
 def _superlu(arrays: tuple[Any, Any, Any], ordering: str | None) -> Any:
-    from scipy.sparse.linalg import splu
+    from scipy.sparse.linalg import MatrixRankWarning, splu
 
     n = len(arrays[2]) - 1
     matrix = in_scipy("csc", *arrays, (n, n)).tocsc()
@@ -224,6 +225,11 @@ def _superlu(arrays: tuple[Any, Any, Any], ordering: str | None) -> Any:
     except RuntimeError as error:
         if "singular" not in str(error):
             raise
+        warnings.warn(
+            "spsolve: the matrix is singular, so the solution is NaN",
+            MatrixRankWarning,
+            stacklevel=2,
+        )
         return _Singular()
 
 

@@ -54,7 +54,11 @@ def multiplied(tile: SingleTile, m: int, k: int, n: int) -> None:
     a, b = random(m, k), random(k, n, seed=1)
     c = np.full((m, n + 4), np.nan, np.float32)
     kernel = kernel_of(single_text(tile))
-    given = a if tile.contiguous else a.T.copy(), b.T.copy() if tile.transposed else b, c
+    given = (
+        a if tile.contiguous else a.T.copy(),
+        b.T.copy() if tile.transposed else b,
+        c,
+    )
     strides = (k, 1) if tile.contiguous else (1, m)
     arrays = [Pointer(x.reshape(-1), 0) for x in given]
     integers = [m, n, k, *strides, k if tile.transposed else n, n + 4, 1, tile.part(k)]

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from arrayfn.backends.base import BackendInfo, TimedExecutable
 from arrayfn.backends.base import Executable as Callable
-from arrayfn.backends.cpu.checked_run import try_plan
-from arrayfn.backends.cpu.code import kernel_assembly
-from arrayfn.backends.cpu.donation import DonatingExecutable
-from arrayfn.backends.cpu.executable import bind
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram, completed
-from arrayfn.lowering.lower import lower
 from arrayfn.lowering.options import DEFAULT, Options
-from arrayfn.lowering.plan import Kernel
 from arrayfn.lowering.plan_runners import RUNNERS
+
+if TYPE_CHECKING:
+    from arrayfn.lowering.plan import Kernel
+
+# The compiler and the runtime are imported by the first function that is compiled.
 
 __all__ = ["CpuBackend"]
 
-RUNNERS["cpu"] = try_plan
+
+def _try_plan(compiled: CompiledProgram) -> bool:
+    from arrayfn.backends.cpu.checked_run import try_plan
+
+    return try_plan(compiled)
+
+
+RUNNERS["cpu"] = _try_plan
 
 
 class CpuBackend:
@@ -47,10 +53,15 @@ class CpuBackend:
         self, program: Program, donated: frozenset[int], options: Options = DEFAULT
     ) -> CompiledProgram:
         """``program`` as kernels and a plan; all orders of sums are fixed."""
+        from arrayfn.lowering.lower import lower
+
         return lower(program, donated, options=options)
 
     def load(self, compiled: CompiledProgram) -> Callable:
         """The callable of ``compiled``; what is computed once is computed now."""
+        from arrayfn.backends.cpu.donation import DonatingExecutable
+        from arrayfn.backends.cpu.executable import bind
+
         compiled = completed(compiled, lambda once: self.load(once)(()))
         executable = bind(compiled.plan, compiled.kernels, compiled.constants)
         donors = {
@@ -62,6 +73,8 @@ class CpuBackend:
 
     def assembly(self, kernel: Kernel) -> str:
         """The assembly of ``kernel`` for this processor."""
+        from arrayfn.backends.cpu.code import kernel_assembly
+
         return kernel_assembly(kernel)
 
     def load_timed(self, compiled: CompiledProgram) -> TimedExecutable:
