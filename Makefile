@@ -13,6 +13,8 @@
 #   make mutate      change the source in small ways, and count what the tests notice
 #                    (make mutate ARGS="--count 40 --seed 1 --rooms passes numpy")
 #   make fuzz        run generated programs (make fuzz ARGS="--device emulator --seed 7")
+#   make package     build wheel and sdist, install each in a new environment, test them
+#                    (make package ARGS="python3.11 python3.12" for these interpreters)
 #   make clean       remove .venv and everything built
 
 PYTHON ?= python3
@@ -24,7 +26,7 @@ ARGS ?=
 CHECKOUT ?=
 COMMITS ?=
 
-.PHONY: demo test lint format bench docs notebooks array-api-tests mutate fuzz clean
+.PHONY: demo test lint format bench docs notebooks array-api-tests mutate fuzz package clean
 .DEFAULT_GOAL := test
 
 # A stamp per extra: a second `make test` installs nothing.
@@ -81,6 +83,9 @@ mutate: $(call installed,test)
 
 fuzz: $(call installed,test)
 	$(BIN)/python -m tests.fuzz --jobs $(JOBS) $(ARGS)
+
+package:
+	$(PYTHON) packaging/check.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .import_linter_cache

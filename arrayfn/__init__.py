@@ -60,8 +60,9 @@ from arrayfn.compilation.debugging import (
     disable_jit,
     set_by_environment,
 )
-from arrayfn.compilation.jit import jit
+from arrayfn.compilation.jit import Jitted, jit
 from arrayfn.compilation.operators import Operator, operator
+from arrayfn.compilation.stages import Compiled, Lowered
 from arrayfn.debug import named_scope
 from arrayfn.devices import (
     block_until_ready,
@@ -82,7 +83,9 @@ from arrayfn.distributed import (
     make_mesh,
     set_num_devices,
 )
+from arrayfn.ir import Program
 from arrayfn.lax import platform_dependent
+from arrayfn.lowering.plan import ExecutionPlan as Plan
 from arrayfn.references import Ref, empty_ref, freeze, new_ref
 from arrayfn.tracing import Namespace
 from arrayfn.transforms import (
@@ -161,13 +164,18 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 __all__ = [
     "Array",
     "Bundle",
+    "Compiled",
     "Device",
     "DeviceArray",
     "Dim",
+    "Jitted",
+    "Lowered",
     "Mesh",
     "NamedSharding",
     "Operator",
     "PartitionSpec",
+    "Plan",
+    "Program",
     "Ref",
     "ShapeDtypeStruct",
     "ShardedArray",

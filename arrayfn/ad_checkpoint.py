@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 from arrayfn import tree
 from arrayfn.checkpoint_policies import Policy
@@ -18,6 +18,31 @@ from arrayfn.transforms import Function, name_of, trace_function
 from arrayfn.transforms.arguments import as_numbers, positions_of
 from arrayfn.transforms.custom import closed_over, with_inputs
 from arrayfn.transforms.shapes import without_static
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def checkpoint(
+    fun: Callable[P, R],
+    *,
+    prevent_cse: bool = True,
+    policy: Policy | None = None,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+) -> Callable[P, R]: ...
+
+
+@overload
+def checkpoint(
+    fun: None = None,
+    *,
+    prevent_cse: bool = True,
+    policy: Policy | None = None,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
 def checkpoint(

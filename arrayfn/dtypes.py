@@ -14,6 +14,8 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
+from arrayfn.errors import DTypeError, user_location
+
 DType = np.dtype[Any]
 PythonScalar = bool | int | float | complex
 
@@ -84,14 +86,20 @@ def canonical(dtype: Any) -> DType:
     """
     if isinstance(dtype, str) and dtype == "bfloat16":
         return bfloat16
-    found = np.dtype(dtype)
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        raise _unknown(dtype) from None
     found = found.newbyteorder("=") if not found.isnative else found
     if found not in SHORT_NAMES:
-        raise TypeError(
-            f"arrayfn has no data type {dtype!r}; it has "
-            + ", ".join(SHORT_NAMES.values())
-        )
+        raise _unknown(dtype)
     return found
+
+
+def _unknown(dtype: Any) -> TypeError:
+    known = ", ".join(SHORT_NAMES.values())
+    message = f"arrayfn has no data type {dtype!r}; it has {known}"
+    return DTypeError(message, user_location())
 
 
 def short_name(dtype: DType) -> str:

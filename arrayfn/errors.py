@@ -103,8 +103,20 @@ class AxisError(ShapeError, IndexError):
     """An axis that an array does not have."""
 
 
-class OutOfBoundsError(ArrayfnError, IndexError):
+class IndexingError(ArrayfnError, IndexError):
+    """An index that an array does not take: too many, of a wrong type, or outside."""
+
+
+class OutOfBoundsError(IndexingError):
     """An index outside its axis, in a function that ``jit`` compiled with checks."""
+
+
+class RangeError(ArrayfnError, OverflowError):
+    """A Python number that its dtype cannot hold."""
+
+
+class StructureError(ArrayfnError, ValueError):
+    """Pytrees whose structures differ."""
 
 
 class NotFiniteError(ArrayfnError, FloatingPointError):

@@ -16,7 +16,7 @@ import optree
 
 from arrayfn import documentation as _documentation
 from arrayfn import tree_paths
-from arrayfn.errors import ArgumentError, user_location
+from arrayfn.errors import ArgumentError, StructureError, user_location
 from arrayfn.tree_paths import NamedEntry, Path, decisions, key_of
 
 TreeDef = optree.PyTreeSpec
@@ -78,10 +78,28 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
 def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
     """``f`` of each leaf (and the leaves of ``rest`` at its path), as a tree.
 
+    Raises StructureError if ``rest`` differ in structure from ``tree``.
+
     >>> map(lambda x, y: x + y, {"a": 1}, {"a": 2})
     {'a': 3}
     """
-    return optree.tree_map(f, tree, *rest, is_leaf=is_leaf, namespace=_OWN)
+    try:
+        return optree.tree_map(f, tree, *rest, is_leaf=is_leaf, namespace=_OWN)
+    except ValueError:
+        wanted = structure(tree, is_leaf)
+        for other in rest:
+            _check_structure(wanted, other)
+        raise
+
+
+def _check_structure(wanted: TreeDef, other: Any) -> None:
+    """Raise StructureError unless ``other`` has the structure, or goes on below it."""
+    try:
+        wanted.flatten_up_to(other)
+    except ValueError as error:
+        raise StructureError(
+            f"two trees that are mapped together differ: {error}", user_location()
+        ) from None
 
 
 def reduce(

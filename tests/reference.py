@@ -181,13 +181,13 @@ def shown_by(directive: re.Match[str]) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in found if not inspect.ismodule(value)]
 
 
-def shown_on_pages() -> set[int]:
-    """The identities of the values that pages show by other directives than further."""
+def shown_on_pages(also_further: bool = False) -> set[int]:
+    """The identities of the values that pages show, by name or ``further``."""
     return {
         id(value)
         for page in sorted((ROOT / "docs").glob("*.md"))
         for found in DIRECTIVE.finditer(page.read_text(encoding="utf-8"))
-        if not found["further"]
+        if also_further or not found["further"]
         for _, value in shown_by(found)
     }
 
@@ -195,8 +195,11 @@ def shown_on_pages() -> set[int]:
 def further(namespace: str) -> list[tuple[str, Any]]:
     """The names of a namespace that no other directive shows, with their values."""
     shown = shown_on_pages()
-    public = public_names((namespace,))
-    return [(each.name, each.value) for each in public if id(each.value) not in shown]
+    return [
+        (each.name, each.value)
+        for each in public_names()
+        if each.namespace == namespace and id(each.value) not in shown
+    ]
 
 
 # Facts.

@@ -317,9 +317,7 @@ def test_attention_of_pytorch_takes_views_of_its_tensors():
         "cpu", when=lambda q, k, v, *others, **static: others == (None,) * 4
     )
     @af.adapters.torch
-    def by_torch(
-        q, k, v, bias, mask, queries, keys, scale, is_causal, local_window_size
-    ):
+    def by_torch(q, k, v, bias, mask, queries, keys, *, scale, is_causal, **others):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         sdpa = torch.nn.functional.scaled_dot_product_attention
         return sdpa(q, k, v, is_causal=is_causal, scale=scale).transpose(1, 2)

@@ -5,10 +5,11 @@ memory, from the cache directory, or by compiling and storing it. A key names ev
 that the code depends on (``content_key``), so entries are never out of date. Entries
 are written to a temporary file and renamed, and carry their key, length and hash: a
 reader sees a whole entry of that key or none, and two processes may write the same one.
-The directory is ``ARRAYFN_CACHE_DIR``, else ``$XDG_CACHE_HOME/arrayfn``, else
-``~/.cache/arrayfn``; it must belong to this user and not be writable by others, nor may
-the folders around it, since what it holds is executed. Where it cannot be used, code is
-kept in memory and one warning says what to do.
+The directory is ``ARRAYFN_CACHE_DIR``, else the one for caches of the user (on Linux
+``$XDG_CACHE_HOME/arrayfn``, else ``~/.cache/arrayfn``). It must belong to this user and
+not be writable by others, nor may the folders around it, since what it holds is
+executed. Where it cannot be used, code is kept in memory and one warning says what to
+do.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import platformdirs
 
 from arrayfn.caches import forgets
 from arrayfn.logs import CACHE
@@ -62,9 +65,7 @@ def default_directory() -> Path:
     chosen = os.environ.get(DIRECTORY_VARIABLE)
     if chosen:
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    root = Path(base) if base else Path("~/.cache").expanduser()
-    return root / "arrayfn"
+    return platformdirs.user_cache_path("arrayfn")
 
 
 def object_cache() -> ObjectCache:

@@ -19,7 +19,7 @@ import numpy as np
 
 from arrayfn import tree
 from arrayfn.backends.base import Backend, Executable
-from arrayfn.backends.registry import has_backend
+from arrayfn.backends.registry import get_backend, has_backend
 from arrayfn.compilation.bundle_files import content_hash
 from arrayfn.compilation.kept_plans import KeptPlan, keep, kept_plan, plan_key
 from arrayfn.compilation.open_sizes import OpenText, Sizes, open_text_from
@@ -35,7 +35,7 @@ from arrayfn.errors import (
 )
 from arrayfn.ir import ArrayType, Program
 from arrayfn.ir.text import MISFITS, parse_program
-from arrayfn.lowering.compiled import CompiledProgram
+from arrayfn.lowering.compiled import CompiledProgram, completed
 from arrayfn.lowering.cpu import machine
 from arrayfn.lowering.options import MODES, Options
 from arrayfn.lowering.plan import Kernel, LibraryKernel
@@ -119,6 +119,29 @@ class Signature:
                     user_location(),
                 )
         return self._at(self._open.sizes([t.shape for t in types]))
+
+    def without_libraries(self, sizes: Sizes) -> Compiled:
+        """The function for ``sizes``, lowered for a CPU without a library's products.
+
+        Raises ArgumentError unless ``sizes`` are those that are open.
+        """
+        dims = () if self._open is None else self._open.dims
+        if {d.name for d in dims} != set(sizes) or not all(
+            d.accepts(sizes[d.name]) for d in dims
+        ):
+            wanted = ", ".join(f"{d.name} {d.wanted}" for d in dims) or "none"
+            raise ArgumentError(
+                f"the open sizes of the function are {wanted}, not {dict(sizes)}",
+                user_location(),
+            )
+        text = self._text if self._open is None else self._open.text(sizes)
+        program = _program(self._file, text, self._arrays())
+        cpu = get_backend("cpu")
+        options = replace(self._options, library_products=False)
+        lowered = _of_a_file(cpu.lower(program, self._donated, options))
+        compiled = completed(lowered, lambda once: cpu.load(once)(()))
+        run = cpu.load(compiled)
+        return Compiled(compiled, run, self._in_tree, self._out_tree, cpu)
 
     def _at(self, sizes: Sizes) -> Compiled:
         """The function for ``sizes``, which are none unless some are open."""

@@ -18,7 +18,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -57,6 +57,45 @@ from arrayfn.lowering.plan import Kernel
 from arrayfn.transforms import check_leaf, leaf_type
 
 Array = np.ndarray[Any, Any]
+_C_WORDS: Final = frozenset(
+    [
+        "auto",
+        "break",
+        "case",
+        "char",
+        "const",
+        "continue",
+        "default",
+        "do",
+        "double",
+        "else",
+        "enum",
+        "extern",
+        "float",
+        "for",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "main",
+        "register",
+        "restrict",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "struct",
+        "switch",
+        "typedef",
+        "union",
+        "unsigned",
+        "void",
+        "volatile",
+        "while",
+    ]
+)
 
 
 def save(
@@ -240,6 +279,57 @@ class Bundle:
     def compiled(self) -> tuple[Compiled, ...]:
         """The function of each signature, for one of its sizes if some are open."""
         return tuple(one.example for one in self._loaded)
+
+    def export_c(
+        self,
+        folder: str | os.PathLike[str],
+        name: str | None = None,
+        *,
+        sizes: Mapping[str, int] | None = None,
+    ) -> tuple[Compiled, ...]:
+        """Write the function as C, for this processor, into a new ``folder``.
+
+        There are, for each signature, ``NAME.h`` and ``NAME.c``, the object file
+        ``NAME.o``, and ``NAME_main.c``, a program that reads arguments from files.
+        ``name`` is that of the function; several signatures are numbered. Open sizes
+        are those in ``sizes``. The C function needs neither Python nor BLAS: products
+        are computed by kernels. What it computes, bit by bit, the results of this
+        method compute in Python.
+
+        Raises ArgumentError for what a C program does not have, with the names:
+        LAPACK's factorizations, Fourier transforms.
+
+        >>> import tempfile
+        >>> import arrayfn as af
+        >>> lowered = af.jit(lambda x: 2 * x).lower(np.zeros(3))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(lowered, Path(folder, "bundle"))
+        ...     (twice,) = load(Path(folder, "bundle")).export_c(folder + "/c", "twice")
+        ...     sorted(file.name for file in Path(folder, "c").iterdir())
+        ['twice.c', 'twice.h', 'twice.o', 'twice_main.c']
+        >>> twice(np.arange(3.0))
+        array([0., 2., 4.])
+        """
+        from arrayfn.compilation.exported_c import write_c
+
+        place = Path(folder)
+        if place.exists() and (not place.is_dir() or any(place.iterdir())):
+            raise ArgumentError(
+                f"export_c: {place} is there already; give a folder that is new, or "
+                "empty",
+                user_location(),
+            )
+        made = [one.without_libraries(sizes or {}) for one in self._loaded]
+        for number, one in enumerate(made):
+            stem = one.compiled.name if name is None else name
+            own = stem if len(made) == 1 else f"{stem}_{number}"
+            if not (own.isidentifier() and own.isascii()) or own in _C_WORDS:
+                raise ArgumentError(
+                    f"export_c: {own!r} is no name of a C function; give another name",
+                    user_location(),
+                )
+            write_c(one.compiled, place, own)
+        return tuple(made)
 
     def _chosen(self, structure: tree.TreeDef, types: Sequence[ArrayType]) -> Compiled:
         refusals: list[ArgumentError] = []

@@ -193,7 +193,7 @@ def _kinds() -> frozenset[str]:
     return frozenset(kind for option, kind in _KINDS.items() if is_on(option))
 
 
-def _chosen(self: Jitted, *args: Any, **kwargs: Any) -> Any:
+def _chosen(self: Jitted[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A call of a jitted function while an option is on."""
     if is_on("disable_jit"):
         return self.python_function(*args, **kwargs)

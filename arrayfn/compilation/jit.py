@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import count
-from typing import Any
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 from weakref import WeakSet
 
 import numpy as np
@@ -72,7 +72,11 @@ from arrayfn.transforms.arguments import check_function, hints, known_arguments
 Device = str | Sequence[str]
 
 
-class Jitted:
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Jitted(Generic[P, R]):
     """A jitted function; call it like the function it wraps."""
 
     # Kept apart from the function's attributes, which a wrapper copies.
@@ -84,7 +88,7 @@ class Jitted:
 
     def __init__(
         self,
-        function: Function,
+        function: Callable[P, R],
         backend: Backend | None,
         static: StaticParameters,
         donated: StaticParameters,
@@ -101,11 +105,11 @@ class Jitted:
         self._cache: dict[Key, Entry] = {}
         self._last: Callable[..., Any] | None = None
         self._last_by_trees: Callable[..., Any] | None = None
-        self._checked: dict[frozenset[str], Jitted] = {}
-        self._by_refs: dict[Any, Jitted] = {}
+        self._checked: dict[frozenset[str], Jitted[P, R]] = {}
+        self._by_refs: dict[Any, Jitted[..., Any]] = {}
         _all.add(self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function compiled for these arguments' types."""
         last = self._last
         if last is not None and not kwargs:
@@ -120,11 +124,11 @@ class Jitted:
         return self._call(args, kwargs)
 
     @property
-    def python_function(self) -> Function:
+    def python_function(self) -> Callable[P, R]:
         """The function that was given to ``jit``."""
         return self._function
 
-    def with_checks(self, kinds: frozenset[str]) -> Jitted:
+    def with_checks(self, kinds: frozenset[str]) -> Jitted[P, R]:
         """The same function with more checks, compiled for itself."""
         wanted = self._checks | kinds
         if wanted == self._checks:
@@ -195,6 +199,14 @@ class Jitted:
     def _numba_type_(self) -> Any:
         """What Numba asks for when a function that it compiles calls this one."""
         return import_module(Namespace.numba_module).type_of_jitted(self)
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+
+    @overload
+    def __get__(
+        self, instance: object, owner: type | None = None
+    ) -> Callable[..., R]: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """The bound method, whose first argument is the instance."""
@@ -525,7 +537,7 @@ class Jitted:
         return replace(trace(text.example).lower(), open_text=text)
 
 
-_all: WeakSet[Jitted] = WeakSet()
+_all: WeakSet[Jitted[..., Any]] = WeakSet()
 
 
 @forgets
@@ -601,6 +613,44 @@ def _collector_paused() -> Generator[None]:
         yield
     finally:
         gc.enable()
+
+
+@overload
+def jit(
+    fun: Callable[P, R],
+    *,
+    device: Device | None = None,
+    static_argnums: int | Sequence[int] | None = (),
+    static_argnames: str | Sequence[str] | None = (),
+    donate_argnums: int | Sequence[int] | None = (),
+    donate_argnames: str | Sequence[str] | None = (),
+    keep_unused: bool = False,
+    inline: bool = False,
+    deterministic: bool = True,
+    mode: str | None = None,
+    checks: bool | str | Sequence[str] = False,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+) -> Jitted[P, R]: ...
+
+
+@overload
+def jit(
+    fun: None = None,
+    *,
+    device: Device | None = None,
+    static_argnums: int | Sequence[int] | None = (),
+    static_argnames: str | Sequence[str] | None = (),
+    donate_argnums: int | Sequence[int] | None = (),
+    donate_argnames: str | Sequence[str] | None = (),
+    keep_unused: bool = False,
+    inline: bool = False,
+    deterministic: bool = True,
+    mode: str | None = None,
+    checks: bool | str | Sequence[str] = False,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
 
 def jit(

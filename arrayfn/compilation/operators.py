@@ -19,7 +19,9 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
+
+import numpy as np
 
 from arrayfn import tree
 from arrayfn.errors import ArgumentError, user_location
@@ -237,7 +239,7 @@ class Operator(Generic[P, R]):
 
         Raises ArgumentError if they do not fit the signature, or a static argument is
         not hashable. A call of an ``inline`` operator runs its body in that case, as it
-        does where a static argument is a function.
+        does where a static argument is no constant but a function, for example.
         """
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -253,10 +255,9 @@ class Operator(Generic[P, R]):
                 is_list = self.inline and isinstance(value, list)
                 made.static[key] = tuple(value) if is_list else value
         for key, value in made.static.items():
-            if _is_constant(value):
-                continue
-            made.only_body = self.inline
-            if not self.inline and not callable(value):
+            if self.inline:
+                made.only_body |= not _is_constant(value)
+            elif not _is_hashable(value):
                 raise ArgumentError(
                     f"{self.name}: static argument {key!r} is not hashable: "
                     f"{value!r}; give a tuple, or make it an operand",
@@ -306,13 +307,22 @@ class Arguments:
         return tuple(places)
 
 
+_CONSTANTS: Final = (type(None), bool, int, float, complex, str, type, np.generic)
+
+
 def _is_constant(value: Any) -> bool:
-    """Whether ``value`` is hashable and no function, whose identity a key would be."""
+    """Whether ``value`` is a number, text or dtype, or a tuple of them."""
+    if isinstance(value, tuple):
+        return all(map(_is_constant, value))
+    return isinstance(value, (*_CONSTANTS, np.dtype))
+
+
+def _is_hashable(value: Any) -> bool:
     try:
         hash(value)
     except TypeError:
         return False
-    return isinstance(value, type) or not callable(value)
+    return True
 
 
 @overload

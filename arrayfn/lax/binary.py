@@ -150,7 +150,7 @@ def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:
 def integer_pow(x: ArrayLike, y: int) -> Array:
     """x to the integer power y, by multiplications."""
     (x,) = typed("integer_pow", x)
-    result = elementwise(e.pow, x, 0) if y == 0 else None
+    result: Array | None = elementwise(e.pow, x, 0) if y == 0 else None
     factor = x if y > 0 else apply(e.reciprocal, x)
     rest = y if y > 0 else -y
     while rest:
@@ -158,6 +158,7 @@ def integer_pow(x: ArrayLike, y: int) -> Array:
             result = factor if result is None else apply(e.mul, result, factor)
         rest >>= 1
         factor = apply(e.square, factor) if rest else factor
+    assert result is not None
     return result
 
 

@@ -49,7 +49,7 @@ def sort(
         )
     place = ops.normalize_axis("sort", dimension, len(shapes[0]))
     moved = [moveaxis(x, place, -1) for x in operands]
-    order = None
+    order: Any = None
     # Sort by the last key first: stable sorts by the other keys keep its order in ties.
     for key in reversed(moved[:num_keys]):
         if order is None:

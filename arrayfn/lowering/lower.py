@@ -63,6 +63,9 @@ _PASSES: Final = pipeline(
 )
 
 
+_PASSES_WITHOUT_LIBRARY: Final = pipeline(products=frozenset())
+
+
 def lower(
     program: Program,
     donated: frozenset[int] = frozenset(),
@@ -73,7 +76,8 @@ def lower(
 
     Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
     """
-    *passes, _ = _PASSES  # the last one assigns layouts, without donated inputs
+    chosen = _PASSES if options.library_products else _PASSES_WITHOUT_LIBRARY
+    *passes, _ = chosen  # the last one assigns layouts, without donated inputs
 
     def lowered(part: Program, donated: frozenset[int]) -> CompiledProgram:
         layouts = partial(with_donated, donated=donated)

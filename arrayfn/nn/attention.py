@@ -37,7 +37,7 @@ _BIASES: Final = (*dtypes.HALF_PRECISION, dtypes.float32)
         "implementation",
     ),
     inline=True,
-    parts=("attention", "attention_gradient", "attention_bias_gradient"),
+    parts=("nn.attention", "nn.attention_gradient", "nn.attention_bias_gradient"),
 )
 @also_takes("implementation")
 def dot_product_attention(

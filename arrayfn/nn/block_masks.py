@@ -117,7 +117,9 @@ def create_block_mask(
             user_location(),
         )
     compiled = jit(of_rows)
-    kept = [np.asarray(compiled(np.int32(at))) for at in range(0, Q_LEN, rows)]
+    kept = [
+        np.asarray(compiled(np.asarray(at, np.int32))) for at in range(0, Q_LEN, rows)
+    ]
     return BlockMask(mask_mod, shape, (rows, columns), np.stack(kept, axis=2))
 
 

@@ -24,7 +24,7 @@ _WIDE: Final = dtypes.float32
 _STATIC: Final = ("scale", "window", "given")
 
 
-@operator(name="attention", static_argnames=_STATIC, shardable=True)
+@operator(name="nn.attention", static_argnames=_STATIC, shardable=True)
 def attention(
     q: Array,
     k: Array,
@@ -54,7 +54,7 @@ def attention(
     return anp.reshape(anp.astype(mixed, q.dtype), q.shape), heads
 
 
-@operator(name="attention_gradient", static_argnames=_STATIC, shardable=True)
+@operator(name="nn.attention_gradient", static_argnames=_STATIC, shardable=True)
 def attention_gradient(
     q: Array,
     k: Array,
@@ -181,7 +181,7 @@ def _over_keys(weights: Array, v: Array) -> Array:
     return anp.transpose(mixed, (0, 2, 1, 3, 4))
 
 
-@operator(name="attention_bias_gradient", static_argnames=_STATIC, shardable=True)
+@operator(name="nn.attention_bias_gradient", static_argnames=_STATIC, shardable=True)
 def attention_bias_gradient(
     q: Array,
     k: Array,

@@ -8,7 +8,7 @@ promoted dtype, arrays are converted, and ``broadcast_in_dim`` makes the shapes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from arrayfn.errors import (
     ArrayfnError,
     AxisError,
     DTypeError,
+    RangeError,
     ShapeError,
     user_location,
 )
@@ -37,8 +38,9 @@ from arrayfn.tracing import (
     is_staged,
 )
 
-# A NumPy array, or a Tracer inside a traced function; operands may be numbers too.
-Array: TypeAlias = Any
+# A NumPy array, or a Tracer inside a traced function, which type checkers take for one.
+# Operands may be numbers too.
+Array: TypeAlias = np.ndarray[Any, Any]
 ArrayLike: TypeAlias = Any
 DTypeLike: TypeAlias = Any
 Axis: TypeAlias = int | tuple[int, ...] | None
@@ -55,8 +57,8 @@ def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
         try:
             return type_of(x)
         except TypeError as error:
-            why = unlike_arrays(x)
-            text = f"{name} was given {why}" if why else f"{name}: {error}"
+            why, message = unlike_arrays(x), getattr(error, "message", error)
+            text = f"{name} was given {why}" if why else f"{name}: {message}"
             raise ArgumentError(text, user_location()) from None
     made = adopted(x)
     if made is not x:
@@ -72,11 +74,15 @@ def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
 
 
 def scalar(value: Any, dtype: DType, weak: bool = False) -> Literal:
-    """The Literal of a Python scalar; OverflowError if ``dtype`` cannot hold it."""
+    """The Literal of a Python scalar; RangeError if ``dtype`` cannot hold it."""
     if dtype in dtypes.INTEGERS:
         limits = np.iinfo(dtype)
         if not limits.min <= value <= limits.max:
-            raise OverflowError(f"Python integer {value} out of bounds for {dtype}")
+            raise RangeError(
+                f"Python integer {value} out of bounds for {dtype}, which holds "
+                f"{limits.min} to {limits.max}; convert the array first, with .astype",
+                user_location(),
+            )
     plain = conversion.literal(value, dtype)
     return Literal(plain.value, dtype, weak) if weak else plain
 
@@ -317,7 +323,7 @@ def full(value: Any, shape: Shape, dtype: DType, like: ArrayLike = 0) -> Array:
 def same(x: ArrayLike) -> Array:
     """``x`` itself if it is traced (and so immutable), else a copy."""
     if isinstance(x, ImmutableArray):
-        return x
+        return cast(Array, x)
     value = as_array(x)
     return np.array(value, order="C")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -62,7 +62,7 @@ def asarray(
         parts = [asarray(part, dtype) for part in a]
         return stack_parts(parts)
     if isinstance(a, ImmutableArray):
-        return a if wanted is None else ops.convert(a, wanted)
+        return cast(Array, a) if wanted is None else ops.convert(a, wanted)
     a = adopted(a)
     if isinstance(a, ImmutableArray):  # it is on a GPU
         return asarray(a if copy is False else a.copy(), dtype)

@@ -7,7 +7,7 @@ dropped, and missing ones are ``fill_value``.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -292,8 +292,8 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     if device is not None:
         return ops.placed("from_dlpack", from_dlpack(x, copy=copy), device)
     if isinstance(x, ImmutableArray):
-        return x
+        return cast(Array, x)
     given = adopted(x)
     if isinstance(given, ImmutableArray):  # it is on a GPU
-        return given.copy() if copy else given
+        return cast(Array, given.copy() if copy else given)
     return given if copy is False else np.array(given, order="C")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from arrayfn.errors import user_location
+from arrayfn.errors import IndexingError, user_location
 from arrayfn.numpy._operands import Array
 from arrayfn.numpy.comparison import less, where
 from arrayfn.primitives import bounds
@@ -14,7 +14,7 @@ from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer, apply
 from arrayfn.tracing.frames import checks_indices
 
 
-def known_value(x: Array) -> Any:
+def known_value(x: Array | ImmutableArray) -> Any:
     """The value of x if it is known while tracing, else None.
 
     The value of a device array is not known: it may not be computed yet.
@@ -45,17 +45,16 @@ def in_bounds(index: Any, extent: int, axis: int, length: int = 0) -> Any:
     return apply(bounds.in_bounds, index, extent=extent, axis=axis, length=length)
 
 
-def out_of_bounds(position: int, extent: int, axis: int) -> IndexError:
+def out_of_bounds(position: int, extent: int, axis: int) -> IndexingError:
     """The error for a known position."""
     return index_error(
         f"index {position} is out of bounds for axis {axis} with size {extent}"
     )
 
 
-def index_error(message: str) -> IndexError:
-    """An IndexError whose message begins with the user's line."""
-    where_ = user_location()
-    return IndexError(f"{where_.file}:{where_.line}: {message}" if where_ else message)
+def index_error(message: str) -> IndexingError:
+    """An error whose message begins with the user's line."""
+    return IndexingError(message, user_location())
 
 
 def from_the_front(index: Array, extent: int) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
@@ -78,8 +78,15 @@ def parse(index: Any, shape: Shape, bounded: bool = True) -> list[Entry]:
     """
     given = list(index) if isinstance(index, tuple) else [index]
     plain: list[Any] = []
+    extents: list[int | None] = []  # of masks
     for entry in given:
-        plain += _positions_of_mask(entry) if _is_mask(entry) else [_plain(entry)]
+        if _is_mask(entry):
+            mask = _known_mask(entry)
+            plain += np.nonzero(mask)
+            extents += mask.shape
+        else:
+            plain.append(_plain(entry))
+            extents.append(None)
     consumed = sum(entry is not None and entry is not Ellipsis for entry in plain)
     dots = [k for k, entry in enumerate(plain) if entry is Ellipsis]
     if len(dots) > 1:
@@ -90,14 +97,20 @@ def parse(index: Any, shape: Shape, bounded: bool = True) -> list[Entry]:
             f"{consumed} were indexed"
         )
     place = dots[0] if dots else len(plain)
-    rest = plain[place + 1 :]
-    filled = [*plain[:place], *[slice(None)] * (len(shape) - consumed), *rest]
+    between = len(shape) - consumed
+    filled = [*plain[:place], *[slice(None)] * between, *plain[place + 1 :]]
+    of_masks = [*extents[:place], *[None] * between, *extents[place + 1 :]]
     entries: list[Entry] = []
     axis = 0
-    for entry in filled:
+    for entry, extent in zip(filled, of_masks, strict=True):
         if entry is None:
             entries.append(None)
             continue
+        if extent is not None and extent != shape[axis]:
+            raise index_error(
+                f"a mask of {extent} elements does not fit axis {axis}, which has "
+                f"{shape[axis]}; make it as long as the axis"
+            )
         entries.append(_entry(entry, shape[axis], axis, bounded))
         axis += 1
     return entries
@@ -120,7 +133,7 @@ def _is_mask(entry: Any) -> bool:
     return isinstance(entry, bool)
 
 
-def _positions_of_mask(mask: Any) -> list[Any]:
+def _known_mask(mask: Any) -> np.ndarray[Any, Any]:
     if isinstance(mask, ImmutableArray):
         mask = mask.concrete(
             "indexing by a mask, whose number of true elements decides a shape,",
@@ -132,7 +145,7 @@ def _positions_of_mask(mask: Any) -> list[Any]:
             "an array is not indexed by a single bool; use arrayfn.numpy.where",
             user_location(),
         )
-    return list(np.nonzero(mask))
+    return mask
 
 
 def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
@@ -144,7 +157,7 @@ def _entry(entry: Any, extent: int, axis: int, bounded: bool) -> Entry:
                 "arrays used as indices must be of integer (or boolean) type, not "
                 f"{entry.dtype}"
             )
-        return within(entry, extent, axis) if bounded else entry
+        return within(entry, extent, axis) if bounded else cast(Array, entry)
     if not hasattr(entry, "__index__"):
         raise ArgumentError(
             f"an array is not indexed by {type(entry).__name__}; indices are integers, "
@@ -204,7 +217,7 @@ def getitem(
     return _gathered(viewed, axes, arrays, place, mode, fill_value)
 
 
-def is_array(entry: Entry) -> bool:
+def is_array(entry: Entry) -> TypeGuard[Array]:
     """Whether an entry of an index is an array of positions."""
     return isinstance(entry, (ImmutableArray, np.ndarray))
 

@@ -87,8 +87,10 @@ def polymul(a1: ArrayLike, a2: ArrayLike, *, trim_leading_zeros: bool = False) -
     Leading zeros are kept, because their number would decide the shape, unless
     ``trim_leading_zeros`` is asked for and the coefficients are known.
     """
-    factors = _polynomials("polymul", a1, a2)
-    return convolve(*(_trimmed(f, trim_leading_zeros) for f in factors))
+    first, second = _polynomials("polymul", a1, a2)
+    return convolve(
+        _trimmed(first, trim_leading_zeros), _trimmed(second, trim_leading_zeros)
+    )
 
 
 def _trimmed(p: Array, trim_leading_zeros: bool) -> Array:

@@ -389,7 +389,7 @@ def _with_slice(
 ) -> Array:
     """``x`` with ``updates`` at Cuts and numbers, whose positions are distinct."""
     shown = tuple(
-        1 if entry is None else entry.count
+        entry.count if isinstance(entry, Cut) else 1
         for entry in entries
         if not isinstance(entry, int)
     )

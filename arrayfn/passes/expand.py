@@ -99,7 +99,7 @@ def _product(
     x, y = (conversion.as_dtype(v, computed) for v in operands)
     if has_scalar:
         product = e.mul(x, y)
-    elif computed in dtypes.INTEGERS:
+    elif computed in dtypes.INTEGERS or not products:
         product = sum_of_products(x, y, params["contract"], params["batch"])
     else:
         product = contraction.dot_general(x, y, **params)

@@ -4,7 +4,7 @@ Every value lies over the mesh as a *spec* says: which mesh axes cut which of it
 Specs follow the equations by the sharding rules of the primitives
 (``primitives.factors``). An operand whose spec differs from what its equation needs is
 moved by collectives, which are equations at that line (``passes.moves``). Where
-operands ask for one mesh axis in different places, fewer bytes decide.
+operands ask for one mesh axis in different joined_dims, fewer bytes decide.
 
 After it: inputs and outputs are a device's parts; there is no shard_map or reshard, and
 types do not say what varies. The Program's last inputs are the device's indices along
@@ -108,10 +108,10 @@ class Partition:
     Attributes:
         sizes: the extent of each mesh axis.
         indices: the device's index along each mesh axis.
+        parts: the parts of sums that are to have the same bits on any mesh; 0: none.
         not_cut: sentences about equations that run on whole operands, though these were
             cut.
-        parts: how many parts a sum has whatever the number of devices; 0 for any.
-        not_fixed: sentences about sums that still depend on the number of devices.
+        not_fixed: sentences about sums that depend on the number of devices anyway.
         sums: the sum of each part that was pending, once it is computed.
         repeated: the operand and axes of each broadcast.
     """
@@ -261,10 +261,10 @@ class Partition:
         builder.source = equation.source
         with builder:
             inputs = [Placed(builder.input(x.part.type), x.spec) for x in operands]
-            walk = _with_indices(self.mesh, builder, self.parts)
-            outputs = walk.run(equation.params["body"], inputs)
+            emitter = _with_indices(self.mesh, builder, self.parts)
+            outputs = emitter.run(equation.params["body"], inputs)
             body = builder.build([x.part for x in outputs])
-        indices = set(walk.indices.values())
+        indices = set(emitter.indices.values())
         for inner in body.equations:
             if primitive_of(inner).is_collective or indices.intersection(inner.inputs):
                 return None
@@ -343,11 +343,9 @@ class Partition:
             for axis in chosen.get(f, ())
         ]
         if self.parts and equation_factors.reduced and chosen:
-            placed_results = self.in_parts(
-                equation, operands, equation_factors, chosen, outputs
-            )
-            if placed_results is not None:
-                return placed_results
+            made = self.in_parts(equation, operands, equation_factors, chosen, outputs)
+            if made is not None:
+                return made
         start = None
         if sums and equation_factors.added is not None:
             start = operands[equation_factors.added]
@@ -393,13 +391,13 @@ class Partition:
         elif equation_factors.added is not None:
             reason = "it adds to an array"
         if reason:
-            location = "" if equation.source is None else f" at {equation.source}"
-            self.not_fixed.append(f"{equation.primitive.name}{location}: {reason}")
+            where = "" if equation.source is None else f" at {equation.source}"
+            self.not_fixed.append(f"{equation.primitive.name}{where}: {reason}")
             return None
         count = self.parts // devices
-        whole_shape = equation.outputs[0].type.shape
+        whole = equation.outputs[0].type.shape
         sharding = NamedSharding(self.mesh, spec_of(outputs[0]))
-        shape = list(sharding.shard_shape(whole_shape))
+        shape = list(sharding.shard_shape(whole))
         joined_dims = [_place(factor, of) for of in equation_factors.outputs]
         if joined_dims[0] is not None:
             shape[joined_dims[0]] //= count

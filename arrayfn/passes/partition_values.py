@@ -57,8 +57,8 @@ class Partitioned:
     """The Program of one device, and the specs of its inputs and outputs.
 
     ``not_cut`` has a sentence about each equation that every device computes as a whole
-    although an operand was cut; ``not_fixed`` one about each sum that depends on the
-    number of devices although it was asked not to.
+    although an operand was cut, ``not_fixed`` one about each sum that depends on the
+    number of devices though it was asked not to.
     """
 
     program: Program

@@ -205,7 +205,7 @@ def _joined(
     return COO((anp.astype(data, dtype), (rows, columns)), shape)
 
 
-def _concatenated(parts: Sequence[Array]) -> Array:
+def _concatenated(parts: Sequence[Any]) -> Array:
     """NumPy arrays stay so, inside a trace too: positions stay known."""
     if all(isinstance(x, np.ndarray) for x in parts):
         return np.concatenate(parts)

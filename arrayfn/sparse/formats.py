@@ -167,7 +167,7 @@ class COO(_Format):
 
     @property
     def T(self) -> COO:  # noqa: N802
-        return _made(COO, self.data, self.positions[::-1], self.shape[::-1])
+        return _made(COO, self.data, (self.col, self.row), self.shape[::-1])
 
     def map(self, function: Any) -> COO:
         """``function`` of the entries, those at one position added up; f(0) is 0."""
@@ -284,7 +284,9 @@ def _array(given: Any) -> Array:
     """An array as it is, so that it stays known; other things as an array."""
     if isinstance(given, (list, tuple)) and is_staged(tree.leaves(given)):
         return anp.asarray(given)
-    return given if isinstance(given, ImmutableArray) else np.asarray(given)
+    return (
+        cast(Array, given) if isinstance(given, ImmutableArray) else np.asarray(given)
+    )
 
 
 def _is_scipys(given: Any) -> bool:

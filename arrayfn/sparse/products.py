@@ -37,11 +37,11 @@ _SCIPYS: Final = (
 
 def transposed(format: str, indices: Indices) -> tuple[str, Indices]:
     """The format and indices of the transpose; its data are the same."""
-    turned = indices[::-1] if format == "coo" else indices
-    return TRANSPOSED[format], turned
+    first, second = indices
+    return TRANSPOSED[format], (second, first) if format == "coo" else indices
 
 
-def expanded(pointers: Array, count: int) -> Array:
+def expanded(pointers: Any, count: int) -> Array:
     """The number of the row of each of ``count`` entries; past all rows it is the last.
 
     >>> expanded(np.array([0, 2, 2, 3]), 4)

@@ -6,15 +6,16 @@ import dataclasses
 import inspect
 import operator
 import re
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from arrayfn import dtypes, tree
 from arrayfn.array_likes import adopted
-from arrayfn.errors import ArgumentError, ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, is_users, user_location
 from arrayfn.ir import ArrayType, type_of, unlike_arrays
 from arrayfn.tracing import ArrayOnDevice, ImmutableArray, Tracer
 from arrayfn.tracing.frames import current_frame
@@ -115,6 +116,21 @@ def check_function(name: str, function: Any) -> None:
             f"({short(function)})",
             user_location(),
         )
+
+
+_MISMATCH: Final = re.compile(r"\S+\(\) (missing \d|takes |got )")
+
+
+def raise_mismatch(error: TypeError) -> None:
+    """Raise ArgumentError if ``error`` is of a call that does not fit a signature."""
+    if error.__traceback__ is None or not _MISMATCH.match(str(error)):
+        return
+    frames = traceback.walk_tb(error.__traceback__)
+    if not any(is_users(frame.f_code.co_filename) for frame, _ in frames):
+        text = str(error).replace("<locals>.", "")
+        raise ArgumentError(
+            f"{text}; give the function the arguments that it takes", user_location()
+        ) from None
 
 
 def is_one(numbers: Any) -> bool:

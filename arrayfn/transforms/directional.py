@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -20,6 +20,27 @@ from arrayfn.transforms.forward_mode import jvp as jvp_program
 from arrayfn.transforms.gradients import pair_with_aux
 from arrayfn.transforms.linearization import linearize as linearize_program
 from arrayfn.transforms.transposition import transpose
+
+R = TypeVar("R")
+A = TypeVar("A")
+
+
+@overload
+def jvp(
+    fun: Callable[..., R],
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    has_aux: Literal[False] = False,
+) -> tuple[R, R]: ...
+
+
+@overload
+def jvp(
+    fun: Callable[..., tuple[R, A]],
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    has_aux: Literal[True],
+) -> tuple[R, R, A]: ...
 
 
 def jvp(
@@ -61,6 +82,18 @@ def jvp(
         tree.unflatten(value_tree, derivatives[:own]),
         tree.unflatten(aux_tree, values[own:]),
     )
+
+
+@overload
+def vjp(
+    fun: Callable[..., R], *primals: Any, has_aux: Literal[False] = False
+) -> tuple[R, Callable[[R], Any]]: ...
+
+
+@overload
+def vjp(
+    fun: Callable[..., tuple[R, A]], *primals: Any, has_aux: Literal[True]
+) -> tuple[R, Callable[[R], Any], A]: ...
 
 
 def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:

@@ -21,6 +21,7 @@ from arrayfn.transforms.arguments import (
     known_arguments,
     leaf_type,
     name_of,
+    raise_mismatch,
     short,
     value_of,
 )
@@ -70,7 +71,11 @@ def trace_function(
 
     def flat(*tracers: Tracer) -> list[Any]:
         inner_args, inner_kwargs = tree.unflatten(structure, tracers)
-        result = function(*inner_args, **inner_kwargs)
+        try:
+            result = function(*inner_args, **inner_kwargs)
+        except TypeError as error:
+            raise_mismatch(error)
+            raise
         results, result_tree = tree.flatten(result)
         for leaf in results:
             _check_result(function, leaf)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -27,6 +27,41 @@ from arrayfn.transforms.flat_trace import trace_function
 from arrayfn.transforms.transposition import value_and_grad as grad_program
 
 Argnums = int | Sequence[int]
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+A = TypeVar("A")
+
+
+@overload
+def value_and_grad(
+    fun: Callable[Concatenate[T, P], R],
+    argnums: Literal[0] = 0,
+    has_aux: Literal[False] = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[Concatenate[T, P], tuple[R, T]]: ...
+
+
+@overload
+def value_and_grad(
+    fun: Callable[Concatenate[T, P], tuple[R, A]],
+    argnums: Literal[0] = 0,
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[Concatenate[T, P], tuple[tuple[R, A], T]]: ...
+
+
+@overload
+def value_and_grad(
+    fun: Callable[P, Any],
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[P, tuple[Any, Any]]: ...
 
 
 def value_and_grad(
@@ -82,6 +117,37 @@ def value_and_grad(
         return value, gradient
 
     return wrapper
+
+
+@overload
+def grad(
+    fun: Callable[Concatenate[T, P], Any],
+    argnums: Literal[0] = 0,
+    has_aux: Literal[False] = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[Concatenate[T, P], T]: ...
+
+
+@overload
+def grad(
+    fun: Callable[Concatenate[T, P], tuple[Any, A]],
+    argnums: Literal[0] = 0,
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[Concatenate[T, P], tuple[T, A]]: ...
+
+
+@overload
+def grad(
+    fun: Callable[P, Any],
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[P, Any]: ...
 
 
 def grad(

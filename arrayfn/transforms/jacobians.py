@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 
@@ -34,13 +34,15 @@ from arrayfn.transforms.gradients import (
 )
 from arrayfn.transforms.mapping import vmap
 
+P = ParamSpec("P")
+
 
 def jacfwd(
-    fun: Function,
+    fun: Callable[P, Any],
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
-) -> Function:
+) -> Callable[P, Any]:
     """A function giving the Jacobian by arguments ``argnums``, in forward mode.
 
     One direction for each element of the arguments, all in one batch: cheaper for
@@ -92,12 +94,12 @@ def jacfwd(
 
 
 def jacrev(
-    fun: Function,
+    fun: Callable[P, Any],
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-) -> Function:
+) -> Callable[P, Any]:
     """A function giving the Jacobian by arguments ``argnums``, in reverse mode.
 
     One pass for each element of the output, all in one batch: cheaper for fewer outputs
@@ -156,11 +158,11 @@ jacobian = jacrev
 
 
 def hessian(
-    fun: Function,
+    fun: Callable[P, Any],
     argnums: Argnums = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
-) -> Function:
+) -> Callable[P, Any]:
     """A function giving the second derivatives of ``fun``, forward over reverse.
 
     For an output of shape s and arguments of shapes t and u the result has the shape

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType, Program
 from arrayfn.tracing import apply_program
 from arrayfn.transforms.arguments import (
-    Function,
     check_function,
     check_leaf,
     is_one,
@@ -23,14 +22,17 @@ from arrayfn.transforms.arguments import (
 from arrayfn.transforms.batching import batch
 from arrayfn.transforms.flat_trace import trace_function
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 def vmap(
-    fun: Function,
+    fun: Callable[P, R],
     in_axes: int | Sequence[Any] | None = 0,
     out_axes: Any = 0,
     axis_name: str | None = None,
     axis_size: int | None = None,
-) -> Function:
+) -> Callable[P, R]:
     """``fun`` mapped along an axis of its arguments, all at once.
 
     ``in_axes`` says which axis of each positional argument is mapped (None: the
@@ -50,7 +52,7 @@ def vmap(
     check_function("vmap", fun)
 
     @functools.wraps(fun)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         name = name_of(fun)
         leaves = tree.leaves((args, kwargs))
         dims = _in_dims(name, in_axes, args, kwargs)

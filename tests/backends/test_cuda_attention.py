@@ -130,7 +130,7 @@ def test_cudnn_goes_before_the_kernels_and_these_before_the_body(
     monkeypatch.setattr(cuda_attention, "_has_cudnn", lambda: there)
     types = [ArrayType((2, 8, 4, head), BF16)] * 3
     static = {"scale": 1.0, "window": (None, None), "given": (), **static}
-    found = KERNELS.find("attention", "cuda", types, static)
+    found = KERNELS.find("nn.attention", "cuda", types, static)
     assert chosen == (found and found.function.__name__)
 
 
@@ -260,7 +260,7 @@ def test_the_gradient_that_adds_in_any_order_is_for_those_who_allow_it(monkeypat
     types = [ArrayType((2, 8, 4, 64), BF16)] * 3
     static = {"scale": 1.0, "window": (None, 0), "given": ()}
     names = [
-        KERNELS.find("attention_gradient", "cuda", types, static, fixed)
+        KERNELS.find("nn.attention_gradient", "cuda", types, static, fixed)
         for fixed in (True, False)
     ]
     assert [found and found.function.__name__ for found in names] == [

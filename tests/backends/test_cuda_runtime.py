@@ -320,7 +320,7 @@ def test_attention_is_cudnn_s_and_has_gradients():
 
     f = on_gpu(attend)
     assert [k.reason for k in f.lower(q, k, v).kernels] == [
-        "attention by cudnn_attention"
+        "nn.attention by cudnn_attention"
     ]
     pairs = [(f(q, k, v), attend(*wide))]
     gradients = on_gpu(af.grad(loss, argnums=(0, 1, 2)))(q, k, v)

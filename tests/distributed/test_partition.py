@@ -373,6 +373,9 @@ def test_attention_over_a_mesh_is_a_call_of_each_device_s_part():
         for e in program.equations
         if e.primitive.name == "operator_call"
     }
-    assert calls == {"attention": (2, 8, 1, 16), "attention_gradient": (2, 8, 1, 16)}
+    assert calls == {
+        "nn.attention": (2, 8, 1, 16),
+        "nn.attention_gradient": (2, 8, 1, 16),
+    }
     have = gradient(put(q, "data", None, "model"))
     np.testing.assert_allclose(have, gradient(q), rtol=4e-3, atol=4e-3)

@@ -14,6 +14,7 @@ import arrayfn.numpy as anp
 from arrayfn import lax, nn
 from arrayfn.errors import ArgumentError, DroppedKernelWarning, KernelMismatchError
 from arrayfn.ir.text import format_program, parse_program
+from arrayfn.lowering.operator_kernels import KERNELS
 from arrayfn.primitives.table import TABLE
 
 X = np.random.default_rng(0).normal(size=(3, 4))
@@ -86,7 +87,7 @@ def test_a_program_without_kernels_is_that_of_the_function(call):
         for f in (operator.function, operator)
     )
     assert format_program(plain) == format_program(own)
-    assert "operator_call" not in format_program(own).replace("'attention'", "")
+    assert "operator_call" not in format_program(own).replace("'nn.attention'", "")
 
 
 def test_a_kernel_is_called_with_operands_and_static_arguments(call):
@@ -245,8 +246,8 @@ def test_kernels_says_what_computes_operands(tripled):
 def test_parts_of_an_operator_are_listed():
     rows = af.kernels(nn.dot_product_attention, *[HEADS.astype(np.float16)] * 3)
     taken = [(row.name, row.operator) for row in rows if row.taken]
-    assert ("generated_attention", "attention") in taken
-    assert "attention_gradient" not in {name for _, name in taken}
+    assert ("generated_attention", "nn.attention") in taken
+    assert "nn.attention_gradient" not in {name for _, name in taken}
 
 
 def test_prefer_replace_and_remove(tripled):
@@ -309,3 +310,36 @@ def test_embedding_adds_up_cotangents_of_equal_rows():
         np.ones((3, 4))
     )
     np.testing.assert_allclose(gradient, [0 * X[0], X[0] + X[1], X[2]], rtol=1e-15)
+
+
+def test_an_operator_of_a_user_takes_no_name_of_the_library():
+    before = KERNELS.of("nn.attention", "cuda")
+    assert before
+
+    @af.operator
+    def attention(x):
+        return x * 2
+
+    @af.operator(name="softmax")
+    def other_softmax(x):
+        return x * 3
+
+    other_softmax.kernel("cpu", check=False)(one)
+    try:
+        assert KERNELS.of("nn.attention", "cuda") == before
+        assert not nn.softmax.kernels
+    finally:
+        other_softmax.remove("one")
+
+
+def test_a_kernel_for_a_cpu_changes_no_kernel_of_a_gpu(call):
+    operator, args, static = call
+    args = [x.astype(np.float32) if x.dtype.kind == "f" else x for x in args]
+
+    def sources():
+        lowered = af.jit(lambda *x: operator(*x, **static), device="cuda").lower(*args)
+        return [kernel.source for kernel in lowered.kernels]
+
+    before = sources()
+    operator.kernel("cpu")(by_body(operator, []))
+    assert sources() == before

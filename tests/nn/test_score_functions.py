@@ -232,3 +232,18 @@ def test_mistakes_are_named(case):
     call, error, message = MISTAKES[case]
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_kernel_of_attention_is_given_no_functions():
+    def kernel(*arrays, **static):
+        raise AssertionError
+
+    nn.dot_product_attention.kernel("cpu")(kernel)
+    try:
+        mask = nn.create_block_mask(window, None, None, T, S, 32)
+        have = af.jit(lambda *args: nn.dot_product_attention(*args, block_mask=mask))(
+            Q, KEYS, VALUES
+        )
+    finally:
+        nn.dot_product_attention.remove("kernel")
+    np.testing.assert_allclose(have, formula(window), rtol=1e-11, atol=1e-14)

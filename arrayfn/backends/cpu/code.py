@@ -13,7 +13,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from arrayfn.backends.cpu.libraries import provider_constants, provider_of
+from arrayfn.backends.cpu.libraries import (
+    provider_constants,
+    provider_of,
+    provider_words,
+)
 from arrayfn.backends.cpu.libraries.foreign import parameters_of
 from arrayfn.backends.cpu.signals import look
 from arrayfn.backends.native import target
@@ -62,6 +66,24 @@ def kernel_assembly(kernel: Kernel) -> str:
     with no_garbage_collection():
         text, interleave = _ir(kernel, "entry")
     return target.assembly(text, interleave=interleave)
+
+
+def kernel_text(kernel: Kernel | LibraryKernel, symbol: str) -> tuple[str, bool]:
+    """The LLVM IR of a kernel whose entry is ``symbol``; whether to interleave loops.
+
+    Raises BackendError for a library's kernel that calls functions at addresses.
+    """
+    with no_garbage_collection():
+        if isinstance(kernel, Kernel):
+            return _ir(kernel, symbol)
+        provider = provider_of(kernel.provider)
+        if provider.kernel is None or provider_words(kernel.provider):
+            raise BackendError(f"{kernel.name} calls a library ({kernel.reason})")
+        parameters = parameters_of(provider.kernel, kernel.provider.rpartition("_")[2])
+        constants = provider_constants(kernel.provider)
+        compiler = importlib.import_module(_PRINTED)
+        text = compiler.function_ir(provider.kernel, parameters, symbol, constants)
+        return text, False
 
 
 def library_unit(library_kernel: LibraryKernel) -> Unit:

@@ -146,12 +146,12 @@ def register() -> None:
         KERNELS.register(OperatorKernel(operator, "cuda", function, when, **options))
 
     generated: dict[str, Any] = {"views": _generated_reads, "lowered": True}
-    bias, gradient = "attention_bias_gradient", "attention_gradient"
-    add("attention", generated_attention, _generated_supports, **generated)
+    bias, gradient = "nn.attention_bias_gradient", "nn.attention_gradient"
+    add("nn.attention", generated_attention, _generated_supports, **generated)
     add(gradient, generated_attention_gradient, _generated_supports, **generated)
     add(bias, generated_attention_bias_gradient, _generated_supports_bias, **generated)
     cudnn: dict[str, Any] = {"views": _cudnn_reads, "prepared": True}
     any_order = cudnn_attention_gradient_in_any_order
-    add("attention", cudnn_attention, _cudnn_supports, **cudnn)
+    add("nn.attention", cudnn_attention, _cudnn_supports, **cudnn)
     add(gradient, cudnn_attention_gradient, _cudnn_supports, **cudnn)
     add(gradient, any_order, _cudnn_supports, deterministic=False, **cudnn)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -75,11 +76,12 @@ def initialize() -> None:
     llvm().initialize_native_asmprinter()
 
 
-def target_machine(*, optimize: bool = True) -> Any:
+def target_machine(*, optimize: bool = True, linked: bool = False) -> Any:
     """A code generator for the host. LLVM's are not shared between threads.
 
     Addresses are whole words: the sections of an object may come to lie more than 2 GB
-    apart in a crowded process, which code with short addresses does not survive.
+    apart in a crowded process, which code with short addresses does not survive. Code
+    that is ``linked`` into a program is independent of its position instead.
     """
     initialize()
     processor = host()
@@ -90,9 +92,9 @@ def target_machine(*, optimize: bool = True) -> Any:
             cpu=processor.cpu,
             features=processor.features,
             opt=2 if optimize else 0,
-            reloc="static",
-            codemodel="large",
-            jit=True,
+            reloc="pic" if linked else "static",
+            codemodel="default" if linked else "large",
+            jit=not linked,
         )
     )
 
@@ -108,6 +110,28 @@ def compile_vectorized(text: str, *, interleave: bool) -> bytes:
     return _emit(machine, module)
 
 
+def linked_object(texts: Sequence[tuple[str, bool]]) -> tuple[bytes, set[str]]:
+    """One object for a linker, and the names that it needs of others.
+
+    ``texts`` are LLVM IR, each with ``interleave`` as ``compile_vectorized`` takes it.
+    """
+    machine = target_machine(linked=True)
+    context = llvm().create_context()
+    modules = [
+        _optimized(text, machine, context, interleave=interleave)
+        for text, interleave in texts
+    ]
+    whole = modules[0]
+    for module in modules[1:]:
+        whole.link_in(module)
+    needed = {
+        f.name
+        for f in whole.functions
+        if f.is_declaration and not f.name.startswith("llvm.")
+    }
+    return _emit(machine, whole), needed
+
+
 def assembly(text: str, *, interleave: bool) -> str:
     """What ``compile_vectorized`` makes of LLVM IR, as assembly."""
     machine, module = _vectorized(text, interleave=interleave)
@@ -117,7 +141,12 @@ def assembly(text: str, *, interleave: bool) -> str:
 def _vectorized(text: str, *, interleave: bool) -> tuple[Any, Any]:
     """The code generator, and the optimised module."""
     machine = target_machine()
-    module = _parse(text, machine)
+    context = llvm().create_context()
+    return machine, _optimized(text, machine, context, interleave=interleave)
+
+
+def _optimized(text: str, machine: Any, context: Any, *, interleave: bool) -> Any:
+    module = _parse(text, machine, context)
     options = llvm().create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
     options.loop_interleaving = interleave
@@ -126,7 +155,7 @@ def _vectorized(text: str, *, interleave: bool) -> tuple[Any, Any]:
     builder = llvm().create_pass_builder(machine, options)
     passes = builder.getModulePassManager()
     _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
-    return machine, module
+    return module
 
 
 def compile_quickly(text: str) -> bytes:
@@ -136,7 +165,7 @@ def compile_quickly(text: str) -> bytes:
     as long and saves 0.03 us of a call.
     """
     machine = target_machine(optimize=False)
-    module = _parse(text, machine)
+    module = _parse(text, machine, llvm().create_context())
     options = llvm().create_pipeline_tuning_options(speed_level=1)
     builder = llvm().create_pass_builder(machine, options)
     passes = llvm().create_new_module_pass_manager()
@@ -145,8 +174,8 @@ def compile_quickly(text: str) -> bytes:
     return _emit(machine, module)
 
 
-def _parse(text: str, machine: Any) -> Any:
-    module = llvm().parse_assembly(text, llvm().create_context())
+def _parse(text: str, machine: Any, context: Any) -> Any:
+    module = llvm().parse_assembly(text, context)
     module.data_layout = str(machine.target_data)
     return module
 

@@ -359,17 +359,19 @@ def _gmres(
         there = length > _NOTHING * epsilon * whole
         length = anp.where(there, length, 0.0)
         vector = anp.where(there, vector / anp.where(there, length, 1.0), 0.0)
-        basis = basis.at[k + 1].set(vector)
-        parts = parts.at[k + 1].set(ops.convert(length, b.dtype))
-        return basis, columns.at[k].set(parts)
+        basis = anp.at(basis)[k + 1].set(vector)
+        parts = anp.at(parts)[k + 1].set(ops.convert(length, b.dtype))
+        return basis, anp.at(columns)[k].set(parts)
 
     def step(state: Any) -> Any:
         x, residual, count = state
         length = _norm(residual)
-        basis = anp.zeros((size + 1, b.shape[0]), b.dtype).at[0].set(residual / length)
+        basis = anp.zeros((size + 1, b.shape[0]), b.dtype)
+        basis = anp.at(basis)[0].set(residual / length)
         columns = anp.zeros((size, size + 1), b.dtype)
         basis, columns = lax.fori_loop(0, size, arnoldi, (basis, columns))
-        wanted = anp.zeros(size + 1, b.dtype).at[0].set(ops.convert(length, b.dtype))
+        wanted = anp.zeros(size + 1, b.dtype)
+        wanted = anp.at(wanted)[0].set(ops.convert(length, b.dtype))
         weights = anp.linalg.lstsq(columns.T, wanted)[0]
         x = x + precondition(anp.matmul(weights, basis[:size]))
         return x, b - apply(x), count + 1

@@ -19,7 +19,7 @@ class ModeResult(NamedTuple):
     """The most frequent values, and their counts."""
 
     mode: Array
-    count: Array
+    count: Array  # type: ignore[assignment]  # SciPy's name, which tuples have, too
 
 
 def _along_last(name: str, a: ArrayLike, axis: int | None) -> Array:

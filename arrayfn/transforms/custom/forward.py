@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from arrayfn.transforms.custom.functions import (
     Call,
     Custom,
     Function,
+    P,
+    R,
     fitted,
     pair_of,
     struct,
@@ -25,7 +27,7 @@ from arrayfn.transforms.custom.functions import (
 )
 
 
-class custom_jvp(Custom):  # noqa: N801 - a decorator, named as JAX's
+class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
     """A function differentiated by the rule that ``defjvp`` gives it.
 
     It is an error to differentiate by values that the function closes over.
@@ -48,7 +50,7 @@ class custom_jvp(Custom):  # noqa: N801 - a decorator, named as JAX's
 
     def __init__(
         self,
-        fun: Function,
+        fun: Callable[P, R],
         nondiff_argnums: int | Sequence[int] = (),
         nondiff_argnames: str | Sequence[str] = (),
     ) -> None:
@@ -87,7 +89,8 @@ class custom_jvp(Custom):  # noqa: N801 - a decorator, named as JAX's
             )
 
         def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
-            value = self(*primals)
+            call: Any = self
+            value = call(*primals)
             if len(rules) != len(primals):
                 raise ArgumentError(
                     f"{name_of(self.function)}.defjvps was given {len(rules)} rules "
@@ -145,7 +148,7 @@ class _JvpCall(Call):
 
     def __init__(
         self,
-        custom: custom_jvp,
+        custom: custom_jvp[..., Any],
         arguments: list[Any],
         body: FlatTrace,
         *,

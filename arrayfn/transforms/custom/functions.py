@@ -7,7 +7,7 @@ import inspect
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from arrayfn.transforms.arguments import as_numbers, positions_of
 from arrayfn.transforms.custom.closures import guarded, with_inputs
 
 Function = Callable[..., Any]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class SymbolicZero:
@@ -75,12 +77,12 @@ class Depth(threading.local):
         return Depth, ()
 
 
-class Custom(ABC):
+class Custom(ABC, Generic[P, R]):
     """A function with rules: static arguments, and how the others are traced."""
 
     def __init__(
         self,
-        function: Function,
+        function: Callable[P, R],
         nondiff_argnums: int | Sequence[int] = (),
         nondiff_argnames: str | Sequence[str] = (),
     ) -> None:
@@ -94,7 +96,7 @@ class Custom(ABC):
         # when a derivative of that order is taken.
         self.within_rules = Depth()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function; one equation inside a trace."""
         arguments = self.arguments(args, kwargs)
         dynamic = self.dynamic(arguments)
@@ -193,7 +195,7 @@ class Call:
 
     def __init__(
         self,
-        custom: Custom,
+        custom: Custom[..., Any],
         arguments: list[Any],
         body: FlatTrace,
         *,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ from arrayfn.transforms.custom.functions import (
     Call,
     Custom,
     Function,
+    P,
+    R,
     as_type,
     fitted,
     pair_of,
@@ -41,7 +43,7 @@ class CustomVJPPrimal(NamedTuple):
     perturbed: bool
 
 
-class custom_vjp(Custom):  # noqa: N801 - a decorator, named as JAX's
+class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
     """A function differentiated in reverse by the rules that ``defvjp`` gives it.
 
     ``forward(*arguments)`` gives the pair (value, residuals); ``backward(*static
@@ -61,7 +63,7 @@ class custom_vjp(Custom):  # noqa: N801 - a decorator, named as JAX's
 
     def __init__(
         self,
-        fun: Function,
+        fun: Callable[P, R],
         nondiff_argnums: int | Sequence[int] = (),
         nondiff_argnames: str | Sequence[str] = (),
     ) -> None:
@@ -137,7 +139,7 @@ class _VjpCall(Call):
 
     def __init__(
         self,
-        custom: custom_vjp,
+        custom: custom_vjp[..., Any],
         arguments: list[Any],
         body: FlatTrace,
         *,
