@@ -4,7 +4,7 @@ Every value lies over the mesh as a *spec* says: which mesh axes cut which of it
 Specs follow the equations by the sharding rules of the primitives
 (``primitives.factors``). An operand whose spec differs from what its equation needs is
 moved by collectives, which are equations at that line (``passes.moves``). Where
-operands ask for one mesh axis in different joined_dims, fewer bytes decide.
+operands ask for one mesh axis in different places, fewer bytes decide.
 
 After it: inputs and outputs are a device's parts; there is no shard_map or reshard, and
 types do not say what varies. The Program's last inputs are the device's indices along
