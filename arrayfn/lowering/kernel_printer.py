@@ -208,20 +208,20 @@ class KernelPrinter(KernelText, ABC):
 
     def full_index(self, s: Load | Store, variables: dict[int, str]) -> str:
         """The index of that element: the affine index and the computed terms."""
-        steps = " + ".join(
-            self.index_term(s.operand, k, step) for k, step in enumerate(s.indices)
+        terms = " + ".join(
+            self.index_term(s.operand, k, term) for k, term in enumerate(s.indices)
         )
         affine = self.index(s.operand, variables)
         return (
-            " + ".join(text for text in (affine, steps) if text != "0" and text) or "0"
+            " + ".join(text for text in (affine, terms) if text != "0" and text) or "0"
         )
 
-    def index_term(self, operand: int, number: int, step: IndexTerm) -> str:
+    def index_term(self, operand: int, number: int, term: IndexTerm) -> str:
         """The expression of index term ``number`` of ``operand``."""
-        if step.stride == 1:
-            return self.name_of(step.index)
-        stride = self.integer(f"{self.pointer(operand)}_step{number}", step.stride)
-        return f"{self.name_of(step.index)} * {stride}"
+        if term.stride == 1:
+            return self.name_of(term.index)
+        stride = self.integer(f"{self.pointer(operand)}_step{number}", term.stride)
+        return f"{self.name_of(term.index)} * {stride}"
 
     def load(self, s: Load, variables: dict[int, str]) -> None:
         """Print ``result = element``, widened."""

@@ -76,10 +76,10 @@ class _Walk:
         self.builder.source = equation.source
         if equation.subprograms():
             params = in_bodies(equation, with_buckets)
-            made = self.builder.emit(equation.primitive, operands, params)
+            results = self.builder.emit(equation.primitive, operands, params)
         else:
-            made = self.builder.keep(equation, operands)
-        self.environment.update(zip(equation.outputs, made, strict=True))
+            results = self.builder.keep(equation, operands)
+        self.environment.update(zip(equation.outputs, results, strict=True))
 
     def close(self, key: Key) -> None:
         """Emit the sums of a bucket."""

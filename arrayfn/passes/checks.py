@@ -304,10 +304,10 @@ def _scan(checker: _Checker, equation: Equation, operands: Sequence[Atom]) -> Ch
     own = len(body.outputs) - results
     params |= {"program": inner, "carry": carry + own}
     start = [*_zeros(body.outputs[results:-1]), _NONE]
-    made = all_of(
+    outputs = all_of(
         scan(*operands[:first_slice], *start, *operands[first_slice:], **params)
     )
-    return [*made[:carry], *made[carry + own :]], made[carry : carry + own]
+    return [*outputs[:carry], *outputs[carry + own :]], outputs[carry : carry + own]
 
 
 def _while_loop(
@@ -442,9 +442,9 @@ def _step(
         builder.input(_NONE.type, "fault")
         carry = inputs[_first_carry(condition, body, first) :]
         _, *of_condition, condition_fault = builder.inline(condition, [*consts, *carry])
-        made = builder.inline(body, inputs)
+        outputs = builder.inline(body, inputs)
         count = len(carry)
-        results, of_body, fault = made[:count], made[count:-1], made[-1]
+        results, of_body, fault = outputs[:count], outputs[count:-1], outputs[-1]
         found = _keeping(condition_fault, condition_fault, fault)
     return builder.build([*results, *of_condition, *of_body, found])
 

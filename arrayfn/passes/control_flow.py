@@ -343,7 +343,7 @@ def _cond(
             equation.primitive, [index, *arrays], {"branches": tuple(narrowed)}
         )
     )
-    return [next(outputs) if is_wanted else None for is_wanted in is_used]
+    return [next(outputs) if used else None for used in is_used]
 
 
 _RULES: dict[

@@ -40,20 +40,25 @@ def in_bodies(equation: Equation, change: Callable[[Program], Program]) -> Param
 def with_member_sums(
     program: Program, sizes: Mapping[str, int], does: Callable[[Equation], bool]
 ) -> Program:
-    """``program``, of a mesh with axes of these ``sizes``, as an engine computes it."""
+    """``program`` with gathers and sums for the collectives an engine does not do.
+
+    ``sizes`` has the size of each axis of its mesh; ``does`` says which collectives the
+    engine does itself.
+    """
 
     def inner(body: Program) -> Program:
         return with_member_sums(body, sizes, does)
 
     def replacement(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
-        row = equation.primitive
+        """The sum of all members' parts, gathered; None leaves ``equation``."""
+        primitive = equation.primitive
         if equation.subprograms():
             params = in_bodies(equation, inner)
-            return list(current_builder().emit(row, operands, params))
-        if row not in (all_reduce, reduce_scatter) or does(equation):
+            return list(current_builder().emit(primitive, operands, params))
+        if primitive not in (all_reduce, reduce_scatter) or does(equation):
             return None
         (x,), axis = operands, equation.params["axis_name"]
-        if row is all_reduce:
+        if primitive is all_reduce:
             parts = all_gather(x, axis_name=axis, members=sizes[axis])
         else:
             parts = all_to_all(x, axis_name=axis, members=sizes[axis])

@@ -398,9 +398,9 @@ class Partition:
         whole = equation.outputs[0].type.shape
         sharding = NamedSharding(self.mesh, spec_of(outputs[0]))
         shape = list(sharding.shard_shape(whole))
-        places = [_place(factor, of) for of in equation_factors.outputs]
-        if places[0] is not None:
-            shape[places[0]] //= count
+        joined_dims = [_place(factor, of) for of in equation_factors.outputs]
+        if joined_dims[0] is not None:
+            shape[joined_dims[0]] //= count
 
         def emit(block: Sequence[Atom]) -> Sequence[Atom]:
             params = equation.params
@@ -414,7 +414,7 @@ class Partition:
             columns = [pairwise(column) for column in zip(*results, strict=True)]
             columns = [summed_over_devices(x, axis, devices) for x in columns]
         else:
-            columns = joined(results, [place or 0 for place in places])
+            columns = joined(results, [dim or 0 for dim in joined_dims])
         return [Placed(x, s) for x, s in zip(columns, outputs, strict=True)]
 
     def chosen(

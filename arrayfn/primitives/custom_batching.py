@@ -127,7 +127,12 @@ def mapped_type(type: ArrayType, size: int) -> ArrayType:
 def _split(
     split: Split, whole: Equation, unknown: Sequence[bool]
 ) -> tuple[list[Equation], list[Equation]]:
-    """The body's parts, as calls: a linear part is mapped as the body is."""
+    """The equations of the known part of a call, and those of its linear part.
+
+    ``whole`` is a ``custom_vmap``, and ``unknown`` marks its operands that the known
+    part may not read. Each part is a plain call: it is mapped by the rules of the
+    body's primitives, not by the custom rule, which maps the whole body only.
+    """
     body: Program = whole.params["body"]
     parts = split(body, unknown, [False] * len(whole.outputs))
     outputs = parts.known.outputs
