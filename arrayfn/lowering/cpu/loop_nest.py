@@ -112,17 +112,17 @@ class InlinePrinter(StagedPrinter):
     def element_of(self, s: Load | Store, variables: dict[int, str]) -> str:
         if not s.indices:
             return self.element_at(s.operand, variables)
-        steps = [
-            self.index_term(s.operand, k, step) for k, step in enumerate(s.indices)
+        terms = [
+            self.index_term(s.operand, k, term) for k, term in enumerate(s.indices)
         ]
         affine = self.index(s.operand, variables)
-        index = " + ".join(steps if affine == "0" else [affine, *steps])
+        index = " + ".join(terms if affine == "0" else [affine, *terms])
         write = self.frame.stored if isinstance(s, Store) else self.frame.element
         return write(self.root(s.operand), index)
 
-    def index_term(self, operand: int, number: int, step: IndexTerm) -> str:
-        name = self.name_of(step.index)
-        return name if step.stride == 1 else f"{name} * {step.stride}"
+    def index_term(self, operand: int, number: int, term: IndexTerm) -> str:
+        name = self.name_of(term.index)
+        return name if term.stride == 1 else f"{name} * {term.stride}"
 
     def load(self, s: Load, variables: dict[int, str]) -> None:
         """Print a load from memory, or use the local variable that holds the value."""
