@@ -56,8 +56,9 @@ def test_calls_without_the_gil_and_on_threads():
             out[k] = STEP(xs[k], w, 0.5)[1]
         return out
 
-    xs = np.random.default_rng(0).normal(size=(40, 2, 3))
-    np.testing.assert_allclose(sums(xs, W), xs.sum((1, 2)), rtol=1e-13)
+    xs = np.random.default_rng(0).normal(size=(4000, 2, 3))
+    for _ in range(20):
+        np.testing.assert_allclose(sums(xs, W), xs.sum((1, 2)), atol=1e-12)
 
 
 @af.jit

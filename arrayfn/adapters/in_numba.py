@@ -276,9 +276,9 @@ def _numba_type(name: str, type: Any) -> Any:
 
 @cache
 def _runner() -> Any:
-    """The native entry; Numba holds the GIL while it calls a function of this kind."""
+    """The native entry, which takes the GIL by itself."""
     word = ctypes.c_int64
-    return ctypes.PYFUNCTYPE(word, word, word)(native_address(run_at))
+    return ctypes.CFUNCTYPE(word, word, word)(native_address(run_at))
 
 
 def _executed(source: str, scope: dict[str, Any]) -> Any:
