@@ -141,7 +141,7 @@ def test_slices_of_whole_vectors_are_read_in_vectors(
 def test_a_vector_of_a_slice_that_is_not_aligned_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_CudaLowering, "with_moves", lambda self, nest: nest)
+    monkeypatch.setattr(_CudaLowering, "with_slice_strides", lambda self, nest: nest)
     program = trace_function(scanned(put), (random(4, 32), random(3, 33)), {}).program
     with pytest.raises(
         VerificationError, match=r"a vector of 4 elements of \w+ is not"

@@ -85,7 +85,7 @@ def test_additions_as_they_come_are_one_kernel_of_vectors():
 
 
 def test_additions_to_many_targets_go_range_by_range(monkeypatch):
-    monkeypatch.setattr(additions, "_NEAR", 1024)
+    monkeypatch.setattr(additions, "RANGE_BYTES", 1024)
     monkeypatch.setattr(additions, "_MIN_UPDATES", 16)
     add = lambda x, i, u: x.at[i].add(u)  # noqa: E731
     for x, i in ((random(512), INDEX * 50), (random(512)[::-1] + 0, INDEX)):

@@ -25,7 +25,12 @@ def test_the_cpu_counts_as_many_devices():
     assert cpus == [f"cpu:{k}" for k in range(8)]
     assert af.local_devices() == af.devices()
     code = "import arrayfn as af; print(len(af.devices()), af.devices()[0].threads)"
-    env = {**os.environ, "ARRAYFN_CPU_DEVICES": "3", "ARRAYFN_NUM_THREADS": "7"}
+    env = {
+        **os.environ,
+        "ARRAYFN_CPU_DEVICES": "3",
+        "ARRAYFN_NUM_THREADS": "7",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     told = subprocess.run(
         [sys.executable, "-c", code],
         env=env,

@@ -201,7 +201,7 @@ def test_a_bundle_is_planned_for_the_machine_that_loads_it(
         loaded = af.load(tmp_path)
         (sort,) = (
             step
-            for step in kernel_calls(loaded.compiled.plan.steps)
+            for step in kernel_calls(loaded.compiled[0].compiled.plan.steps)
             if step.kernel == "sort_codes_f32"
         )
         assert sort.items == min(32, 1 << (cores - 1).bit_length())

@@ -247,6 +247,7 @@ FREE = {
     *("optimization_barrier", "checkpoint_name", "saveable", "all_gather"),
     *("ppermute", "pvary", "shard_map", "reshard"),
     *("io_callback", "pure_callback", "debug_callback"),
+    *("check", "custom_vmap"),
 }
 OTHERS = [
     row
