@@ -30,17 +30,23 @@ _known: dict[Key, tuple[Any, Any]] = {}
 
 def type_of_compiled(compiled: Any) -> Any:
     """Numba's type of a function that arrayfn compiled for one signature."""
-    return _kept((id(compiled),), compiled, _native_call)
+    return _numba_type_of((id(compiled),), compiled, _native_call)
 
 
 def type_of_jitted(jitted: Any) -> Any:
     """Numba's type of a jitted function."""
     # Numba keeps failures, and another signature may tell what the results are.
-    return _kept((id(jitted), len(jitted.compiled_signatures())), jitted, _object_call)
+    return _numba_type_of(
+        (id(jitted), len(jitted.compiled_signatures())), jitted, _object_call
+    )
 
 
-def _kept(key: Key, function: Any, make: Callable[[Any], Any]) -> Any:
-    """The type of what ``make`` gives; machine code may call it, so it is kept."""
+def _numba_type_of(key: Key, function: Any, make: Callable[[Any], Any]) -> Any:
+    """Numba's type of the njit function ``make(function)``, which is made once.
+
+    Both functions stay alive: machine code may call the one that was made, and ``key``
+    has the address of ``function``, which must not become that of another object.
+    """
     if key not in _known:
         _known[key] = function, make(function)
     return _known[key][1]._numba_type_

@@ -325,7 +325,11 @@ class _Fit:
         ]
 
     def of(self, words: list[str]) -> str | None:
-        """What is to stand for numbers that are ``words`` at the points."""
+        """The text ``$(...)`` for a number that reads ``words[k]`` at point k.
+
+        None if no polynomial of the sizes has these values, or their reciprocals. A
+        Program has many equal numbers, so answers are kept.
+        """
         key = tuple(words)
         if key not in self.known:
             self.known[key] = self._of(words)

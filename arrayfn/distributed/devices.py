@@ -78,8 +78,8 @@ class _Devices:
         self.lock = threading.Lock()
         self.known: tuple[Device, ...] = ()
         self.known_gpus: tuple[Device, ...] | None = None
-        self.process = 0
-        self.rank_on_host = -1  # of one of several processes
+        self.process = 0  # the rank of this process
+        self.rank_on_host = -1  # among the processes of this host; -1 if it is alone
 
     def all(self) -> tuple[Device, ...]:
         """The devices."""

@@ -147,6 +147,11 @@ def _scalar(what: str, value: Any) -> ArrayType:
 def _choose(
     name: str, index: Any, branches: Sequence[Function], operands: Sequence[Any]
 ) -> Any:
+    """The result of ``branches[index](*operands)``.
+
+    The values of Refs that a branch writes to are an operand and a result of it.
+    ``name`` is that of the public function, for messages.
+    """
     check_arrays(name, "operands", tuple(operands))
 
     def with_refs(refs: Sequence[Ref]) -> Any:

@@ -305,7 +305,12 @@ def _gathered(
     mode: str | None,
     fill_value: Any,
 ) -> Array:
-    """``x`` with ``axes`` indexed by ``arrays``, whose axes are at ``place``."""
+    """``x`` with ``axes`` indexed by ``arrays``, one for each, as a gather.
+
+    In the result the axes of the broadcast arrays stand together, from axis ``place``
+    on. Without a ``mode``, positions that are not known read ``fill_value`` where they
+    are out of bounds; known positions have been checked.
+    """
     type = ops.type_of_operand("indexing", x)
     columns, shape = index_columns(arrays, [type.shape[axis] for axis in axes])
     kept = type.ndim - len(axes)

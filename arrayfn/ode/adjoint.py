@@ -76,7 +76,12 @@ def backsolve(
             state = anp.concatenate([value, a, total])
             times = anp.stack([t, before])
             state = along(
-                method, together, state, times, _wider(control, count, state), None
+                method,
+                together,
+                state,
+                times,
+                _with_tolerances_of_all(control, count, state),
+                None,
             )[0][1]
             return (state[count : 2 * count], state[2 * count :]), by_t
 
@@ -111,8 +116,13 @@ def _inner(x: Array, y: Array) -> Array:
     return anp.sum(x * y).real
 
 
-def _wider(control: Control, count: int, state: Array) -> Control:
-    """Tolerances for y, its adjoint and the integrals."""
+def _with_tolerances_of_all(control: Control, count: int, state: Array) -> Control:
+    """``control`` with an absolute tolerance for each element of ``state``.
+
+    That is y, its adjoint (``count`` elements each) and the integrals. The adjoint has
+    the tolerances of y, the integrals the smallest of them. One tolerance for all
+    elements of y is one for all of ``state``, too.
+    """
     if not leaf_type(control.atol).shape:
         return control
     rest = anp.full(state.shape[0] - 2 * count, anp.min(control.atol))

@@ -63,6 +63,10 @@ class Rosenbrock:
     def step(
         self, f: Function, t: Array, y: Array, fy: Array, h: Array, scale: Scale
     ) -> Step:
+        """``Method.step``: one linear system for each stage, all with one matrix.
+
+        It needs no ``fy``, which it returns as it was given.
+        """
         if y.dtype in dtypes.COMPLEX:
             raise DTypeError(
                 f"the method Rodas5P takes real y, not {y.dtype}; solve for real and "

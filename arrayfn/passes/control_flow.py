@@ -198,18 +198,26 @@ def _scanned(
     is_used: Sequence[bool],
     simplify: Simplify,
 ) -> Results:
-    """The results of a scan with these params and operands, simplified."""
+    """The results of a scan with these params and operands, simplified.
+
+    ``outputs`` have the types of its results, and ``is_used`` says which are read. It
+    emits the scan of what these need, or none if there is nothing to compute.
+    """
     params = dict(params)
-    first = params["consts"]
-    second = first + params["carry"]
+    carry_begin = params["consts"]
+    xs_begin = carry_begin + params["carry"]
     if params["length"] == 0:
         return [
-            *operands[first:second],
+            *operands[carry_begin:xs_begin],
             *(views.zeros(var.type) for var in outputs[params["carry"] :]),
         ]
     body = simplify(params["program"])
     loop = _Loop(
-        body, operands[:first], operands[first:second], operands[second:], is_used
+        body,
+        operands[:carry_begin],
+        operands[carry_begin:xs_begin],
+        operands[xs_begin:],
+        is_used,
     )
     loop.narrow()
     params["program"] = simplify(loop.program())

@@ -46,7 +46,7 @@ def moved(
         dim = next(d for d, e in enumerate(spec) if want[d][: len(e)] != e)
         axis = spec[dim][-1]
         spec[dim] = spec[dim][:-1]
-        target = _target(axis, spec, want)
+        target = _array_axis_for(axis, spec, want)
         if target is None:
             x = _gathered(x, dim, axis, sizes[axis])
         else:
@@ -76,8 +76,12 @@ def _next_cut(
     return None
 
 
-def _target(axis: str, spec: Sequence[Entry], want: Spec) -> int | None:
-    """The axis of the array that ``axis`` cuts next in ``want``; None if not yet."""
+def _array_axis_for(axis: str, spec: Sequence[Entry], want: Spec) -> int | None:
+    """The array axis that the mesh axis ``axis`` can cut now, on the way to ``want``.
+
+    It is one that ``want`` cuts by what cuts it in ``spec``, and then by ``axis``. None
+    if there is no such axis.
+    """
     for dim, (entry, target) in enumerate(zip(spec, want, strict=True)):
         if target[: len(entry) + 1] == (*entry, axis):
             return dim

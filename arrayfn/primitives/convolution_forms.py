@@ -53,8 +53,13 @@ def convolution_factors(
     """The sharding rule: groups, the batch, and channels can be cut.
 
     Spatial axes stay whole. Factors that the result does not have are summed.
+
+    ``lhs``, ``rhs`` and ``out`` are the roles of the axes of the convolution's operand,
+    kernel and output. ``gives`` says which of these arrays is the result; ``first`` and
+    ``second`` are the two others, in the order of ``ARRAYS``.
     """
     roles = {"operand": lhs, "kernel": rhs, "output": out}
+    # The arrays and roles whose axes are the same factors.
     shared = (
         (("operand", GROUP), ("kernel", GROUP), ("output", GROUP)),
         (("operand", OUTER), ("output", OUTER)),

@@ -42,6 +42,8 @@ def _hessenberg_types(x: ArrayType) -> tuple[ArrayType, ArrayType]:
 
 
 def _hessenberg_reference(x: Array) -> tuple[Array, ...]:
+    """LAPACK's gehrd of each matrix. The result is column-major (``a.T``), as x is."""
+
     def reduced(matrix: Array) -> tuple[Array, Array]:
         a, taus, _ = m.lapack("gehrd", x.dtype)(matrix)
         return a.T, taus

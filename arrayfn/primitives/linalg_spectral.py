@@ -196,9 +196,12 @@ def _unpacked(packed: Array, imaginary: Array) -> Array:
 
 
 def _eig_jvp(x: Atom, vt: Atom, w: Atom, t: Atom) -> list[Atom | None]:
-    """The derivative as of ``eigh``, with V^-1 for V^H, and then normalised.
+    """The tangents of ``vt`` and ``w`` for the tangent ``t`` of ``x``.
 
-    Each vector keeps its norm, and its largest element stays real.
+    The rows of ``vt`` are the eigenvectors, the columns of V; ``w`` are the
+    eigenvalues. With F = ``differences(w)``, dV = V (F * V^-1 dA V) elementwise in F,
+    as for ``eigh`` with V^-1 in place of V^H. A multiple of each vector is subtracted,
+    so that it keeps its norm and its largest element stays real.
     """
     inner = _similar(t, vt)
     unnormalised = m.multiply(m.transpose_matrices(e.mul(differences(w), inner)), vt)

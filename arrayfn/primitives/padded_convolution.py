@@ -249,7 +249,11 @@ _MAPPED: Final[dict[frozenset[str], dict[str, int]]] = {
 
 
 def _batch(size: int, inputs: Atoms, dims: Dims, **params: Any) -> Batched:
-    """The batching rule: the mapped axis joins the role that ``_MAPPED`` says."""
+    """The batching rule: the mapped axis becomes a group, batch or channel axis.
+
+    ``_MAPPED`` has its role in each array, by the arrays that are mapped: one or both
+    inputs, and always the result.
+    """
     gives = params["gives"]
     mapped = {
         name for name, dim in zip(ARRAYS[gives], dims, strict=True) if dim is not None

@@ -212,6 +212,10 @@ def put_in_phases(
 ) -> Atom | None:
     """``window_put`` as a gather by the operand's elements; None for many windows.
 
+    ``values`` and ``positions`` have one element for each window: a value, and the
+    position inside the window to which it is added. ``extents`` are the operand's along
+    the windows' axes, and ``params`` the windows' geometry.
+
     Elements with the same offset between beginnings of windows form a *phase*. Each
     sums the values of the same few neighbouring windows, if their position matches.
     """
@@ -285,7 +289,11 @@ def put_in_phases(
 def _interleaved(
     phase: Callable[[Sequence[int]], Atom], axes: Sequence[int], strides: Sequence[int]
 ) -> Atom:
-    """The array whose elements come from the phases, in turn along each axis."""
+    """The array whose elements come from the phases alternately, along ``axes``.
+
+    ``phase(offsets)`` has the elements ``offset + i * stride`` along each of ``axes``,
+    for one offset below each stride. All phases have the same shape.
+    """
     parts = [
         phase(position_in_window)
         for position_in_window in itertools.product(*map(range, strides))

@@ -55,7 +55,11 @@ class Windows:
         return tuple(axis for axis in range(ndim) if axis not in removed)
 
     def shape(self, indices: Shape, sizes: Shape) -> Shape:
-        """The shape of the array of windows."""
+        """The shape of the array of windows.
+
+        ``indices`` is the shape of the array of indices; ``sizes`` are the extents of
+        one window along the operand's axes.
+        """
         inner = [sizes[axis] for axis in self.kept(len(sizes))]
         outer = iter(indices[:-1])
         extent_of = dict(zip(self.window_axes, inner, strict=True))

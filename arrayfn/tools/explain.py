@@ -165,7 +165,12 @@ def _reason(
     users: list[Equation],
     why: dict[tuple[Equation, Equation], str],
 ) -> tuple[str, Equation | None]:
-    """Why ``users`` are not computed with ``makers``, and which of them reads."""
+    """Why no kernel computes both ``makers`` and ``users``.
+
+    These are the equations of two steps, of which the second reads what the first
+    wrote. ``why`` has what fusion recorded of pairs ``(maker, user)``. The second
+    result is the user that reads; None if that is not known.
+    """
     for maker in makers:
         for user in users:
             if (maker, user) in why:

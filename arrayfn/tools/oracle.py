@@ -404,7 +404,13 @@ class _Rounding:
         x: Array,
         dtype: DType,
     ) -> Array | float:
-        """The largest absolute error of ``x`` by this equation; 0 if it is exact."""
+        """The largest error that rounding in ``equation`` adds to ``x``; 0 for none.
+
+        ``x`` is its result for ``operands`` in double precision, ``dtype`` that of the
+        result. The errors are absolute. Those of sums are relative to the sums of
+        absolute values, those of factorisations and transforms to the largest element;
+        others are 2 units in the last place, or the row's tolerance if it is more.
+        """
         if primitive.name in _EXACT or primitive.family in _EXACT_FAMILIES:
             return 0.0
         real = dtypes.real_of(dtype)

@@ -55,7 +55,11 @@ def interleaved(module: ir.Module, times: int) -> Any:
 
 
 def _loop_metadata(module: ir.Module, words: Sequence[Any]) -> Any:
-    count = module.add_metadata(words)
-    loop = ir.MDValue(module, [count], name=str(len(module.metadata)))
-    loop.operands = (loop, count)
+    """A node of loop metadata with one hint, made of ``words``.
+
+    By LLVM's rule its first operand is the node itself, so each loop's is distinct.
+    """
+    hint = module.add_metadata(words)
+    loop = ir.MDValue(module, [hint], name=str(len(module.metadata)))
+    loop.operands = (loop, hint)
     return loop

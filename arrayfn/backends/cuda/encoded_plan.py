@@ -68,7 +68,7 @@ class EncodedPlan:
         self._kept: list[object] = []
         self._has_products = False
         self._channels = _Channels()
-        self._moves = dict(_moves(plan.steps))
+        self._slice_steps = dict(_slice_steps(plan.steps))
         # One slot for each pair of buffer and offset at most, which must not move.
         self._values = np.zeros(max(1, _count_arguments(plan.steps)), np.int64)
         self.nodes = self._nodes(plan.steps)
@@ -305,7 +305,7 @@ class EncodedPlan:
             lowest = type.span()[0] * type.dtype.itemsize
             offsets.append(self._location(x)[1] - lowest)
             # A slice begins at every multiple of its stride.
-            offsets += self._moves.get(x.buffer, ())
+            offsets += self._slice_steps.get(x.buffer, ())
         made = cublas.library().product(kernel.provider, values, offsets)
         self._kept.append(made)
         second, first, addend, result = made.layouts
@@ -379,12 +379,15 @@ def _count_arguments(steps: Sequence[Step]) -> int:
     return total
 
 
-def _moves(steps: Sequence[Step]) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Where the slices of loops begin, and how far they move, in bytes."""
+def _slice_steps(steps: Sequence[Step]) -> Iterator[tuple[int, tuple[int, int]]]:
+    """``(buffer, (offset, stride))`` of each slice of a loop; strides lose their sign.
+
+    Both are in bytes. Their alignment is that of the slice in every iteration.
+    """
     for step in steps:
         if isinstance(step, Loop):
             yield from ((s.buffer, (s.offset, abs(s.stride))) for s in step.slices)
-            yield from _moves(step.body)
+            yield from _slice_steps(step.body)
         elif isinstance(step, Branch):
             for branch in step.branches:
-                yield from _moves(branch)
+                yield from _slice_steps(branch)

@@ -149,7 +149,10 @@ def _end_work_queue(c: Call) -> None:
 
 
 def _launch(b: Any) -> Any:
-    """The number of this launch, from 1, as 32 bits."""
+    """The number of this launch, from 1, as 32 bits: the mark of its flags.
+
+    The first word of the flag buffer counts the launches before it.
+    """
     word = b.load(_word(b))
     return b.add(b.trunc(b.lshr(word, I64(32)), I32), I32(1))
 

@@ -71,9 +71,10 @@ class ComposedText(Body):
         return self.parts[kernel.name]
 
     def text_of(self, title: str, own: Sequence[str]) -> str:
-        """All of it: a comment, the imports, the parts, and the kernel's function.
+        """The source of the composed kernel: comment, imports, parts, its function.
 
-        ``own`` is how that begins.
+        ``title`` is the comment. ``own`` are the first lines of the function, before
+        ``lines``.
         """
         head = [title if len(title) <= WIDTH or not self.readable else _cut(title)]
         functions = [line for part in self.functions for line in ("", "", part)]

@@ -91,7 +91,11 @@ class ScanPrinter(CudaPrinter[S]):
         self.line(f"warp = quotient(thread, {WARP})")
 
     def declare(self) -> tuple[list[int], list[int], tuple[int, ...]]:
-        """Registers for a thread's vectors: which are loaded, stored, or either."""
+        """Declare a thread's registers: scanned values, totals of vectors, tiles.
+
+        Returns the operands that are loaded in vectors, those that are stored in
+        vectors, and both without repetition: these have tiles.
+        """
         schedule, nest = self.schedule, self.nest
         count = schedule.lanes * schedule.tiles
         self.registers(f"{self.total}_scanned", self.dtype, count)

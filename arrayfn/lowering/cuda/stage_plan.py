@@ -75,7 +75,7 @@ def plan_stages(
     last: dict[str, int] = {}
     bodies: list[tuple[Statement, ...]] = []
     for stage in range(nest.stages):
-        roots = [s for s in nest.statements if _is_root(s, stage)]
+        roots = [s for s in nest.statements if _is_result_of_stage(s, stage)]
         needed: set[str] = set()
         pending = [v for s in roots for v in names_of(s)]
         while pending:
@@ -104,7 +104,11 @@ def plan_stages(
     return StagePlan(tuple(bodies), frozenset(last), first, last)
 
 
-def _is_root(s: Statement, stage: int) -> bool:
+def _is_result_of_stage(s: Statement, stage: int) -> bool:
+    """Whether ``s`` is a result of the stage's loop: a reduction, or a store in it.
+
+    The loop's body is what the roots need. Stores of level "outer" are outside of it.
+    """
     if isinstance(s, Store) and s.level == "outer":
         return False
     return isinstance(s, (Reduce, Store)) and s.stage == stage

@@ -65,13 +65,13 @@ class AxisMatching(Recomputation):
         matches: list[int | None],
         group: Group,
     ) -> None:
-        """Set ``matches`` for each axis of ``read`` that follows an axis of its base.
+        """Set ``matches`` to the domain axes of a value that is read out of a base.
 
-        ``ids`` are the domain axes of the base and ``shape`` the extents of the read
-        value. An axis of the value that indexes an axis of the base gets that axis's
-        domain axis, where their extents agree. Others stay None: a base that is
-        recomputed for a slice is longer than ``group``. ``may_read`` refuses reads that
-        would be wrong.
+        ``read`` says how the value's axes index the base, ``ids`` are the base's domain
+        axes, and ``shape`` the value's extents. An axis of the value gets the domain
+        axis of the base's axis that it indexes, if value, base and domain have the same
+        extent there. Others stay None; for example, a base that is recomputed for a
+        slice is longer than the domain. ``may_read`` refuses reads that would be wrong.
         """
         for axis_map, domain_axis, extent in zip(
             read.axes, ids, read.base.type.shape, strict=True

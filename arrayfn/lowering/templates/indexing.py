@@ -108,7 +108,10 @@ def _scattered(
 ) -> Iterable[Nest]:
     """The nests of a scatter: for each update, combine it with its target.
 
-    ``atomic`` and ``index_range`` are as in ``atomic_scatter_add``.
+    ``function`` combines the old element and the update; None overwrites. Updates that
+    may have the same target are combined in order, unless they are ``atomic``. That and
+    ``index_range`` are as in ``atomic_scatter_add``. ``reads`` says where operands lie,
+    ``names`` how values are called.
     """
     x, indices, updates = equation.inputs
     if not updates.type.size or not x.type.size:

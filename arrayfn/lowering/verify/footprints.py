@@ -376,9 +376,11 @@ class _Footprints:
     def check_threads(self, name: str, accesses: Sequence[Access]) -> None:
         """Check the accesses of one phase for conflicts between threads of a block.
 
-        Threads without a row of their own load that of another thread, which may write
-        over it: a load through the argument of a store counts only for threads that
-        store.
+        A phase is what no barrier separates. ``accesses`` are those of the array
+        ``name``, which several arguments of the kernel may point to. A thread beyond
+        the last row loads the row of another thread, which may overwrite it in place;
+        nothing uses what it loaded. So a load through an argument that is also stored
+        through counts only for threads that store.
         """
         stores = [a for a in accesses if a.kind == "store"]
         if stores:

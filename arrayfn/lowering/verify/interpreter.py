@@ -506,7 +506,12 @@ class Interpreter:
         return state.unknown(min(a for a, _ in ranges), max(b for _, b in ranges))
 
     def chosen(self, truth: Truth, x: Value, y: Value, state: State) -> Value:
-        """The value of ``select(truth, x, y)``, both evaluated."""
+        """The value of ``select(truth, x, y)``, whose operands are both evaluated.
+
+        If ``truth`` is not decided, it is the choice in each lane for known numbers,
+        and else any number between the extremes of x where ``truth`` holds and of y
+        where it does not.
+        """
         verdict = state.verdict(truth)
         if verdict is not None:
             return x if verdict else y
@@ -516,6 +521,7 @@ class Interpreter:
                 mask = state.mask(truth)
                 if mask is not None:
                     return Number(np.where(mask, first, second))
+            # As variables, they are narrowed with the states.
             state.variables["$x"], state.variables["$y"] = x, y
             yes, no = state.parted(truth)
             del state.variables["$x"], state.variables["$y"]

@@ -105,7 +105,7 @@ def decode(codes: Array[Any], count: int, magnitude: int, flip: int) -> None:
 
 
 def key_of(bits: int, sign: int, magnitude: int, infinity: int) -> int:
-    """The key of an element."""
+    """The key of an element with these ``bits``; the words are the module's."""
     if magnitude == 0:
         return bits ^ sign
     absolute = bits & magnitude
@@ -123,7 +123,11 @@ def pack(
     magnitude: int,
     infinity: int,
 ) -> None:
-    """Pack the keys of elements of up to 32 bits and their positions from ``first``."""
+    """Set each of ``packed`` to an element's key and, in the low 32 bits, its position.
+
+    ``x`` are the bits of ``count`` elements of up to 32 bits, at positions from
+    ``first`` on. The words of the dtype are those of ``key_of``.
+    """
     for k in range(count):
         key = key_of(int(x[k]), sign, magnitude, infinity)
         packed[k] = (key << 32) | (first + k)

@@ -50,7 +50,10 @@ def csr(
     begin: int,
     end: int,
 ) -> None:
-    """An item is a row; ``first`` are the columns, ``second`` the rows' pointers."""
+    """``out = A x`` for A in CSR and x of ``width`` columns. A work item is a row.
+
+    ``first`` are the columns of the entries ``data``, ``second`` the rows' pointers.
+    """
     low, high = int(second[begin]), int(second[end])
     bits = low | (entries - high) | descending(second, begin, end)
     if bits >= 0:
@@ -87,7 +90,10 @@ def csc(
     begin: int,
     end: int,
 ) -> None:
-    """All is one item; ``first`` are the rows, ``second`` the columns' pointers."""
+    """``out = A x`` for A in CSC and x of ``width`` columns, as one work item.
+
+    ``first`` are the rows of the entries ``data``, ``second`` the columns' pointers.
+    """
     for _ in range(begin, end):
         for k in range(rows * width):
             out[k] = 0.0
@@ -125,7 +131,10 @@ def coo(
     begin: int,
     end: int,
 ) -> None:
-    """All is one item; ``first`` are the entries' rows, ``second`` their columns."""
+    """``out = A x`` for A in COO and x of ``width`` columns, as one work item.
+
+    ``first`` are the rows of the entries ``data``, ``second`` their columns.
+    """
     for _ in range(begin, end):
         for k in range(rows * width):
             out[k] = 0.0

@@ -123,6 +123,11 @@ class _Merger:
     taken: set[str] = field(default_factory=set[str])
 
     def merge(self, array: Var) -> Nest:
+        """``second`` with ``array``, the result of ``first``, computed in place.
+
+        Operands that read ``array`` become operands of ``first``, and loads of them its
+        statements.
+        """
         second = self.second
         self.taken = {
             s.result.name for s in second.statements if not isinstance(s, Store)

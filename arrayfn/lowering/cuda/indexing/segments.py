@@ -375,12 +375,15 @@ def _move(
 
 
 def _widened(dtype: DType, value: str) -> str:
-    """``value`` in memory as the compute dtype."""
+    """``value`` in memory as the compute dtype: half precision, of u16, is widened."""
     name = short_name(dtype)
     return f"convert_{name}_f32({value})" if stored(name) == "u16" != name else value
 
 
 def _narrowed(dtype: DType, value: str) -> str:
-    """``value`` of the compute dtype as memory has it."""
+    """``value`` of the compute dtype as memory has it: half precision is rounded.
+
+    Its bits are stored as u16; u16 itself, and all other dtypes, stay as they are.
+    """
     name = short_name(dtype)
     return f"convert_f32_{name}({value})" if stored(name) == "u16" != name else value

@@ -201,13 +201,16 @@ for j in unrolled({tile.lanes}):
 
 
 def _group_sums(tile: SingleTile) -> str:
-    """Lines that add the sums of all groups, and store them at ``place``.
+    """Lines that add the sums of all groups, and store the totals in ``buffer``.
 
-    A butterfly: two lanes with the same vectors of sums each take one half of them, and
+    Lanes of different groups have sums of the same elements of c, over other parts of
+    k. ``place``, a variable of the kernel, is the index of the lane's first total.
+
+    A butterfly: two lanes with the same vectors of sums each keep one half of them, and
     send the other half. When one vector is left, lanes add and all keep it; one of them
     stores.
     """
-    # The distance of lanes with the same columns.
+    # The smallest distance of two lanes with the same columns.
     nearest = 1 if tile.transposed else tile.group_lanes
     apart = tile.groups * nearest // 2
     vectors, text, first = tile.rows * tile.vectors, "", "0"
@@ -222,6 +225,7 @@ for i in unrolled({half}):
     sums[i] = mine + shuffle_xor_f32(given, {apart})
 """
         apart //= 2
+    # Of so many neighbouring lanes the first ``nearest`` have all different totals.
     alike = max(1, 2 * apart // nearest) * nearest
     while apart >= nearest:
         text += f"""for i in unrolled({vectors * LANES}):

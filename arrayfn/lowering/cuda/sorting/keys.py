@@ -53,7 +53,10 @@ class Keys:
 
     @property
     def word(self) -> str:
-        """The dtype of keys in memory, u32 or i64; the same for all parts."""
+        """The dtype of keys in memory, u32 or i64.
+
+        All parts of a complex dtype have the same: that of its real part.
+        """
         size = self.dtype.itemsize // (2 if self.part else 1)
         return "u32" if size <= 4 else "i64"
 
