@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numba
 import numpy as np
@@ -99,9 +100,10 @@ def test_a_compiled_function_computes_the_same_in_a_traced_one(name):
 def test_it_is_an_operator_whose_kernel_is_the_compiled_function():
     lowered = af.jit(wave).lower(X)
     text = str(lowered.program)
-    assert "operator_call(x) {name='numba.wave'" in text
-    assert "operator_call(a) {name='numba.doubled'" in text
-    assert "numba.wave by wave" in str(lowered.kernels)
+    # Another function of the name, compiled before, leaves the next name to this one.
+    assert re.search(r"operator_call\(x\) \{name='numba\.wave(_\d+)?'", text)
+    assert re.search(r"operator_call\(a\) \{name='numba\.doubled(_\d+)?'", text)
+    assert re.search(r"numba\.wave(_\d+)? by wave", str(lowered.kernels))
     assert not wave.nopython_signatures or wave(X).shape == X.shape
 
 

@@ -90,9 +90,9 @@ def save(path: str | Path, x: Any) -> None:
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(folder, {"w": np.arange(3.0), "step": 5})
-    ...     load(folder, {"w": None, "step": None})
-    {'step': array(5), 'w': array([0., 1., 2.])}
+    ...     save(folder, (np.arange(3.0), 5))
+    ...     load(folder, (None, None))
+    (array([0., 1., 2.]), array(5))
     """
     folder = Path(path)
     name = agree(secrets.token_hex(8), "the beginning of a save")
