@@ -48,7 +48,7 @@ class Mutant:
         return (text[: self.start] + self.after.encode() + text[self.end :]).decode()
 
     def statement(self) -> range:
-        """The lines of the innermost statement that has it; of a block, its head's."""
+        """The lines of the innermost statement around it; of a block, its header's."""
         tree = ast.parse(self.path.read_bytes())
         around = [
             node
@@ -123,7 +123,7 @@ def changeable(tree: ast.AST) -> Iterator[ast.expr]:
 
 
 def _makes_samples(function: str) -> bool:
-    """Whether a function's values are the operands of tests, of which any will do."""
+    """Whether ``function`` makes operands for tests, for which any values serve."""
     return "sample" in function or function.startswith("random_")
 
 

@@ -368,10 +368,10 @@ def operator(
     one, its body is traced as that of any function, and fuses with what is around it.
     ``parts`` names operators that the body calls, for ``kernels`` to list.
 
-    Over a mesh of devices a kernel computes calls whose operands are whole on every
-    device. An operator that is ``shardable`` may have kernels compute each device's
-    part: along axes that it neither reduces nor takes the extent of as a number, a part
-    of the operands gives that part of the results.
+    Over a mesh of devices, kernels compute the calls whose operands are whole on every
+    device. If the operator is ``shardable``, they also compute one device's parts of
+    operands that are cut. Its body must treat what is cut independently: it neither
+    reduces along such an axis nor uses its extent as a number.
 
     >>> import numpy as np
     >>> @operator
