@@ -14,11 +14,11 @@ from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
 from arrayfn.numpy.arithmetic import (
     absolute,
+    add,
     clip,
     copysign,
     imag,
     multiply,
-    nextafter,
     real,
     remainder,
     subtract,
@@ -26,6 +26,7 @@ from arrayfn.numpy.arithmetic import (
 )
 from arrayfn.numpy.comparison import (
     bitwise_and,
+    bitwise_or,
     equal,
     isfinite,
     isinf,
@@ -48,6 +49,7 @@ from arrayfn.numpy.manipulation import (
 from arrayfn.numpy.reductions import any as any_
 from arrayfn.numpy.reductions import sum as sum_
 from arrayfn.primitives import complex_numbers, conversion
+from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.control_flow_while import while_loop
 from arrayfn.tracing import apply, is_made_of_equations, trace
 
@@ -120,6 +122,31 @@ def modf(x: ArrayLike, /) -> tuple[Array, Array]:
     whole = trunc(ops.as_array(x))
     fraction = where(isinf(x), 0, subtract(x, whole))
     return copysign(fraction, x), whole
+
+
+def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
+    """The floating-point number next to x towards y, elementwise."""
+    x, y = ops.floated("nextafter", x, y)
+    if ops.type_of_operand("nextafter", x).dtype in dtypes.HALF_PRECISION:
+        return _next_half(ops.as_array(x), ops.as_array(y))
+    return apply(e.nextafter, x, y)
+
+
+def _next_half(x: Array, y: Array) -> Array:
+    """``nextafter`` of 16-bit floats, by their bits as sign and magnitude."""
+    dtype = x.dtype
+    bits = apply(conversion.bitcast, x, dtype=dtypes.uint16)
+    sign, size = bitwise_and(bits, 0x8000), bitwise_and(bits, 0x7FFF)
+    towards_zero = not_equal(less(y, x), not_equal(sign, 0))
+    moved = where(towards_zero, size - 1, size + 1)
+    # From 0, the smallest number with the sign of y.
+    other = apply(conversion.bitcast, y, dtype=dtypes.uint16)
+    smallest = bitwise_or(bitwise_and(other, 0x8000), 1)
+    found = where(equal(size, 0), smallest, bitwise_or(sign, moved))
+    value = where(equal(x, y), other, found)
+    nan = not_equal(x, x) | not_equal(y, y)
+    result = apply(conversion.bitcast, value, dtype=dtype)
+    return where(nan, add(x, y), result)
 
 
 def spacing(x: ArrayLike, /) -> Array:
