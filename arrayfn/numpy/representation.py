@@ -8,7 +8,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
-from arrayfn.errors import ArgumentError, DTypeError, user_location
+from arrayfn.errors import ArgumentError, DTypeError, ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -31,6 +31,7 @@ from arrayfn.numpy.comparison import (
     isfinite,
     isinf,
     isnan,
+    left_shift,
     less,
     not_equal,
     right_shift,
@@ -54,6 +55,9 @@ from arrayfn.primitives.control_flow_while import while_loop
 from arrayfn.tracing import apply, is_made_of_equations, trace
 
 # For float32 and float64: the integer of that width, mantissa bits, and bias.
+_UNSIGNED = {
+    t.itemsize: t for t in (dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64)
+}
 _FORMATS = {
     dtypes.float32: (dtypes.int32, 23, 127),
     dtypes.float64: (dtypes.int64, 52, 1023),
@@ -73,6 +77,35 @@ def _power_of_two(exponent: ArrayLike, dtype: DType) -> Array:
     integer, mantissa, bias = _FORMATS[dtype]
     biased = ops.convert(exponent + bias, integer)
     return apply(conversion.bitcast, biased << mantissa, dtype=dtype)
+
+
+def bits_as(x: ArrayLike, dtype: DType) -> Array:
+    """The bits of x as ``dtype``; see ``arrayfn.lax.bitcast_convert_type``."""
+    type = ops.type_of_operand("bitcast_convert_type", x)
+    have, want = type.dtype.itemsize, dtype.itemsize
+    if have == want:
+        return apply(conversion.bitcast, x, dtype=dtype)
+    if dtypes.bool_ in (type.dtype, dtype) or {type.dtype, dtype} & dtypes.COMPLEX:
+        raise DTypeError(
+            f"the bits of {type} are not read as {dtypes.short_name(dtype)}: bool and "
+            "complex numbers keep their width",
+            user_location(),
+        )
+    narrow, wide = (_UNSIGNED[n] for n in sorted((have, want)))
+    count, width = max(have, want) // min(have, want), 8 * min(have, want)
+    shifts = np.arange(count).astype(wide) * np.asarray(width, wide)
+    pattern = apply(conversion.bitcast, x, dtype=narrow if have < want else wide)
+    if have > want:
+        parts = ops.convert(right_shift(expand_dims(pattern, -1), shifts), narrow)
+        return apply(conversion.bitcast, parts, dtype=dtype)
+    if not type.ndim or type.shape[-1] != count:
+        raise ShapeError(
+            f"{count} elements of {type}, along its last axis, make one of "
+            f"{dtypes.short_name(dtype)}",
+            user_location(),
+        )
+    parts = left_shift(ops.convert(pattern, wide), shifts)
+    return apply(conversion.bitcast, sum_(parts, -1, wide), dtype=dtype)
 
 
 def ldexp(x: ArrayLike, n: ArrayLike, /) -> Array:
