@@ -61,6 +61,12 @@ def reduce(
         made = computation(
             tree.unflatten(structure, first), tree.unflatten(structure, second)
         )
+        if tree.structure(made) != structure:
+            raise ArgumentError(
+                f"reduce: computation combines operands of the structure {structure}, "
+                f"but gave {tree.structure(made)}",
+                user_location(),
+            )
         return tree.leaves(made)
 
     values = [ops.as_array(x) for x in leaves]
