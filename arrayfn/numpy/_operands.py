@@ -46,7 +46,6 @@ DTypeLike: TypeAlias = Any
 Axis: TypeAlias = int | tuple[int, ...] | None
 
 _MESSAGE_LENGTH = 40
-_CUDA = 2  # kDLCUDA, DLPack's number of a kind of device
 
 
 def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
@@ -172,14 +171,6 @@ def spread(x: ArrayLike, have: Shape, shape: Shape, staged: bool) -> ArrayLike:
         return np.broadcast_to(value, shape)
     axes = tuple(range(len(shape) - len(have), len(shape)))
     return apply(views.broadcast_in_dim, x, shape=shape, axes=axes)
-
-
-def is_on_gpu(x: Any) -> bool:
-    """Whether ``x`` is another library's array in the memory of an NVIDIA GPU."""
-    if isinstance(x, (np.ndarray, ImmutableArray)):
-        return False
-    kind = getattr(x, "__dlpack_device__", None)
-    return kind is not None and kind()[0] == _CUDA
 
 
 def as_array(x: ArrayLike) -> ArrayLike:
