@@ -178,13 +178,18 @@ class Equation:
 
     def subprograms(self) -> tuple[Program, ...]:
         """The Programs among the params, alone or in tuples."""
-        found: list[Program] = []
-        for value in self.params.values():
-            if isinstance(value, Program):
-                found.append(value)
-            elif isinstance(value, tuple):
-                found += [p for p in value if isinstance(p, Program)]
-        return tuple(found)
+        return programs_in(self.params)
+
+
+def programs_in(params: Params) -> tuple[Program, ...]:
+    """The Programs among an Equation's ``params``, alone or in tuples."""
+    found: list[Program] = []
+    for value in params.values():
+        if isinstance(value, Program):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found += [p for p in value if isinstance(p, Program)]
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
