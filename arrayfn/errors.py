@@ -13,6 +13,8 @@ import sys
 import sysconfig
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TOOLS = os.path.join(_PACKAGE, "tools") + os.sep  # they use arrayfn as users do
 _LIBRARIES = tuple(
@@ -29,6 +31,7 @@ class SourceLocation:
     file: str
     line: int
 
+    @override
     def __str__(self) -> str:
         return f"{printable(os.path.basename(readable_file(self.file)))}:{self.line}"
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from typing_extensions import override
+
 from arrayfn.lowering.cuda.schedule import Columns
 from arrayfn.lowering.cuda.stages import StagedPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
@@ -19,6 +21,7 @@ ROOM: Final = 4  # 32-bit registers for running values
 class ColumnsPrinter(StagedPrinter[Columns]):
     """Warps stride over the rows, and combine their results in warp order."""
 
+    @override
     def body(self) -> None:
         nest, inner = self.nest, len(self.nest.axes) - 1
         outer = [k for k in self.kept_axes if k != inner]
@@ -48,6 +51,7 @@ class ColumnsPrinter(StagedPrinter[Columns]):
         self.hoist_offsets(variables)
         self.stages(variables, "part")
 
+    @override
     def accumulators_of(self, reduces: Sequence[Reduce]) -> int:
         """As usual, but few enough for the registers of two blocks."""
         count = super().accumulators_of(reduces)
@@ -56,6 +60,7 @@ class ColumnsPrinter(StagedPrinter[Columns]):
             count //= 2
         return count
 
+    @override
     def combine_threads(self, reduces: Sequence[Reduce]) -> None:
         """Combine what the warps have of each column, in order."""
         schedule = self.schedule

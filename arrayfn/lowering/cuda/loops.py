@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.ir import Var
 from arrayfn.lowering.cpu.serial import LoopPrinter, kernel_of
@@ -67,6 +69,7 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         self.block = self.threads = threads
         self.items_text = f"{threads} threads a block."
 
+    @override
     def print(self) -> None:
         self.lanes = self.integer("n", self.step.lanes)
         self.line(f"i0 = block_index() * {self.threads} + thread_index()")
@@ -78,21 +81,26 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         """Whether the array has an element for each thread, not one for all."""
         return root.type.size == self.step.lanes
 
+    @override
     def can_be_variable(self, root: Var) -> bool:
         used_plainly = (
             root not in self.in_memory and root.type.dtype not in dtypes.HALF_PRECISION
         )
         return used_plainly and (root.type.size == 1 or self.is_lane(root))
 
+    @override
     def index_of(self, root: Var) -> str:
         return "i0" if self.is_lane(root) else ""
 
+    @override
     def guard(self, array: Var) -> str:
         return "" if self.is_lane(array) else "i0 == 0"
 
+    @override
     def bounds(self, extent: int) -> str | None:
         return None if extent == self.step.lanes else str(extent)
 
+    @override
     def vocabularies(self) -> list[tuple[str, set[str]]]:
         own = {"block_index", "thread_index"}
         return [("cuda.vocabulary", own), *super().vocabularies()]

@@ -9,6 +9,7 @@ from sys import maxsize
 from typing import Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
@@ -146,6 +147,7 @@ class _CudaLowering(Lowering):
         self.depth = 0
         """How many nested loops and branches contain the step that is being printed."""
 
+    @override
     def block(self, program: Program) -> list[PlanStep]:
         outside, self.producers = self.producers, {}
         pairs, self.pairs = self.pairs, pairs_of(program)
@@ -167,6 +169,7 @@ class _CudaLowering(Lowering):
         self.producers = outside
         return steps
 
+    @override
     def units(self, program: Program) -> tuple[Unit, ...]:
         if not self.options.fused:
             return super().units(program)
@@ -176,6 +179,7 @@ class _CudaLowering(Lowering):
             program, chains, CLONE_COST, ROW_OF_A_BLOCK if is_persistent else maxsize
         )
 
+    @override
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
         primitive = primitive_of(equation)
         fixed = self.options.deterministic
@@ -226,6 +230,7 @@ class _CudaLowering(Lowering):
         self.steps = outside
         return step
 
+    @override
     def nest(self, nest: Nest) -> None:
         made = fuse_index_computation(nest, self.steps, self.uses, self.storage.of)
         self.has_unread_steps |= made is not nest
@@ -239,6 +244,7 @@ class _CudaLowering(Lowering):
         )
         return nest if operands == nest.operands else replace(nest, operands=operands)
 
+    @override
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
         for step in steps:
             for s in step.slices if isinstance(step, LoopStep) else ():
@@ -294,6 +300,7 @@ class _CudaLowering(Lowering):
         self.constants.append((barrier_state, np.zeros(1, np.uint32)))
         return [call]
 
+    @override
     def print(self, step: NestStep) -> CallStep:
         step.nest = self.with_slice_strides(step.nest)
         schedule = choose(step.nest, self.gpu)
@@ -302,6 +309,7 @@ class _CudaLowering(Lowering):
         name = self.fresh(schedule.stem)
         return self.scheduled(print_kernel(step.nest, name, schedule))
 
+    @override
     def print_loop(self, loop: LoopStep) -> CallStep:
         """Print a loop that a thread runs for each element, or one for all."""
         if loop.lanes:
@@ -330,6 +338,7 @@ class _CudaLowering(Lowering):
             call.scratch, call.scratch_bytes = [], 0
         return call
 
+    @override
     def template(self, form: Template, equation: Equation) -> None:
         """Append nests; scatters whose updates may have equal targets sort them."""
         if form.name in SCANS and self.options.mode != "persistent":
@@ -364,6 +373,7 @@ class _CudaLowering(Lowering):
         self.take_over(equation)
         self.add_all(scatter(*arguments, deterministic=fixed, vectors=vectors))
 
+    @override
     def control(self, equation: Equation) -> None:
         """Append a loop or branch; in it, arrays may be slices of others."""
         self.control_depth += 1
@@ -384,6 +394,7 @@ class _CudaLowering(Lowering):
             self.has_unread_steps = True
         return lanes > 0
 
+    @override
     def library_equation(self, form: Library, equation: Equation) -> None:
         """Use NVIDIA's library where there is one, else NumPy on the host."""
         if can_sort(equation):
@@ -414,10 +425,12 @@ class _CudaLowering(Lowering):
             self.flag_buffer(call.flag_buffer)
         self.steps.append(call.step(self.add_kernel(kernel)))
 
+    @override
     def lanes(self, loop: LoopStep) -> int:
         """The elements of a loop, each of which gets a thread, however few they are."""
         return lanes_of(loop)
 
+    @override
     def is_serial(self, equation: Equation) -> bool:
         """Whether one thread runs a loop as one kernel: only if it is tiny.
 
@@ -428,6 +441,7 @@ class _CudaLowering(Lowering):
             is_small(p, MAX_SERIAL_WORK) for p in programs
         )
 
+    @override
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
         """One tile, the whole product: a library spreads it over the GPU by itself."""
         items = min(1, gemm.batch * gemm.m * gemm.n)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.dynamic_rows import NUMBER_BYTES, SLOTS, DynamicRowScheduler
@@ -30,6 +32,7 @@ class PipelinePrinter(DynamicRowScheduler):
     broadcast_wait_printed: bool = False
     """Whether the wait for the broadcast operands has been printed."""
 
+    @override
     def body(self) -> None:
         kept, schedule = self.kept_axes, self.schedule
         self.items = schedule.clusters * schedule.cluster
@@ -91,6 +94,7 @@ class PipelinePrinter(DynamicRowScheduler):
                 [operand], part - self.register_elements(operand)
             )
 
+    @override
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
         """Declare an array before the loop over rows, which uses it in each iteration.
 
@@ -182,11 +186,13 @@ class PipelinePrinter(DynamicRowScheduler):
             source = f"{self.pointer(operand)}, {at}"
             self.line(f"{load}({source}, {registers}, vector * {lanes})")
 
+    @override
     def memory_of(self, operand: int) -> Memory:
         """Row operands are in registers, broadcast operands in shared memory."""
         is_broadcast = operand in self.schedule.broadcast_operands
         return Memory.SHARED if is_broadcast else Memory.REGISTERS
 
+    @override
     def wait_for_shared_operands(self) -> None:
         """Have the first iteration wait, in the first stage that needs the operands."""
         if not self.broadcast_wait_printed:
@@ -195,6 +201,7 @@ class PipelinePrinter(DynamicRowScheduler):
                 self.line(f"mbarrier_wait(mbarriers, {mbarrier}, 0)")
         self.broadcast_wait_printed = True
 
+    @override
     def load_shared_vector(self, operand: int) -> None:
         schedule, lanes = self.schedule, self.schedule.lanes
         load = f"load_{self.vector_name(operand, lanes)}"
@@ -279,9 +286,11 @@ class PipelinePrinter(DynamicRowScheduler):
         """The registers for a row operand in float32."""
         return f"{self.array_name(operand)}_wide"
 
+    @override
     def is_half_vector(self, s: Load) -> bool:
         return s.operand not in self.float32_rows and super().is_half_vector(s)
 
+    @override
     def widen_vectors(self, operands: Sequence[int]) -> None:
         for operand in self.float32_rows.intersection(operands):
             self.staged[operand] = f"{self.float32_name(operand)}[{self.slot('lane')}]"
@@ -298,15 +307,19 @@ class PipelinePrinter(DynamicRowScheduler):
 
     # Exchanges.
 
+    @override
     def after_warp_barrier(self) -> None:
         self.print_producers()
 
+    @override
     def after_first_loads(self) -> None:
         """Nothing: mbarriers are initialized before the first row."""
 
+    @override
     def before_first_exchange(self) -> None:
         """Nothing: the blocks of a cluster wait for each other before the first row."""
 
+    @override
     def warp_slots(self, warps: int) -> tuple[str, int]:
         """Double-buffered where a row has only one exchange.
 
@@ -317,6 +330,7 @@ class PipelinePrinter(DynamicRowScheduler):
             return super().warp_slots(warps)
         return f"remainder(iteration, 2) * {warps} + ", 2 * warps
 
+    @override
     def exchange_slot(self, number: int) -> tuple[str, str, str]:
         """With several exchanges a row, each has its mbarrier, and a phase each row.
 
@@ -329,6 +343,7 @@ class PipelinePrinter(DynamicRowScheduler):
         slot = "remainder(iteration, 2)"
         return slot, f"remainder({phase}, 2)", f"{slot} * {self.parts} + "
 
+    @override
     def after_exchange(self, stage: int, mbarrier: str) -> None:
         """Have the mbarrier expect the bytes of the next row's exchange."""
         with self.open("if member == 0:"):

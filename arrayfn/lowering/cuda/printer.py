@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.lowering.cuda.imports import imports
@@ -81,6 +83,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             return f"remainder({x}, {y})"
         return f"({x}) % {y}"
 
+    @override
     def decompose(
         self, text: str, axes: Sequence[int], letter: str = "i"
     ) -> dict[int, str]:
@@ -123,6 +126,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         """The registers for an operand's vectors."""
         return f"{self.array_name(operand)}_tile"
 
+    @override
     def store(self, s: Store, variables: dict[int, str]) -> None:
         if not s.adds:
             super().store(s, variables)
@@ -185,6 +189,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
                 self.registers(self.tile_name(operand), short_name(dtype), count)
                 self.result_tiles.add(operand)
 
+    @override
     def stored(self, operand: int, text: str) -> str:
         is_unrounded = operand in self.result_tiles and operand in self.staged
         return text if is_unrounded else super().stored(operand, text)
@@ -350,6 +355,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
 
     # The function around it.
 
+    @override
     def finish(self) -> None:
         pointers = [
             Parameter(self.pointer(k), short_name(o.dtype) + "*")
@@ -372,6 +378,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             )
         self.source = "\n".join([*head, *self.constant_lines, *self.lines]) + "\n"
 
+    @override
     def signature(self) -> str:
         text = super().signature().removesuffix("Items begin to end.")
         return f"{text}{self.schedule.threads} threads a block."

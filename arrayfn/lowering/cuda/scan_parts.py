@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
+from typing_extensions import override
+
 from arrayfn.lowering.cuda.scans import S, ScanPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 
@@ -32,6 +34,7 @@ class PartsPrinter(ScanPrinter[S]):
 
     summing: bool = False  # whether the part is the one that is summed up
 
+    @override
     def body(self) -> None:
         store, schedule = self.read_nest(), self.schedule
         self.items = self.all_parts + schedule.lag
@@ -138,6 +141,7 @@ class PartsPrinter(ScanPrinter[S]):
         self.hoist_offsets(variables)
         return variables
 
+    @override
     def tile_name(self, operand: int) -> str:
         name = super().tile_name(operand)
         return f"{name.removesuffix('_tile')}_next" if self.summing else name

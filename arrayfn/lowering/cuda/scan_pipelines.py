@@ -19,6 +19,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
+from typing_extensions import override
+
 from arrayfn.lowering.cuda.scan_parts import AT_ONCE, PartsPrinter
 from arrayfn.lowering.cuda.schedule import ScanPipeline
 from arrayfn.lowering.cuda.vocabulary import WARP
@@ -40,6 +42,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
     counter: str = ""  # index of the work queue in the flag buffer
 
+    @override
     def body(self) -> None:
         store, slots = self.read_nest(), self.schedule.slots
         self.items = self.schedule.blocks
@@ -88,6 +91,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             blocks = self.integer("blocks", self.items)
             self.line(f"end_work_queue(flag_buffer, {self.counter}, {blocks})")
 
+    @override
     def declare(self) -> tuple[list[int], list[int], tuple[int, ...]]:
         """Memory of the thread and of the block."""
         schedule, total = self.schedule, self.total
@@ -187,6 +191,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             for before, after in reversed(list(pairwise(names))):
                 self.line(f"{after} = {before}")
 
+    @override
     def sum_group(self, count: str) -> None:
         """Publish the total of a group of parts, if it ends with the second part."""
         parts = self.integer("parts", self.schedule.parts)
@@ -224,6 +229,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             with self.open_if(self.exists):
                 yield
 
+    @override
     def load_vector(
         self, operand: int, lanes: int, variables: dict[int, str], register: str
     ) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from arrayfn.lowering.cuda.printer import CudaPrinter
 from arrayfn.lowering.cuda.schedule import Transpose, is_vector, transposed_operands
 from arrayfn.lowering.cuda.vocabulary import WARP
@@ -17,6 +19,7 @@ from arrayfn.lowering.kernel_ir import Load, Store
 class TransposePrinter(CudaPrinter[Transpose]):
     """A block has a tile of 32 by 32 elements, or of words of smaller ones."""
 
+    @override
     def body(self) -> None:
         schedule = self.schedule
         nest, body = self.nest, self.nest.statements
