@@ -15,7 +15,7 @@ from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Var
 from arrayfn.ir.layout import RowMajor
 from arrayfn.lowering.build import merge_axes, order_axes, select_axes
-from arrayfn.lowering.cuda.choose import SHARE, choose
+from arrayfn.lowering.cuda.choose import IDLE_SHARE, choose
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.schedule import Columns, Rows, power_of_two
 from arrayfn.lowering.cuda.stage_plan import names_of
@@ -69,7 +69,7 @@ def fills_gpu(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> bool:
     if parts_for_sums(nest, schedule) > 1:
         return False
     kept = isinstance(schedule, Rows) and schedule.register_resident and nest.stages > 1
-    times = SHARE if kept else 1
+    times = IDLE_SHARE if kept else 1
     return times * block_count(nest, schedule) >= gpu.multiprocessors
 
 
