@@ -102,14 +102,14 @@ def _stride_along(axes: Sequence[AxisStrides], extent: int, own: int) -> int | N
 class Product:
     """A library's matrix product; its result may have any row stride.
 
-    ``made`` is the call.
+    ``library_call`` computes it.
     """
 
-    made: LibraryCall
+    library_call: LibraryCall
 
     def call(self) -> LibraryCall:
         """The library's call."""
-        return self.made
+        return self.library_call
 
     def over(self) -> Iterable[tuple[Var, Var]]:
         """Pairs of a result and an operand whose memory it may take.
@@ -117,8 +117,8 @@ class Product:
         The added array (the product's C of ``A @ B + C``) is one if it has the strides
         of the result.
         """
-        p, target = self.made.integers, self.made.writes["c"]
-        added = self.made.reads.get("added")
+        p, target = self.library_call.integers, self.library_call.writes["c"]
+        added = self.library_call.reads.get("added")
         if added is None or added.offset or target.offset:
             return ()
         lies = p["ld_added"], p["batch_stride_added"] if p["batch"] > 1 else 0
@@ -130,7 +130,7 @@ class Product:
 
         None if a library's product cannot have the strides there.
         """
-        p = self.made.integers
+        p = self.library_call.integers
         strides = copy.strides((p["batch"], p["m"], p["n"]))
         if strides is None or (p["n"] != 1 and strides[2] != 1):
             return None
@@ -140,8 +140,8 @@ class Product:
         if leading < p["n"]:
             return None
         integers = {**p, "ldc": leading, "batch_stride_c": batch}
-        writes = {**self.made.writes, "c": copy.target}
-        return Product(replace(self.made, integers=integers, writes=writes))
+        writes = {**self.library_call.writes, "c": copy.target}
+        return Product(replace(self.library_call, integers=integers, writes=writes))
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,10 @@ from arrayfn.lowering.kernel_ir import (
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """A row is ``count`` parts of ``size`` elements along ``axis``, and a ``rest``."""
+    """A row cut along ``axis`` into ``count`` parts of ``size`` elements, and a rest.
+
+    ``rest`` is the number of elements of the last part, which is shorter; or 0.
+    """
 
     axis: int
     size: int

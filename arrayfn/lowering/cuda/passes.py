@@ -32,9 +32,9 @@ MAX_LOOP_PAIRS: Final = 1 << 20  # and of one that a loop computes without a lib
 def _takes_view(
     equation: Equation, type: ArrayType, offset: int, *, options: Options
 ) -> bool:
-    """Whether the kernel of operator ``equation`` reads such an operand as it lies.
+    """Whether the kernel of operator ``equation`` reads such an operand without a copy.
 
-    ``type`` has its layout, and it begins ``offset`` elements into its memory.
+    ``type`` has the operand's layout; it begins ``offset`` elements into its memory.
     """
     kernel = KERNELS.for_call(equation, "cuda", options.deterministic)
     return kernel is not None and kernel.views(type, offset)

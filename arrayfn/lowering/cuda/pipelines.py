@@ -31,6 +31,7 @@ class PipelinePrinter(DynamicRowScheduler):
     """Whether the wait for the broadcast operands has been printed."""
 
     def body(self) -> None:
+        """Print the kernel's lines: set-up, loop over rows, end of the work queue."""
         kept, schedule = self.kept_axes, self.schedule
         self.items = schedule.clusters * schedule.cluster
         self.flag_words = 2

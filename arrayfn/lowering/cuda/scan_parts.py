@@ -29,11 +29,12 @@ AT_ONCE: Final = 8
 
 @dataclass
 class PartsPrinter(ScanPrinter[S]):
-    """Rows in parts, a block's each; ``tile`` numbers the parts of all rows."""
+    """Prints scans of rows in parts; the variable ``tile`` numbers all of these."""
 
     summing: bool = False  # whether the part is the one that is summed up
 
     def body(self) -> None:
+        """Print the kernel's lines: a block reduces one part and scans another."""
         store, schedule = self.read_nest(), self.schedule
         self.items = self.all_parts + schedule.lag
         words = max(1, self.reduce.result.dtype.itemsize // 4)
@@ -253,7 +254,7 @@ class PartsPrinter(ScanPrinter[S]):
     # Threads.
 
     def combine_lanes(self, name: str, lanes: int) -> None:
-        """Combine the values ``name`` of so many lanes; each lane gets the result."""
+        """Combine the values ``name`` of ``lanes`` neighbouring lanes, for all."""
         with self.open(f"for step in range({lanes.bit_length() - 1}):"):
             shuffled = self.shuffled("xor", name, f"{lanes // 2} >> step")
             self.line(f"{name} = {self.combined(name, shuffled)}")

@@ -87,7 +87,7 @@ class ScanPrinter(CudaPrinter[S]):
         return schedule.threads_per_row * schedule.lanes * schedule.tiles
 
     def begin_lanes(self, thread: str) -> None:
-        """Say which lane of which warp of the row this thread is."""
+        """Define ``lane`` and ``warp``; ``thread`` is the number in the block."""
         self.line(f"lane = remainder({thread}, {WARP})")
         self.line(f"warp = quotient(thread, {WARP})")
 

@@ -16,7 +16,7 @@ from arrayfn.lowering.cuda.handwritten import filled
 
 
 def bias_tiles(form: Form, queries: int, keys: int) -> Tiles:
-    """The tiles for logits of so many queries and keys."""
+    """The tiles for logits of ``queries`` by ``keys``."""
     blocks = 3 if form.padded <= 128 else 1
     return Tiles.fitting(
         queries, keys, m_fragments=1, max_columns=64, blocks_per_multiprocessor=blocks
@@ -24,7 +24,7 @@ def bias_tiles(form: Form, queries: int, keys: int) -> Tiles:
 
 
 def shared_bytes(form: Form, tiles: Tiles) -> int:
-    """Bytes of shared memory: tiles of queries, cotangents, keys and values."""
+    """Bytes of shared memory of a block: tiles of queries, cotangents, keys, values."""
     return 4 * form.line * (tiles.rows + tiles.columns)
 
 
@@ -128,10 +128,11 @@ for column in range(thread, {columns}, {threads}):
 
 
 def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
-    """The body of the kernel; ``one_row`` if all queries share a row of the bias.
+    """The body of the kernel that computes the bias's cotangent.
 
-    Parameters are the arrays of ``calls`` and their strides. Each block stores its tile
-    of ``bias_out``.
+    Parameters of the kernel are the arrays of ``calls`` and their strides. Each block
+    stores its tile of ``bias_out``. ``one_row`` says that all queries share a row of
+    the bias.
     """
     text = Text(form, tiles)
     columns, line = tiles.columns, form.line

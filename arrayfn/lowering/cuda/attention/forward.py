@@ -3,7 +3,7 @@
 The softmax is taken online (Milakov and Gimelshein, Online normalizer calculation for
 softmax, 2018), with the results of earlier keys rescaled as a larger logit is met, and
 the products are of fragments (Dao, FlashAttention-2, 2023). While a block multiplies by
-keys, their values are copy_rows; while by these, the next keys.
+keys, the values are copied; while it multiplies by the values, the next keys are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _FEW_QUERIES: Final = 1024
 
 
 def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
-    """The tiles that were fastest; accumulators fit into registers."""
+    """The tiles that were fastest for logits of ``queries`` by ``keys``.
+
+    Their accumulators fit into registers.
+    """
     if form.padded <= 64 and queries <= _FEW_QUERIES:
         return Tiles.fitting(
             queries, keys, m_fragments=1, max_columns=64, blocks_per_multiprocessor=4
@@ -48,7 +51,7 @@ def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
 
 
 def shared_bytes(form: Form, tiles: Tiles) -> int:
-    """Bytes of shared memory: tiles of queries, keys and values."""
+    """Bytes of shared memory of a block: tiles of queries, keys and values."""
     return 2 * form.line * (tiles.rows + 2 * tiles.columns)
 
 
@@ -93,7 +96,7 @@ logits = registers_f32({logits_size})
 left_part = registers_u16({left_size})
 right_part = registers_u16(8)
 while start < end:
-    # The keys are there. Their values are copy_rows while they are multiplied by.
+    # The keys are there. Their values are copied while they are multiplied by.
     cp_async_wait(0)
     barrier()
     {copy_v}
@@ -103,7 +106,7 @@ while start < end:
     {by_keys}
     {terms}
     {limits}
-    # The values are there, and the next keys are copy_rows meanwhile.
+    # The values are there, and the next keys are copied meanwhile.
     cp_async_wait(0)
     barrier()
     start = start + {columns}

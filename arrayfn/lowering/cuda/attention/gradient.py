@@ -19,9 +19,9 @@ from arrayfn.lowering.cuda.attention.text import COLUMN, Text
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
 from arrayfn.lowering.cuda.handwritten import filled
 
-MEANS_WARPS: Final = 4
+STATISTICS_WARPS: Final = 4
 
-_MEANS: Final = """
+_STATISTICS: Final = """
 lane = remainder(thread_index(), 32)
 row = block_index() * {warps} + quotient(thread_index(), 32)
 live = row < rows
@@ -51,7 +51,7 @@ if live and lane == 0:
 """
 
 
-def means(form: Form) -> str:
+def query_statistics(form: Form) -> str:
     """The body of the first kernel: a warp has a query.
 
     It computes ``delta_out`` and ``lse_out``; the latter is inf for a query that
@@ -69,8 +69,8 @@ first[0] = result[result_at + at]
 second[0] = cotangent[cotangent_at + at]
 """
     return filled(
-        _MEANS,
-        warps=MEANS_WARPS,
+        _STATISTICS,
+        warps=STATISTICS_WARPS,
         piece=p,
         pieces=form.head // p,
         T=form.dtype,
@@ -80,7 +80,7 @@ second[0] = cotangent[cotangent_at + at]
 
 
 def queries_tiles(form: Form, queries: int, keys: int) -> Tiles:
-    """Tiles for the cotangent of the queries."""
+    """Tiles for the cotangent of the queries, of logits of ``queries`` by ``keys``."""
     if form.padded <= 64:
         return Tiles.fitting(
             queries, keys, m_fragments=2, max_columns=64, blocks_per_multiprocessor=2
@@ -97,7 +97,10 @@ def queries_tiles(form: Form, queries: int, keys: int) -> Tiles:
 
 
 def keys_tiles(form: Form, queries: int, keys: int) -> Tiles:
-    """Tiles for the cotangents of keys and values."""
+    """Tiles for the cotangents of keys and values; rows of tiles are keys.
+
+    Logits are of ``queries`` by ``keys``.
+    """
     if form.padded <= 64:
         return Tiles.fitting(
             keys, queries, m_fragments=2, max_columns=32, blocks_per_multiprocessor=2
@@ -110,7 +113,10 @@ def keys_tiles(form: Form, queries: int, keys: int) -> Tiles:
 
 
 def _tiles_of_long_heads(form: Form, rows: int, columns: int) -> Tiles:
-    """Tiles for heads above 128 elements: one block fits on a multiprocessor."""
+    """Tiles for heads above 128 elements: one block fits on a multiprocessor.
+
+    The logits have ``rows`` by ``columns``.
+    """
     max_columns = 64 if form.padded <= 192 else 32
     return Tiles.fitting(
         rows,
@@ -123,7 +129,11 @@ def _tiles_of_long_heads(form: Form, rows: int, columns: int) -> Tiles:
 
 
 def shared_bytes(form: Form, tiles: Tiles, with_dp: bool = True) -> int:
-    """Bytes of shared memory: tiles of rows, and double-buffered tiles of columns."""
+    """Bytes of shared memory: tiles of rows, and double-buffered tiles of columns.
+
+    ``with_dp`` says that the kernel computes cotangents of weights: that of dv does
+    not.
+    """
     arrays = 2 if with_dp else 1
     lane_rows = form.line * (arrays * tiles.rows + 4 * tiles.columns)
     return 2 * lane_rows + 4 * 4 * tiles.columns
@@ -279,9 +289,9 @@ _OF_KEYS: Final = _Side(
 
 
 def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
-    """The body of the kernel that computes ``wanted``.
+    """The body of the kernel that computes the cotangents ``wanted``.
 
-    That is ``("dq",)``, or one or both of ``"dk"`` and ``"dv"``.
+    These are ``("dq",)``, or one or both of ``"dk"`` and ``"dv"``.
     """
     side = _OF_QUERIES if wanted == ("dq",) else _OF_KEYS
     text = Text(form, tiles, side.rows, side.columns)
@@ -347,7 +357,10 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
 
 
 def _tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
-    """Lines that declare all tiles in shared memory, and copy those of rows."""
+    """Lines that declare all tiles in shared memory, and copy those of rows.
+
+    ``row_arrays`` are the arrays whose tiles a block keeps.
+    """
     form, tiles = text.form, text.tiles
     lines: list[str] = []
     zero_padding: list[tuple[str, int]] = []
@@ -373,14 +386,17 @@ def _tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
 
 
 def _sums(text: Text, wanted: Sequence[str]) -> list[str]:
-    """Lines that declare accumulators for ``wanted``, and set them to zero."""
+    """Lines that declare accumulators for the cotangents ``wanted``, all zeros."""
     count = text.tiles.m_fragments * text.form.padded // 2
     lines = [f"{x} = registers_f32({count})" for x in wanted]
     return [*lines, text.zeros(*wanted, width=text.form.padded)]
 
 
 def _copied(text: Text, side: _Side, dp: bool) -> str:
-    """Lines that begin to copy the next tile of columns, with statistics of queries."""
+    """Lines that begin to copy the next tile of columns, with statistics of queries.
+
+    ``dp`` says that cotangents of weights are computed, which need ``delta``.
+    """
     columns = text.tiles.columns
     lines = [
         text.copy_rows(x, f"{x}_base", side.column_end, columns, first="stage + ")
@@ -403,7 +419,10 @@ def _added(text: Text, side: _Side, wanted: Sequence[str]) -> str:
 
 
 def _given(text: Text, row_arrays: Sequence[str], wanted: Sequence[str]) -> str:
-    """Lines that round the accumulators into tiles of rows, and store these."""
+    """Lines that round the accumulators of ``wanted`` into tiles, and store these.
+
+    The tiles of ``row_arrays`` are free by then.
+    """
     scale = f"f32({text.form.scale!r})"
     outputs = [*zip(wanted, (f"{x}_tile" for x in row_arrays), strict=False)]
     lines = [
@@ -418,7 +437,10 @@ def _given(text: Text, row_arrays: Sequence[str], wanted: Sequence[str]) -> str:
 
 
 def _bases(arrays: Sequence[str], head: str) -> list[str]:
-    """Lines that define where the heads of arrays begin."""
+    """Lines that define where the current head of each of ``arrays`` begins.
+
+    ``head`` is the expression of the head's number.
+    """
     return [f"{x}_base = batch * {x}_batch + {head} * {x}_head" for x in arrays]
 
 
@@ -436,7 +458,10 @@ for lane_row in range({text.lane_rows}):
 
 
 def _copied_statistics(tiles: Tiles, dp: bool) -> str:
-    """Lines that begin to copy ``lse`` and ``delta`` of the next tile of queries."""
+    """Lines that begin to copy ``lse`` and ``delta`` of the next tile of queries.
+
+    ``delta`` is copied only if ``dp``: if cotangents of weights are computed.
+    """
     head = f"if thread < {tiles.columns}:\n    column = thread"
     if tiles.columns > tiles.threads:
         head = f"for column in range(thread, {tiles.columns}, {tiles.threads}):"

@@ -45,6 +45,7 @@ class Tiles:
         """Tiles for a matrix of ``rows`` by ``columns``, no larger than it needs.
 
         ``m_fragments``, ``warps`` and ``max_columns`` are the largest they may have.
+        ``blocks_per_multiprocessor`` is as in ``Tiles``.
         """
         m_fragments = m_fragments if rows > 64 else 1
         warps = min(warps, -(-rows // (16 * m_fragments)))
