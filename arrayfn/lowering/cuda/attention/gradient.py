@@ -81,19 +81,14 @@ second[0] = cotangent[cotangent_at + at]
 
 def queries_tiles(form: Form, queries: int, keys: int) -> Tiles:
     """Tiles for the cotangent of the queries, of logits of ``queries`` by ``keys``."""
-    if form.padded <= 64:
-        return Tiles.fitting(
-            queries, keys, m_fragments=2, max_columns=64, blocks_per_multiprocessor=2
-        )
-    if form.padded <= 128 and form.bias:
-        return Tiles.fitting(
-            queries, keys, m_fragments=1, max_columns=64, blocks_per_multiprocessor=2
-        )
-    if form.padded <= 128:
-        return Tiles.fitting(
-            queries, keys, m_fragments=2, max_columns=32, blocks_per_multiprocessor=2
-        )
-    return _tiles_of_long_heads(form, queries, keys)
+    if form.padded > 128:
+        largest = _long_head_tiles(form)
+    elif form.padded > 64 and form.bias:
+        largest = Tiles(m_fragments=1, columns=64, blocks_per_multiprocessor=2)
+    else:
+        columns = 64 if form.padded <= 64 else 32
+        largest = Tiles(m_fragments=2, columns=columns, blocks_per_multiprocessor=2)
+    return Tiles.fitting(queries, keys, largest)
 
 
 def keys_tiles(form: Form, queries: int, keys: int) -> Tiles:
@@ -101,31 +96,19 @@ def keys_tiles(form: Form, queries: int, keys: int) -> Tiles:
 
     Logits are of ``queries`` by ``keys``.
     """
-    if form.padded <= 64:
-        return Tiles.fitting(
-            keys, queries, m_fragments=2, max_columns=32, blocks_per_multiprocessor=2
-        )
-    if form.padded <= 128:
-        return Tiles.fitting(
-            keys, queries, m_fragments=1, max_columns=64, blocks_per_multiprocessor=2
-        )
-    return _tiles_of_long_heads(form, keys, queries)
+    if form.padded > 128:
+        largest = _long_head_tiles(form)
+    elif form.padded > 64:
+        largest = Tiles(m_fragments=1, columns=64, blocks_per_multiprocessor=2)
+    else:
+        largest = Tiles(m_fragments=2, columns=32, blocks_per_multiprocessor=2)
+    return Tiles.fitting(keys, queries, largest)
 
 
-def _tiles_of_long_heads(form: Form, rows: int, columns: int) -> Tiles:
-    """Tiles for heads above 128 elements: one block fits on a multiprocessor.
-
-    The logits have ``rows`` by ``columns``.
-    """
-    max_columns = 64 if form.padded <= 192 else 32
-    return Tiles.fitting(
-        rows,
-        columns,
-        m_fragments=1,
-        max_columns=max_columns,
-        blocks_per_multiprocessor=1,
-        warps=8,
-    )
+def _long_head_tiles(form: Form) -> Tiles:
+    """Tiles for heads above 128 elements: one block fits on a multiprocessor."""
+    columns = 64 if form.padded <= 192 else 32
+    return Tiles(1, columns=columns, blocks_per_multiprocessor=1, warps=8)
 
 
 def shared_bytes(form: Form, tiles: Tiles, with_dp: bool = True) -> int:
@@ -295,7 +278,7 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
     """
     side = _OF_QUERIES if wanted == ("dq",) else _OF_KEYS
     text = Text(form, tiles, side.rows, side.columns)
-    m_fragments, columns = tiles.m_fragments, tiles.columns
+    columns = tiles.columns
     dp = wanted != ("dv",)
     row_arrays: Sequence[str] = side.row_arrays[: 1 + dp]
     limits = (side.before, side.after, side.row_end, side.column_end)
@@ -311,14 +294,9 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
             ("logits", "dp"), row_arrays, side.column_arrays, strict=False
         )
     ]
-    return filled(
+    return text.fill(
         _TEXT,
         H=form.head,
-        rows=tiles.rows,
-        last_row=tiles.rows - 1,
-        columns=columns,
-        last_column=columns - 1,
-        lane_rows=text.lane_rows,
         rows_are=side.rows,
         row_bases=_bases(row_arrays, "row_head"),
         row_heads=side.row_heads,
@@ -328,27 +306,18 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         before=side.before,
         after=side.after,
         members=side.members,
-        sequence_ends=text.sequence_ends(),
         tiles=_tiles(text, side, row_arrays),
         row_terms=row_statistics(text) if side is _OF_QUERIES else "",
-        fragment_offsets=text.fragment_offsets(),
         sums=_sums(text, wanted),
-        logits_size=m_fragments * columns // 2,
-        left_size=8 * m_fragments,
         member_of=side.member.format(number="number"),
         member_before=side.member.format(number="number - 1"),
         stage=columns * form.line,
         column_bases=_bases(side.column_arrays, side.column_head),
         copy_columns=_copied(text, side, dp),
-        bias_and_mask_bases=text.bias_and_mask_bases(),
         zero_logits=text.zeros("logits", "dp", width=columns),
         products=products,
-        terms=text.terms(),
         limits=text.limits(*limits),
-        row_logits=columns // 4,
-        logit_at=text.register(columns),
         column_term=side.column_term,
-        factor=form.factor,
         weight=weight,
         ds=ds,
         add=_added(text, side, wanted),

@@ -9,7 +9,7 @@ rows, which are 8 apart too: ``lane_row`` counts these rows, ``i`` a lane's colu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,6 +59,32 @@ class Text:
     def lane_rows(self) -> int:
         """How many rows of the tile a lane has elements of."""
         return 2 * self.tiles.m_fragments
+
+    def fill(self, template: str, **parts: str | int | Iterable[str]) -> str:
+        """``template`` with ``parts`` for the names in braces (see ``filled``).
+
+        Parts that all kernels have need not be given: sizes of tiles and of registers,
+        ``terms``, and the lines that define the common names.
+        """
+        tiles = self.tiles
+        common: dict[str, str | int] = {
+            "rows": tiles.rows,
+            "last_row": tiles.rows - 1,
+            "columns": tiles.columns,
+            "last_column": tiles.columns - 1,
+            "warp_rows": tiles.warp_rows,
+            "lane_rows": self.lane_rows,
+            "row_logits": tiles.columns // 4,
+            "logit_at": self.register(tiles.columns),
+            "logits_size": tiles.m_fragments * tiles.columns // 2,
+            "left_size": 8 * tiles.m_fragments,
+            "factor": self.form.factor,
+            "terms": self.terms(),
+            "fragment_offsets": self.fragment_offsets(),
+            "sequence_ends": self.sequence_ends(),
+            "bias_and_mask_bases": self.bias_and_mask_bases(),
+        }
+        return filled(template, **common, **parts)
 
     def register(self, width: int, *, pair: bool = False) -> str:
         """The index of the accumulator of row ``lane_row`` and a lane's i-th column.
