@@ -165,3 +165,12 @@ def test_vectorize_excludes_positions_and_names(excluded):
 def test_take_along_axis_by_one_hot_reads_zeros_outside():
     found = anp.take_along_axis(X[0], np.array([1, -1, 9]), 0, mode="one_hot")
     np.testing.assert_array_equal(found, [1, 3, 0])
+
+
+def test_numpys_ufunc_computes_in_a_dtype():
+    x = np.float32([1.0, 2.0])
+    found = af.jit(lambda x: np.subtract(x, 0.5, dtype=np.float64))(x)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, [0.5, 1.5])
+    with pytest.raises(DTypeError, match="does not convert an operand of dtype"):
+        af.jit(lambda x: np.add(x, 1, dtype=np.int32))(x)
