@@ -136,7 +136,7 @@ def test_equality_of_lists():
     assert anp.array_equiv([1, 2], [[1, 2], [1, 2]])
 
 
-@pytest.mark.parametrize("x", [[1j], 3, None, "text", np.float32(1)])
+@pytest.mark.parametrize("x", [[1j], [[1], [2j]], 3, None, "text", np.float32(1)])
 def test_iscomplexobj_takes_any_object(x):
     assert anp.iscomplexobj(x) == np.iscomplexobj(x)
 
@@ -174,3 +174,15 @@ def test_numpys_ufunc_computes_in_a_dtype():
     np.testing.assert_array_equal(found, [0.5, 1.5])
     with pytest.raises(DTypeError, match="does not convert an operand of dtype"):
         af.jit(lambda x: np.add(x, 1, dtype=np.int32))(x)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_spacing_of_float16_is_numpys():
+    x = np.arange(0, 65536, 37, np.uint16).view(np.float16)
+    np.testing.assert_array_equal(anp.spacing(x), np.spacing(x))
+
+
+def test_iscomplexobj_of_a_list_of_traced_numbers():
+    seen = []
+    af.jit(lambda x, y: seen.append(anp.iscomplexobj([x, y])))(1.0, 2j)
+    assert seen == [True]
