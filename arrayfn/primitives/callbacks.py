@@ -114,9 +114,17 @@ def keep_callbacks(equations: Iterable[Equation]) -> None:
 def call(
     operands: Sequence[Array], *, callback: str, results: Results, loops: Loops
 ) -> list[Array]:
-    """Call the function on arrays, once for each member of mapped axes.
+    """Calls the named Python function, once for each member of the mapped axes.
 
-    Raises ShapeError or ArgumentError unless its results match ``results``.
+    Args:
+        operands: the arrays, each with the mapped axes that ``loops`` says it has, in
+            front.
+        callback: the function's name in ``FUNCTIONS``.
+        results: the shape and dtype of each result, mapped axes included.
+        loops: the mapped axes, outermost first. Members are called one after the other.
+
+    Returns an array for each of ``results``. Raises ShapeError or ArgumentError if the
+    function returns anything else.
     """
     if not loops:
         arrays = FUNCTIONS.find(callback).function(*operands)
@@ -141,10 +149,10 @@ def call(
 
 
 def check_results(name: str, arrays: Sequence[Array], results: Results) -> list[Array]:
-    """``arrays`` as a list, if they match ``results``.
+    """``arrays``, which the Python function ``name`` returned, as a list.
 
-    Raises ArgumentError for another number of arrays, ShapeError for other shapes or
-    dtypes.
+    Raises ArgumentError if their number, and ShapeError if a shape or dtype, is not as
+    declared in ``results``.
     """
     if len(arrays) != len(results):
         raise ArgumentError(
@@ -168,7 +176,11 @@ def _form(shape: Shape, dtype: DType) -> str:
 def _with_mapped_axis(
     size: int, inputs: Atoms, dims: Dims, loops: Loops
 ) -> tuple[list[Atom], Loops]:
-    """The operands with the mapped axis in front, and ``loops`` with it."""
+    """The operands of a batched call, and its ``loops`` with the mapped axis added.
+
+    The axis has extent ``size``, and is axis ``dims[k]`` of input k (None: not mapped).
+    It is in front of the operands that are returned.
+    """
     operands = in_front(inputs, dims)
     return operands, ((size, tuple(dim is not None for dim in dims)), *loops)
 
@@ -184,12 +196,14 @@ def _with_size(size: int, results: Results) -> Results:
 def _pure_types(
     *operands: ArrayType, callback: str, results: Results, loops: Loops, method: str
 ) -> tuple[ArrayType, ...]:
+    """Type rule: the shapes and dtypes that the user declared in ``results``."""
     return tuple(ArrayType(shape, dtype) for shape, dtype in results)
 
 
 def _pure_reference(
     *operands: Array, callback: str, results: Results, loops: Loops, method: str
 ) -> tuple[Array, ...]:
+    """Calls the Python function on the operands."""
     return tuple(call(operands, callback=callback, results=results, loops=loops))
 
 
@@ -203,7 +217,12 @@ def _pure_batch(
     loops: Loops,
     method: str,
 ) -> Batched:
-    """The batching rule: call the function for each member, or once, by ``method``."""
+    """Batching rule: calls the function for each member or once, as ``method`` says.
+
+    ``method`` is the user's ``vmap_method``: "sequential" calls it for each member,
+    "broadcast_all" once with every operand mapped in front, "expand_dims" once with an
+    axis of extent 1 where an operand is not mapped. Raises ArgumentError for any other.
+    """
     if method == "sequential" or (loops and method):
         operands, loops = _with_mapped_axis(size, inputs, dims, loops)
     elif method == "broadcast_all":
@@ -235,6 +254,7 @@ _SAMPLE_FUNCTION = FUNCTIONS.name(_turned, "turned")
 
 
 def _pure_samples() -> Iterable[Sample]:
+    """A call with two operands and two results, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 71, -3.0, 3.0)
     params = {
         "callback": _SAMPLE_FUNCTION,
@@ -275,7 +295,10 @@ def _io_batch(
     loops: Loops,
     method: str,
 ) -> Batched:
-    """The batching rule: call the function for each member, unless ordered."""
+    """Batching rule: calls the function for each member, in no promised order.
+
+    Raises ArgumentError if ``method`` is "ordered".
+    """
     if method == "ordered":
         raise ArgumentError(
             f"vmap of the Python function {callback}: its calls are ordered, and "
@@ -313,10 +336,12 @@ io_callback = Primitive(
 def _debug_types(
     *operands: ArrayType, callback: str, loops: Loops
 ) -> tuple[ArrayType, ...]:
+    """Type rule: any operands, no outputs."""
     return ()
 
 
 def _debug_reference(*operands: Array, callback: str, loops: Loops) -> tuple[Any, ...]:
+    """Calls the Python function for its effect; gives no outputs."""
     call(operands, callback=callback, results=(), loops=loops)
     return ()
 
@@ -324,6 +349,7 @@ def _debug_reference(*operands: Array, callback: str, loops: Loops) -> tuple[Any
 def _debug_batch(
     size: int, inputs: Atoms, dims: Dims, *, callback: str, loops: Loops
 ) -> Batched:
+    """Batching rule: calls the function for each member."""
     operands, loops = _with_mapped_axis(size, inputs, dims, loops)
     debug_callback(*operands, callback=callback, loops=loops)
     return [], []
@@ -337,6 +363,7 @@ _SAMPLE_EFFECT = FUNCTIONS.name(_nothing, "nothing")
 
 
 def _debug_samples() -> Iterable[Sample]:
+    """A call of a function that does nothing, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 72, -3.0, 3.0)
     yield Sample((x,), {"callback": _SAMPLE_EFFECT, "loops": ()}, ())
 

@@ -59,6 +59,10 @@ def factor(kind: str, length: int, norm: str) -> float:
 
 
 def _types(x: ArrayType, *, kind: str, length: int, norm: str) -> ArrayType:
+    """Type rule: the dtype and last extent that the kind of transform gives.
+
+    Raises unless ``length`` and dtype fit.
+    """
     if kind not in KINDS or norm not in NORMS:
         raise ArgumentError(
             f"fft has the kinds {', '.join(KINDS)} and the norms {', '.join(NORMS)}, "
@@ -86,6 +90,7 @@ def _types(x: ArrayType, *, kind: str, length: int, norm: str) -> ArrayType:
 
 
 def _reference(x: Array, *, kind: str, length: int, norm: str) -> Array:
+    """The transform by ``np.fft``."""
     given = {"norm": norm}
     return np.asarray(_FUNCTIONS[kind](x, length, -1, **given))
 

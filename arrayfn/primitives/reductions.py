@@ -70,9 +70,18 @@ def _reduction(
     tolerance: Tolerance = Tolerance(float32=4e-6, float64=1e-14),
     doc: str,
 ) -> Primitive:
-    """A reduction Primitive, by the accumulating scalar ``function``.
+    """A reduction Primitive.
 
-    ``identity`` gives the result over no elements, by dtype.
+    Args:
+        name: the primitive's.
+        reference: the NumPy function; it is given float32 for 16-bit floats.
+        function: the scalar function that accumulates, in kernels.
+        identity: the result over no elements, by dtype.
+        accepts: the dtypes that it takes.
+        jvp: its jvp rule, or a marker.
+        transpose: its transpose rule, or a marker.
+        tolerance: the relative error that the table tests allow.
+        doc: what it computes.
     """
     allowed = frozenset(accepts)
 
@@ -282,7 +291,11 @@ def _first_position(extremum: Primitive) -> Callable[..., Atom]:
 def _arg_reduction(
     name: str, reference: Callable[..., Any], extremum: Primitive
 ) -> Primitive:
-    """The Primitive of the first position of an extremum."""
+    """The Primitive of the first position of an extremum along an axis.
+
+    ``reference`` is NumPy's function, ``extremum`` the reduction whose result is
+    searched.
+    """
 
     def types(x: ArrayType, *, axis: int, dtype: DType) -> ArrayType:
         if x.dtype in dtypes.COMPLEX:

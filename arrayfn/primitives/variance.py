@@ -43,7 +43,7 @@ def without_variance(program: Program) -> Program:
 
 
 def _plain(value: Any) -> Any:
-    """The param ``value``; Programs in it are without variance."""
+    """``value``, a param of an equation; Programs in it are without variance."""
     if isinstance(value, Program):
         return without_variance(value)
     if isinstance(value, tuple):

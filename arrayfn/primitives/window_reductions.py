@@ -17,7 +17,6 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import DTypeError
 from arrayfn.ir import ArrayType, Atom
-from arrayfn.ir.layout import Shape
 from arrayfn.primitives import (
     conversion,
     discrete,
@@ -58,7 +57,10 @@ UNROLLED: Final = 32
 def _reduce_expansion(
     combine: Callable[..., Any], reduction: Primitive
 ) -> Callable[..., Atom]:
-    """The expansion of a window reduction to combinations of slices."""
+    """The expansion of a window reduction to combinations of slices.
+
+    ``combine`` is the primitive of two operands that ``reduction`` applies along axes.
+    """
 
     def expand(x: Atom, **params: Any) -> Atom:
         geometry = SlidingWindows(**params)
@@ -106,7 +108,7 @@ def _identity(reduction: Primitive, dtype: DType) -> PythonScalar:
 
 
 def _folded(combine: Callable[..., Any], taps: Sequence[Atom]) -> Atom:
-    """The slices ``taps`` combined into one, from first to last."""
+    """The slices ``taps`` combined into one, from first to last, by ``combine``."""
     total = taps[0]
     for tap in taps[1:]:
         total = combine(total, tap)
@@ -137,7 +139,8 @@ def _along_axis(
 ) -> Atom:
     """Windows along one axis, combined from windows of 1, 2, 4 ... elements.
 
-    ``step`` is the dilation.
+    ``combine`` is the function of two operands. Windows have ``size`` elements at a
+    distance of ``step``, and begin ``stride`` elements apart.
     """
     if size <= UNROLLED // 2:
         return _folded(
@@ -176,7 +179,14 @@ def _window_reduction(
 ) -> Primitive:
     """A window reduction Primitive: ``reduction`` of each window.
 
-    ``combine`` is the function of two elements.
+    Args:
+        name: the primitive's.
+        reduction: the primitive that reduces along axes.
+        combine: the primitive of two operands that it applies.
+        accepts: the dtypes that it takes.
+        jvp: its jvp rule, or a marker.
+        transpose: its transpose rule, or a marker.
+        doc: what it computes.
     """
 
     def types(x: ArrayType, **params: Any) -> ArrayType:
@@ -235,7 +245,10 @@ def _sum_transpose(ct: Atom, type: ArrayType, **params: Any) -> Atom:
 
 
 def _extremum_jvp(position: Emitter) -> JvpRule:
-    """The first element that equals the extremum gets the derivative."""
+    """The jvp rule: the first element that equals the extremum gets the derivative.
+
+    ``position`` emits the positions of extrema.
+    """
 
     def rule(x: Atom, y: Atom, t: Atom, **params: Any) -> list[Atom | None]:
         if not y.type.size:
@@ -275,6 +288,26 @@ reduce_window_min = _window_reduction(
 
 
 # Positions of extrema.
+
+
+def _first_position(taps: Sequence[Atom], is_better: Callable[..., Any]) -> Atom:
+    """For each element, which of the arrays ``taps`` has the extremum, or NaN, first.
+
+    ``is_better(x, y)`` says whether x takes the place of y.
+    """
+    best = taps[0]
+    position = views.zeros(ArrayType(best.type.shape, dtypes.int32))
+    for number, tap in enumerate(taps[1:], 1):
+        better = is_better(tap, best)
+        if tap.type.dtype in dtypes.FLOATS:
+            later_nan = discrete.bitwise_and(
+                discrete.isnan(tap), discrete.bitwise_not(discrete.isnan(best))
+            )
+            better = discrete.bitwise_or(better, later_nan)
+        best = e.select(better, tap, best)
+        tap_number = conversion.literal(number, dtypes.int32)
+        position = e.select(better, tap_number, position)
+    return position
 
 
 def _window_arg_reduction(
@@ -317,23 +350,7 @@ def _window_arg_reduction(
             windows = sliding_windows(x, **geometry.params(), order=order)
             flat = views.reshape(windows, shape=(*shape, count))
             return arg_reduction(flat, axis=len(shape), dtype=dtypes.int32)
-        return _first(geometry.taps(x), shape)
-
-    def _first(taps: Sequence[Atom], shape: Shape) -> Atom:
-        """The number of the first tap that is the extremum or NaN."""
-        best = taps[0]
-        position = views.zeros(ArrayType(shape, dtypes.int32))
-        for number, tap in enumerate(taps[1:], 1):
-            better = is_better(tap, best)
-            if tap.type.dtype in dtypes.FLOATS:
-                later_nan = discrete.bitwise_and(
-                    discrete.isnan(tap), discrete.bitwise_not(discrete.isnan(best))
-                )
-                better = discrete.bitwise_or(better, later_nan)
-            best = e.select(better, tap, best)
-            tap_number = conversion.literal(number, dtypes.int32)
-            position = e.select(better, tap_number, position)
-        return position
+        return _first_position(geometry.taps(x), is_better)
 
     def samples() -> Iterable[Sample]:
         for position, dtype in enumerate(
