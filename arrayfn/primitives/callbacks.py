@@ -8,7 +8,6 @@ function is called for each member, one after the other.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +18,6 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import (
     ArgumentError,
-    ProgramError,
     ShapeError,
     SourceLocation,
 )
@@ -39,6 +37,7 @@ from arrayfn.primitives.base import (
     not_differentiable,
 )
 from arrayfn.primitives.named_functions import FUNCTIONS, NamedFunction
+from arrayfn.primitives.numbered import NumberedTable
 from arrayfn.primitives.rules import all_mapped, all_of, in_front
 
 Form = tuple[Shape, DType]
@@ -73,33 +72,8 @@ class CallSite:
             raise
 
 
-class SiteTable:
-    """The call sites of this process's compiled Programs, by number."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count()
-        self._sites: dict[int, CallSite] = {}
-
-    def add(self, site: CallSite) -> int:
-        """Store ``site``; return the number under which compiled code finds it."""
-        number = next(self._numbers)
-        self._sites[number] = site
-        return number
-
-    def find(self, number: int) -> CallSite:
-        """The call site with this number.
-
-        Raises ProgramError if another process compiled the call.
-        """
-        if number not in self._sites:
-            raise ProgramError(
-                f"the plan calls Python function number {number}, which belongs to "
-                "another process; compile the function here"
-            )
-        return self._sites[number]
-
-
-SITES: Final = SiteTable()
+SITES: Final = NumberedTable[CallSite]("Python function")
+"""The call sites of this process\'s compiled Programs."""
 
 
 def keep_callbacks(equations: Iterable[Equation]) -> None:

@@ -101,6 +101,7 @@ def _batched(
     def rule(
         axis: MappedAxis, inputs: Sequence[Atom], dims: Sequence[Dim], **params: Any
     ) -> tuple[list[Atom], list[Dim]]:
+        """Applies ``over_axis`` or emits the collective, as the axis says."""
         (x,), (dim,) = inputs, dims
         if axis.name == params["axis_name"]:
             output, out_dim = over_axis(axis.size, x, dim, **params)

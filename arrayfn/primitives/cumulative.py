@@ -48,6 +48,7 @@ def _cumulative(
     """
 
     def types(x: ArrayType, *, axis: int, reverse: bool) -> ArrayType:
+        """Type rule: the operand's type."""
         if x.dtype not in accepts:
             raise DTypeError(f"{name} is not defined for {x}")
         if not 0 <= axis < x.ndim:
@@ -55,6 +56,7 @@ def _cumulative(
         return x.with_shape(x.shape)
 
     def reference(x: Array, *, axis: int, reverse: bool) -> Array:
+        """``accumulate`` in the compute dtype; from the end if ``reverse``."""
         wide = x.astype(dtypes.compute_dtype(x.dtype))
         with np.errstate(all="ignore"):
             if reverse:
@@ -64,6 +66,7 @@ def _cumulative(
         return np.asarray(result).astype(x.dtype)
 
     def samples() -> Iterable[Sample]:
+        """Both axes and both directions in each dtype, for the table tests."""
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in accepts):
             x = families.random_array(dtype, (3, 7), 91 + position, -1.5, 1.5)
             yield Sample((x,), {"axis": 1, "reverse": position % 2 == 1})
@@ -149,6 +152,7 @@ def _extremum_jvp(extremum: Primitive, sign: int) -> JvpRule:
     """
 
     def rule(x: Atom, y: Atom, t: Atom, *, axis: int, reverse: bool) -> Atom:
+        """Scans extrema, sums of their tangents and how many elements equal them."""
         zero = conversion.literal(0, x.type.dtype)
 
         def combine(

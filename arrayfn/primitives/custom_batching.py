@@ -81,6 +81,11 @@ def _jvp(
     derivative, given = jvp(body, varies, [False] * count)
 
     def mapped_derivative(size: int, mapped: tuple[bool, ...]) -> Mapped:
+        """The derivative of the mapped function, for these mapped operands.
+
+        ``mapped`` has a flag for each operand, then for each tangent. Returns a Program
+        and which of its outputs are mapped, as a custom rule does.
+        """
         values, directions = parts_of(mapped, len(varies))
         together = either(values, _flags_in_place(directions, varies))
         # A value and its direction are mapped together.

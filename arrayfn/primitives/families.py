@@ -95,6 +95,7 @@ def elementwise(
     allowed = frozenset(accepts)
 
     def rule(*operands: ArrayType, **params: Any) -> ArrayType:
+        """Type rule: the common shape, and the result's dtype for the common dtype."""
         first = operands[0]
         if (
             result is same
@@ -157,6 +158,7 @@ def jvp_of_partials(partials: Sequence[Partial | None]) -> Callable[..., Any]:
     def rule(
         primals: Atoms, outputs: Atoms, tangents: Tangents, **params: Any
     ) -> Tangents:
+        """The sum of the tangents times partial derivatives."""
         total: Atom | None = None
         for tangent, partial in zip(tangents, partials, strict=True):
             if tangent is None or partial is None:
@@ -251,6 +253,7 @@ def transpose_each(*maps: Callable[..., Atom]) -> Callable[..., Tangents]:
     """
 
     def rule(cotangents: Tangents, inputs: Operands, **params: Any) -> Tangents:
+        """The cotangent of each Linear input by its map; None for the others."""
         (cotangent,) = cotangents
         results: list[Atom | None] = []
         for operand, transpose in zip(inputs, maps, strict=True):

@@ -113,7 +113,10 @@ def _transpose(ct: Atom, type: ArrayType, *, kind: str, length: int, norm: str) 
 
 
 def _multiplicity(type: ArrayType, length: int) -> Atom:
-    """How often each element of a half spectrum counts in the whole: 1 or 2."""
+    """How often each element of a half spectrum counts in the whole: 1 or 2.
+
+    ``type`` is its type, ``length`` the number of elements of the whole.
+    """
     position = views.iota(shape=(type.shape[-1],), axis=0, dtype=dtypes.int32)
     single = discrete.eq(position, 0)
     if length % 2 == 0:
@@ -124,6 +127,7 @@ def _multiplicity(type: ArrayType, length: int) -> Atom:
 
 
 def _samples() -> Iterable[Sample]:
+    """Each kind of transform, length and norm, for the table tests."""
     seed = 111
     for real, wide in (
         (dtypes.float32, dtypes.complex64),

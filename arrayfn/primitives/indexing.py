@@ -138,6 +138,7 @@ def _scatter_batch(primitive: Callable[..., Any]) -> Callable[..., Any]:
         indices_are_sorted: bool = False,
         **windows: Any,
     ) -> Batched:
+        """A scatter with one more axis; operand and updates are always mapped."""
         x, indices, updates = inputs
         promises = promised(unique_indices, indices_are_sorted)
         geometry = Windows(**windows)

@@ -116,6 +116,7 @@ def scatter_types(name: str, allowed: frozenset[DType]) -> Callable[..., ArrayTy
         indices_are_sorted: bool = False,
         **windows: Any,
     ) -> ArrayType:
+        """Type rule: the operand's type. Raises unless indices and updates fit it."""
         check_mode(name, mode, SCATTER_MODES)
         families.common_dtype(name, (x, updates), allowed)
         geometry = Windows(**windows)
@@ -156,6 +157,7 @@ def scatter_reference(combine: Callable[..., None]) -> Callable[..., Array]:
         indices_are_sorted: bool = False,
         **windows: Any,
     ) -> Array:
+        """Writes the updates that are in bounds to a copy of ``x``."""
         geometry = Windows(**windows)
         positions, inside = geometry.positions(
             x.shape, indices, geometry.sizes(x.ndim, updates.shape), mode == "clip"

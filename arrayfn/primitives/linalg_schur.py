@@ -132,6 +132,7 @@ def _schur_reference(x: Array) -> tuple[Array, ...]:
     """LAPACK's gees of each matrix; NaN where it fails or a number is not finite."""
 
     def reduced(matrix: Array) -> tuple[Array, Array]:
+        """T and Z of one matrix, transposed."""
         if not np.isfinite(matrix).all():
             nothing = np.full(matrix.shape, np.nan, x.dtype)
             return nothing, nothing

@@ -96,6 +96,7 @@ def _reduction(
             return np.asarray(reference(wide, axis=axes)).astype(x.dtype)
 
     def samples() -> Iterable[Sample]:
+        """Several sets of axes over all dtypes, for the table tests."""
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in allowed):
             x = families.random_array(dtype, (3, 4, 5), 31 + position, -1.5, 1.5)
             yield Sample((x,), {"axes": [(2,), (0,), (0, 2), (0, 1, 2)][position % 4]})
@@ -273,6 +274,7 @@ def _first_position(extremum: Primitive) -> Callable[..., Atom]:
     """The expansion to the first position of an element that is ``extremum`` or NaN."""
 
     def expand(x: Atom, *, axis: int, dtype: DType) -> Atom:
+        """The least position along ``axis`` whose element equals the extremum."""
         if x.type.dtype == dtypes.bool_:
             x = conversion.convert(x, dtypes.uint8)
         y = spread_back(extremum(x, axes=(axis,)), x.type, (axis,))
@@ -306,6 +308,7 @@ def _arg_reduction(
         return ArrayType(shape, dtype)
 
     def samples() -> Iterable[Sample]:
+        """Each axis and each real dtype, for the table tests."""
         for position, dtype in enumerate(dtypes.SHORT_NAMES):
             if dtype in dtypes.COMPLEX:
                 continue

@@ -132,6 +132,7 @@ def jvp_of_product(product: Callable[..., Atom]) -> JvpRule:
     def jvp(
         primals: Atoms, outputs: Atoms, tangents: Tangents, **params: object
     ) -> Tangents:
+        """The product rule, for the operands that have tangents."""
         (x, y), (dx, dy) = primals, tangents
         terms = [] if dx is None else [product(dx, y, **params)]
         if dy is not None:
@@ -153,6 +154,7 @@ def transposed_first(rule: Callable[..., Atom], of: str = "") -> TransposeRule:
     """
 
     def transpose(cotangents: Tangents, inputs: Operands, **params: object) -> Tangents:
+        """The cotangent of the first operand by ``rule``, and None for the others."""
         (cotangent,), (x, *others) = cotangents, inputs
         values = [value_of(y, of) for y in others] if of else values_of(others)
         if not isinstance(x, Linear):
@@ -173,6 +175,7 @@ def batched_along(rule: Callable[..., Atom | tuple[Atom, ...]]) -> BatchRule:
     """
 
     def batch(size: int, inputs: Atoms, dims: Dims, **params: object) -> Batched:
+        """Maps all operands along axis 0, and emits the function on them."""
         outputs = rule(*all_mapped(size, inputs, dims), **params)
         return (
             (outputs, [0] * len(outputs))

@@ -63,6 +63,7 @@ def _reduce_expansion(
     """
 
     def expand(x: Atom, **params: Any) -> Atom:
+        """The reduction of short windows at once; of long ones axis by axis."""
         geometry = SlidingWindows(**params)
         shape = geometry.shape(x.type.shape)
         if 0 in shape:
@@ -190,6 +191,7 @@ def _window_reduction(
     """
 
     def types(x: ArrayType, **params: Any) -> ArrayType:
+        """Type rule: one element for each window."""
         if x.dtype not in accepts:
             raise DTypeError(f"{name} is not defined for {x}")
         geometry = SlidingWindows(**params)
@@ -203,6 +205,7 @@ def _window_reduction(
         return reduction.reference(windows, axes=axes)
 
     def samples() -> Iterable[Sample]:
+        """Windows in each dtype, and long, adjacent and bordered ones."""
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in accepts):
             shape, geometry = GEOMETRIES[position % 2]
             x = families.random_array(dtype, shape, 65 + position, -3.0, 3.0)
@@ -325,6 +328,7 @@ def _window_arg_reduction(
     """
 
     def types(x: ArrayType, **params: Any) -> ArrayType:
+        """Type rule: an int32 position for each window."""
         if x.dtype not in dtypes.REALS:
             raise DTypeError(f"{name} is not defined for {x}")
         geometry = SlidingWindows(**params)
@@ -332,6 +336,7 @@ def _window_arg_reduction(
         return ArrayType(geometry.shape(x.shape), dtypes.int32)
 
     def positions(x: Array, **params: Any) -> Array:
+        """The reference: ``reference`` along all elements of a window."""
         geometry = SlidingWindows(**params)
         widened = x.astype(dtypes.compute_dtype(x.dtype))
         windows = geometry.inside().of(_with_border(widened, geometry, extremum))
@@ -339,6 +344,7 @@ def _window_arg_reduction(
         return np.asarray(reference(flat, axis=-1)).astype(dtypes.int32)
 
     def expand(x: Atom, **params: Any) -> Atom:
+        """Compares the slices of short windows; copies long windows side by side."""
         geometry = SlidingWindows(**params)
         shape = geometry.shape(x.type.shape)
         count = math.prod(geometry.sizes)
@@ -353,6 +359,7 @@ def _window_arg_reduction(
         return _first_position(geometry.taps(x), is_better)
 
     def samples() -> Iterable[Sample]:
+        """Windows in each real dtype, and long and bordered ones."""
         for position, dtype in enumerate(
             d for d in dtypes.SHORT_NAMES if d in dtypes.REALS
         ):
