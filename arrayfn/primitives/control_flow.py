@@ -18,7 +18,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.errors import ArgumentError, DTypeError, ShapeError
-from arrayfn.ir import ArrayType, Atom, Equation, Program, Var, joined_variance
+from arrayfn.ir import ArrayType, Atom, Equation, Params, Program, Var, joined_variance
 from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.primitives.base import Array, Atoms, Primitive, needed
 from arrayfn.primitives.calls import evaluate
@@ -193,6 +193,17 @@ def equation(
     return Equation(
         primitive, tuple(inputs), frozen_params, tuple(outputs), like.source
     )
+
+
+def with_programs(params: Params, change: Callable[[Program], Program]) -> Params:
+    """``params`` of an equation, with ``change`` applied to the Programs in them."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, Program):
+            return change(value)
+        return tuple(map(changed, value)) if isinstance(value, tuple) else value
+
+    return {name: changed(value) for name, value in params.items()}
 
 
 def building(like: Equation) -> ProgramBuilder:
