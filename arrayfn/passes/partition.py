@@ -471,7 +471,7 @@ class Partition:
     ) -> float:
         """The bytes that a device sends if the mesh axes ``entry`` cut ``factor``.
 
-        ``operands`` are those of ``equation``, as they lie now.
+        ``operands`` are those of ``equation``, with their current specs.
         """
         count = math.prod(self.sizes[axis] for axis in entry)
         total = 0.0

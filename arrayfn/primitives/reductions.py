@@ -274,7 +274,7 @@ def _first_position(extremum: Primitive) -> Callable[..., Atom]:
     """The expansion to the first position of an element that is ``extremum`` or NaN."""
 
     def expand(x: Atom, *, axis: int, dtype: DType) -> Atom:
-        """The least position along ``axis`` whose element equals the extremum."""
+        """The first position along ``axis`` whose element equals the extremum."""
         if x.type.dtype == dtypes.bool_:
             x = conversion.convert(x, dtypes.uint8)
         y = spread_back(extremum(x, axes=(axis,)), x.type, (axis,))
