@@ -174,6 +174,11 @@ def spread(x: ArrayLike, have: Shape, shape: Shape, staged: bool) -> ArrayLike:
     return apply(views.broadcast_in_dim, x, shape=shape, axes=axes)
 
 
+def from_lists(x: Any) -> Any:
+    """Nested lists and tuples of numbers as an array; others as is."""
+    return np.asarray(x) if isinstance(x, (list, tuple)) else x
+
+
 def as_array(x: ArrayLike) -> ArrayLike:
     """A Literal, or an array of another library, as a NumPy array; others as is."""
     if isinstance(x, Literal):
@@ -268,9 +273,11 @@ def floated(name: str, *operands: ArrayLike) -> list[ArrayLike]:
 def placed(name: str, x: Any, device: Any) -> Any:
     """Move ``x``, made by function ``name``, to ``device`` (None: leave it).
 
-    Inside ``jit`` the function's device decides. Raises ArgumentError for an unknown
-    device.
+    ``device`` is a backend's name, or a Device, which stands for the backend that
+    computes on it. Inside ``jit`` the function's device decides. Raises ArgumentError
+    for an unknown device.
     """
+    device = getattr(device, "backend", device)
     if device is not None and not has_backend(device):
         raise ArgumentError(
             f"{name} makes arrays on one of {', '.join(map(repr, BACKENDS))}, not on "

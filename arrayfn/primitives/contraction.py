@@ -11,7 +11,7 @@ bits of fraction) before multiplying. The reference and CPUs never do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -42,18 +42,29 @@ Axes = tuple[int, ...]
 AxesPair = tuple[Axes, Axes]
 
 
-_FULL: Final = (None, "default", "highest", "float32")
-_TF32: Final = ("high", "tensorfloat32", "tf32")
+# What leaves float32 as it is, and what allows TensorFloat-32: names of precisions, and
+# of algorithms (the dtypes of operands, of products and of sums).
+_FULL: Final = (
+    *(None, "default", "highest", "float32"),
+    *("DEFAULT", "F16_F16_F32", "BF16_BF16_F32", "F32_F32_F32", "F64_F64_F64"),
+)
+_TF32: Final = ("high", "tensorfloat32", "tf32", "TF32_TF32_F32")
+
+Precision: TypeAlias = str | tuple[str | None, str | None] | None
 
 
-def precision_params(name: str, precision: str | None) -> dict[str, str]:
+def precision_params(name: str, precision: Precision) -> dict[str, str]:
     """The params of a dot_general for a user's ``precision`` argument of ``name``.
 
+    A pair has a precision for each operand; operands are rounded if both allow it.
     Raises ArgumentError for a precision that is none of JAX's names.
 
     >>> precision_params("matmul", "tf32"), precision_params("matmul", None)
     ({'precision': 'tf32'}, {})
     """
+    if isinstance(precision, (tuple, list)):
+        each = [precision_params(name, one) for one in precision]
+        return each[0] if len(each) == 2 and each[0] == each[1] else {}
     if precision in _FULL:
         return {}
     if precision in _TF32:
