@@ -67,7 +67,7 @@ def _gather_transpose(
     **windows: Any,
 ) -> Atom:
     """The transpose rule: a scatter_add of the cotangent into zeros."""
-    return scatter_add(
+    return emitters.scatter_add(
         views.zeros(type),
         indices,
         ct,

@@ -45,6 +45,6 @@ def stop_gradient(x: Any) -> Any:
 
 
 def _constant(x: Any) -> Any:
-    if isinstance(x, Tracer) and x.dtype in dtypes.INEXACT:
+    if isinstance(x, Tracer) and x.dtype in dtypes.DIFFERENTIABLE:
         return apply(views.stop_gradient, x)
     return x
