@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.ir import Atom
 from arrayfn.primitives.base import Primitive
@@ -36,6 +38,7 @@ class Emitter:
         """As ``Primitive.__call__``."""
         return _primitives[self._name](*operands, **params)
 
+    @override
     def __repr__(self) -> str:
         return f"<emitter of {self._name}>"
 
@@ -43,6 +46,7 @@ class Emitter:
 class SumEmitter(Emitter):
     """A sum: float8 operands are added in float32, and the result is rounded once."""
 
+    @override
     def __call__(self, *operands: Any, **params: Any) -> Any:
         """As ``Primitive.__call__``."""
         dtype = operands[0].type.dtype
