@@ -24,7 +24,7 @@ from arrayfn.ir import ArrayType, Atom, Program
 from arrayfn.ir.builder import ProgramBuilder, current_builder
 from arrayfn.ir.layout import Shape
 from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import families, reductions, views
+from arrayfn.primitives import emitters, families, views
 from arrayfn.primitives.base import (
     OWN_VARIANCE,
     THROUGH_BODY,
@@ -264,9 +264,9 @@ def _batched_backward(
 def _total(cotangent: Atom) -> Atom:
     """The sum of a mapped ``cotangent`` over all members; zeros for integers."""
     type = cotangent.type
-    if type.dtype not in dtypes.INEXACT:
+    if type.dtype not in dtypes.DIFFERENTIABLE:
         return views.zeros(type.with_shape(type.shape[1:]))
-    return reductions.reduce_sum(cotangent, axes=(0,))
+    return emitters.reduce_sum(cotangent, axes=(0,))
 
 
 def _vjp_samples() -> Iterable[Sample]:

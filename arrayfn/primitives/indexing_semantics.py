@@ -30,10 +30,10 @@ def default_fill(dtype: DType) -> PythonScalar:
     """The value that gather reads out of bounds: NaN, or an extreme integer."""
     if dtype == dtypes.bool_:
         return True
-    if dtype in dtypes.INEXACT:
+    if dtype in dtypes.DIFFERENTIABLE:
         return float("nan")
-    limits = np.iinfo(dtype)
-    return int(limits.min if dtype in dtypes.SIGNED else limits.max)
+    limits = dtypes.limits(dtype)
+    return int(limits.min or limits.max)
 
 
 # gather

@@ -46,7 +46,7 @@ def stop_gradient(x: Any) -> Any:
 
 
 def _constant(x: Any) -> Any:
-    if isinstance(x, Tracer) and x.dtype in dtypes.INEXACT:
+    if isinstance(x, Tracer) and x.dtype in dtypes.DIFFERENTIABLE:
         return apply(views.stop_gradient, x)
     if callable(x):
         raise ArgumentError(

@@ -86,7 +86,7 @@ def with_zeros(program: Program, types: Sequence[ArrayType]) -> Program:
 
 def guarded(value: Any) -> Any:
     """A captured value; taking a derivative by it is an error, as no rule gives it."""
-    if isinstance(value, Tracer) and value.dtype in dtypes.INEXACT:
+    if isinstance(value, Tracer) and value.dtype in dtypes.DIFFERENTIABLE:
         return apply(calls.closed_over, value)
     return value
 
