@@ -10,7 +10,7 @@ from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.ir import ArrayType, Equation, Var
 from arrayfn.ir.layout import Shape
-from arrayfn.lowering.kernel_ir import Constant, Count, Nest, Scalar, Value
+from arrayfn.lowering.kernel_ir import Constant, Nest, Scalar, Value
 from arrayfn.lowering.libraries.calls import Pointer, pointer_of
 from arrayfn.lowering.templates.nest_builder import NestBuilder, StridedArray
 from arrayfn.passes.reads import Reads
@@ -76,7 +76,7 @@ class MatrixEquation(LibraryEquation):
             value = b.compute("conjugated", "conj", value, dtype=dtype, of=dtype)
         if triangle:
             first, second = (1, 2) if triangle == "lower" else (2, 1)
-            row, column = self.counted(b, "row", first), self.counted(b, "at", second)
+            row, column = b.count("row", first), b.count("at", second)
             inside = b.compute(
                 "inside", "ge", row, column, dtype=dtypes.bool_, of=dtypes.int64
             )
@@ -167,15 +167,6 @@ class MatrixEquation(LibraryEquation):
             "failed", "ne", state, Constant(0, kind), dtype=dtypes.bool_, of=kind
         )
         return select(b, "result", failed, Constant(math.nan, dtype), value, dtype)
-
-    def counted(self, b: NestBuilder, name: str, axis: int) -> Value:
-        """The value of the index along ``axis`` of the nest of ``b``.
-
-        Its name begins with ``name``.
-        """
-        result = b.value(name, dtypes.int64)
-        b.statements.append(Count(result, axis, "element", 0, b.equation.source))
-        return result
 
 
 def select(

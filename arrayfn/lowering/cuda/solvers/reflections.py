@@ -163,7 +163,7 @@ class _Reflections:
 
         Both are values of the nest that ``b`` builds.
         """
-        row, column = self.op.counted(b, "row", 1), self.op.counted(b, "at", 2)
+        row, column = b.count("row", 1), b.count("at", 2)
         kinds = {"dtype": dtypes.bool_, "of": dtypes.int64}
         return (
             b.compute("after", "lt", row, column, **kinds),
