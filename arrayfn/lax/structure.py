@@ -17,9 +17,9 @@ from arrayfn.numpy import expand_dims as _expand_dims
 from arrayfn.numpy import squeeze as _squeeze
 from arrayfn.numpy._operands import Array, ArrayLike, DTypeLike
 from arrayfn.numpy.index_bounds import from_the_front, in_bounds, known_value
+from arrayfn.numpy.representation import bits_as
 from arrayfn.primitives import (
     contraction,
-    conversion,
     cumulative,
     dynamic_slices,
     slicing,
@@ -36,13 +36,24 @@ DimensionNumbers = tuple[
 
 
 def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
-    """``operand`` as ``new_dtype``."""
-    return ops.as_array(ops.convert(operand, dtypes.canonical(new_dtype)))
+    """``operand`` as ``new_dtype``. Python numbers are converted as arrays are."""
+    wanted = dtypes.canonical(new_dtype)
+    value = np.asarray(operand) if dtypes.is_python_scalar(operand) else operand
+    return ops.as_array(ops.convert(value, wanted))
 
 
 def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
-    """The bits of ``operand`` read as ``new_dtype``, which is as wide."""
-    return apply(conversion.bitcast, operand, dtype=dtypes.canonical(new_dtype))
+    """The bits of ``operand`` read as ``new_dtype``.
+
+    A narrower dtype gives a further last axis with the parts of each element, the
+    lowest bits first. A wider one takes such an axis away.
+
+    >>> import numpy as np
+    >>> bitcast_convert_type(np.float32([1.0]), np.uint16)
+    array([[    0, 16256]], dtype=uint16)
+    """
+    (operand,) = typed("bitcast_convert_type", operand)
+    return bits_as(operand, dtypes.canonical(new_dtype))
 
 
 # Shapes.
@@ -387,6 +398,7 @@ def dot_general(
     computed in ``preferred_element_type`` if one is given. ``precision="tf32"`` lets
     a GPU round float32 operands to TensorFloat-32; a CPU ignores it.
     """
+    (lhs, rhs), _, _ = ops.promoted("dot_general", (lhs, rhs))
     (x_contract, y_contract), (x_batch, y_batch) = dimension_numbers
     params: dict[str, Any] = dict(
         contraction.precision_params("dot_general", precision)

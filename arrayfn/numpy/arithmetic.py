@@ -268,11 +268,6 @@ def copysign(x: ArrayLike, y: ArrayLike, /) -> Array:
     return ops.floating(e.copysign, "copysign", x, y)
 
 
-def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The floating-point number next to x towards y, elementwise."""
-    return ops.floating(e.nextafter, "nextafter", x, y)
-
-
 def heaviside(x: ArrayLike, y: ArrayLike, /) -> Array:
     """0 for x < 0, y for x == 0, 1 for x > 0, and NaN for NaN."""
     x, y = ops.floated("heaviside", x, y)

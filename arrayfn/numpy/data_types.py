@@ -160,8 +160,10 @@ def iinfo(int_type: Any) -> Any:
 
 
 def iscomplexobj(x: Any) -> Any:
-    """Whether x's dtype is complex."""
-    return ops.type_of_operand("iscomplexobj", x).dtype in dtypes.COMPLEX
+    """Whether x's dtype is complex; of any object, as NumPy would convert it."""
+    if isinstance(x, ImmutableArray):
+        return x.dtype in dtypes.COMPLEX
+    return np.iscomplexobj(x)
 
 
 def isrealobj(x: Any) -> Any:

@@ -124,7 +124,7 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "the default is float64 (int64) under another name": (
             "eye.dtype tri.dtype fromfunction.dtype indices.dtype"
         ),
-        _SIGNATURES: "pad.kwargs frompyfunc.kwargs",
+        _SIGNATURES: "frompyfunc.kwargs",
         "compiled code cannot raise; jit(checks=True) does for indices": (
             "put.mode take.mode"
         ),

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from typing_extensions import override
+
 from arrayfn.lowering.cuda.schedule import Columns
 from arrayfn.lowering.cuda.stages import StagedPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
@@ -23,6 +25,7 @@ class ColumnsPrinter(StagedPrinter[Columns]):
     order of the warps.
     """
 
+    @override
     def body(self) -> None:
         """Print which column each thread has, then the stages.
 
@@ -58,6 +61,7 @@ class ColumnsPrinter(StagedPrinter[Columns]):
         self.hoist_offsets(variables)
         self.stages(variables, "part")
 
+    @override
     def accumulators_of(self, reduces: Sequence[Reduce]) -> int:
         """How many partial results a thread keeps of each of these reductions.
 
@@ -70,6 +74,7 @@ class ColumnsPrinter(StagedPrinter[Columns]):
             count //= 2
         return count
 
+    @override
     def combine_threads(self, reduces: Sequence[Reduce]) -> None:
         """Combine the warps' partial results of each column, in warp order."""
         schedule = self.schedule

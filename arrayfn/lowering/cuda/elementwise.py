@@ -7,6 +7,8 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from arrayfn.lowering.cuda.printer import AxisIndices, CudaPrinter
 from arrayfn.lowering.cuda.schedule import Elementwise, is_vector
 from arrayfn.lowering.kernel_ir import (
@@ -27,6 +29,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     vectors_of_row: str = ""
     """The text of the number of vectors of a row, where a thread has several."""
 
+    @override
     def body(self) -> None:
         """Print the kernel's lines: one vector for each thread, or several."""
         schedule = self.schedule

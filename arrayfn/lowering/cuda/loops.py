@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.ir import Var
 from arrayfn.lowering.cpu.serial import LoopPrinter, kernel_of
@@ -77,6 +79,7 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         self.block = self.threads = threads
         self.items_text = f"{threads} threads a block."
 
+    @override
     def print(self) -> None:
         """Print the whole kernel; ``i0`` is the thread's element."""
         self.lanes = self.integer("n", self.step.lanes)
@@ -89,6 +92,7 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         """Whether the array ``root`` has an element for each thread of the loop."""
         return root.type.size == self.step.lanes
 
+    @override
     def can_be_variable(self, root: Var) -> bool:
         """Whether a variable can stand for a thread's element of ``root``."""
         used_plainly = (
@@ -96,15 +100,19 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         )
         return used_plainly and (root.type.size == 1 or self.is_lane(root))
 
+    @override
     def index_of(self, root: Var) -> str:
         return "i0" if self.is_lane(root) else ""
 
+    @override
     def guard(self, array: Var) -> str:
         return "" if self.is_lane(array) else "i0 == 0"
 
+    @override
     def bounds(self, extent: int) -> str | None:
         return None if extent == self.step.lanes else str(extent)
 
+    @override
     def vocabularies(self) -> list[tuple[str, set[str]]]:
         own = {"block_index", "thread_index"}
         return [("cuda.vocabulary", own), *super().vocabularies()]

@@ -9,6 +9,7 @@ from sys import maxsize
 from typing import Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
@@ -154,6 +155,7 @@ class _CudaLowering(Lowering):
         self.depth = 0
         """How many nested loops and branches contain the step that is being printed."""
 
+    @override
     def block(self, program: Program) -> list[PlanStep]:
         """The steps of ``program``, a whole Program or the body of a loop or branch.
 
@@ -180,6 +182,7 @@ class _CudaLowering(Lowering):
         self.producers = outside
         return steps
 
+    @override
     def units(self, program: Program) -> tuple[Unit, ...]:
         """The groups of equations that become one nest each, and single equations."""
         if not self.options.fused:
@@ -190,6 +193,7 @@ class _CudaLowering(Lowering):
             program, chains, CLONE_COST, ROW_OF_A_BLOCK if is_persistent else maxsize
         )
 
+    @override
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
         """Append the steps of an equation that is no part of a fused group.
 
@@ -251,6 +255,7 @@ class _CudaLowering(Lowering):
         self.steps = outside
         return step
 
+    @override
     def nest(self, nest: Nest) -> None:
         """Append the steps of ``nest``: it is fused with its indices, and split."""
         made = fuse_index_computation(nest, self.steps, self.uses, self.storage.of)
@@ -268,6 +273,7 @@ class _CudaLowering(Lowering):
         )
         return nest if operands == nest.operands else replace(nest, operands=operands)
 
+    @override
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
         """``steps``, of a block, with calls of printed kernels in place of nests.
 
@@ -327,6 +333,7 @@ class _CudaLowering(Lowering):
         self.constants.append((barrier_state, np.zeros(1, np.uint32)))
         return [call]
 
+    @override
     def print(self, step: NestStep) -> CallStep:
         """The call of the kernel of a nest, which is printed here."""
         step.nest = self.with_slice_strides(step.nest)
@@ -336,6 +343,7 @@ class _CudaLowering(Lowering):
         name = self.fresh(schedule.stem)
         return self.scheduled(print_kernel(step.nest, name, schedule))
 
+    @override
     def print_loop(self, loop: LoopStep) -> CallStep:
         """Print a loop that a thread runs for each element, or one thread for all."""
         if loop.lanes:
@@ -364,6 +372,7 @@ class _CudaLowering(Lowering):
             call.scratch, call.scratch_bytes = [], 0
         return call
 
+    @override
     def template(self, form: Template, equation: Equation) -> None:
         """Append the steps of ``equation``, whose primitive has the template ``form``.
 
@@ -402,6 +411,7 @@ class _CudaLowering(Lowering):
         self.take_over(equation)
         self.add_all(scatter(*arguments, deterministic=fixed, vectors=vectors))
 
+    @override
     def control(self, equation: Equation) -> None:
         """Append a loop or a branch.
 
@@ -429,6 +439,7 @@ class _CudaLowering(Lowering):
             self.has_unread_steps = True
         return lanes > 0
 
+    @override
     def library_equation(self, form: Library, equation: Equation) -> None:
         """Append the steps of ``equation``, whose primitive has the library ``form``.
 
@@ -462,10 +473,12 @@ class _CudaLowering(Lowering):
             self.flag_buffer(call.flag_buffer)
         self.steps.append(call.step(self.add_kernel(kernel)))
 
+    @override
     def lanes(self, loop: LoopStep) -> int:
         """How many threads run ``loop``, one for each element; 0 if they cannot."""
         return lanes_of(loop)
 
+    @override
     def is_serial(self, equation: Equation) -> bool:
         """Whether one thread runs the loop ``equation`` as one kernel: if it is tiny.
 
@@ -476,6 +489,7 @@ class _CudaLowering(Lowering):
             is_small(p, MAX_SERIAL_WORK) for p in programs
         )
 
+    @override
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
         """One tile, the whole product: a library spreads it over the GPU by itself."""
         items = min(1, gemm.batch * gemm.m * gemm.n)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.merges import (
@@ -55,6 +56,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
             self.merges = row_merges(self.nest, self.schedule)
         super().__post_init__()
 
+    @override
     def exchanged_values(self, stage: int) -> Sequence[Value]:
         """The values that parts exchange after ``stage``.
 
@@ -67,6 +69,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
                 return ()
         return super().exchanged_values(stage)
 
+    @override
     def stage(self, stage: int) -> None:
         """Print stage number ``stage``; merged ones exchange after the second."""
         for merge in self.merges:
@@ -257,10 +260,12 @@ class MergedRowsPrinter(RowsPrinter[R]):
         x = s.arguments[0] if s.function.startswith("div_") else None
         return self.normalizing_factors.get(x.name) if isinstance(x, Value) else None
 
+    @override
     def divisor(self, s: Statement) -> str:
         has_factor = isinstance(s, Compute) and self.normalizing_factor(s) is not None
         return "" if has_factor else super().divisor(s)
 
+    @override
     def compute(self, s: Compute) -> None:
         """Print ``s``; a division that a factor replaces becomes a product."""
         factor = self.normalizing_factor(s)

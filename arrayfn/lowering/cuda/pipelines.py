@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.dynamic_rows import NUMBER_BYTES, SLOTS, DynamicRowScheduler
@@ -30,6 +32,7 @@ class PipelinePrinter(DynamicRowScheduler):
     broadcast_wait_printed: bool = False
     """Whether the wait for the broadcast operands has been printed."""
 
+    @override
     def body(self) -> None:
         """Print the kernel's lines: set-up, loop over rows, end of the work queue."""
         kept, schedule = self.kept_axes, self.schedule
@@ -92,6 +95,7 @@ class PipelinePrinter(DynamicRowScheduler):
                 [operand], part - self.register_elements(operand)
             )
 
+    @override
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
         """Declare an array before the loop over rows, which uses it in each iteration.
 
@@ -184,11 +188,13 @@ class PipelinePrinter(DynamicRowScheduler):
             source = f"{self.pointer(operand)}, {at}"
             self.line(f"{load}({source}, {registers}, vector * {lanes})")
 
+    @override
     def memory_of(self, operand: int) -> Memory:
         """Row operands are in registers, broadcast operands in shared memory."""
         is_broadcast = operand in self.schedule.broadcast_operands
         return Memory.SHARED if is_broadcast else Memory.REGISTERS
 
+    @override
     def wait_for_shared_operands(self) -> None:
         """Have the first iteration wait, in the first stage that needs the operands."""
         if not self.broadcast_wait_printed:
@@ -197,6 +203,7 @@ class PipelinePrinter(DynamicRowScheduler):
                 self.line(f"mbarrier_wait(mbarriers, {mbarrier}, 0)")
         self.broadcast_wait_printed = True
 
+    @override
     def load_shared_vector(self, operand: int) -> None:
         """Load the current vector of a broadcast operand into registers.
 
@@ -285,9 +292,11 @@ class PipelinePrinter(DynamicRowScheduler):
         """The name of the registers for a row operand in float32."""
         return f"{self.array_name(operand)}_wide"
 
+    @override
     def is_half_vector(self, s: Load) -> bool:
         return s.operand not in self.float32_rows and super().is_half_vector(s)
 
+    @override
     def widen_vectors(self, operands: Sequence[int]) -> None:
         """Read float32 rows from their registers; convert the vectors of others."""
         for operand in self.float32_rows.intersection(operands):
@@ -305,15 +314,19 @@ class PipelinePrinter(DynamicRowScheduler):
 
     # Exchanges.
 
+    @override
     def after_warp_barrier(self) -> None:
         self.print_producers()
 
+    @override
     def after_first_loads(self) -> None:
         """Nothing: mbarriers are initialized before the first row."""
 
+    @override
     def before_first_exchange(self) -> None:
         """Nothing: the blocks of a cluster wait for each other before the first row."""
 
+    @override
     def warp_slots(self, warps: int) -> tuple[str, int]:
         """As in ``RowsPrinter``; double-buffered where a row has only one exchange.
 
@@ -324,6 +337,7 @@ class PipelinePrinter(DynamicRowScheduler):
             return super().warp_slots(warps)
         return f"remainder(iteration, 2) * {warps} + ", 2 * warps
 
+    @override
     def exchange_slot(self, number: int) -> tuple[str, str, str]:
         """As in ``RowsPrinter``, for several rows.
 
@@ -337,6 +351,7 @@ class PipelinePrinter(DynamicRowScheduler):
         slot = "remainder(iteration, 2)"
         return slot, f"remainder({phase}, 2)", f"{slot} * {self.parts} + "
 
+    @override
     def after_exchange(self, stage: int, mbarrier: str) -> None:
         """Have ``mbarrier`` expect the bytes of the next row's exchange.
 

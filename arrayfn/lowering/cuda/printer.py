@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.lowering.cuda.imports import imports
@@ -94,6 +96,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             return f"remainder({x}, {y})"
         return f"({x}) % {y}"
 
+    @override
     def decompose(
         self, text: str, axes: Sequence[int], letter: str = "i"
     ) -> AxisIndices:
@@ -143,6 +146,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         """The name of the register array for an operand's vectors."""
         return f"{self.array_name(operand)}_tile"
 
+    @override
     def store(self, s: Store, variables: AxisIndices) -> None:
         """Print the store ``s``; one that adds to its target is atomic."""
         if not s.adds:
@@ -219,6 +223,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
                 self.registers(self.tile_name(operand), short_name(dtype), count)
                 self.result_tiles.add(operand)
 
+    @override
     def stored(self, operand: int, text: str) -> str:
         is_unrounded = operand in self.result_tiles and operand in self.staged
         return text if is_unrounded else super().stored(operand, text)
@@ -402,6 +407,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
 
     # The function around it.
 
+    @override
     def finish(self) -> None:
         """Put the function together: imports, signature, docstring, lines."""
         pointers = [
@@ -425,6 +431,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             )
         self.source = "\n".join([*head, *self.constant_lines, *self.lines]) + "\n"
 
+    @override
     def signature(self) -> str:
         """The docstring of the kernel: its arrays, and the threads of a block."""
         text = super().signature().removesuffix("Items begin to end.")

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeVar
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.printer import CudaPrinter
@@ -105,6 +107,7 @@ class RowArithmetic(CudaPrinter[T]):
         is_of_row = isinstance(producer, Reduce) or producer.level == "outer"
         return self.name_of(y) if is_of_row else ""
 
+    @override
     def compute(self, s: Compute) -> None:
         """Print ``s``; nothing if it is a product that a fused multiply-add contains.
 
@@ -234,6 +237,7 @@ class RowArithmetic(CudaPrinter[T]):
                 return True
         return False
 
+    @override
     def accumulate(self, s: Reduce) -> None:
         """Print the accumulation of an element, as an FMA if it is a product."""
         if not self.print_fma(s):
@@ -306,5 +310,6 @@ class RowArithmetic(CudaPrinter[T]):
             self.staged[operand] = f"{wide}[lane]"
             self.widened.add(operand)
 
+    @override
     def widen_loaded(self, operand: int, text: str) -> str:
         return text if operand in self.widened else super().widen_loaded(operand, text)

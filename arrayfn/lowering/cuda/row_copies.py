@@ -18,6 +18,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from typing_extensions import override
+
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.printer import AxisIndices
 from arrayfn.lowering.cuda.row_arithmetic import RowArithmetic
@@ -105,6 +107,7 @@ class RowCopiesPrinter(RowArithmetic[T]):
         """Wait for the shared tiles, not for prefetches, which began later."""
         self.line(f"cp_async_wait({self.schedule.prefetch_distance})")
 
+    @override
     def tile_name(self, operand: int) -> str:
         if self.on_shared_tiles and operand == self.shared_row:
             return f"{self.array_name(operand)}_vector"

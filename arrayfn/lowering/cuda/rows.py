@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from typing_extensions import override
+
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.schedule import Pipeline, Rows
 from arrayfn.lowering.cuda.stages import StagedPrinter
@@ -55,6 +57,7 @@ class RowsPrinter(StagedPrinter[R]):
     exchanged: str = "mbarriers"
     """The array of the mbarriers that count the bytes of these."""
 
+    @override
     def body(self) -> None:
         """Print which row each thread has, then the stages."""
         schedule = self.schedule
@@ -83,6 +86,7 @@ class RowsPrinter(StagedPrinter[R]):
                 other = f"{shuffle}({name}, {lanes // 2} >> step)"
                 self.line(f"{name} = {s.function}({name}, {other})")
 
+    @override
     def combine_threads(self, reduces: Sequence[Reduce]) -> None:
         """Combine the lanes of each warp, then the warps or the cluster's blocks.
 
@@ -176,6 +180,7 @@ class RowsPrinter(StagedPrinter[R]):
 
     # Clusters.
 
+    @override
     def after_first_loads(self) -> None:
         """Initialize a cluster's mbarriers while the loads of its row are under way."""
         if self.schedule.cluster > 1 and self.schedule.register_resident:

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
+from typing_extensions import override
+
 from arrayfn.lowering.cuda.printer import AxisIndices
 from arrayfn.lowering.cuda.scans import S, ScanPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
@@ -33,6 +35,7 @@ class PartsPrinter(ScanPrinter[S]):
 
     summing: bool = False  # whether the part is the one that is summed up
 
+    @override
     def body(self) -> None:
         """Print the kernel's lines: a block reduces one part and scans another."""
         store, schedule = self.read_nest(), self.schedule
@@ -144,6 +147,7 @@ class PartsPrinter(ScanPrinter[S]):
         self.hoist_offsets(variables)
         return variables
 
+    @override
     def tile_name(self, operand: int) -> str:
         """The registers of the part that is scanned, or of the one that is reduced."""
         name = super().tile_name(operand)

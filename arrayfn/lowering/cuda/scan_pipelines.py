@@ -19,6 +19,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
+from typing_extensions import override
+
 from arrayfn.lowering.cuda.printer import AxisIndices
 from arrayfn.lowering.cuda.scan_parts import AT_ONCE, PartsPrinter
 from arrayfn.lowering.cuda.schedule import ScanPipeline
@@ -41,6 +43,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
     counter: str = ""  # index of the work queue in the flag buffer
 
+    @override
     def body(self) -> None:
         """Print the kernel's lines: set-up, and the loop over the parts it claims."""
         store, slots = self.read_nest(), self.schedule.slots
@@ -90,6 +93,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             blocks = self.integer("blocks", self.items)
             self.line(f"end_work_queue(flag_buffer, {self.counter}, {blocks})")
 
+    @override
     def declare(self) -> tuple[list[int], list[int], tuple[int, ...]]:
         """Declare registers and shared memory.
 
@@ -207,6 +211,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             for before, after in reversed(list(pairwise(names))):
                 self.line(f"{after} = {before}")
 
+    @override
     def sum_group(self, count: str) -> None:
         """Publish the total of a group of parts, if it ends with the second part.
 
@@ -250,6 +255,7 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             with self.open_if(self.exists):
                 yield
 
+    @override
     def load_vector(
         self, operand: int, lanes: int, variables: AxisIndices, register: str
     ) -> None:

@@ -12,6 +12,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from typing_extensions import override
+
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.printer import AxisIndices, CudaPrinter
 from arrayfn.lowering.cuda.schedule import Scan
@@ -34,6 +36,7 @@ class ScanPrinter(CudaPrinter[S]):
     inner: int = 0
     has_begin: bool = False  # whether vectors are counted from ``begin`` on
 
+    @override
     def body(self) -> None:
         """Print the kernel's lines: load, scan threads, warps and blocks, store."""
         store = self.read_nest()

@@ -11,6 +11,8 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.merges import Merge
 from arrayfn.lowering.cuda.partial_results import PartialResultsPrinter
@@ -182,6 +184,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
                     self.recompute_thread = ""
         self.combine_lanes(stage)
 
+    @override
     def preloaded_and_streamed(self, stage: int) -> tuple[list[int], list[int]]:
         """The operands that ``stage`` loads from global memory as vectors.
 

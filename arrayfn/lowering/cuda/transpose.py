@@ -7,6 +7,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from arrayfn.lowering.cuda.printer import AxisIndices, CudaPrinter
 from arrayfn.lowering.cuda.schedule import Transpose, is_vector, transposed_operands
 from arrayfn.lowering.cuda.vocabulary import WARP
@@ -30,6 +32,7 @@ class TransposePrinter(CudaPrinter[Transpose]):
         extents = axes[self.across].extent, axes[self.inner].extent
         self.is_whole = not any(extent % self.schedule.side for extent in extents)
 
+    @override
     def body(self) -> None:
         """Print which tile a block has, then its loads, exchange and stores."""
         indices = self.assign_tile()

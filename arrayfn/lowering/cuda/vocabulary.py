@@ -112,6 +112,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 
+from typing_extensions import override
+
 from arrayfn.lowering.scalars.arithmetic import (
     COMPLEXES,
     FLOATS,
@@ -247,6 +249,7 @@ class DeviceFunction:
             )
         return _current.call(self, arguments)
 
+    @override
     def __repr__(self) -> str:
         return f"<device function {self.name}>"
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from typing_extensions import override
+
 from arrayfn.lowering.cuda.handwritten import Handwritten
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, lane_loop
 
@@ -33,16 +35,19 @@ class HalfTile(SkinnyTile):
     dtype: str = "bf16"
 
     @property
+    @override
     def columns(self) -> int:
         """Columns of a block."""
         return self.width
 
     @property
+    @override
     def depth(self) -> int:
         """The extent along k of a warp's tile."""
         return self.k_tile
 
     @property
+    @override
     def stage(self) -> int:
         """Elements of a warp's tiles of a and b, which follow each other."""
         return (_ROWS + self.width) * self.k_tile
