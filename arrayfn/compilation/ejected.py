@@ -22,7 +22,7 @@ from arrayfn.backends.base import TimingBackend
 from arrayfn.backends.cpu import CpuBackend
 from arrayfn.backends.cpu.pointer import Pointer
 from arrayfn.backends.cpu.unjitted import run_unjitted
-from arrayfn.backends.cuda import CudaBackend, missing_here, missing_packages
+from arrayfn.backends.cuda import CudaBackend, missing_packages
 from arrayfn.backends.cuda.emulator import EmulationError
 from arrayfn.backends.cuda.emulator import Pointer as GpuPointer
 from arrayfn.backends.cuda.emulator.plan import emulated, run_plan
@@ -103,7 +103,7 @@ def _calls_on_gpu(
     """The first call of each kernel of a GPU's plan: on the GPU, or emulated."""
     calls: dict[str, EjectedCall] = {}
     threads = {k.name: k.threads for k in compiled.kernels if isinstance(k, Kernel)}
-    emulates = bool(missing_here())
+    emulates = bool(CudaBackend().info().missing)
     most = max(
         (c.items * threads.get(c.kernel, 0) for c in kernel_calls(compiled.plan.steps)),
         default=0,
@@ -216,7 +216,7 @@ def _as_ptx(call: EjectedCall) -> _Ran:
 
 
 def _on_gpu(call: EjectedCall) -> _Ran:
-    if reason := missing_here():
+    if reason := CudaBackend().info().missing:
         return _Ran(None, f"not run: {reason}")
     return _timed(call, CudaBackend())
 
