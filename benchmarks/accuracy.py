@@ -1,6 +1,6 @@
 """How far results are from exact ones; ``python -m benchmarks.accuracy``.
 
-Tables for ``docs/numerics.md``: the greatest error found of each elementary function,
+Tables for ``docs/numerics.md``: the largest error found of each elementary function,
 in units of the last place of the result; and the errors of sums and of products of
 matrices, in ε of the dtype relative to the sum of absolute values.
 """
@@ -79,7 +79,7 @@ def _kernel(name: str, t: str) -> Callable[[list[Array]], Array]:
 
 
 def _error_of_halves(name: str, dtype: np.dtype[Any]) -> float:
-    """The greatest error over all numbers of a 16-bit dtype, in ulp."""
+    """The largest error over all numbers of a 16-bit dtype, in ulp."""
     if len(SCALARS[f"{name}_f32"].arguments) > 1:
         return math.nan
     reference, (low, high) = EXTENDED.get(
@@ -149,7 +149,7 @@ def _numpys(title: str) -> Callable[[Array], Array]:
 
 
 def _relative(title: str, x: Array, made: Array, dtype: np.dtype[Any]) -> str:
-    """The greatest error in ε, relative to the sum of absolute values."""
+    """The largest error in ε, relative to the sum of absolute values."""
     wide = x.astype(np.longdouble)
     total = _numpys(title)
     error = np.abs(made.astype(np.longdouble) - total(wide)) / total(np.abs(wide))
