@@ -70,8 +70,8 @@ class Compiled:
         leaves, structure = tree.flatten((args, kwargs))
         if structure != self.in_tree:
             raise ArgumentError(
-                f"this was compiled for arguments of structure {self.in_tree}, "
-                f"not {structure}",
+                f"this was compiled for arguments of structure "
+                f"{tree.text_of(self.in_tree)}, not {tree.text_of(structure)}",
                 user_location(),
             )
         leaves = [adopted(x) for x in leaves]
@@ -394,8 +394,8 @@ class Lowered:
         leaves, structure = tree.flatten((args, kwargs))
         if leaves and structure != self.in_tree:
             raise ArgumentError(
-                f"eject: this was lowered for arguments of structure {self.in_tree}, "
-                f"not {structure}",
+                f"eject: this was lowered for arguments of structure "
+                f"{tree.text_of(self.in_tree)}, not {tree.text_of(structure)}",
                 user_location(),
             )
         write_kernels(self.compiled_program, Path(folder), leaves)
