@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, tree
@@ -102,6 +103,7 @@ class Key:
     __rfloordiv__ = __rmod__ = __rpow__ = __rand__ = __ror__ = __rxor__ = _refused
     __lt__ = __le__ = __gt__ = __ge__ = _refused
 
+    @override
     def __repr__(self) -> str:
         if isinstance(self.data, Tracer):
             return f"Key<{self.shape}, traced>"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes, tree
 from arrayfn.backends.base import Backend, Executable
@@ -63,6 +64,7 @@ class Fault:
         """The user's line."""
         return self.equation.source
 
+    @override
     def __str__(self) -> str:
         what = "gives NaN" if self.kind == "nan" else "is wrong"
         place = self.location

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.backends.cuda.code import ENTRY, neutral
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
@@ -85,6 +86,7 @@ class _Run(PlanInterpreter):
         super().__init__(compiled, buffers)
         self.launch = launch
 
+    @override
     def call(self, step: KernelCall) -> None:
         kernel = self.kernels[step.kernel]
         arguments: list[Pointer | int] = []
