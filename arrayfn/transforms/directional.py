@@ -58,6 +58,14 @@ def jvp(
     >>> jvp(np.sin, (np.array(0.0),), (np.array(2.0),))
     (array(0.), array(2.))
     """
+    for what, values in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(values, (tuple, list)):
+            raise ArgumentError(
+                f"jvp: {what} are a tuple, with one for each argument of the "
+                f"function, not a {type(values).__name__}: write jvp(f, (x,), "
+                "(tangent,))",
+                user_location(),
+            )
     args = tuple(primals)
     leaves, structure = tree.flatten(args)
     types = [leaf_type(x) for x in leaves]
@@ -246,8 +254,8 @@ def _flat_like(
     leaves, have = tree.flatten(given)
     if have != structure:
         raise ArgumentError(
-            f"{word}s have the structure {have}, not {structure}, which is that of "
-            "what they belong to",
+            f"{word}s have the structure {tree.text_of(have)}, not "
+            f"{tree.text_of(structure)}, which is that of what they belong to",
             user_location(),
         )
     return [

@@ -222,7 +222,8 @@ def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
     except ValueError as error:
         raise ArgumentError(
             f"shard_map: {what} = {specs} is no prefix of what {name} "
-            f"{'takes' if what == 'in_specs' else 'returns'}: {tree.structure(of)}",
+            f"{'takes' if what == 'in_specs' else 'returns'}: "
+            f"{tree.text_of(tree.structure(of))}",
             user_location(),
         ) from error
     found = [PartitionSpec() if spec is None else spec for spec in spread]

@@ -350,7 +350,8 @@ def _order(
             if tree.structure(term) != wanted:
                 raise ArgumentError(
                     f"jet of {name}: a derivative of argument {position} has the "
-                    f"structure {tree.structure(term)}, and the argument {wanted}",
+                    f"structure {tree.text_of(tree.structure(term))}, and the argument "
+                    f"{tree.text_of(wanted)}",
                     user_location(),
                 )
     return lengths.pop()

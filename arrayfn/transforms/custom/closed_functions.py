@@ -45,7 +45,7 @@ def closure_convert(
         if have != structure:
             raise ArgumentError(
                 f"the converted {name_of(fun)} takes arguments of structure "
-                f"{structure}, but was given {have}",
+                f"{tree.text_of(structure)}, but was given {tree.text_of(have)}",
                 user_location(),
             )
         closure = [

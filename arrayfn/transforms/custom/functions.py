@@ -254,7 +254,8 @@ def fitted(
     leaves, structure = tree.flatten(value)
     if structure != out_tree:
         raise ArgumentError(
-            f"{what} has the structure {structure}, but the function gives {out_tree}",
+            f"{what} has the structure {tree.text_of(structure)}, but the function "
+            f"gives {tree.text_of(out_tree)}",
             user_location(),
         )
     return [as_type(what, x, t) for x, t in zip(leaves, types, strict=True)]

@@ -214,8 +214,8 @@ class _VjpCall(Call):
             leaves, have = tree.flatten(value)
             if have != structure:
                 raise ArgumentError(
-                    f"{what}: cotangent {position} has the structure {have}, the "
-                    f"argument {structure}",
+                    f"{what}: cotangent {position} has the structure "
+                    f"{tree.text_of(have)}, the argument {tree.text_of(structure)}",
                     user_location(),
                 )
             cotangents += [
