@@ -45,6 +45,7 @@ def stop_gradient(x: Any) -> Any:
 
 
 def _constant(x: Any) -> Any:
+    """``x`` without a derivative, if it is a traced float."""
     if isinstance(x, Tracer) and x.dtype in dtypes.INEXACT:
         return apply(views.stop_gradient, x)
     return x
