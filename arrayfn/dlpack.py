@@ -91,7 +91,8 @@ def export(
 ) -> Any:
     """A capsule of an array; ``owner`` lives until the receiver is done.
 
-    ``device`` is its kind, ``CPU`` or ``CUDA``, and its number.
+    ``pointer`` is the address of its first element; ``shape`` and ``strides`` count
+    elements. ``device`` is its kind, ``CPU`` or ``CUDA``, and its number.
     """
     extents = (ctypes.c_int64 * len(shape))(*shape)
     steps = (ctypes.c_int64 * len(shape))(*strides)
@@ -142,6 +143,7 @@ def receive(capsule: Any) -> Received:
 
 
 def _dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:
+    """The dtype of a DLPack type; TypeError if there is none."""
     if lanes == 1 and code == _BFLOAT:
         return dtypes.bfloat16
     kinds = {number: kind for kind, number in _CODES.items()}

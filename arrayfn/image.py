@@ -57,7 +57,10 @@ def _triangle(x: Array) -> Array:
 
 
 def _cubic(x: Array) -> Array:
-    """Keys, Cubic convolution interpolation for digital image processing, 1981."""
+    """The cubic kernel at the distance ``x``.
+
+    Keys, Cubic convolution interpolation for digital image processing, 1981.
+    """
     near = ((1.5 * x - 2.5) * x) * x + 1.0
     far = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
     return anp.where(x >= 2.0, 0.0, anp.where(x >= 1.0, far, near))
@@ -169,6 +172,7 @@ def scale_and_translate(
 
 
 def _method(method: str | ResizeMethod) -> ResizeMethod:
+    """The ResizeMethod that is given, or of that name."""
     if isinstance(method, ResizeMethod):
         return method
     return ResizeMethod.from_string(method)
@@ -182,7 +186,11 @@ def _weights(
     kernel: Callable[[Array], Array],
     antialias: bool,
 ) -> Array:
-    """The weights (extent, wanted) of an image's elements in those of the result."""
+    """The weights (extent, wanted) of an image's elements in those of the result.
+
+    Along one axis, element x of ``extent`` comes to ``x * scale + translation`` of
+    ``wanted``. With ``antialias`` the kernel is widened where the image shrinks.
+    """
     inverse = 1.0 / scale
     width: Any = anp.maximum(inverse, 1.0) if antialias else 1.0
     dtype = scale.dtype

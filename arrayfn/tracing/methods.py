@@ -63,6 +63,7 @@ def operator(name: str) -> Callable[..., Any]:
     """A method that calls the function ``name`` of ``Namespace``."""
 
     def method(self: Any, *operands: Any, **options: Any) -> Any:
+        """Compute the operation; NotImplemented for operands it cannot take."""
         if name in _BINARY and operands and not is_operand(operands[0]):
             other = adopted(operands[0])
             if other is operands[0]:

@@ -260,7 +260,7 @@ def leaf_names(arguments: Any) -> Callable[[int], str]:
     """What names leaf number k of ``arguments``, a pair (args, kwargs), in messages."""
 
     def name(position: int) -> str:
-        """ "argument 2['w']", for example."""
+        """As an example, argument 2['w']."""
         # "[0]" of the pair (args, kwargs), then "[2]", then where in that argument.
         path = tree.paths(arguments)[position]
         first, _, rest = path[len("[0][") :].partition("]")

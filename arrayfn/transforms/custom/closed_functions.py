@@ -94,6 +94,7 @@ def custom_gradient(fun: Function) -> Callable[..., Any]:
         return pair_of(name_of(fun), "(value, rule)", fun(*args))
 
     def forward(*args: Any) -> Any:
+        """The value; and the rule's Program with its captures, as residuals."""
         value, rule = _pair(*args)
         count = len(args)
 
