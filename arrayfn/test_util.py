@@ -190,7 +190,10 @@ class _Directions:
 
 
 def _difference(f: Function, args: Sequence[Any], tangents: Any, eps: float) -> Any:
-    """The central difference of ``f`` along ``tangents``."""
+    """The central difference of ``f`` at ``args`` along ``tangents``.
+
+    ``eps`` is the step.
+    """
 
     def moved(step: float) -> Any:
         """The value at ``args``, moved by ``step`` times the tangents."""

@@ -483,6 +483,7 @@ def register_dataclass(
     parameters: dict[str, str] = {f.name: f.alias for f in own}
 
     def flat(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[str, ...]]:
+        """The data fields of ``node``, its static fields, and the data's names."""
         static = tuple(getattr(node, name) for name in meta)
         try:
             hash(static)

@@ -160,7 +160,8 @@ def grad(
 ) -> Function:
     """A function giving the gradient of ``fun``, a real scalar, by some arguments.
 
-    With ``has_aux`` it gives ``(gradient, aux)``. See ``value_and_grad``.
+    With ``has_aux`` it gives ``(gradient, aux)``. ``holomorphic`` and ``allow_int`` are
+    as in ``value_and_grad``.
 
     >>> import numpy as np
     >>> grad(lambda x: np.sin(x).sum())(np.zeros(3))
