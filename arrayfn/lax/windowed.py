@@ -100,7 +100,10 @@ def _padded(
     padding: Padding,
     gaps: tuple[int, ...],
 ) -> Array:
-    """The operand padded and dilated with ``init``."""
+    """The operand padded and dilated with ``init``.
+
+    ``gaps`` are the dilations of the operand; errors call the function ``name``.
+    """
     extents = tuple(
         max(0, (n - 1) * gap + 1) for n, gap in zip(operand.shape, gaps, strict=True)
     )
@@ -114,7 +117,10 @@ def _padded(
 
 
 def _of_copies(reduction: Primitive, x: Array, params: dict[str, Any]) -> Array:
-    """A reduction without a window primitive, over the array of all windows."""
+    """A reduction of the windows of ``x`` that has no primitive of its own.
+
+    It is over the array of all windows. ``params`` are those of sliding_windows.
+    """
     ndim = len(x.shape)
     order = tuple(range(ndim + len(params["axes"])))
     windows = apply(sliding_windows, x, **params, order=order)

@@ -73,6 +73,7 @@ def _array(x: Any) -> Any:
 
 
 def _known_index(name: str, index: Any) -> Any:
+    """The index as a NumPy array; an error if it is not known while tracing."""
     if isinstance(index, (list, tuple)):
         index = np.asarray(index, None if len(index) else np.int64)
     return known(name, index, _KNOWN)
@@ -113,6 +114,7 @@ def resize(a: ArrayLike, new_shape: Any) -> Array:
 
 
 def _refuse_in_place(name: str, inplace: bool) -> None:
+    """ArgumentError if ``inplace`` is asked for."""
     if inplace:
         raise ArgumentError(
             f"{name} changes no array in place; use the copy that it returns",
