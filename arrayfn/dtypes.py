@@ -125,6 +125,7 @@ def storage_error(name: str, dtype: DType) -> DTypeError:
 
 
 def _unknown(dtype: Any) -> TypeError:
+    """The error for a ``dtype`` that arrayfn has not."""
     known = ", ".join(SHORT_NAMES.values())
     message = f"arrayfn has no data type {dtype!r}; it has {known}"
     return DTypeError(message, user_location())
@@ -177,13 +178,14 @@ def weak_dtype(value: PythonScalar) -> DType:
 
 
 def _scalar_class(value: object) -> type[int | float | complex]:
-    """The built-in class that a subclass of one is derived from."""
+    """The built-in class that the class of ``value`` is derived from."""
     if isinstance(value, int):
         return int
     return float if isinstance(value, float) else complex
 
 
 def _rank(dtype: DType) -> int:
+    """The place of a dtype's kind in promotion: bool, integer, float, complex."""
     if dtype == bool_:
         return 0
     if dtype in INTEGERS or dtype in INT4:
@@ -222,6 +224,7 @@ def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
 
 
 def _promote_two(a: DType, b: DType) -> DType:
+    """The dtype that two dtypes promote to."""
     if a == b:
         return a
     if frozenset((a, b)) == HALF_PRECISION:

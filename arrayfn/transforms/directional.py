@@ -143,6 +143,7 @@ def linearize(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
     at = _Linearized(fun, primals, has_aux)
 
     def push_forward(*tangents: Any) -> Any:
+        """The tangent of the result for these tangents of the arguments."""
         given = _flat_like("linearize: tangent", tangents, at.structure, at.types)
         directions = itertools.compress(given, at.wrt)
         values = apply_program(at.linear, [*at.residuals, *directions])
@@ -193,7 +194,11 @@ class _PullBack:
     def __call__(
         self, residuals: Sequence[Any], fixed: Sequence[Any], cotangents: Any
     ) -> Any:
-        """The cotangents of the arguments; ``fixed`` are those of integers."""
+        """The cotangents of the arguments.
+
+        ``residuals`` are what the forward pass kept; ``fixed`` are the cotangents of
+        integers.
+        """
         given = _flat_like("vjp: cotangent", cotangents, *self.cotangents)
         gradients = iter(apply_program(self.backward, [*residuals, *given]))
         others = iter(fixed)
@@ -227,6 +232,7 @@ def linear_transpose(fun: Function, *primals: Any) -> Function:
     backward = transpose(ordered, len(captured))
 
     def transposed(cotangents: Any) -> Any:
+        """The cotangents of the arguments for those of the result."""
         given = _flat_like(
             f"the result of {name_of(fun)}: cotangent",
             cotangents,
@@ -248,7 +254,10 @@ def _first_outputs(program: Program, count: int) -> Program:
 def _flat_like(
     word: str, given: Any, structure: tree.TreeDef, types: Sequence[ArrayType]
 ) -> list[Any]:
-    """The leaves of ``given``, of these types; an error if they have another form."""
+    """The leaves of ``given``, of these types; an error if they have another form.
+
+    ``word`` says what they are, for the message, as "vjp: cotangent".
+    """
     if isinstance(given, list) and structure.type is tuple:
         given = tuple(given)
     leaves, have = tree.flatten(given)
