@@ -69,7 +69,10 @@ class Key:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("a single key has no length; split it to get several")
+            raise ArgumentError(
+                "a single key has no length; random.split(key, n) makes n keys",
+                user_location(),
+            )
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Key]:
@@ -77,14 +80,28 @@ class Key:
 
     def __getitem__(self, index: Any) -> Key:
         entries = index if isinstance(index, tuple) else (index,)
+        if not self.shape and any(e is not None and e is not ... for e in entries):
+            raise ArgumentError(
+                "a single key cannot be indexed; random.split(key, n) makes n keys",
+                user_location(),
+            )
         if any(entry is Ellipsis for entry in entries):
             return Key(anp.getitem(self.data, (*entries, slice(None))))
         return Key(anp.getitem(self.data, (*entries, Ellipsis, slice(None))))
 
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(
-            "a Key is no array of numbers; random.key_data(key) gives its uint32 words"
+    def _refused(self, *args: Any, **kwargs: Any) -> Any:
+        raise ArgumentError(
+            "a Key is no array of numbers: random.split(key) and random.fold_in(key, "
+            "n) make other keys, and random.key_data(key) gives its uint32 words",
+            user_location(),
         )
+
+    __array__ = __neg__ = __pos__ = __abs__ = __invert__ = _refused
+    __add__ = __sub__ = __mul__ = __matmul__ = __truediv__ = __floordiv__ = _refused
+    __mod__ = __pow__ = __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = _refused
+    __radd__ = __rsub__ = __rmul__ = __rmatmul__ = __rtruediv__ = _refused
+    __rfloordiv__ = __rmod__ = __rpow__ = __rand__ = __ror__ = __rxor__ = _refused
+    __lt__ = __le__ = __gt__ = __ge__ = _refused
 
     @override
     def __repr__(self) -> str:

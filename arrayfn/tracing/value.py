@@ -191,7 +191,7 @@ class Tracer(ImmutableArray):
         return self._number(float)
 
     def __int__(self) -> int:
-        if self.dtype in dtypes.INEXACT:
+        if self.dtype in dtypes.DIFFERENTIABLE:
             return self._number(int)
         return int(self.concrete("int()", _SCALAR_REMEDY))
 

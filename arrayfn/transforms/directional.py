@@ -58,12 +58,20 @@ def jvp(
     >>> jvp(np.sin, (np.array(0.0),), (np.array(2.0),))
     (array(0.), array(2.))
     """
+    for what, values in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(values, (tuple, list)):
+            raise ArgumentError(
+                f"jvp: {what} are a tuple, with one for each argument of the "
+                f"function, not a {type(values).__name__}: write jvp(f, (x,), "
+                "(tangent,))",
+                user_location(),
+            )
     args = tuple(primals)
     leaves, structure = tree.flatten(args)
     types = [leaf_type(x) for x in leaves]
     given = _flat_like("jvp: tangent", tangents, structure, types)
     traced = trace_function(fun, args, {})
-    wrt = [t.dtype in dtypes.INEXACT for t in types]
+    wrt = [t.dtype in dtypes.DIFFERENTIABLE for t in types]
     captured = traced.trace.captured
     program = jvp_program(traced.program, wrt + [False] * len(captured))
     directions = [t for t, wanted in zip(given, wrt, strict=True) if wanted]
@@ -135,6 +143,7 @@ def linearize(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
     at = _Linearized(fun, primals, has_aux)
 
     def push_forward(*tangents: Any) -> Any:
+        """The tangent of the result for these tangents of the arguments."""
         given = _flat_like("linearize: tangent", tangents, at.structure, at.types)
         directions = itertools.compress(given, at.wrt)
         values = apply_program(at.linear, [*at.residuals, *directions])
@@ -156,7 +165,7 @@ class _Linearized:
         if has_aux:
             self.value_tree, self.aux_tree = pair_with_aux(function, traced.out_tree)
         self.types = [leaf_type(x) for x in leaves]
-        self.wrt = [t.dtype in dtypes.INEXACT for t in self.types]
+        self.wrt = [t.dtype in dtypes.DIFFERENTIABLE for t in self.types]
         self.split = linearize_program(
             traced.program, self.wrt + [False] * len(captured)
         )
@@ -185,7 +194,11 @@ class _PullBack:
     def __call__(
         self, residuals: Sequence[Any], fixed: Sequence[Any], cotangents: Any
     ) -> Any:
-        """The cotangents of the arguments; ``fixed`` are those of integers."""
+        """The cotangents of the arguments.
+
+        ``residuals`` are what the forward pass kept; ``fixed`` are the cotangents of
+        integers.
+        """
         given = _flat_like("vjp: cotangent", cotangents, *self.cotangents)
         gradients = iter(apply_program(self.backward, [*residuals, *given]))
         others = iter(fixed)
@@ -219,6 +232,7 @@ def linear_transpose(fun: Function, *primals: Any) -> Function:
     backward = transpose(ordered, len(captured))
 
     def transposed(cotangents: Any) -> Any:
+        """The cotangents of the arguments for those of the result."""
         given = _flat_like(
             f"the result of {name_of(fun)}: cotangent",
             cotangents,
@@ -240,14 +254,17 @@ def _first_outputs(program: Program, count: int) -> Program:
 def _flat_like(
     word: str, given: Any, structure: tree.TreeDef, types: Sequence[ArrayType]
 ) -> list[Any]:
-    """The leaves of ``given``, of these types; an error if they have another form."""
+    """The leaves of ``given``, of these types; an error if they have another form.
+
+    ``word`` says what they are, for the message, as "vjp: cotangent".
+    """
     if isinstance(given, list) and structure.type is tuple:
         given = tuple(given)
     leaves, have = tree.flatten(given)
     if have != structure:
         raise ArgumentError(
-            f"{word}s have the structure {have}, not {structure}, which is that of "
-            "what they belong to",
+            f"{word}s have the structure {tree.text_of(have)}, not "
+            f"{tree.text_of(structure)}, which is that of what they belong to",
             user_location(),
         )
     return [

@@ -54,8 +54,9 @@ def with_inputs(
 def closed(what: str, traced: FlatTrace, own: int) -> Program:
     """The traced Program with its captured arrays as constants.
 
-    It is made when a derivative needs it, long after the call it belongs to, so a
-    captured value that was traced then is an error.
+    Its first ``own`` inputs stay inputs. It is made when a derivative needs it, long
+    after the call it belongs to, so a captured value that was traced then is an error.
+    ``what`` is the function, for the message.
     """
     program, captured = traced.program, traced.trace.captured
     for value in captured:
@@ -86,7 +87,7 @@ def with_zeros(program: Program, types: Sequence[ArrayType]) -> Program:
 
 def guarded(value: Any) -> Any:
     """A captured value; taking a derivative by it is an error, as no rule gives it."""
-    if isinstance(value, Tracer) and value.dtype in dtypes.INEXACT:
+    if isinstance(value, Tracer) and value.dtype in dtypes.DIFFERENTIABLE:
         return apply(calls.closed_over, value)
     return value
 
