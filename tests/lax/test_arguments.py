@@ -186,3 +186,8 @@ def test_slice_in_dim_counts_from_the_end():
 def test_reduce_over_no_axis_combines_with_the_initial_value():
     found = lax.reduce(X, 2.0, lambda a, b: a + b, ())
     np.testing.assert_array_equal(found, X + 2)
+
+
+def test_while_loop_refuses_true_for_a_number():
+    with pytest.raises(DTypeError, match="comes in as f32"):
+        lax.while_loop(lambda c: True, lambda c: True, np.float32(0))
