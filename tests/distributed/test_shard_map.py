@@ -347,3 +347,24 @@ def test_copy_keeps_the_sharding():
     assert copied.sharding == x.sharding
     assert copied.addressable_data(0) is not x.addressable_data(0)
     np.testing.assert_array_equal(np.asarray(copied), X)
+
+
+def test_gradient_beside_an_integer_that_all_members_share():
+    @af.custom_vjp
+    def first(x, count):
+        return x
+
+    first.defvjp(lambda x, count: (x, count), lambda count, ct: (ct, 0 * count))
+
+    def total(x, count):
+        pair = shard_map(
+            lambda x, count: (2 * x, count + 1),
+            mesh=CUBE,
+            in_specs=(ROWS, P()),
+            out_specs=(ROWS, P()),
+            check_vma=False,
+        )
+        return (first(*pair(x, count)) * X).sum()
+
+    gradient = af.grad(total)(X, np.arange(3))
+    np.testing.assert_array_equal(np.asarray(gradient), 2 * X)
