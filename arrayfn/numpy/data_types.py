@@ -188,6 +188,10 @@ def issubdtype(arg1: Any, arg2: Any) -> Any:
         if arg1 in _OURS and isinstance(arg2, type) and arg2 not in _OURS:
             return issubclass(np.floating, arg2)
         return arg1 in _OURS and arg2 in _OURS
+    if arg1 is dtypes.KEY:
+        return arg2 is arg1 or (
+            isinstance(arg2, type) and issubclass(dtypes.prng_key, arg2)
+        )
     return np.issubdtype(arg1, arg2)
 
 

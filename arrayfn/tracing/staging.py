@@ -41,9 +41,12 @@ from arrayfn.ir import (
 )
 from arrayfn.ir.builder import rename
 from arrayfn.ir.sharding import UNVARYING
+from arrayfn.primitives import discrete
 from arrayfn.primitives.base import Primitive, primitive_of
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.frames import Captured, Frame, NamedAxis, current_frame
+from arrayfn.tracing.keys import WORDS, Key, check_moved
+from arrayfn.tracing.methods import Namespace
 from arrayfn.tracing.value import Tracer
 
 Array = np.ndarray[Any, Any]
@@ -234,9 +237,11 @@ def device_of(operands: Iterable[Any]) -> str:
 def is_made_of_equations(operands: Sequence[Any]) -> bool:
     """Whether a function of ``operands`` must apply primitives rather than NumPy.
 
-    That is so if they are staged or on a device.
+    That is so if they are staged, on a device, or keys.
     """
-    return is_staged(operands) or any(isinstance(x, ArrayOnDevice) for x in operands)
+    return is_staged(operands) or any(
+        isinstance(x, (ArrayOnDevice, Key)) for x in operands
+    )
 
 
 def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
@@ -249,6 +254,8 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
     for name, value in params.items():
         if type(value) not in _PLAIN:
             params[name] = _plain(value)
+    if Key in map(type, operands):
+        return _applied_to_words(primitive, operands, params)
     frame = current_frame()
     # Effects keep their order.
     if frame is None or not (
@@ -257,6 +264,26 @@ def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
         return _compute(primitive, operands, params)
     tracers = _stage(frame, primitive, operands, params, user_location())
     return tracers[0] if len(tracers) == 1 else tracers
+
+
+def _applied_to_words(
+    primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]
+) -> Any:
+    """Move, or compare, each word of the keys among ``operands`` alike."""
+    check_moved(primitive, operands)
+    functions = Namespace.functions
+    parts: list[Any] = []
+    for k in range(WORDS):
+        given = [
+            functions["getitem"](x.data, (..., k)) if isinstance(x, Key) else x
+            for x in operands
+        ]
+        parts.append(apply(primitive, *given, **params))
+    if primitive is discrete.eq:
+        return parts[0] & parts[1]
+    if primitive is discrete.ne:
+        return parts[0] | parts[1]
+    return Key(functions["stack"](parts, axis=-1))
 
 
 def apply_program(

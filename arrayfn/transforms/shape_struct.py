@@ -10,6 +10,7 @@ from arrayfn.dtypes import DType
 from arrayfn.errors import AbstractValueError, ArgumentError, user_location
 from arrayfn.ir import ArrayType, type_of
 from arrayfn.ir.layout import Shape
+from arrayfn.tracing import Key
 from arrayfn.transforms.sizes import Dim
 
 
@@ -50,12 +51,16 @@ class ShapeDtypeStruct:
         return known
 
     @classmethod
-    def like(cls, x: Any) -> ShapeDtypeStruct:
+    def like(cls, x: Any) -> Any:
         """What stands for an array like ``x``, an array or a number.
+
+        Keys are a pytree; a Key of what stands for its words stands for them.
 
         >>> ShapeDtypeStruct.like(1.5)
         ShapeDtypeStruct(shape=(), dtype=float64, weak_type=True)
         """
+        if isinstance(x, Key):
+            return Key(cls.like(x.data))
         type = type_of(x)
         return cls(type.shape, type.dtype, weak_type=type.weak)
 

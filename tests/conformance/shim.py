@@ -179,11 +179,16 @@ def _errors() -> types.ModuleType:
 
 def _dtypes() -> types.ModuleType:
     own = importlib.import_module("jax._src.dtypes")
-    return Layered("jax.dtypes", own, prng_key=_prng_key(own))
+    return Layered("jax.dtypes", own)
 
 
-def _prng_key(own: Any) -> Any:
-    return getattr(af.random, "key_dtype", own.prng_key)
+def _keys(name: str) -> types.ModuleType:
+    """The classes of keys and of their dtype, which JAX's tests ask for."""
+    af.random.Key._impl = types.SimpleNamespace(key_shape=(2,), tag="fry")
+    key_type = type(af.random.key_dtype())
+    return Layered(
+        name, otherwise_absent=True, PRNGKeyArray=af.random.Key, KeyTy=key_type
+    )
 
 
 def _numpy(name: str) -> types.ModuleType:
@@ -369,6 +374,7 @@ _OURS: dict[str, Callable[[str], types.ModuleType]] = {
     "jax._src.lax.control_flow": _over("arrayfn.lax", internal=True),
     "jax._src.lax.linalg": _over("arrayfn.lax.linalg", internal=True),
     "jax._src.random": _over("arrayfn.random", internal=True),
+    "jax._src.random.prng": _keys,
     "jax._src.errors": lambda _: _errors(),
     "jax._src.ad_checkpoint": _over("arrayfn.ad_checkpoint", internal=True),
     "jax._src.custom_derivatives": _over("arrayfn.transforms.custom", internal=True),
@@ -420,6 +426,8 @@ def install() -> None:
     dtypes = importlib.import_module("jax._src.dtypes")
     dtypes.promote_types = af.numpy.promote_types  # promotion is NumPy's
     dtypes.result_type = lambda *args, **_: af.numpy.result_type(*args)
+    dtypes.prng_key = af.dtypes.prng_key
+    dtypes.extended = af.dtypes.extended
     flags: Any = importlib.import_module("jax._src.config")
     for name in ("jax_pprint_use_color",):  # defined in files that are absent
         flags.bool_state(name=name, default=False, help="")
