@@ -10,6 +10,9 @@ A rule may also be the name of a function that makes the Program when it is need
 the inputs that vary: ``jvp_body(varies)`` takes only their tangents.
 ``forward(varies)`` returns the pair (forward, backward). A named ``backward`` is called
 with flags for the given cotangents, and takes only those.
+
+The last ``captured`` operands are values that the function closes over. It has no
+derivative by them; what its rules compute of them has.
 """
 
 from __future__ import annotations
@@ -52,13 +55,36 @@ Rule = Program | str
 Results = tuple[tuple[Shape, DType], ...]
 
 
+def _refuse_captured(tangents: Tangents, captured: int, name: str) -> None:
+    """DifferentiationError if one of the last ``captured`` tangents is not zero."""
+    own = len(tangents) - captured
+    if any(tangent is not None for tangent in tangents[own:]):
+        raise DifferentiationError(
+            f"{name} has a derivative rule and closes over a value that is "
+            "differentiated; the rule gives derivatives by arguments only; pass the "
+            "value as an argument"
+        )
+
+
+def _closing_over(captured: int) -> dict[str, int]:
+    """The param of a call that closes over so many values; none if it is zero."""
+    return {"captured": captured} if captured else {}
+
+
 # custom_jvp
 
 
 def _jvp_rule(
-    primals: Atoms, tangents: Tangents, *, body: Program, jvp_body: Rule, name: str
+    primals: Atoms,
+    tangents: Tangents,
+    *,
+    body: Program,
+    jvp_body: Rule,
+    name: str,
+    captured: int = 0,
 ) -> WithTangents:
     """The jvp rule: inlines the user's ``jvp_body``."""
+    _refuse_captured(tangents, captured, name)
     if isinstance(jvp_body, str):
         rule = FUNCTIONS.find(jvp_body).function(tuple(t is not None for t in tangents))
         dense_tangents = present(tangents)
@@ -81,6 +107,7 @@ def _jvp_batch(
     body: Program,
     jvp_body: Rule,
     name: str,
+    captured: int = 0,
 ) -> Batched:
     """The batching rule: a call whose body and rule are mapped."""
     mapped = [dim is not None for dim in dims]
@@ -103,6 +130,7 @@ def _jvp_batch(
         name=name,
         body=batch(body, size, mapped, all_outputs[:count])[0],
         jvp_body=mapped_rule,
+        **_closing_over(captured),
     )
     return all_of(results), [0] * count
 
@@ -153,8 +181,10 @@ def _vjp_rule(
     forward: Rule,
     backward: Rule,
     name: str,
+    captured: int = 0,
 ) -> WithTangents:
     """The jvp rule: inlines ``forward``, and emits the linear part for ``backward``."""
+    _refuse_captured(tangents, captured, name)
     forward_program, backward_rule = forward, backward
     if isinstance(forward_program, str):
         varies = tuple(t is not None for t in tangents)
@@ -185,6 +215,7 @@ def _vjp_batch(
     forward: Rule,
     backward: Rule,
     name: str,
+    captured: int = 0,
 ) -> Batched:
     """The batching rule: a call whose body and rules are mapped."""
     mapped = [dim is not None for dim in dims]
@@ -214,6 +245,7 @@ def _vjp_batch(
         body=batch(body, size, mapped, [True] * count)[0],
         forward=forward_program,
         backward=backward_rule,
+        **_closing_over(captured),
     )
     return all_of(results), [0] * count
 
