@@ -42,7 +42,7 @@ from arrayfn.ir import (
 from arrayfn.ir.builder import rename
 from arrayfn.ir.sharding import UNVARYING
 from arrayfn.primitives import discrete
-from arrayfn.primitives.base import Primitive, primitive_of
+from arrayfn.primitives.base import Primitive, has_effect, primitive_of
 from arrayfn.tracing.array_value import ArrayOnDevice
 from arrayfn.tracing.frames import Captured, Frame, NamedAxis, current_frame
 from arrayfn.tracing.keys import WORDS, Key, check_moved
@@ -371,8 +371,10 @@ def _stage(
     types = primitive.result_types(atoms, params, location)
     outputs = tuple([Var(type) for type in types])
     kept = MappingProxyType(dict(params)) if params else NO_PARAMS
-    frame.builder.equations.append(Equation(primitive, atoms, kept, outputs, location))
-    unknown = frame.abstract or primitive.effect or primitive.is_collective
+    equation = Equation(primitive, atoms, kept, outputs, location)
+    frame.builder.equations.append(equation)
+    # Side effects, also of a body, take place once: when the Program runs.
+    unknown = frame.abstract or primitive.is_collective or has_effect(equation)
     known = None if unknown else _values(operands)
     if known is None:
         return tuple([Tracer(frame, var, None, location) for var in outputs])
