@@ -135,7 +135,8 @@ def pmap(
 
     It is ``vmap`` over devices: the mapped extent is the number of devices, at most as
     many as there are. ``in_axes`` has an integer, or None for the same value on all,
-    for each positional argument. Collectives work along ``axis_name`` (by default
+    for each positional argument; keyword arguments are mapped along axis 0. Collectives
+    work along ``axis_name`` (by default
     ``"devices"``); derivatives are each member's own.
 
     >>> from arrayfn import lax
@@ -143,10 +144,15 @@ def pmap(
     array([0.])
     """
     check_function("pmap", fun)
+    if isinstance(in_axes, bool):
+        raise ArgumentError(
+            f"pmap: in_axes is an integer, None, or a tuple of them, not {in_axes}",
+            user_location(),
+        )
     name = "devices" if axis_name is None else axis_name
 
     @functools.wraps(fun)
-    def wrapper(*args: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
         if len(axes) != len(args):
             raise ArgumentError(
@@ -154,6 +160,8 @@ def pmap(
                 f"called with {len(args)} arguments",
                 user_location(),
             )
+        count, names = len(args), list(kwargs)
+        args, axes = (*args, *kwargs.values()), (*axes, *[0] * len(names))
         sizes = {
             leaf_type(leaf).shape[axis]
             for argument, axis in zip(args, axes, strict=True)
@@ -177,7 +185,9 @@ def pmap(
                 else tree.map(lambda x, axis=axis: x.squeeze(axis), part)
                 for part, axis in zip(parts, axes, strict=True)
             ]
-            return tree.map(lambda y: _expanded(y, out_axes), fun(*own))
+            by_name = dict(zip(names, own[count:], strict=True))
+            result = fun(*own[:count], **by_name)
+            return tree.map(lambda y: _expanded(y, out_axes), result)
 
         return shard_map(
             functools.wraps(fun)(member),

@@ -232,6 +232,9 @@ def _core() -> types.ModuleType:
         trace_state_clean=lambda: True,
         typeof=af.typeof,
         get_aval=af.typeof,
+        new_ref=af.new_ref,
+        freeze=af.freeze,
+        Ref=af.Ref,
         is_constant_dim=lambda d: True,
         is_constant_shape=lambda shape: True,
     )
@@ -253,6 +256,13 @@ def _backend() -> types.ModuleType:
         get_backend=get_backend,
         num_cpu_devices=types.SimpleNamespace(value=8),
     )
+
+
+def pass_on_flags() -> None:
+    """Set arrayfn's options to the values that a test has set JAX's flags to."""
+    config: Any = importlib.import_module("jax._src.config")
+    for name in ("debug_nans", "debug_infs"):
+        setattr(af.config, name, bool(getattr(config, name).value))
 
 
 def _nothing(*_: Any, **__: Any) -> None: ...
