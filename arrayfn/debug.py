@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.callbacks import staged_call
 from arrayfn.errors import ArgumentError, user_location
@@ -71,6 +72,7 @@ def _run(callback: _Callback, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 class _AllUsed(string.Formatter):
     """A formatter that refuses values which the format does not take."""
 
+    @override
     def check_unused_args(
         self, used_args: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.errors import DTypeError, user_location
 
@@ -75,9 +76,11 @@ class KeyDType:
     itemsize: Final = 8
     kind: Final = "V"
 
+    @override
     def __repr__(self) -> str:
         return self.name
 
+    @override
     def __reduce__(self) -> str:
         return "KEY"
 

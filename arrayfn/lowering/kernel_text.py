@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import ClassVar, Final, Self
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
@@ -165,6 +166,7 @@ class KernelText(Body):
 
     # Names and text.
 
+    @override
     def line(self, text: str, source: SourceLocation | None = None) -> None:
         """Append a line; the readable text gets ``source`` as a comment."""
         indent = "    " * self.depth

@@ -12,6 +12,7 @@ from string import Formatter
 from typing import Any, cast
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.errors import CheckError, DTypeError
@@ -77,6 +78,7 @@ def failure(
 class _Formatter(Formatter):
     """Formats the elements of arrays; a value that lacks a format is shown plainly."""
 
+    @override
     def format_field(self, value: Any, format_spec: str) -> str:
         """``value`` in a format."""
         try:

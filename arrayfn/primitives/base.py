@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import (
@@ -404,6 +405,7 @@ class Primitive:
             for a in operands
         ]
 
+    @override
     def __repr__(self) -> str:
         return f"<Primitive {self.name}>"
 

@@ -188,10 +188,8 @@ def in_compute_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def compute(*operands: Any, **params: Any) -> Any:
         with np.errstate(all="ignore"):
-            half_dtype = next(
-                (x.dtype for x in operands if x.dtype in dtypes.HALF_PRECISION), None
-            )
-            if half_dtype is None:
+            halves = [x for x in operands if x.dtype in dtypes.HALF_PRECISION]
+            if not halves:
                 return function(*operands, **params)
             widened = [
                 x.astype(dtypes.float32) if x.dtype in dtypes.HALF_PRECISION else x
@@ -199,7 +197,9 @@ def in_compute_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
             ]
             result = np.asarray(function(*widened, **params))
             return (
-                result.astype(half_dtype) if result.dtype == dtypes.float32 else result
+                result.astype(halves[0].dtype)
+                if result.dtype == dtypes.float32
+                else result
             )
 
     return compute

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.errors import DTypeError, user_location
@@ -51,20 +52,24 @@ class Key(ImmutableArray):
     data: Any
 
     @property
+    @override
     def type(self) -> ArrayType:
         """Shape and dtype; a Key's dtype is ``key<fry>``."""
         return ArrayType(self.shape, dtypes.KEY)
 
     @property
+    @override
     def shape(self) -> tuple[int, ...]:
         """The shape of the array of keys."""
         return tuple(self.data.shape[:-1])
 
     @property
-    def T(self) -> Key:  # noqa: N802 - NumPy's name
+    @override
+    def T(self) -> Key:
         """The axes reversed."""
         return self.transpose()
 
+    @override
     def transpose(self, *axes: Any) -> Key:
         """The axes in another order; reversed by default."""
         given = axes[0] if len(axes) == 1 else axes
@@ -75,26 +80,31 @@ class Key(ImmutableArray):
         order = [place % ndim for place in places]
         return Key(Namespace.functions["transpose"](self.data, (*order, ndim)))
 
+    @override
     def reshape(self, *shape: Any) -> Key:
         """The same keys with another shape, of which one extent may be -1."""
         given = shape[0] if len(shape) == 1 else shape
         wanted = given if isinstance(given, Sequence) else (given,)
         return Key(Namespace.functions["reshape"](self.data, (*wanted, WORDS)))
 
+    @override
     def __iter__(self) -> Iterator[Key]:
         return iter([self[k] for k in range(len(self))])
 
+    @override
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("a single key has no length; split it to get several")
         return self.shape[0]
 
+    @override
     def __getitem__(self, index: Any) -> Key:
         entries = index if isinstance(index, tuple) else (index,)
         dots = () if any(entry is Ellipsis for entry in entries) else (Ellipsis,)
         getitem = Namespace.functions["getitem"]
         return Key(getitem(self.data, (*entries, *dots, slice(None))))
 
+    @override
     def concrete(self, wanted: str, remedy: str) -> NoReturn:
         """Raises: keys are no numbers."""
         raise DTypeError(
@@ -107,6 +117,7 @@ class Key(ImmutableArray):
             "a Key is no array of numbers; random.key_data(key) gives its uint32 words"
         )
 
+    @override
     def __repr__(self) -> str:
         if isinstance(self.data, np.ndarray):
             return f"Key({self.data.tolist()})"

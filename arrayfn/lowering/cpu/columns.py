@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.lowering.cpu.elementwise import BlockPrinter
@@ -32,6 +34,7 @@ from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
 class PartialColumnsPrinter(StagedPrinter):
     """First half of a split reduction: an item is a chunk of rows of some columns."""
 
+    @override
     def body(self) -> None:
         """Print a loop over items, in it loops over the chunk's rows and columns.
 
@@ -106,6 +109,7 @@ class PartialColumnsPrinter(StagedPrinter):
 class ColumnsPrinter(StagedPrinter, BlockPrinter):
     """Whole reductions: an item computes all stages of a block of columns."""
 
+    @override
     def body(self) -> None:
         """Print a loop over blocks of columns, and in it a loop for each stage."""
         outer, reduced, inner = _column_axes(self)

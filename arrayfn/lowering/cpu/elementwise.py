@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from arrayfn.lowering.cpu.schedule import CPU, crossing_axis, grain_of, tile_of
 from arrayfn.lowering.kernel_ir import Load
 from arrayfn.lowering.kernel_printer import KernelPrinter, ScratchRow
@@ -50,6 +52,7 @@ class BlockPrinter(KernelPrinter):
 class ElementwisePrinter(BlockPrinter):
     """Kernels without reduced axes."""
 
+    @override
     def body(self) -> None:
         """Print the kernel by elements, tiles or blocks, whichever suits its axes."""
         axes = self.nest.axes

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from typing_extensions import override
+
 from arrayfn.lowering.cpu.schedule import CPU, chunk_size, grain_of
 from arrayfn.lowering.cpu.stages import StagedPrinter
 from arrayfn.lowering.cpu.sums import chunk_rows, cut, is_running_sum, is_sum, row_block
@@ -76,6 +78,7 @@ class BlockedRowsPrinter(StagedPrinter):
         """The variable with the sum of this block."""
         return self.within.get(s.result.name, self.name_of(s.result))
 
+    @override
     def accumulate(self, s: Reduce) -> None:
         """Print the addition of a term.
 
@@ -114,6 +117,7 @@ class BlockedRowsPrinter(StagedPrinter):
 class RowsPrinter(BlockedRowsPrinter):
     """An item is one row (one index of the kept axes), computed in stages."""
 
+    @override
     def body(self) -> None:
         """Print a loop over rows; in it, the stages of a row."""
         kept, reduced = self.kept_axes, self.reduced_axes
@@ -229,6 +233,7 @@ class RowsPrinter(BlockedRowsPrinter):
 class RowTotalsPrinter(RowsPrinter):
     """An item is a chunk of rows, whose elements are also summed over the rows."""
 
+    @override
     def body(self) -> None:
         """Print a loop over chunks: identities of the totals, then the rows."""
         (kept,), (reduced,) = self.kept_axes, self.reduced_axes
@@ -260,6 +265,7 @@ class RowTotalsPrinter(RowsPrinter):
         (reduced,) = self.reduced_axes
         return f"{self.partial_name(k)}[item * {self.extent(reduced)} + i{reduced}]"
 
+    @override
     def accumulate(self, s: Reduce) -> None:
         """Print the addition of a term; totals over rows are in memory."""
         if not s.across:
@@ -277,6 +283,7 @@ class RowTotalsPrinter(RowsPrinter):
 class PartialRowsPrinter(BlockedRowsPrinter):
     """Reductions to one value: an item is a chunk of the first axis."""
 
+    @override
     def body(self) -> None:
         """Print a loop over chunks, which stores each chunk's partial results."""
         reduced = self.reduced_axes

@@ -16,6 +16,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeGuard
 
+from typing_extensions import override
+
 from arrayfn.dtypes import short_name
 from arrayfn.ir import Var
 from arrayfn.lowering.cpu.loop_frame import Location, LoopFrame
@@ -132,6 +134,7 @@ class LoopPrinter(LoopFrame):
         item = self.work * (_trip_count(self.step) or MANY) * BLOCK
         return max(1, math.ceil(CPU.chunk_ns / max(1.0, item)))
 
+    @override
     def guard(self, array: Var) -> str:
         """Under lanes, a scalar is stored by the first work item."""
         is_scalar = self.step.lanes > 0 and array.type.size == 1

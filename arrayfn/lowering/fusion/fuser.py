@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from typing_extensions import override
+
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.lowering.fusion.groups import (
     AxisIds,
@@ -324,6 +326,7 @@ class Fuser(Merging):
 class _Alone(Fuser):
     """Puts each equation into a group of its own."""
 
+    @override
     def place(self, equation: Equation) -> None:
         self.place_alone(equation)
 

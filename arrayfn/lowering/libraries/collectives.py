@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.errors import BackendError, SourceLocation
 from arrayfn.ir import ArrayType, Equation
@@ -36,6 +37,7 @@ class Collective:
         """The result where the axis has one member. ProgramError if it has more."""
         return self.primitive.reference(x, **self.params)
 
+    @override
     def __str__(self) -> str:
         location = "" if self.source is None else f" at {self.source}"
         return f"{self.primitive.name} over {self.params['axis_name']!r}{location}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.lowering.scalars import (
     complex_inverses,
@@ -68,6 +69,7 @@ class ScalarFunction:
             values = map(_unpack, self.arguments, arguments)
             return _pack(self.result, self.formula(NUMPY, *values))
 
+    @override
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(self.arguments)}) -> {self.result}"
 
