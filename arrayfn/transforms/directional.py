@@ -210,7 +210,7 @@ def linear_transpose(fun: Function, *primals: Any) -> Function:
     ``ShapeDtypeStruct``, or any objects with a shape and a dtype). The transpose takes
     a value of the result's form and gives a tuple with one entry for each argument. It
     is a tree (``tree.Partial``). Raises DifferentiationError where the function is not
-    linear, and for integers.
+    linear, and where it takes integers to other numbers.
 
     >>> import numpy as np
     >>> transposed = linear_transpose(lambda x: 3.0 * x[:2], np.zeros(3))
@@ -222,10 +222,11 @@ def linear_transpose(fun: Function, *primals: Any) -> Function:
     traced = trace_function(fun, primals, {}, with_values=False)
     program, own = traced.program, structure.num_leaves
     types = (*program.input_types[:own], *program.output_types)
-    if any(type.dtype not in dtypes.INEXACT for type in types):
+    if len({type.dtype in dtypes.INEXACT for type in types}) > 1:
         raise DifferentiationError(
-            f"linear_transpose takes functions from floating-point or complex numbers "
-            f"to such; {name_of(fun)} has {', '.join(map(str, dict.fromkeys(types)))}",
+            "linear_transpose takes functions of floating-point or complex numbers "
+            "with such results, or of integers with such; those of "
+            f"{name_of(fun)} are {', '.join(map(str, dict.fromkeys(types)))}",
             user_location(),
         )
     captured = [*program.constant_values, *traced.trace.captured]

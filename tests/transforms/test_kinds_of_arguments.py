@@ -113,9 +113,9 @@ def test_refusals_name_the_remedy(make, message):
         make()
 
 
-def test_linear_transpose_refuses_integers():
+def test_linear_transpose_refuses_integers_beside_other_numbers():
     def f(x):
         return 2.0 * x
 
-    with pytest.raises(DifferentiationError, match=r"f has i64\[3\], f64\[3\]"):
+    with pytest.raises(DifferentiationError, match=r"of f are i64\[3\], f64\[3\]"):
         af.linear_transpose(f, np.arange(3))
