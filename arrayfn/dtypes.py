@@ -4,6 +4,10 @@ A data type is a ``numpy.dtype``. float16 and bfloat16 (from ml_dtypes) are stor
 bits and computed in float32. Promotion follows NumPy 2 (NEP 50 and the array API's
 table). bfloat16, which NumPy does not know, stays bfloat16 with integers and bools, as
 in JAX.
+
+float8_e4m3fn, float8_e5m2, int4 and uint4 (from ml_dtypes, one byte an element) are
+*storage types*: arrays of them are moved, converted and multiplied into another dtype,
+and promote to nothing. All other arithmetic on them raises DTypeError.
 """
 
 from __future__ import annotations
@@ -21,6 +25,10 @@ DType = np.dtype[Any]
 PythonScalar = bool | int | float | complex
 
 bool_: Final[DType] = np.dtype(np.bool_)
+int4: Final[DType] = np.dtype(ml_dtypes.int4)
+uint4: Final[DType] = np.dtype(ml_dtypes.uint4)
+float8_e4m3fn: Final[DType] = np.dtype(ml_dtypes.float8_e4m3fn)
+float8_e5m2: Final[DType] = np.dtype(ml_dtypes.float8_e5m2)
 int8: Final[DType] = np.dtype(np.int8)
 int16: Final[DType] = np.dtype(np.int16)
 int32: Final[DType] = np.dtype(np.int32)
@@ -52,6 +60,10 @@ SHORT_NAMES: Final[dict[DType, str]] = {
     float64: "f64",
     complex64: "c64",
     complex128: "c128",
+    int4: "i4",
+    uint4: "u4",
+    float8_e4m3fn: "f8e4m3fn",
+    float8_e5m2: "f8e5m2",
 }
 BY_SHORT_NAME: Final[dict[str, DType]] = {name: d for d, name in SHORT_NAMES.items()}
 
@@ -95,7 +107,13 @@ HALF_PRECISION: Final = frozenset({float16, bfloat16})
 FLOATS: Final = HALF_PRECISION | {float32, float64}
 COMPLEX: Final = frozenset({complex64, complex128})
 INEXACT: Final = FLOATS | COMPLEX
+INT4: Final = frozenset({int4, uint4})
+FLOAT8: Final = frozenset({float8_e4m3fn, float8_e5m2})
+STORAGE: Final = INT4 | FLOAT8
+DIFFERENTIABLE: Final = INEXACT | FLOAT8
 ALL: Final = frozenset(SHORT_NAMES)
+COMPUTED: Final = tuple(d for d in SHORT_NAMES if d not in STORAGE)
+"""The dtypes that kernels compute in: all but the storage types."""
 NUMBERS: Final = INTEGERS | INEXACT
 REALS: Final = INTEGERS | FLOATS
 BITS: Final = INTEGERS | {bool_}
@@ -142,6 +160,16 @@ def check_numeric(dtype: DType) -> None:
         )
 
 
+def storage_error(name: str, dtype: DType) -> DTypeError:
+    """The error of an operation ``name`` on arrays of a storage type."""
+    wide = "int8" if dtype in INT4 else "float32"
+    return DTypeError(
+        f"{name} takes no arrays of {short_name(dtype)}, which is for storage; convert "
+        f"them first: x.astype({wide!r})",
+        user_location(),
+    )
+
+
 def _unknown(dtype: Any) -> TypeError:
     known = ", ".join(SHORT_NAMES.values())
     message = f"arrayfn has no data type {dtype!r}; it has {known}"
@@ -161,6 +189,11 @@ def real_of(dtype: DType) -> DType:
 def complex_of(dtype: DType) -> DType:
     """The complex data type whose parts are ``dtype``: itself, if it is complex."""
     return _COMPLEX_OF.get(dtype, dtype)
+
+
+def limits(dtype: DType) -> Any:
+    """The limits ``min`` and ``max`` of an integer dtype, int4 and uint4 included."""
+    return ml_dtypes.iinfo(dtype)
 
 
 def compute_dtype(dtype: DType) -> DType:
@@ -199,9 +232,9 @@ def _scalar_class(value: object) -> type[int | float | complex]:
 def _rank(dtype: DType) -> int:
     if dtype == bool_:
         return 0
-    if dtype in INTEGERS:
+    if dtype in INTEGERS or dtype in INT4:
         return 1
-    return 2 if dtype in FLOATS else 3
+    return 3 if dtype in COMPLEX else 2
 
 
 def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
@@ -227,6 +260,8 @@ def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
             _promote_two(result, dtype)
         if _rank(dtype) <= _rank(result):
             continue
+        if result in STORAGE:
+            raise storage_error("promotion to a common dtype", result)
         if dtype == complex128 and result in FLOATS:
             result = complex_of(compute_dtype(result))
         else:
@@ -247,4 +282,7 @@ def _promote_two(a: DType, b: DType) -> DType:
         return float32
     if bfloat16 in (a, b) and {a, b} & (INTEGERS | {bool_}):
         return bfloat16
+    for dtype in (a, b):
+        if dtype in STORAGE:
+            raise storage_error("promotion to a common dtype", dtype)
     return canonical(np.promote_types(a, b))

@@ -310,8 +310,7 @@ def linspace(
     """
     num = ops.whole(num)
     start = ops.placed("linspace", start, device)
-    given = ops.common_dtype("linspace", (start, stop))
-    inexact = dtypes.float64 if given not in dtypes.INEXACT else given
+    inexact = ops.inexact_dtype("linspace", ops.common_dtype("linspace", (start, stop)))
     start, stop = ops.convert(start, inexact), ops.convert(stop, inexact)
     gaps = num - 1 if endpoint else num
     step = divide(subtract(stop, start), max(gaps, 1))

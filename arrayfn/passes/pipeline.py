@@ -25,6 +25,7 @@ from arrayfn.passes.loop_unrolling import unroll_loops
 from arrayfn.passes.simplify import simplify
 from arrayfn.passes.single_index import single_index
 from arrayfn.passes.small import small_loops
+from arrayfn.passes.storage_types import storage_as_bytes
 from arrayfn.transforms.dce import dce
 
 Pass = Callable[[Program], Program]
@@ -43,15 +44,18 @@ def pipeline(
     along: Along = along_any,
     aligned: int = 1,
 ) -> tuple[Pass, ...]:
-    """The passes for a target.
+    """The passes for a target, in order.
 
-    * ``products``: the dtypes that the target's library multiplies.
-    * ``keep``: which calls the target computes itself, so they are not inlined.
-    * ``arrange``: a pass of the target that runs before primitives are expanded.
-    * ``pairs``: loops compute products of up to so many multiplications as sums, not by
-      the library; by default only small loops do.
-    * ``transforms``: whether long Fourier transforms are cut.
-    * ``takes_view``, ``along``, ``aligned``: see ``assign_layouts``.
+    Args:
+        products: the dtypes of matrices that the target's library multiplies.
+        keep: which calls the target computes itself, so they are not inlined.
+        arrange: a pass of the target that runs before primitives are expanded.
+        pairs: loops compute products of up to so many multiplications as sums, not by
+            the library; by default only small loops do.
+        transforms: whether long Fourier transforms are cut.
+        takes_view: which calls accept an operand without a copy.
+        along: for which products contiguous operands are worth a copy.
+        aligned: the alignment in bytes that kernels of calls and libraries need.
     """
 
     def unrolled(program: Program, done: Simplified | None = None) -> Program:
@@ -88,6 +92,7 @@ def pipeline(
 
     passes: tuple[Callable[..., Program], ...] = (
         partial(inline_calls, keep=keep),
+        partial(storage_as_bytes, products=products, keep=keep),
         short_transforms,
         *(() if arrange is None else (arrange,)),
         partial(expand, products=products, keep=keep),

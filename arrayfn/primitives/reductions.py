@@ -13,7 +13,7 @@ import numpy as np
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, PythonScalar
-from arrayfn.errors import DTypeError, ShapeError
+from arrayfn.errors import ShapeError
 from arrayfn.ir import ArrayType, Atom
 from arrayfn.primitives import conversion, discrete, factors, families, views
 from arrayfn.primitives import elementwise as e
@@ -70,15 +70,23 @@ def _reduction(
     tolerance: Tolerance = Tolerance(float32=4e-6, float64=1e-14),
     doc: str,
 ) -> Primitive:
-    """A reduction Primitive, by the accumulating scalar ``function``.
+    """A reduction Primitive.
 
-    ``identity`` gives the result over no elements, by dtype.
+    Args:
+        name: the primitive's.
+        reference: the NumPy function; it is given float32 for 16-bit floats.
+        function: the scalar function that accumulates, in kernels.
+        identity: the result over no elements, by dtype.
+        accepts: the dtypes that it takes.
+        jvp: its jvp rule, or a marker.
+        transpose: its transpose rule, or a marker.
+        tolerance: the relative error that the table tests allow.
+        doc: what it computes.
     """
     allowed = frozenset(accepts)
 
     def types(x: ArrayType, *, axes: Axes) -> ArrayType:
-        if x.dtype not in allowed:
-            raise DTypeError(f"{name} is not defined for {x}")
+        families.check_defined(name, x, allowed)
         return ArrayType(_reduced_shape(name, x, axes), x.dtype)
 
     def reduce(x: Array, *, axes: Axes) -> Array:
@@ -87,6 +95,7 @@ def _reduction(
             return np.asarray(reference(wide, axis=axes)).astype(x.dtype)
 
     def samples() -> Iterable[Sample]:
+        """Several sets of axes over all dtypes, for the table tests."""
         for position, dtype in enumerate(d for d in dtypes.SHORT_NAMES if d in allowed):
             x = families.random_array(dtype, (3, 4, 5), 31 + position, -1.5, 1.5)
             yield Sample((x,), {"axes": [(2,), (0,), (0, 2), (0, 1, 2)][position % 4]})
@@ -264,6 +273,7 @@ def _first_position(extremum: Primitive) -> Callable[..., Atom]:
     """The expansion to the first position of an element that is ``extremum`` or NaN."""
 
     def expand(x: Atom, *, axis: int, dtype: DType) -> Atom:
+        """The first position along ``axis`` whose element equals the extremum."""
         if x.type.dtype == dtypes.bool_:
             x = conversion.convert(x, dtypes.uint8)
         y = spread_back(extremum(x, axes=(axis,)), x.type, (axis,))
@@ -282,20 +292,23 @@ def _first_position(extremum: Primitive) -> Callable[..., Atom]:
 def _arg_reduction(
     name: str, reference: Callable[..., Any], extremum: Primitive
 ) -> Primitive:
-    """The Primitive of the first position of an extremum."""
+    """The Primitive of the first position of an extremum along an axis.
+
+    ``reference`` is NumPy's function, ``extremum`` the reduction whose result is
+    searched.
+    """
 
     def types(x: ArrayType, *, axis: int, dtype: DType) -> ArrayType:
-        if x.dtype in dtypes.COMPLEX:
-            raise DTypeError(f"{name} is not defined for {x}")
+        families.check_defined(name, x, dtypes.REALS | {dtypes.bool_})
         shape = _reduced_shape(name, x, (axis,))
         if x.shape[axis] == 0:
             raise ShapeError(f"{name} of an empty axis: {x}, axis {axis}")
         return ArrayType(shape, dtype)
 
     def samples() -> Iterable[Sample]:
-        for position, dtype in enumerate(dtypes.SHORT_NAMES):
-            if dtype in dtypes.COMPLEX:
-                continue
+        """Each axis and each real dtype, for the table tests."""
+        ordered = (d for d in dtypes.COMPUTED if d not in dtypes.COMPLEX)
+        for position, dtype in enumerate(ordered):
             x = families.random_array(dtype, (4, 5, 3), 41 + position, -3.0, 3.0)
             yield Sample((x,), {"axis": position % 3, "dtype": dtypes.int64})
 

@@ -64,7 +64,7 @@ def jvp(
     types = [leaf_type(x) for x in leaves]
     given = _flat_like("jvp: tangent", tangents, structure, types)
     traced = trace_function(fun, args, {})
-    wrt = [t.dtype in dtypes.INEXACT for t in types]
+    wrt = [t.dtype in dtypes.DIFFERENTIABLE for t in types]
     captured = traced.trace.captured
     program = jvp_program(traced.program, wrt + [False] * len(captured))
     directions = [t for t, wanted in zip(given, wrt, strict=True) if wanted]
@@ -151,7 +151,7 @@ class _Linearized:
         if has_aux:
             self.value_tree, self.aux_tree = pair_with_aux(function, traced.out_tree)
         self.types = [leaf_type(x) for x in leaves]
-        self.wrt = [t.dtype in dtypes.INEXACT for t in self.types]
+        self.wrt = [t.dtype in dtypes.DIFFERENTIABLE for t in self.types]
         self.split = linearize_program(
             traced.program, self.wrt + [False] * len(captured)
         )

@@ -59,7 +59,7 @@ def jet(
     order = _order(function, args, series)
     leaves = tree.leaves(args)
     types = [leaf_type(x) for x in leaves]
-    moving = [t.dtype in dtypes.INEXACT for t in types]
+    moving = [t.dtype in dtypes.DIFFERENTIABLE for t in types]
     derivatives = [tree.leaves(tuple(terms)) for terms in zip(*series, strict=True)]
     operands: list[Any] = []
     for number, terms in enumerate(derivatives):

@@ -75,7 +75,7 @@ def closure_convert(
 
 
 def _is_hoisted(value: Any) -> bool:
-    return isinstance(value, Tracer) and value.dtype in dtypes.INEXACT
+    return isinstance(value, Tracer) and value.dtype in dtypes.DIFFERENTIABLE
 
 
 @tree.register_static
