@@ -25,6 +25,7 @@ from arrayfn.primitives import discrete, slicing, views
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
+    Key,
     apply,
     constant,
     device_of,
@@ -63,6 +64,8 @@ def asarray(
         return stack_parts(parts)
     if isinstance(a, ImmutableArray):
         return cast(Array, a) if wanted is None else ops.convert(a, wanted)
+    if wanted is not None:
+        dtypes.check_numeric(wanted)
     a = adopted(a)
     if isinstance(a, ImmutableArray):  # it is on a GPU
         return asarray(a if copy is False else a.copy(), dtype)
@@ -128,11 +131,16 @@ def full(
     *,
     device: Any = None,
 ) -> Array:
-    """An array of ``shape`` filled with a number; by default in the number's dtype."""
+    """An array of ``shape`` filled with a number; by default in the number's dtype.
+
+    In the dtype of keys, the number is each word of each key.
+    """
     ops.check_order("full", order)
     extents = ops.as_shape("full", shape)
     given = ops.type_of_operand("full", fill_value)
     wanted = given.dtype if dtype is None else dtypes.canonical(dtype)
+    if wanted is dtypes.KEY and not isinstance(fill_value, Key):
+        return cast(Array, Key(full((*extents, 2), fill_value, dtypes.uint32)))
     value = ops.placed("full", ops.convert(fill_value, wanted), device)
     if given.shape:
         target = ops.broadcast_shape("full", (given.shape, extents))

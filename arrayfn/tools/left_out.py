@@ -78,7 +78,6 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     },
     "jax.random": {
         _PRIMITIVES: "*_p",
-        "keys are a pytree of uint32 words, without a dtype of their own": "key_dtype",
     },
     "jax.nn": {
         "products of scaled blocks of 8 bits have no kernels here": (
@@ -276,7 +275,6 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     },
     "jax.random": {
         "the default is the same number": "ball.p lognormal.sigma",
-        "keys are words of 32 bits, without a dtype of their own": "*.dtype",
     },
     "jax.nn": {
         "reverse mode keeps what it needs; logsumexp gives the residual": (
