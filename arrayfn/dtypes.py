@@ -277,8 +277,9 @@ def _promote_two(a: DType, b: DType) -> DType:
         return a
     if KEY in (a, b):
         raise DTypeError(
-            f"keys do not promote with {b if a is KEY else a}: operands are all keys, "
-            "or none is; random.key_data(key) gives a key's words",
+            f"keys do not promote with {b if a is KEY else a}: random.split(key) and "
+            "random.fold_in(key, n) make other keys, and random.key_data(key) gives a "
+            "key's words",
             user_location(),
         )
     if frozenset((a, b)) == HALF_PRECISION:
