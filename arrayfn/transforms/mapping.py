@@ -210,7 +210,8 @@ def _in_dims(
 ) -> list[int | None]:
     """The mapped axis of each of ``leaves``, which are those of the arguments.
 
-    It is None for what is not mapped. Raises ArgumentError or ShapeError if ``in_axes`` does not fit the arguments.
+    It is None for what is not mapped. Raises ArgumentError or ShapeError if ``in_axes``
+    does not fit the arguments.
     """
     several = isinstance(in_axes, (tuple, list))
     axes = tuple(in_axes) if several else (in_axes,) * len(args)
