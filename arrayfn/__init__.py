@@ -9,7 +9,6 @@ value, gradients = step(params, batch)
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from arrayfn import (
@@ -129,6 +128,8 @@ if TYPE_CHECKING:
     from arrayfn.tools.hazards import lint
     from arrayfn.tools.profile import profile
 
+    __version__: str
+
 logs.configure_from_environment()
 tracebacks.install()
 immediate.install()
@@ -155,13 +156,20 @@ def __getattr__(name: str) -> object:
         return import_module(f"arrayfn.{name}")
     if name in _MODULES:
         return getattr(import_module(f"arrayfn.{_MODULES[name]}"), name)
+    if name == "__version__":
+        return _version()
     raise AttributeError(f"module 'arrayfn' has no attribute {name!r}")
 
 
-try:
-    __version__ = version("arrayfn")
-except PackageNotFoundError:  # run from a source tree that is not installed
-    __version__ = "0+unknown"
+def _version() -> str:
+    """The installed version; "0+unknown" for a source tree that is not installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("arrayfn")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"
+
 
 __all__ = [
     "Array",

@@ -13,12 +13,11 @@ import sys
 import sysconfig
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TOOLS = os.path.join(_PACKAGE, "tools") + os.sep  # they use arrayfn as users do
-_LIBRARIES = tuple(
-    os.sep + os.path.join("site-packages", name) + os.sep
-    for name in ("numpy", "optree", "pandas", "scipy")
-)
+_LIBRARIES = ("numpy", "optree", "pandas", "scipy")
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 
 
@@ -29,6 +28,7 @@ class SourceLocation:
     file: str
     line: int
 
+    @override
     def __str__(self) -> str:
         return f"{printable(os.path.basename(readable_file(self.file)))}:{self.line}"
 
@@ -73,7 +73,9 @@ def is_users(file: str) -> bool:
         return False
     if file.startswith(("<frozen", _STANDARD)) and "-packages" + os.sep not in file:
         return False
-    return not any(library in file for library in _LIBRARIES)
+    loaded = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES)
+    folders = (os.path.dirname(path) + os.sep for path in loaded if path)
+    return not file.startswith(tuple(folders))
 
 
 class ArrayfnError(Exception):

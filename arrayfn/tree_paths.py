@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import optree
+from typing_extensions import override
 
 _OPTIONS: Final[dict[str, Any]] = {"namespace": "arrayfn"}
 
@@ -27,6 +28,7 @@ class SequenceKey:
         """What it indexes by."""
         return self.idx
 
+    @override
     def __str__(self) -> str:
         """``[0]``."""
         return f"[{self.idx!r}]"
@@ -47,6 +49,7 @@ class DictKey:
         """What it indexes by."""
         return self.key
 
+    @override
     def __str__(self) -> str:
         """``['name']``."""
         return f"[{self.key!r}]"
@@ -67,6 +70,7 @@ class GetAttrKey:
         """What it indexes by."""
         return self.name
 
+    @override
     def __str__(self) -> str:
         """``.name``."""
         return f".{self.name}"
@@ -87,6 +91,7 @@ class FlattenedIndexKey:
         """What it indexes by."""
         return self.key
 
+    @override
     def __str__(self) -> str:
         """``[<flat index 0>]``."""
         return f"[<flat index {self.key}>]"
@@ -118,10 +123,12 @@ KeyPath = tuple[Any, ...]
 class NamedEntry(optree.PyTreeEntry):
     """optree's entry of a child that its class has given a key."""
 
+    @override
     def __call__(self, obj: Any) -> Any:
         """The child of ``obj``."""
         return self.entry(obj)
 
+    @override
     def codify(self, /, node: str = "") -> str:
         """The key as text behind ``node``."""
         return f"{node}{self.entry}"

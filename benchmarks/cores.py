@@ -1,30 +1,40 @@
 """What a machine of many cores makes of compiled functions, beside JAX and BLAS.
 
-``python -m benchmarks.cores``, on a machine that is otherwise idle.
+``python -m benchmarks.cores``, on a machine that is otherwise idle. Each library runs
+in a process of its own, and they take turns: threads of one library that look for work
+after a call would slow down the next one's.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import functools
 import importlib
+import importlib.util
+import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from scipy.linalg import blas
 
 import arrayfn as af
 from benchmarks import cases, machine
 from benchmarks.engines import Engine, load
-from benchmarks.side_by_side import Row, Run, compare
+from benchmarks.side_by_side import Run
 from benchmarks.timing import take_turns
 
 Array = Any
-PAUSE_S: Final = 0.002
-BLAS_PAUSE_S: Final = 0.05  # OpenBLAS's threads look for work that long
+Arguments = tuple[Any, ...]
+ENGINES: Final = "arrayfn", "jax"
+BLAS: Final = "NumPy", "SciPy"  # timed on products of two matrices
+ROUNDS: Final = 5  # turns of each library
+PAUSE_S: Final = 0.05  # before a turn: OpenBLAS's threads look for work that long
 WIDTH: Final = 30
 NHWC: Final = "NHWC", "HWIO", "NHWC"
 
@@ -95,7 +105,27 @@ def convolution_gradient(e: Engine, x: Array, w: Array) -> Array:
     return e.grad(loss, argnums=(0, 1))(x, w)
 
 
-# ---------------------------------------------------------------------- the table
+# ------------------------------------------------------------------------ the rows
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row: a function, what makes its arguments, and a bound for its error.
+
+    ``tolerance`` bounds the libraries' differences from arrayfn's results, relative to
+    the largest element.
+    """
+
+    name: str
+    function: Callable[..., Array]
+    arguments: Callable[[], Arguments]
+    tolerance: float
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The libraries to compare."""
+        is_product = self.name.startswith("product")
+        return (*ENGINES, *BLAS) if is_product else ENGINES
 
 
 def blocks(count: int, width: int) -> Any:
@@ -103,88 +133,177 @@ def blocks(count: int, width: int) -> Any:
     return tuple(tuple(draw(*shape) for shape in shapes) for _ in range(count))
 
 
-def mlp(batch: int) -> tuple[Any, ...]:
+def drawn(*shapes: tuple[int, ...]) -> Callable[[], Arguments]:
+    """Arguments of ``shapes``."""
+    return lambda: tuple(draw(*shape) for shape in shapes)
+
+
+def mlp(batch: int) -> Arguments:
     rng = np.random.default_rng(0)
     return cases.mlp_inputs(rng, np.dtype(np.float32), batch, 1024)
 
 
-def functions() -> Iterator[tuple[str, Callable[..., Array], tuple[Any, ...], float]]:
-    """Name, function, arguments, tolerance."""
+def functions() -> Iterator[Case]:
+    """The rows of the table."""
     for n in (256, 512, 1024, 2048):
-        yield f"product {n}", product, (draw(n, n), draw(n, n)), 1e-5
-    yield "product 256x1024x1024", product, (draw(256, 1024), draw(1024, 1024)), 1e-5
-    batched = draw(64, 128, 64), draw(64, 64, 128)
-    yield "64 products 128x64x128", product, batched, 1e-5
+        yield Case(f"product {n}", product, drawn((n, n), (n, n)), 1e-5)
+    shapes = (256, 1024), (1024, 1024)
+    yield Case("product 256x1024x1024", product, drawn(*shapes), 1e-5)
+    shapes = (64, 128, 64), (64, 64, 128)
+    yield Case("64 products 128x64x128", product, drawn(*shapes), 1e-5)
     for batch in (256, 1024):
-        yield f"MLP step {batch}x1024", cases.mlp_step, mlp(batch), 1e-3
-    given = blocks(2, 512), draw(8, 128, 512)
-    yield "transformer 2x512, 8x128", transformer, given, 1e-3
-    given = (draw(16, 32), draw(32, 8)), draw(2048, 16)
-    yield "Hessians of 16, 2048 rows", hessians, given, 1e-3
-    given = (draw(8, 16), draw(16, 4)), draw(4096, 8)
-    yield "Hessians of 8, 4096 rows", hessians, given, 1e-3
-    yield "sort 4M", sort, (draw(1 << 22),), 0.0
-    yield "argsort 4M", argsort, (draw(1 << 22),), 0.0
-    yield "softmax 4096x1024", cases.softmax, (draw(4096, 1024),), 1e-4
+        given = functools.partial(mlp, batch)
+        yield Case(f"MLP step {batch}x1024", cases.mlp_step, given, 1e-3)
+
+    def transformed() -> Arguments:
+        return blocks(2, 512), draw(8, 128, 512)
+
+    yield Case("transformer 2x512, 8x128", transformer, transformed, 1e-3)
+    for width, hidden, out, rows in ((16, 32, 8, 2048), (8, 16, 4, 4096)):
+
+        def perceptrons(
+            width: int = width, hidden: int = hidden, out: int = out, rows: int = rows
+        ) -> Arguments:
+            return (draw(width, hidden), draw(hidden, out)), draw(rows, width)
+
+        yield Case(f"Hessians of {width}, {rows} rows", hessians, perceptrons, 1e-3)
+    yield Case("sort 4M", sort, drawn((1 << 22,)), 0.0)
+    yield Case("argsort 4M", argsort, drawn((1 << 22,)), 0.0)
+    yield Case("softmax 4096x1024", cases.softmax, drawn((4096, 1024)), 1e-4)
     for axis in (None, 0, 1):
         name = f"sum 4096x4096, axis {axis}"
-        yield name, cases.sum_over(axis), (draw(4096, 4096),), 1e-3
-    yield "chain 16M", cases.chain, (draw(1 << 24), draw(1 << 24)), 1e-5
-    yield "chain 100k", cases.chain, (draw(100_000), draw(100_000)), 1e-5
+        yield Case(name, cases.sum_over(axis), drawn((4096, 4096)), 1e-3)
+    yield Case("chain 16M", cases.chain, drawn((1 << 24,), (1 << 24,)), 1e-5)
+    yield Case("chain 100k", cases.chain, drawn((100_000,), (100_000,)), 1e-5)
     for shape, w in (
         ((8, 56, 56, 64), (3, 3, 64, 64)),
         ((8, 14, 14, 256), (3, 3, 256, 256)),
     ):
-        given = draw(*shape), draw(*w) / np.float32(np.prod(w[:-1]) ** 0.5)
-        yield f"convolution 3x3 {w[-1]}", convolution, given, 1e-4
-        yield f"convolution 3x3 {w[-1]} gradient", convolution_gradient, given, 1e-3
+
+        def images(shape: tuple[int, ...] = shape, w: tuple[int, ...] = w) -> Arguments:
+            return draw(*shape), draw(*w) / np.float32(np.prod(w[:-1]) ** 0.5)
+
+        name = f"convolution 3x3 {w[-1]}"
+        yield Case(name, convolution, images, 1e-4)
+        yield Case(f"{name} gradient", convolution_gradient, images, 1e-3)
 
 
-def libraries(x: Array, y: Array) -> dict[str, Run]:
-    """A product by each BLAS there is, on all its threads."""
-    sgemm: Any = getattr(blas, "sgemm")  # noqa: B009 (checkers do not see it)
-    runs: dict[str, Run] = {
-        "NumPy": lambda: x @ y,
-        "SciPy": lambda: sgemm(1.0, y.T, x.T).T,
-    }
+# ------------------------------------------------------------ a process of a library
+
+
+def prepared(library: str, case: Case) -> Run:
+    """A call of ``case`` on ``library``, which waits for its result."""
+    given = case.arguments()
+    if library in ENGINES:
+        engine = load(library)
+        compiled = engine.jit(functools.partial(case.function, engine))
+        inputs = engine.put(given)
+
+        def call() -> Any:
+            result = compiled(*inputs)
+            engine.wait(result)
+            return result
+
+        return call
+    x, y = given
+    if library == "NumPy":
+        return lambda: x @ y
+    blas: Any = importlib.import_module("scipy.linalg.blas")
+    return lambda: blas.sgemm(1.0, y.T, x.T).T
+
+
+def leaves(result: Any) -> list[Array]:
+    """The arrays of a result."""
+    return [np.asarray(x) for x in af.tree.leaves(result)]
+
+
+def serve(library: str, requests: Any) -> None:
+    """Answer the table's requests about ``library``, until None is asked.
+
+    ``("prepare", name)`` compiles a row and gives its result; ``("time", seconds)``
+    gives medians of calls, ``("alone", seconds)`` on one thread of arrayfn; ``("bits",
+    None)`` says whether 1, 2 and all threads of arrayfn give the same bits.
+    """
+    rows = {case.name: case for case in functions()}
+    threads = af.get_num_threads()
+    run: Run = list  # until a row is prepared
+    while (request := requests.recv()) is not None:
+        what, value = request
+        if what == "prepare":
+            run = prepared(library, rows[value])
+            answer = leaves(run())
+        elif what == "bits":
+            results: set[tuple[bytes, ...]] = set()
+            for count in (1, 2, threads):
+                af.set_num_threads(count)
+                results.add(tuple(x.tobytes() for x in leaves(run())))
+            answer = len(results) == 1
+        else:
+            af.set_num_threads(1 if what == "alone" else threads)
+            answer = take_turns({"": run}, value, 1)[""].median
+            af.set_num_threads(threads)
+        requests.send(answer)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A process that serves one library, and the connection to it."""
+
+    library: str
+    connection: Any  # of multiprocessing
+
+    def ask(self, what: str, value: Any = None) -> Any:
+        """The answer to a request of ``serve``; EOFError if the process has failed."""
+        self.connection.send((what, value))
+        return self.connection.recv()
+
+
+@contextlib.contextmanager
+def served(library: str) -> Generator[Server]:
+    """A process of ``library``, as long as the context lasts."""
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=serve, args=(library, theirs))
+    process.start()
     try:
-        torch: Any = importlib.import_module("torch")
-    except ImportError:
-        return runs
-    a, b = torch.from_numpy(x), torch.from_numpy(y)
-    return runs | {"torch": lambda: torch.mm(a, b).numpy()}
+        yield Server(library, ours)
+    finally:
+        ours.send(None)
+        process.join()
 
 
-def compiled(engine: Engine, function: Callable[..., Array], given: Any) -> Run:
-    run, inputs = engine.jit(functools.partial(function, engine)), engine.put(given)
-
-    def call() -> Any:
-        result = run(*inputs)
-        engine.wait(result)
-        return result
-
-    return call
+# ----------------------------------------------------------------------- the table
 
 
-def row(name: str, runs: Mapping[str, Run], tolerance: float, seconds: float) -> str:
-    """A line of the table: medians; arrayfn on one thread too."""
-    count = af.get_num_threads()
-    leaves = {k: functools.partial(_leaves, run) for k, run in runs.items()}
-    same = compare(Row(name, leaves, tolerance))
-    pause = BLAS_PAUSE_S if "NumPy" in runs else PAUSE_S
-    times = {k: t.median for k, t in take_turns(runs, seconds, 3, pause).items()}
-    af.set_num_threads(1)
-    alone = take_turns({"": runs["arrayfn"]}, seconds / 4, 3)[""].median
-    af.set_num_threads(count)
-    ours = times.pop("arrayfn")
+def row(case: Case, servers: list[Server], seconds: float) -> str:
+    """A line of the table: medians, after the results have been compared."""
+    first, *others = servers
+    expected = first.ask("prepare", case.name)
+    for server in others:
+        for a, b in zip(expected, server.ask("prepare", case.name), strict=True):
+            error = np.max(np.abs(a - b), initial=0.0)
+            error /= np.max(np.abs(b), initial=0.0) or 1.0
+            assert error <= case.tolerance, (case.name, server.library, error)
+    same = first.ask("bits")
+    times: dict[str, list[float]] = {each.library: [] for each in servers}
+    for _ in range(ROUNDS):
+        for each in servers:
+            time.sleep(PAUSE_S)
+            share = seconds / ROUNDS / len(servers)
+            times[each.library].append(each.ask("time", share))
+    time.sleep(PAUSE_S)
+    alone = first.ask("alone", seconds / 8)
+    medians = {name: statistics.median(each) for name, each in times.items()}
+    ours = medians.pop(first.library)
     parts = [f"{1e3 * ours:9.3f} ms, {alone / ours:5.2f} of one thread"]
-    parts += [f"{k} {1e3 * t:9.3f} ({t / ours:5.2f}x)" for k, t in times.items()]
+    parts += [f"{k} {1e3 * t:9.3f} ({t / ours:5.2f}x)" for k, t in medians.items()]
     bits = "same bits" if same else "DIFFERENT BITS"
-    return f"{name:{WIDTH}}{'  '.join([*parts, bits])}"
+    return f"{case.name:{WIDTH}}{'  '.join([*parts, bits])}"
 
 
-def _leaves(run: Run) -> tuple[Any, ...]:
-    return tuple(np.asarray(x) for x in af.tree.leaves(run()))
+def has(library: str) -> bool:
+    """Whether ``library`` can be imported."""
+    return importlib.util.find_spec(library.lower()) is not None
 
 
 def _vectors() -> str:
@@ -211,18 +330,14 @@ def main() -> None:
         print(f"# {key}: {value}")
     print(f"# OpenBLAS's kernels: {_vectors()}; arrayfn's threads: ", end="")
     print(f"{af.get_num_threads()}; 'x' is that library's time over arrayfn's")
-    engines = [load("arrayfn")]
-    try:
-        engines.append(load("jax"))
-    except ImportError:
-        print("# without JAX")
-    for name, function, given, tolerance in functions():
-        if options.names and not any(part in name for part in options.names):
-            continue
-        runs = {e.name: compiled(e, function, given) for e in engines}
-        if function is product and given[0].ndim == 2:
-            runs |= libraries(*given)
-        print(row(name, runs, tolerance, options.seconds), flush=True)
+    with contextlib.ExitStack() as processes:
+        found = [name for name in (*ENGINES, *BLAS) if has(name)]
+        servers = [processes.enter_context(served(name)) for name in found]
+        for case in functions():
+            if options.names and not any(part in case.name for part in options.names):
+                continue
+            asked = [each for each in servers if each.library in case.libraries]
+            print(row(case, asked, options.seconds), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -210,7 +211,7 @@ class Point:
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, *points: Point) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: points)
     monkeypatch.setattr(registry, "BACKENDS", dict(registry.BACKENDS))
     registry._load_entry_points.cache_clear()
 

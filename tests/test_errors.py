@@ -5,7 +5,9 @@ The line that an error names is the one marked in this file with its tag.
 
 from __future__ import annotations
 
+import sys
 import threading
+import types
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from arrayfn.errors import (
     InPlaceError,
     ShapeError,
     TracerLeakError,
+    is_users,
 )
 from arrayfn.transforms import grad, jvp, trace_function, value_and_grad, vjp, vmap
 
@@ -461,3 +464,15 @@ def test_mappings_that_do_not_fit(mapped, message):
 def test_wrong_indices_name_the_line(function, message):
     with pytest.raises(IndexError, match=rf"test_errors.py:\d+: {message}"):
         jit(function)(np.ones(3))
+
+
+def test_lines_of_libraries_are_not_the_users_wherever_they_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library can be in any folder: ``pip install --target``, a checkout."""
+    library = types.ModuleType("pandas")
+    library.__file__ = str(tmp_path / "pandas" / "__init__.py")
+    monkeypatch.setitem(sys.modules, "pandas", library)
+    assert not is_users(str(tmp_path / "pandas" / "core" / "frame.py"))
+    assert is_users(str(tmp_path / "pandas_of_mine.py"))
+    assert is_users(str(tmp_path / "program.py"))

@@ -23,6 +23,7 @@ from inspect import Parameter, Signature
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes, tree
 from arrayfn.adapters.in_numba import type_of_compiled, type_of_jitted
@@ -77,6 +78,7 @@ class NumbaFunction:
         except _NOT_TRACED as error:
             return call.by_callback(operands, error)
 
+    @override
     def __repr__(self) -> str:
         return f"<Numba function {self.__name__}>"
 

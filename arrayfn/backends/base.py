@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from arrayfn.errors import BackendError
 from arrayfn.ir import Program
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.options import DEFAULT, Options
@@ -101,11 +100,3 @@ class Backend(Protocol):
     def load(self, compiled: CompiledProgram) -> Executable:
         """The callable of ``compiled``: a flat tuple of arrays to a list of arrays."""
         ...
-
-
-def refuse_file(kernel: Kernel, error: Exception) -> None:
-    """BackendError if ``kernel`` comes of a file: Numba would execute its text."""
-    if kernel.from_file:
-        raise BackendError(
-            f"kernel {kernel.name} of a saved function cannot be compiled: {error}"
-        ) from error

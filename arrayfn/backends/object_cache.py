@@ -30,8 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import platformdirs
-
 from arrayfn.caches import forgets
 from arrayfn.logs import CACHE
 
@@ -65,6 +63,8 @@ def default_directory() -> Path:
     chosen = os.environ.get(DIRECTORY_VARIABLE)
     if chosen:
         return Path(chosen)
+    import platformdirs
+
     return platformdirs.user_cache_path("arrayfn")
 
 

@@ -6,8 +6,7 @@ import difflib
 import warnings
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from arrayfn.backends.base import Backend, BackendInfo
 from arrayfn.backends.cpu import CpuBackend
@@ -15,6 +14,9 @@ from arrayfn.backends.cuda import CudaBackend
 from arrayfn.backends.parts import PARTS
 from arrayfn.backends.reference import ReferenceBackend, WideReferenceBackend
 from arrayfn.errors import BackendError, user_location
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 BACKENDS: Final[dict[str, Backend]] = {}
 ENTRY_POINTS: Final = "arrayfn.backends"
@@ -97,7 +99,9 @@ def _other_gpu(number: int) -> CudaBackend:
 @cache
 def _load_entry_points() -> None:
     """Register what installed packages offer; warn of what cannot be loaded."""
-    for point in entry_points(group=ENTRY_POINTS):
+    from importlib import metadata
+
+    for point in metadata.entry_points(group=ENTRY_POINTS):
         _load(point)
 
 

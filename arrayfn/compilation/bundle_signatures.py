@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import tree
 from arrayfn.backends.base import Backend, Executable
@@ -94,6 +95,7 @@ class Signature:
         else:
             self._shown = compiled.name + self._open.shown(self._types)
 
+    @override
     def __str__(self) -> str:
         return self._shown
 

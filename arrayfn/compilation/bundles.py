@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import tree
 from arrayfn.array_likes import adopted
@@ -256,6 +257,7 @@ class Bundle:
         self._loaded = tuple(loaded)
         self._known: dict[Any, Compiled] = {}
 
+    @override
     def __repr__(self) -> str:
         return f"<Bundle {'; '.join(self.signatures)}>"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from arrayfn.display.units import in_bytes
 from arrayfn.lowering.plan import (
     ExecutionPlan,
@@ -48,6 +50,7 @@ class Cost:
         """The bytes that the steps of a call read and write."""
         return sum(step.bytes for step in self.steps)
 
+    @override
     def __str__(self) -> str:
         lines = [f"step {'kernel':20}{'runs':>8}{'operations':>12}{'bytes':>12}  lines"]
         for s in self.steps:
@@ -81,6 +84,7 @@ class Memory:
         """The bytes that a call needs at once, arguments and results included."""
         return self.inputs + self.outputs + self.constants + self.temporaries
 
+    @override
     def __str__(self) -> str:
         text = ", ".join(
             f"{name} {in_bytes(getattr(self, name))}"

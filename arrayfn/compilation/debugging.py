@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.backends.registry import get_backend
@@ -160,11 +161,13 @@ class Config:
             raise AttributeError(_unknown(name))
         return is_on(name)
 
+    @override
     def __setattr__(self, name: str, value: bool) -> None:
         if name not in OPTIONS:
             raise ArgumentError(_unknown(name), user_location())
         set_for_process(name, bool(value))
 
+    @override
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{k}={is_on(k)}' for k in OPTIONS)})"
 

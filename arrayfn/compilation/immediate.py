@@ -30,6 +30,7 @@ from arrayfn.ir import (
     Params,
     Program,
     Var,
+    programs_in,
     type_of,
 )
 from arrayfn.ir.builder import ProgramBuilder
@@ -101,7 +102,7 @@ def compute_on_device(
     primitive: Primitive, operands: Sequence[Any], params: Params
 ) -> Sequence[Any]:
     """The results of a primitive, computed on the device that holds an operand."""
-    if _subprograms(primitive, params):
+    if programs_in(params):
         return run_on_device(
             _single_equation(primitive, map(type_of, operands), params), operands
         )
@@ -301,17 +302,12 @@ def _has_loop(primitive: Primitive, params: Params) -> bool:
     """Whether ``primitive`` is a loop, or a Program in it has one."""
     if primitive.name in _LOOPS:
         return True
-    inner = _subprograms(primitive, params)
-    return any(
+    inner = programs_in(params)
+    return bool(inner) and any(
         _has_loop(primitive_of(equation), equation.params)
         for program in inner
         for equation in program.equations
     )
-
-
-def _subprograms(primitive: Primitive, params: Params) -> Sequence[Program]:
-    """The Programs among ``params``."""
-    return Equation(primitive, (), params, ()).subprograms() if params else ()
 
 
 def _single_equation(

@@ -17,6 +17,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 from weakref import WeakSet
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import tree
 from arrayfn.backends.base import Backend, DirectExecutable
@@ -156,6 +157,7 @@ class Jitted(Generic[P, R]):
         if any(operator in entry.operators for entry in self._cache.values()):
             self.clear_cache()
 
+    @override
     def __reduce__(self) -> str | tuple[Any, ...]:
         backend = None if self._backend is None else self._backend.name
         options = self._static, self._donated, self._options, self._checks
@@ -167,6 +169,7 @@ class Jitted(Generic[P, R]):
         self.__init__(function, chosen, *options)
         vars(self).update(attributes)
 
+    @override
     def __repr__(self) -> str:
         device = "" if self._backend is None else f" for {self._backend.name}"
         count = len(self._cache)

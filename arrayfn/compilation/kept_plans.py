@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.backends.object_cache import content_key, object_cache
 from arrayfn.ir import layout
@@ -97,6 +98,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, protocol=5)
         self.numbers = {id(array): k for k, array in enumerate(captured)}
 
+    @override
     def persistent_id(self, obj: Any) -> Any:
         if obj is layout.C or obj is layout.F:
             return str(obj)
@@ -112,9 +114,11 @@ class _Unpickler(pickle.Unpickler):
 
     captured: Sequence[Array] = ()
 
+    @override
     def persistent_load(self, pid: Any) -> Any:
         return _LAYOUTS[pid] if isinstance(pid, str) else self.captured[pid]
 
+    @override
     def find_class(self, module_name: str, global_name: str) -> Any:
         if module_name.partition(".")[0] not in ("arrayfn", "numpy", "ml_dtypes"):
             raise pickle.UnpicklingError(f"{module_name}.{global_name} is in no plan")

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from typing_extensions import override
+
 from arrayfn.backends.registry import get_backend
 from arrayfn.compilation.jit import jit
 from arrayfn.compilation.operators import Operator
@@ -51,9 +53,11 @@ class Implementations(Sequence[Implementation]):
     operator: str
     rows: tuple[Implementation, ...]
 
+    @override
     def __len__(self) -> int:
         return len(self.rows)
 
+    @override
     def __getitem__(self, index: Any) -> Any:
         return self.rows[index]
 
@@ -64,6 +68,7 @@ class Implementations(Sequence[Implementation]):
             for r in self
         ]
 
+    @override
     def __repr__(self) -> str:
         cells = [_COLUMNS, *self._cells()]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

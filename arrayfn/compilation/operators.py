@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import tree
 from arrayfn.errors import ArgumentError, user_location
@@ -265,6 +266,7 @@ class Operator(Generic[P, R]):
                 )
         return made
 
+    @override
     def __reduce__(self) -> str | tuple[Any, ...]:
         state = {k: v for k, v in vars(self).items() if k != "_signature"}
         return pickled(self, state | {"kernels": self.kernels})
@@ -277,6 +279,7 @@ class Operator(Generic[P, R]):
             for kernel in kernels:
                 KERNELS.register(kernel)
 
+    @override
     def __repr__(self) -> str:
         return f"<operator {self.name}>"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import tree
 from arrayfn.array_likes import adopted
@@ -59,9 +60,11 @@ class Compiled:
     began: float = 0.0
     seconds: float = 0.0
 
+    @override
     def __reduce__(self) -> NoReturn:
         raise TypeError(_OF_THIS_PROCESS)
 
+    @override
     def __repr__(self) -> str:
         return f"<Compiled {signature(self.compiled)} for {self.compiled.target}>"
 
@@ -137,6 +140,7 @@ class Traced:
     out_tree: tree.TreeDef
     lower: Callable[[], Lowered]
 
+    @override
     def __reduce__(self) -> NoReturn:
         raise TypeError(_OF_THIS_PROCESS)
 
@@ -168,6 +172,7 @@ class Lowered:
     open_text: OpenText | None = None
     notes: tuple[str, ...] = ()
 
+    @override
     def __reduce__(self) -> NoReturn:
         raise TypeError(_OF_THIS_PROCESS)
 
@@ -181,6 +186,7 @@ class Lowered:
         """Buffers and steps."""
         return self.compiled_program.plan
 
+    @override
     def __repr__(self) -> str:
         program = self.compiled_program
         kernels = ", ".join(kernel.name for kernel in self.kernels)

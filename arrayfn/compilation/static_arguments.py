@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.transforms.arguments import Function, as_numbers, name_of
@@ -170,9 +171,11 @@ class _Value:
 
     value: Any
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Value) and _typed(self.value) == _typed(other.value)
 
+    @override
     def __hash__(self) -> int:
         return hash(self.value)
 

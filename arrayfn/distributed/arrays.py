@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.backends.cuda.device_array import DeviceArray
 from arrayfn.backends.registry import get_backend
@@ -53,6 +54,7 @@ class ShardedArray(ArrayOnDevice):
         self.parts = parts
 
     @property
+    @override
     def type(self) -> ArrayType:
         """Shape, dtype and sharding."""
         return self.__arrayfn_type__
@@ -65,6 +67,7 @@ class ShardedArray(ArrayOnDevice):
         return sharding
 
     @property
+    @override
     def device(self) -> str:
         """Where it is."""
         return "mesh"
@@ -106,6 +109,7 @@ class ShardedArray(ArrayOnDevice):
                 part.block_until_ready()
         return self
 
+    @override
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         sharding, shape = self.sharding, self.shape
         if sharding.is_fully_replicated:
@@ -137,18 +141,22 @@ class ShardedArray(ArrayOnDevice):
     def __deepcopy__(self, memo: Any) -> ShardedArray:
         return self
 
+    @override
     def __reduce__(self) -> tuple[Any, ...]:
         return put_sharded, (np.asarray(self), self.sharding)
 
+    @override
     def __format__(self, spec: str) -> str:
         return format(np.asarray(self)[()] if not self.shape else str(self), spec)
 
+    @override
     def __str__(self) -> str:
         try:
             return str(np.asarray(self))
         except ArgumentError:
             return repr(self)
 
+    @override
     def __repr__(self) -> str:
         head = f"ShardedArray<{self.type} over ({self.sharding.mesh})"
         try:

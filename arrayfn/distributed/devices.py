@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.backends.cpu.runtime import Runtime, with_own_pool
 from arrayfn.backends.cuda.driver import gpu_count
@@ -64,9 +65,11 @@ class Device:
         """The one thread that runs its plans."""
         return ThreadPoolExecutor(1, thread_name_prefix=str(self))
 
+    @override
     def __str__(self) -> str:
         return f"{self.platform}:{self.id}"
 
+    @override
     def __repr__(self) -> str:
         return f"Device({self})"
 

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.distributed.communicators import (
     Communicator,
@@ -58,6 +59,7 @@ class Place:
     what: str
     source: SourceLocation | None
 
+    @override
     def __str__(self) -> str:
         return self.what if self.source is None else f"{self.what} at {self.source}"
 

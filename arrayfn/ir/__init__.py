@@ -15,6 +15,7 @@ from arrayfn.ir.program import (
     PrimitiveRow,
     Program,
     Var,
+    programs_in,
 )
 from arrayfn.ir.sharding import Mesh, NamedSharding, PartitionSpec
 from arrayfn.ir.types import (
@@ -40,6 +41,7 @@ __all__ = [
     "Var",
     "in_place",
     "joined_variance",
+    "programs_in",
     "type_of",
     "unlike_arrays",
 ]

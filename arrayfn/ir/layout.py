@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 Shape = tuple[int, ...]
 
 
@@ -25,6 +27,7 @@ class RowMajor:
             step *= extent
         return tuple(reversed(strides))
 
+    @override
     def __str__(self) -> str:
         return "C"
 
@@ -42,6 +45,7 @@ class ColumnMajor:
             step *= extent
         return tuple(strides)
 
+    @override
     def __str__(self) -> str:
         return "F"
 
@@ -58,6 +62,7 @@ class Strided:
             raise ValueError(f"layout {self} has {len(self.steps)} axes, not {shape}")
         return self.steps
 
+    @override
     def __str__(self) -> str:
         return "S(" + ",".join(map(str, self.steps)) + ")"
 

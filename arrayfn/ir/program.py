@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.dtypes import DType, PythonScalar
 from arrayfn.errors import ProgramError, SourceLocation
@@ -34,9 +35,11 @@ class _Frozen:
 
     __slots__ = ()
 
+    @override
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise FrozenInstanceError(f"cannot assign to {name!r}: {self!r} is immutable")
 
+    @override
     def __delattr__(self, name: str) -> NoReturn:
         raise FrozenInstanceError(f"cannot delete {name!r}: {self!r} is immutable")
 
@@ -56,9 +59,11 @@ class Var(_Frozen):
         _set_type(self, type)
         _set_hint(self, hint)
 
+    @override
     def __reduce__(self) -> tuple[Any, ...]:
         return Var, (self.type, self.hint)
 
+    @override
     def __repr__(self) -> str:
         return f"<Var {self.type}>"
 
@@ -79,6 +84,7 @@ class Literal(_Frozen):
         object.__setattr__(self, "value", value)
         object.__setattr__(self, "type", ArrayType((), dtype, weak=weak))
 
+    @override
     def __reduce__(self) -> tuple[Any, ...]:
         return Literal, (self.value, self.type.dtype, self.type.weak)
 
@@ -86,6 +92,7 @@ class Literal(_Frozen):
         """A key that is equal for literals with the same bits."""
         return repr(self.value), self.type.dtype
 
+    @override
     def __repr__(self) -> str:
         return f"<Literal {self.value!r}: {self.type}>"
 
@@ -171,13 +178,18 @@ class Equation:
 
     def subprograms(self) -> tuple[Program, ...]:
         """The Programs among the params, alone or in tuples."""
-        found: list[Program] = []
-        for value in self.params.values():
-            if isinstance(value, Program):
-                found.append(value)
-            elif isinstance(value, tuple):
-                found += [p for p in value if isinstance(p, Program)]
-        return tuple(found)
+        return programs_in(self.params)
+
+
+def programs_in(params: Params) -> tuple[Program, ...]:
+    """The Programs among an Equation's ``params``, alone or in tuples."""
+    found: list[Program] = []
+    for value in params.values():
+        if isinstance(value, Program):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found += [p for p in value if isinstance(p, Program)]
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -239,9 +251,11 @@ class Program:
         """The types of the outputs."""
         return tuple(a.type for a in self.outputs)
 
+    @override
     def __str__(self) -> str:
         return format_program(self).rstrip("\n")
 
+    @override
     def __repr__(self) -> str:
         inputs = ", ".join(f"{v.hint or '_'}: {v.type}" for v in self.inputs)
         results = ", ".join(map(str, self.output_types))

@@ -15,6 +15,7 @@ from itertools import product
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.errors import ArgumentError, ShapeError, user_location
 
@@ -110,6 +111,7 @@ class Mesh:
         first = member - self.coordinates[member][axis] * step
         return tuple(first + k * step for k in range(self.shape[axis]))
 
+    @override
     def __repr__(self) -> str:
         given: list[Any] = [self.axis_sizes, self.axis_names]
         is_cpu = self.platform == "cpu"
@@ -119,6 +121,7 @@ class Mesh:
             given.append(self.platform)
         return f"Mesh({', '.join(map(repr, given))})"
 
+    @override
     def __str__(self) -> str:
         return ", ".join(f"{name}: {size}" for name, size in self.shape.items())
 
@@ -158,9 +161,11 @@ class PartitionSpec:
     def __getitem__(self, axis: int) -> str | Entry | None:
         return self.partitions[axis]
 
+    @override
     def __reduce__(self) -> tuple[Any, ...]:
         return PartitionSpec, self.partitions
 
+    @override
     def __repr__(self) -> str:
         return f"P({', '.join(map(repr, self))})"
 
@@ -264,6 +269,7 @@ class NamedSharding:
             if all(k == 0 for name, k in place.items() if name not in used):
                 yield member
 
+    @override
     def __str__(self) -> str:
         return f"{self.spec!r} on ({self.mesh})"
 

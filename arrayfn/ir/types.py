@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.dtypes import (
     SHORT_NAMES,
@@ -83,6 +84,7 @@ class ArrayType:
         """Row-major, strong, of another dtype."""
         return ArrayType(self.shape, dtype)
 
+    @override
     def __str__(self) -> str:
         weak = "~" if self.weak else ""
         text = f"{weak}{short_name(self.dtype)}[{','.join(map(str, self.shape))}]"

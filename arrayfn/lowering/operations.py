@@ -74,7 +74,10 @@ def operations_of(equation: Equation) -> int:
 
 
 def _of_library(name: str, equation: Equation) -> int:
-    """The operations of a library primitive: the leading term of its algorithm."""
+    """The operations of a library primitive: the leading term of its algorithm.
+
+    0 if no count is known.
+    """
     if not equation.inputs or not equation.inputs[0].type.size:
         return 0
     type = equation.inputs[0].type

@@ -21,6 +21,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from typing_extensions import override
+
 from arrayfn.errors import SourceLocation
 from arrayfn.ir import ArrayType
 
@@ -88,9 +90,11 @@ class Kernel:
         """The function's name in ``key``."""
         return self.name if self.is_replaced else NEUTRAL_NAME
 
+    @override
     def __str__(self) -> str:
         return self.source
 
+    @override
     def __repr__(self) -> str:
         return f"<Kernel {self.name}: {self.reason}>"
 
@@ -119,9 +123,11 @@ class LibraryKernel:
         """A comment in place of source text: the library has the code."""
         return f"# {self.name}: {self.reason}\n"
 
+    @override
     def __str__(self) -> str:
         return self.source
 
+    @override
     def __repr__(self) -> str:
         return f"<LibraryKernel {self.name}: {self.reason}>"
 
@@ -318,6 +324,7 @@ class ExecutionPlan:
     arena: int = 0
     scratch: int = 0
 
+    @override
     def __str__(self) -> str:
         """One line for each buffer and step, nested steps indented."""
         return "".join(f"{line}\n" for line, _ in plan_lines(self))
@@ -330,6 +337,7 @@ class ExecutionPlan:
         touched = (*call.reads, *call.updates, *call.writes)
         return sum(self.buffers[k].nbytes for k in touched)
 
+    @override
     def __repr__(self) -> str:
         calls = len(list(kernel_calls(self.steps)))
         return f"<ExecutionPlan: {calls} calls of kernels, arena {self.arena} bytes>"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, lax
@@ -59,6 +60,7 @@ class BlockMask:
         there = np.take_along_axis(self.kept, order, -1)
         return np.where(there, order, 0).astype(np.int32), there
 
+    @override
     def __repr__(self) -> str:
         name = getattr(self.mask_mod, "__name__", "a function")
         return (

@@ -46,7 +46,6 @@ DTypeLike: TypeAlias = Any
 Axis: TypeAlias = int | tuple[int, ...] | None
 
 _MESSAGE_LENGTH = 40
-_CUDA = 2  # kDLCUDA, DLPack's number of a kind of device
 
 
 def type_of_operand(name: str, x: ArrayLike) -> ArrayType:
@@ -108,10 +107,9 @@ def promoted(
     """``operands`` in their common dtype or in ``dtype``; their types; that dtype."""
     operands = [x if type(x) is np.ndarray else adopted(x) for x in operands]
     types = [type_of_operand(name, x) for x in operands]
-    kinds = {t.dtype for t in types}
-    uniform = dtype is None and len(kinds) == 1
-    if uniform and not any(is_number(x) for x in operands):
-        return list(operands), types, kinds.pop()
+    uniform = dtype is None and len({t.dtype for t in types}) == 1
+    if uniform and not [x for x in operands if is_number(x)]:
+        return operands, types, types[0].dtype
     weak = False
     if dtype is None:
         dtype, weak = dtypes.promote((t.dtype, t.weak) for t in types)
@@ -124,7 +122,9 @@ def promoted(
 
 def is_number(x: ArrayLike) -> bool:
     """Whether ``x`` is a Python number or a Literal."""
-    return isinstance(x, Literal) or dtypes.is_python_scalar(x)
+    return type(x) is not np.ndarray and (
+        isinstance(x, Literal) or dtypes.is_python_scalar(x)
+    )
 
 
 def number_in(x: ArrayLike) -> Any:
@@ -174,14 +174,6 @@ def spread(x: ArrayLike, have: Shape, shape: Shape, staged: bool) -> ArrayLike:
     return apply(views.broadcast_in_dim, x, shape=shape, axes=axes)
 
 
-def is_on_gpu(x: Any) -> bool:
-    """Whether ``x`` is another library's array in the memory of an NVIDIA GPU."""
-    if isinstance(x, (np.ndarray, ImmutableArray)):
-        return False
-    kind = getattr(x, "__dlpack_device__", None)
-    return kind is not None and kind()[0] == _CUDA
-
-
 def as_array(x: ArrayLike) -> ArrayLike:
     """A Literal, or an array of another library, as a NumPy array; others as is."""
     if isinstance(x, Literal):
@@ -217,12 +209,32 @@ def elementwise(
     ``of_bools`` and ``of_complex`` are used instead if the promoted dtype is bool, or
     complex.
     """
-    converted, types, common = promoted(name, operands, dtype)
+    if dtype is None and _are_alike(operands):
+        converted, common = operands, operands[0].dtype
+    else:
+        converted, types, common = promoted(name, operands, dtype)
+        converted = broadcast(name, converted, types)
     if of_bools is not None and common == dtypes.bool_:
         primitive = of_bools
     if of_complex is not None and common in dtypes.COMPLEX:
-        return of_complex(*broadcast(name, converted, types))
-    return apply(primitive, *broadcast(name, converted, types))
+        return of_complex(*converted)
+    return apply(primitive, *converted)
+
+
+def _are_alike(operands: Sequence[ArrayLike]) -> bool:
+    """Whether ``operands`` are NumPy arrays of one shape and one of arrayfn's dtypes.
+
+    Such operands need no promotion and no broadcasting.
+    """
+    first = operands[0]
+    if type(first) is not np.ndarray or first.dtype not in dtypes.SHORT_NAMES:
+        return False
+    for x in operands[1:]:
+        if type(x) is not np.ndarray or x.dtype != first.dtype:
+            return False
+        if x.shape != first.shape:
+            return False
+    return True
 
 
 def floating_dtype(dtype: DType) -> DType:

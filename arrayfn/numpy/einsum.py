@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import opt_einsum
-from opt_einsum import parser
 
 from arrayfn import dtypes
 from arrayfn.errors import ShapeError, user_location
@@ -100,6 +98,8 @@ def _parsed(
             next(shapes) if k % 2 == 0 and k < pairs else part
             for k, part in enumerate(given)
         ]
+    from opt_einsum import parser
+
     try:
         inputs, output, _ = parser.parse_einsum_input(form, shapes=True)
     except ValueError as error:
@@ -120,9 +120,9 @@ def _path(terms: list[Term], output: str, optimize: Any) -> list[tuple[int, ...]
     shapes = [x.shape for _, x in terms]
     if isinstance(optimize, (list, tuple)) and tuple(optimize)[:1] == ("einsum_path",):
         optimize = list(optimize)[1:]  # the format of np.einsum_path
-    path, _ = opt_einsum.contract_path(
-        subscripts, *shapes, shapes=True, optimize=optimize
-    )
+    from opt_einsum import contract_path
+
+    path, _ = contract_path(subscripts, *shapes, shapes=True, optimize=optimize)
     return [tuple(step) for step in path]
 
 

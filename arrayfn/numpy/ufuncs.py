@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
@@ -118,9 +119,11 @@ class ufunc(Generic[P, R]):  # noqa: N801 - NumPy's name
         """The function of each element."""
         return self.call(*args, **kwargs)
 
+    @override
     def __repr__(self) -> str:
         return f"<ufunc {self.__name__}>"
 
+    @override
     def __reduce__(self) -> str | tuple[Any, ...]:
         return pickled(self, vars(self))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
+from typing_extensions import override
 
 import arrayfn.numpy as anp
 from arrayfn import tree
@@ -82,6 +83,7 @@ class Dense:
         (made.steps,) = children
         return made
 
+    @override
     def __repr__(self) -> str:
         name = type(self.method).__name__
         return f"<Dense solution by {name} of order {self.method.order + 1}>"

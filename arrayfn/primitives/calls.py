@@ -49,7 +49,7 @@ def evaluate(program: Program, operands: Sequence[Any]) -> list[Any]:
 
 
 def _value(atom: Atom, environment: dict[Var, Any]) -> Any:
-    """The array of ``atom``: that in ``environment``, or the Literal's."""
+    """The array of ``atom``: a Var's in ``environment``, or a Literal's number."""
     if isinstance(atom, Var):
         return environment[atom]
     return np.asarray(atom.value).astype(atom.type.dtype)
@@ -58,9 +58,9 @@ def _value(atom: Atom, environment: dict[Var, Any]) -> Any:
 def body_types(
     *operands: ArrayType, body: Program, **params: Any
 ) -> ArrayType | tuple[ArrayType, ...]:
-    """The types of the body's outputs.
+    """Type rule of a call: the output types of the called Program ``body``.
 
-    Raises ShapeError if ``operands`` do not fit the body.
+    Raises ShapeError if the operands differ from its inputs in shape or dtype.
     """
     expected = body.input_types
     actual = [(t.shape, t.dtype) for t in operands]
@@ -73,7 +73,10 @@ def body_types(
 
 
 def body_reference(*operands: Array, body: Program, **params: Any) -> tuple[Any, ...]:
-    """Interpret the body."""
+    """Interprets the called Program ``body`` on the operands.
+
+    ``params`` are other params of the call, which do not change its results.
+    """
     return tuple(evaluate(body, operands))
 
 
@@ -88,6 +91,7 @@ def sample_body() -> Program:
 
 
 def _samples() -> Iterable[Sample]:
+    """A call of ``sample_body`` on two float32 arrays, for the table tests."""
     x = families.random_array(dtypes.float32, (3, 4), 61, -3.0, 3.0)
     y = families.random_array(dtypes.float32, (3, 4), 62, -3.0, 3.0)
     yield Sample((x, y), {"name": "double_product", "body": sample_body()})

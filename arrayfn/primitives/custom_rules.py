@@ -58,7 +58,11 @@ Results = tuple[tuple[Shape, DType], ...]
 def _jvp_rule(
     primals: Atoms, tangents: Tangents, *, body: Program, jvp_body: Rule, name: str
 ) -> WithTangents:
-    """The jvp rule: inlines the user's ``jvp_body``."""
+    """The jvp rule: inlines the user's ``jvp_body``.
+
+    ``body`` is the Program of the function itself, and ``name`` the function's name.
+    ``jvp_body`` is a Program, or the name of a function that makes one.
+    """
     if isinstance(jvp_body, str):
         rule = FUNCTIONS.find(jvp_body).function(tuple(t is not None for t in tangents))
         dense_tangents = present(tangents)
@@ -82,7 +86,7 @@ def _jvp_batch(
     jvp_body: Rule,
     name: str,
 ) -> Batched:
-    """The batching rule: a call whose body and rule are mapped."""
+    """Batching rule: a call whose body and derivative are both mapped."""
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
     all_outputs = [True] * (2 * count)
@@ -111,6 +115,7 @@ VECTOR = ArrayType((3, 4), dtypes.float32)
 
 
 def _sample_inputs() -> tuple[Array, ...]:
+    """Two float32 arrays for the samples."""
     return tuple(
         families.random_array(dtypes.float32, (3, 4), seed, -3.0, 3.0)
         for seed in (61, 62)
@@ -118,6 +123,8 @@ def _sample_inputs() -> tuple[Array, ...]:
 
 
 def _jvp_samples() -> Iterable[Sample]:
+    """A function and its jvp, for the table tests."""
+
     def derivative(x: Atom, y: Atom, dx: Atom, dy: Atom) -> list[Atom]:
         product = e.mul(x, y)
         tangent = e.add(e.mul(dx, y), e.mul(x, dy))
@@ -154,7 +161,11 @@ def _vjp_rule(
     backward: Rule,
     name: str,
 ) -> WithTangents:
-    """The jvp rule: inlines ``forward``, and emits the linear part for ``backward``."""
+    """The jvp rule: inlines ``forward``, and emits the linear part to be transposed.
+
+    ``body`` is the Program of the function itself, and ``name`` the function's name.
+    ``forward`` and ``backward`` are the user's rules, as in the module's docstring.
+    """
     forward_program, backward_rule = forward, backward
     if isinstance(forward_program, str):
         varies = tuple(t is not None for t in tangents)
@@ -186,7 +197,7 @@ def _vjp_batch(
     backward: Rule,
     name: str,
 ) -> Batched:
-    """The batching rule: a call whose body and rules are mapped."""
+    """Batching rule: a call whose body and rules are all mapped."""
     mapped = [dim is not None for dim in dims]
     count = len(body.outputs)
 
@@ -225,10 +236,11 @@ def _batched_backward(
     mapped: Sequence[bool],
     backward: Rule,
 ) -> Rule:
-    """``backward`` for mapped cotangents, and residuals of which some are mapped.
+    """The user's ``backward`` for mapped cotangents.
 
-    ``residuals`` and ``mapped`` mark the residuals and the inputs of the function that
-    are mapped. The cotangent of an input that is not is the sum over all members.
+    ``batch`` maps Programs along an axis of extent ``size``. ``residuals`` and
+    ``mapped`` say which residuals and which inputs of the function are mapped. The
+    cotangent of an input that is not is the sum over all members.
     """
     if isinstance(backward, str):
         named_rule = FUNCTIONS.find(backward)
@@ -250,7 +262,7 @@ def _batched_backward(
 
 
 def _total(cotangent: Atom) -> Atom:
-    """The sum of cotangents over all members; zeros if there is no derivative."""
+    """The sum of a mapped ``cotangent`` over all members; zeros for integers."""
     type = cotangent.type
     if type.dtype not in dtypes.INEXACT:
         return views.zeros(type.with_shape(type.shape[1:]))
@@ -258,6 +270,8 @@ def _total(cotangent: Atom) -> Atom:
 
 
 def _vjp_samples() -> Iterable[Sample]:
+    """A function with forward and backward rules, for the table tests."""
+
     def forward(x: Atom, y: Atom) -> list[Atom]:
         product = e.mul(x, y)
         return [e.add(product, product), x, y]
@@ -295,7 +309,7 @@ custom_vjp = Primitive(
 
 
 def forward_mode_error(name: str) -> DifferentiationError:
-    """The error for a linear part that is run instead of transposed."""
+    """The error for forward mode of function ``name``, which has a custom_vjp."""
     return DifferentiationError(
         f"{name} has a custom_vjp rule, which gives reverse-mode derivatives only; use "
         "grad or vjp, or give the function a custom_jvp rule"
@@ -305,12 +319,14 @@ def forward_mode_error(name: str) -> DifferentiationError:
 def _linear_types(
     *operands: ArrayType, name: str, backward: Rule, residuals: int, results: Results
 ) -> tuple[ArrayType, ...]:
+    """Type rule: the shapes and dtypes of ``results``."""
     return tuple(ArrayType(shape, dtype) for shape, dtype in results)
 
 
 def _linear_reference(
     *operands: Array, name: str, backward: Rule, residuals: int, results: Results
 ) -> Any:
+    """Raises: the linear part of a custom_vjp can be transposed, but not computed."""
     raise forward_mode_error(name)
 
 
@@ -323,7 +339,10 @@ def _linear_transpose(
     residuals: int,
     results: Results,
 ) -> Tangents:
-    """The transpose rule: inlines ``backward`` on residuals and cotangents."""
+    """Transpose rule: inlines ``backward`` on residuals and cotangents.
+
+    ``residuals`` is the number of operands that are residuals.
+    """
     saved = values_of(inputs[:residuals])
     if isinstance(backward, str):
         flags = tuple(ct is not None for ct in cotangents)
@@ -351,7 +370,7 @@ def _linear_batch(
     residuals: int,
     results: Results,
 ) -> Batched:
-    """The batching rule: the same with a mapped ``backward``."""
+    """Batching rule: the same call with a mapped ``backward``."""
     mapped = [dim is not None for dim in dims]
     outputs = custom_vjp_linear(
         *in_front(inputs, dims),

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from typing_extensions import override
+
 from arrayfn.ir import Atom
 from arrayfn.primitives.base import Primitive
 
@@ -35,6 +37,7 @@ class Emitter:
         """As ``Primitive.__call__``."""
         return _primitives[self._name](*operands, **params)
 
+    @override
     def __repr__(self) -> str:
         return f"<emitter of {self._name}>"
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, tree
@@ -85,6 +86,7 @@ class Key:
             "a Key is no array of numbers; random.key_data(key) gives its uint32 words"
         )
 
+    @override
     def __repr__(self) -> str:
         if isinstance(self.data, Tracer):
             return f"Key<{self.shape}, traced>"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
+from typing_extensions import override
 
 import arrayfn.numpy as anp
 from arrayfn import tree
@@ -467,6 +468,7 @@ class SparseArray(tree.Indexed):
             user_location(),
         )
 
+    @override
     def __repr__(self) -> str:
         return display.text(self)
 

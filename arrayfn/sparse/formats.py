@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
+from typing_extensions import override
 
 import arrayfn.numpy as anp
 from arrayfn import dtypes, tree
@@ -71,14 +72,17 @@ class _Compressed(_Format):
     indptr: Array
 
     @property
+    @override
     def positions(self) -> Indices:
         return self.indices, self.indptr
 
+    @override
     def _hold(self, data: Array, positions: Indices, shape: Shape) -> None:
         self.data = data
         self.indices, self.indptr = positions
         self.shape = shape
 
+    @override
     def tocoo(self) -> COO:
         return _made(COO, self.data, self.coordinates(), self.shape)
 
@@ -110,9 +114,11 @@ class CSR(_Compressed):
     format: ClassVar[str] = "csr"
 
     @property
-    def T(self) -> CSC:  # noqa: N802
+    @override
+    def T(self) -> CSC:
         return _made(CSC, self.data, self.positions, self.shape[::-1])
 
+    @override
     def tocsr(self) -> CSR:
         return self
 
@@ -131,12 +137,15 @@ class CSC(_Compressed):
     format: ClassVar[str] = "csc"
 
     @property
-    def T(self) -> CSR:  # noqa: N802
+    @override
+    def T(self) -> CSR:
         return _made(CSR, self.data, self.positions, self.shape[::-1])
 
+    @override
     def tocsr(self) -> CSR:
         return self.tocoo().tocsr()
 
+    @override
     def tocsc(self) -> CSC:
         return self
 
@@ -157,23 +166,28 @@ class COO(_Format):
     col: Array
 
     @property
+    @override
     def positions(self) -> Indices:
         return self.row, self.col
 
+    @override
     def _hold(self, data: Array, positions: Indices, shape: Shape) -> None:
         self.data = data
         self.row, self.col = positions
         self.shape = shape
 
     @property
-    def T(self) -> COO:  # noqa: N802
+    @override
+    def T(self) -> COO:
         return _made(COO, self.data, (self.col, self.row), self.shape[::-1])
 
+    @override
     def map(self, function: Any) -> COO:
         """``function`` of the entries, those at one position added up; f(0) is 0."""
         whole = self.sum_duplicates()
         return whole.with_data(function(whole.data))
 
+    @override
     def _added(self, other: Any, function: Any) -> Any:
         if not isinstance(other, COO) or other.shape != self.shape:
             return super()._added(other, function)
@@ -214,6 +228,7 @@ class COO(_Format):
         )
         return _made(CSR, data, (indices, starts), self.shape)
 
+    @override
     def tocsr(self) -> CSR:
         """By rows; entries at one position are added up if positions are known."""
         places = [structure.known(x) for x in self.positions]
@@ -227,6 +242,7 @@ class COO(_Format):
         positions = anp.take(self.col, order), starts
         return _made(CSR, anp.take(self.data, order), positions, self.shape)
 
+    @override
     def tocoo(self) -> COO:
         return self
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 import ml_dtypes
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes, tree
 from arrayfn.backends.base import Backend, Executable
@@ -65,6 +66,7 @@ class Fault:
         """The user's line."""
         return self.equation.source
 
+    @override
     def __str__(self) -> str:
         what = "gives NaN" if self.kind == "nan" else "is wrong"
         place = self.location

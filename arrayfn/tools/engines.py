@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import tree
 from arrayfn.adapters.tensors import tensor_of
@@ -71,15 +72,19 @@ class Engine:
 class Jax(Engine):
     """Jitted functions of JAX, with 64-bit numbers."""
 
+    @override
     def put(self, x: Any) -> Any:
         return self.library().numpy.asarray(x) if isinstance(x, np.ndarray) else x
 
+    @override
     def wait(self, x: Any) -> Any:
         return self.library().block_until_ready(x)
 
+    @override
     def compiled(self, function: Call) -> Call:
         return self.library().jit(function)
 
+    @override
     def entered(self) -> AbstractContextManager[Any]:
         return self.library().enable_x64(True)
 
@@ -87,11 +92,13 @@ class Jax(Engine):
 class Torch(Engine):
     """Functions of PyTorch's CPU tensors, as they are, without its autograd."""
 
+    @override
     def put(self, x: Any) -> Any:
         if not isinstance(x, np.ndarray):
             return x
         return tensor_of(self.library(), np.array(x))
 
+    @override
     def get(self, x: Any) -> Array:
         library = self.library()
         if x.dtype == library.bfloat16:
@@ -100,6 +107,7 @@ class Torch(Engine):
             return x.view(library.uint16).numpy().view(ml_dtypes.bfloat16)
         return x.numpy()
 
+    @override
     def entered(self) -> AbstractContextManager[Any]:
         return self.library().no_grad()
 

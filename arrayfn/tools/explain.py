@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from typing_extensions import override
+
 from arrayfn.backends.object_cache import COUNTS
 from arrayfn.compilation.building import Built
 from arrayfn.compilation.jit import Jitted, jit
@@ -70,9 +72,11 @@ class Explanation:
     compiled: int
     seconds: float
 
+    @override
     def __str__(self) -> str:
         return "\n".join(_text(self))
 
+    @override
     def __repr__(self) -> str:
         return str(self)
 

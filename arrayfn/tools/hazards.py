@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.errors import SourceLocation, readable_file
 from arrayfn.ir import Atom, Equation, Literal, Program, Var
@@ -55,6 +57,7 @@ class Hazard:
     location: SourceLocation | None
     message: str
 
+    @override
     def __str__(self) -> str:
         at = self.location
         where = f"{readable_file(at.file)}:{at.line}: " if at else ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,15 @@ class Comparison(Sequence[Measured]):
     rows: tuple[Measured, ...]
     roofs: dict[str, Roof]
 
+    @override
     def __len__(self) -> int:
         return len(self.rows)
 
+    @override
     def __getitem__(self, index: Any) -> Any:
         return self.rows[index]
 
+    @override
     def __repr__(self) -> str:
         return table(self, self.roofs).rstrip("\n")
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.backends.base import TimedExecutable, TimingBackend
@@ -72,6 +73,7 @@ class LineTime:
     seconds: float
     operations: int
 
+    @override
     def __str__(self) -> str:
         return str(self.location) if self.location else "(no line)"
 
@@ -157,9 +159,11 @@ class Profile:
         names = {row.backend for row in self.steps} - {_MESH}
         return {name: roof(name) for name in names}
 
+    @override
     def __str__(self) -> str:
         return profile_text(self)
 
+    @override
     def __repr__(self) -> str:
         return (
             f"<Profile: {self.seconds:.3g} s, {len(self.calls)} calls, "

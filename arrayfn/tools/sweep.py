@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes, tree
 from arrayfn.display.units import in_seconds
@@ -40,9 +41,11 @@ class Sweep(Sequence[Point]):
 
     points: tuple[Point, ...]
 
+    @override
     def __len__(self) -> int:
         return len(self.points)
 
+    @override
     def __getitem__(self, index: Any) -> Any:
         return self.points[index]
 
@@ -65,6 +68,7 @@ class Sweep(Sequence[Point]):
             cells.append((*head, *numbers, *rates))
         return cells
 
+    @override
     def __repr__(self) -> str:
         rows = [_COLUMNS, *self._cells()]
         short = [row for row in rows if row[5]]

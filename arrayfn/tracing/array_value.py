@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, InPlaceError, user_location
@@ -338,6 +339,7 @@ class ArrayOnDevice(ImmutableArray):
         """A copy on the host."""
         raise NotImplementedError
 
+    @override
     def concrete(self, wanted: str, remedy: str) -> np.ndarray[Any, Any]:
         """A copy on the host."""
         return np.asarray(self)

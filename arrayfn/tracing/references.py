@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.dtypes import DType
 from arrayfn.errors import ArgumentError, TracerLeakError, user_location
@@ -137,6 +138,7 @@ class Ref:
             user_location(),
         )
 
+    @override
     def __repr__(self) -> str:
         return f"Ref({self.type})"
 

@@ -197,7 +197,7 @@ def is_staged(operands: Sequence[Any]) -> bool:
     if frame is None:
         return False
     if not frame.abstract:
-        return any(isinstance(x, Tracer) for x in operands)
+        return _is_any(Tracer, operands)
     return True
 
 
@@ -236,7 +236,15 @@ def is_made_of_equations(operands: Sequence[Any]) -> bool:
 
     That is so if they are staged or on a device.
     """
-    return is_staged(operands) or any(isinstance(x, ArrayOnDevice) for x in operands)
+    return is_staged(operands) or _is_any(ArrayOnDevice, operands)
+
+
+def _is_any(cls: type, operands: Sequence[Any]) -> bool:
+    """Whether one of ``operands`` is an instance of ``cls``."""
+    for x in operands:  # noqa: SIM110 - any() takes twice as long
+        if isinstance(x, cls):
+            return True
+    return False
 
 
 def apply(primitive: Primitive, *operands: Any, **params: Any) -> Any:
@@ -378,7 +386,7 @@ def _array(value: Any) -> Any:
 
 def _results(primitive: Primitive, arrays: Sequence[Any], params: Params) -> Any:
     """The result, or results, of ``primitive`` on arrays."""
-    if any(isinstance(x, ArrayOnDevice) for x in arrays):
+    if _is_any(ArrayOnDevice, arrays):
         outputs = Immediate.compute_on_device(primitive, arrays, params)
         results = outputs[0] if len(outputs) == 1 else tuple(outputs)
     else:

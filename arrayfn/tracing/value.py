@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
@@ -100,6 +101,7 @@ class Tracer(ImmutableArray):
         self.location = location
 
     @property
+    @override
     def type(self) -> ArrayType:
         """Shape, dtype and layout."""
         return self.atom.type
@@ -107,11 +109,13 @@ class Tracer(ImmutableArray):
     # Every operation of a trace reads it, so it is not passed through a property.
 
     @property
+    @override
     def shape(self) -> Shape:
         """The extents of the axes."""
         return self.atom.type.shape
 
     @property
+    @override
     def dtype(self) -> DType:
         """The data type."""
         return self.atom.type.dtype
@@ -141,6 +145,7 @@ class Tracer(ImmutableArray):
             user_location(),
         )
 
+    @override
     def concrete(self, wanted: str, remedy: str) -> Any:
         """The value; AbstractValueError if it is unknown. ``wanted`` names who asks."""
         if isinstance(self.value, ArrayOnDevice):
@@ -212,6 +217,7 @@ class Tracer(ImmutableArray):
             )
         )
 
+    @override
     def __setitem__(self, index: Any, value: Any) -> None:
         caller = sys._getframe(1)
         if not caller.f_globals.get("__name__", "").endswith(_ARRAY_API_EXTRA):
@@ -240,6 +246,7 @@ class Tracer(ImmutableArray):
     def __deepcopy__(self, memo: Any) -> Tracer:
         return self
 
+    @override
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise ArgumentError(
             f"a traced value ({self.type}) cannot be pickled: it is of use only while "
@@ -260,19 +267,23 @@ class Tracer(ImmutableArray):
         """Nested lists; needs a value."""
         return self.concrete("tolist()", _SCALAR_REMEDY).tolist()
 
+    @override
     def __repr__(self) -> str:
         if self.value is not None:
             return f"Tracer({self.value!r})"
         return f"Tracer<{self.type}>"
 
+    @override
     def __str__(self) -> str:
         return str(self.value) if self.value is not None else repr(self)
 
+    @override
     def __format__(self, spec: str) -> str:
         if self.value is not None:
             return format(self.value, spec)
         return format(repr(self), spec if spec.isalpha() and spec == "s" else "")
 
+    @override
     def __hash__(self) -> int:
         raise ArgumentError(
             f"a traced value ({self.type}) is not hashable: it is no key of a dict or "

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
 from arrayfn.errors import AbstractValueError, ArgumentError, user_location
@@ -105,15 +107,18 @@ class ShapeDtypeStruct:
             raise TypeError("len() of a rank-0 array")
         return self.shape[0]
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ShapeDtypeStruct) and self._parts() == other._parts()
 
+    @override
     def __hash__(self) -> int:
         return hash(self._parts())
 
     def _parts(self) -> tuple[object, ...]:
         return self._extents, self.dtype, self.weak_type
 
+    @override
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""
         ends = "," if len(self._extents) == 1 else ""

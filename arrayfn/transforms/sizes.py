@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from arrayfn.errors import ArgumentError, user_location
 
 
@@ -72,5 +74,6 @@ class Dim:
         below = self.maximum is None or size <= self.maximum
         return self.minimum <= size and below and size % self.multiple_of == 0
 
+    @override
     def __str__(self) -> str:
         return self.name

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
+# Where there is a GPU, JAX would take it: these engines are compared on the CPU.
+jax.config.update("jax_platforms", "cpu")
 # Full float32 products, as arrayfn's: XLA takes bfloat16 where a CPU has tiles for it.
 jax.config.update("jax_default_matmul_precision", "highest")
 

@@ -145,10 +145,10 @@ def test_tiles_of_a_product_follow_from_its_shape(
     [
         ((64, 64, 64), 1),
         ((128, 128, 128), 2),
-        ((256, 256, 256), 2),
-        ((512, 512, 512), 8),
+        ((256, 256, 256), 4),
+        ((512, 512, 512), 16),
         ((1024, 1024, 1024), 16),
-        ((256, 1024, 1024), 8),
+        ((256, 1024, 1024), 16),
         ((512, 1024, 1024), 16),
         ((2048, 2048, 2048), 16),
         ((4096, 4096, 4096), 64),
@@ -168,7 +168,7 @@ def test_large_products_have_tiles_for_many_cores(
 
 def test_problems_of_a_batch_are_cut_where_they_are_few() -> None:
     dtype = np.dtype(np.float32)
-    assert gemm_tiles(512, 512, 512, 4, dtype).items == 32
+    assert gemm_tiles(512, 512, 512, 4, dtype).items == 64
     assert gemm_tiles(512, 512, 512, 64, dtype).items == 64
 
 

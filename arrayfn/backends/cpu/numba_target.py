@@ -20,6 +20,7 @@ from numba.cpython import (  # they register
     builtins,  # noqa: F401  # pyright: ignore[reportUnusedImport]
     numbers,  # noqa: F401  # pyright: ignore[reportUnusedImport]
 )
+from typing_extensions import override
 
 from arrayfn.backends.cpu.loop_metadata import metadata_of
 from arrayfn.backends.cpu.vocabulary import DIALECT, KNOWN
@@ -48,12 +49,14 @@ class KernelCodegen(codegen.Codegen):
         self._target_data = target.target_machine().target_data
         self._data_layout = str(self._target_data)
 
+    @override
     def _create_empty_module(self, name: str) -> Any:
         module = ir.Module(name)
         module.triple = target.host().triple
         module.data_layout = self._data_layout
         return module
 
+    @override
     def _add_module(self, module: Any) -> None:
         raise NotImplementedError
 
@@ -75,25 +78,30 @@ class KernelContext(shared.KernelContext, cpu.CPUContext):
 
     symbol = "kernel"
 
+    @override
     def init(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self.is32bit = False
         self._implementations: dict[Any, Any] = {}
         self._internal_codegen: Any = KernelCodegen()
 
+    @override
     def load_additional_registries(self) -> None:
         """What printed kernels use is in the builtin registry."""
 
     @property
+    @override
     def call_conv(self) -> Any:
         """The calling convention of kernels."""
         return KernelCallConv(self)
 
+    @override
     def mangler(
         self, name: str, types: Any, *, abi_tags: Any = (), uid: Any = None
     ) -> str:
         """The name of what is compiled."""
         return self.symbol
 
+    @override
     def post_lowering(self, mod: ir.Module, library: Any) -> None:
         """Nothing: there are no reference counts to remove."""
 
@@ -105,6 +113,7 @@ class CpuLowering(KernelLowering, _BaseLower):
     context: Any
     library: Any
 
+    @override
     def emit_call(self, node: Any) -> Any:
         function = self.types.functions[node.func.name]
         if not isinstance(function, FunctionType) or function in KNOWN:
@@ -114,10 +123,12 @@ class CpuLowering(KernelLowering, _BaseLower):
         called = self.library.front_end.part(self.module, function, signature)
         return self.builder.call(called, values)
 
+    @override
     def loop_metadata(self, loop: KernelLoop) -> Any:
         longest = max((self.emitted.get(f, 0) for f in loop.functions), default=0)
         return metadata_of(self.module, loop, longest)
 
+    @override
     def lower_return(self, statement: Any) -> None:
         if any(name.startswith("store_row") for name in self.module.globals):
             # Stores past the caches are ordered before what tells other threads.
@@ -150,6 +161,7 @@ class KernelLoweringPass(BaseNativeLowering):
     _name = "arrayfn_lowering"
 
     @property
+    @override
     def lowering_class(self) -> Any:
         return CpuLowering
 
@@ -157,6 +169,7 @@ class KernelLoweringPass(BaseNativeLowering):
 class KernelPipeline(compiler.CompilerBase):
     """From the bytecode of a printed kernel to LLVM IR."""
 
+    @override
     def define_pipelines(self) -> list[PassManager]:
         passes = PassManager("arrayfn")
         for step in (

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.backends.cpu.libraries import provider_of
@@ -72,6 +73,7 @@ class _Run(PlanInterpreter):
         self.scratch = HostBuffer(_zeros(self.plan.scratch))
         self.functions: dict[str, Callable[..., None]] = {}
 
+    @override
     def call(self, step: KernelCall) -> None:
         """Run one kernel."""
         kernel = self.kernels[step.kernel]

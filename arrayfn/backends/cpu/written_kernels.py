@@ -17,6 +17,7 @@ from numba.core import codegen, compiler, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
 from numba.core.registry import cpu_target
+from typing_extensions import override
 
 from arrayfn.backends.cpu.kernel_entry import add_entry
 from arrayfn.backends.cpu.vocabulary import DIALECT
@@ -35,12 +36,15 @@ class WrittenLibrary(codegen.JITCodeLibrary):
 
     looks_at_signals = True
 
+    @override
     def _optimize_functions(self, ll_module: Any) -> None:
         pass
 
+    @override
     def _optimize_final_module(self) -> None:
         pass
 
+    @override
     def _finalize_final_module(self) -> None:
         self._finalized = True
 

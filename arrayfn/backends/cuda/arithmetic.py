@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
+from typing_extensions import override
 
 from arrayfn.backends.llvm_arithmetic import I64, LLVMArithmetic, LLVMValue
 from arrayfn.lowering.scalars.arithmetic import FORMATS, Formula
@@ -19,6 +20,7 @@ from arrayfn.lowering.scalars.rounding import maximum, minimum
 class CudaArithmetic(LLVMArithmetic):
     """``LLVMArithmetic`` for NVVM: a thread branches where it needs a slow formula."""
 
+    @override
     def guarded(
         self,
         name: str,
@@ -38,24 +40,29 @@ class CudaArithmetic(LLVMArithmetic):
         phi.add_incoming(result, end)
         return self.wrap(phi, common.dtype)
 
+    @override
     def exact_fmod(self, x: LLVMValue, y: LLVMValue) -> LLVMValue:
         # NVPTX's frem is not exact for large quotients.
         return self._libdevice("fmod", x, y)
 
+    @override
     def negate(self, x: LLVMValue) -> LLVMValue:
         # NVVM's dialect has no fneg.
         return self.constant(x.dtype, -0.0) - x
 
+    @override
     def abs(self, x: LLVMValue) -> LLVMValue:
         f = FORMATS[x.dtype]
         return self.reinterpret(
             self.reinterpret(x, f.integer) & f.magnitude_mask, x.dtype
         )
 
+    @override
     def rint(self, x: LLVMValue) -> LLVMValue:
         # NVVM lacks the intrinsic.
         return self._libdevice("rint", x)
 
+    @override
     def trunc(self, x: LLVMValue) -> LLVMValue:
         # Before CUDA 13.1 NVVM lacks the intrinsic.
         return self._libdevice("trunc", x)
@@ -71,11 +78,13 @@ class CudaArithmetic(LLVMArithmetic):
             self.builder.call(function, [x.value for x in arguments]), dtype
         )
 
+    @override
     def table_pointer(self, table: Sequence[int], space: int = 1) -> ir.Value:
         generic = super().table_pointer(table, space)
         array = ir.ArrayType(I64, len(table))
         return self.builder.addrspacecast(generic, array.as_pointer())
 
+    @override
     def native(self, function: str, arguments: Sequence[Any]) -> Any:
         if function == "exp_f32":
             # A third of the formula's instructions, by the unit for powers of two;
@@ -87,6 +96,7 @@ class CudaArithmetic(LLVMArithmetic):
             return self.wrap(self.builder.call(assembly, [arguments[0].value]), "u16")
         return None
 
+    @override
     def accumulate(self, operation: str, x: LLVMValue, y: Any) -> LLVMValue:
         if operation == "add":
             return x + y

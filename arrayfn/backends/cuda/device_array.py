@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dlpack, dtypes
 from arrayfn.backends.cuda.driver import (
@@ -86,6 +87,7 @@ class DeviceArray(ArrayOnDevice):
     # Attributes.
 
     @property
+    @override
     def type(self) -> ArrayType:
         """Shape, dtype and layout."""
         return self.__arrayfn_type__
@@ -108,11 +110,13 @@ class DeviceArray(ArrayOnDevice):
         return device() if number == current_number() else gpu(number)
 
     @property
+    @override
     def device(self) -> str:
         """The backend that it belongs to: "cuda", or "cuda:1" on the second GPU."""
         number = _places.get(id(self.__arrayfn_type__), 0)
         return f"cuda:{number}" if number else "cuda"
 
+    @override
     def copy(self) -> DeviceArray:
         """A copy, which may be donated."""
         low, count = self.__arrayfn_type__.span()
@@ -129,6 +133,7 @@ class DeviceArray(ArrayOnDevice):
     def __deepcopy__(self, memo: Any) -> DeviceArray:
         return self.copy()
 
+    @override
     def __reduce__(self) -> tuple[Any, ...]:
         return device_put, (np.asarray(self),)
 
@@ -147,6 +152,7 @@ class DeviceArray(ArrayOnDevice):
             )
         return self.pointer
 
+    @override
     def take(self) -> object:
         """Give up its memory, to another array; returns the memory's owner."""
         owner, self.owner, self.pointer = self.owner, None, 0
@@ -167,6 +173,7 @@ class DeviceArray(ArrayOnDevice):
         self.gpu.synchronize()
         return self
 
+    @override
     def __array__(
         self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
     ) -> Array:
@@ -189,6 +196,7 @@ class DeviceArray(ArrayOnDevice):
             )
         return host if dtype is None else host.astype(dtype)
 
+    @override
     def __repr__(self) -> str:
         if self.is_deleted:
             return f"<DeviceArray {self.__arrayfn_type__}, donated>"
@@ -204,9 +212,11 @@ class DeviceArray(ArrayOnDevice):
         title = f"DeviceArray {type} <small>{size} on {self.device}</small>"
         return markup.shown(title, markup.listing(str(self).splitlines()))
 
+    @override
     def __str__(self) -> str:
         return repr(self) if self.is_deleted else str(np.asarray(self))
 
+    @override
     def __format__(self, spec: str) -> str:
         host = np.asarray(self)
         return format(host if host.ndim else host.item(), spec)

@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any, Final
 
 from llvmlite import ir
+from typing_extensions import override
 
 from arrayfn.backends.cuda.unrolling import mark, unroll_marked
 from arrayfn.backends.cuda.vocabulary import (
@@ -67,6 +68,7 @@ class CudaLowering(KernelLowering, lowering.BaseLower):
 
     dialect = DIALECT
 
+    @override
     def emit_call(self, node: Any) -> Any:
         """A call: of a device function, or of another function of the text."""
         function = self.types.functions[node.func.name]

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from typing_extensions import override
+
 from arrayfn.backends.cuda.driver import device, on
 from arrayfn.backends.cuda.encoded_plan import EncodedPlan
 from arrayfn.backends.cuda.executable import Executable
@@ -72,6 +74,7 @@ class TimedDispatch(Dispatch):
         numbers = step_numbers(self._encoded.nodes, compiled.plan.steps)
         self._walk = TimedWalk(self._encoded, addresses, events, numbers)
 
+    @override
     def enqueue(self, addresses: bytes) -> None:
         """Enqueue the plan."""
         self._events.begin()
@@ -118,6 +121,7 @@ class TimedWalk(Walk):
         self.events = events
         self.numbers = numbers
 
+    @override
     def run(self, nodes: Sequence[Node], stream: int) -> None:
         """Enqueue ``nodes`` on ``stream``."""
         for node in one_by_one(nodes):

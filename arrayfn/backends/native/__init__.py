@@ -18,6 +18,8 @@ from functools import cache
 from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from typing_extensions import override
+
 from arrayfn.backends.native.structures import Array, function_types
 
 P = ParamSpec("P")
@@ -44,6 +46,7 @@ class CFunction(Generic[P, R]):
         kinds, result = typing.get_args(vars(self)["__orig_class__"])
         return list(kinds), result
 
+    @override
     def __str__(self) -> str:
         return f"{self.symbol} {self.types()}"
 

@@ -7,6 +7,8 @@ import ctypes
 import typing
 from typing import Any
 
+from typing_extensions import override
+
 from arrayfn.backends import native
 from arrayfn.backends.native import CFunction, Routine, memory, operations
 from arrayfn.backends.native.emitter import Value, is_pointer, llvm_type
@@ -17,6 +19,7 @@ from arrayfn.backends.native.structures import Array, element_c_type, value_type
 class Calls(Expressions):
     """The calls of one routine."""
 
+    @override
     def call(self, node: ast.Call, function: ast.expr, given: list[ast.expr]) -> Value:
         """A call of the vocabulary, of a C function, of a routine, or of a pointer."""
         target: Any = None
@@ -144,6 +147,7 @@ class Calls(Expressions):
         made = self.value_of(f"call {returns} {pointer}({arguments})")
         return memory.widened(self, made, result)
 
+    @override
     def symbol(self, function: CFunction[..., Any] | Routine[..., Any]) -> str:
         """The symbol of a function, which is declared if another module defines it."""
         symbol = f'"{function.symbol}"'

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from typing_extensions import override
+
 from arrayfn.backends.native import target
 from arrayfn.backends.native.engine import ENGINE, KernelCode
 from arrayfn.backends.object_cache import content_key, object_cache
@@ -121,6 +123,7 @@ class _Compilation(threading.Thread):
         except RuntimeError:
             self.run()
 
+    @override
     def run(self) -> None:
         """Compile; an error is kept for the thread that waits."""
         try:

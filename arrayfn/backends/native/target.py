@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from typing_extensions import override
+
 _LIBRARY_BYTES: Final = 192 << 20  # of llvmlite, with what it maps at first
 
 
@@ -58,6 +60,7 @@ class Host:
     cpu: str
     features: str
 
+    @override
     def __str__(self) -> str:
         return f"{self.triple} {self.cpu} {self.features}"
 

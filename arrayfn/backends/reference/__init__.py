@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.backends.base import BackendInfo, Executable
 from arrayfn.backends.reference.wide import wide_array, widened
@@ -89,10 +90,12 @@ class WideReferenceBackend(ReferenceBackend):
     name = "reference64"
     description = "NumPy in float64 with exact sums, one primitive at a time"
 
+    @override
     def prepare(self, program: Program) -> Program:
         """The Program in double precision."""
         return widened(program)
 
+    @override
     def operand(self, x: Any, dtype: DType) -> np.ndarray[Any, Any]:
         """An argument, rounded to the dtype that the Program gives it, as float64."""
         return wide_array(x, dtype)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from typing_extensions import override
+
 from arrayfn.ir import Var
 from arrayfn.lowering.cpu.loop_frame import LoopFrame
 from arrayfn.lowering.cpu.stages import StagedPrinter
@@ -29,11 +31,13 @@ class InlinePrinter(StagedPrinter):
         self.constants = frame.constants
         self.constant_lines = frame.constant_lines
 
+    @override
     def print(self) -> InlinePrinter:
         """Print the nest's loops; the frame prints the function around them."""
         self.body()
         return self
 
+    @override
     def body(self) -> None:
         """Print loops over the kept axes, and in them the loops of each stage."""
         self.plan_stages()
@@ -68,13 +72,9 @@ class InlinePrinter(StagedPrinter):
             self.open(f"for i{axis} in range({bounds}):")
         return bounds is not None
 
-    def row_index(self) -> str:
-        """The row-major index over the reduced axes."""
-        text = ""
-        for axis in self.reduced_axes:
-            extent = self.nest.axes[axis].extent
-            text = f"i{axis}" if not text else f"({text}) * {extent} + i{axis}"
-        return text or "0"
+    @override
+    def extent(self, axis: int) -> str:
+        return str(self.nest.axes[axis].extent)
 
     # Names and places.
 
@@ -82,14 +82,17 @@ class InlinePrinter(StagedPrinter):
         """The Var in whose memory ``operand`` lies."""
         return self.frame.of(self.nest.operands[operand].array)
 
+    @override
     def name_of(self, value: Value) -> str:
         return self.frame.name_for((id(self.nest), value.name), value.name)
 
+    @override
     def scalar(self, scalar: Scalar) -> str:
         if isinstance(scalar, IntegerArgument):
             return str(scalar.value)
         return super().scalar(scalar)
 
+    @override
     def index(self, operand: int, variables: dict[int, str]) -> str:
         array = self.nest.operands[operand]
         terms = [str(array.offset)] if array.offset else []
@@ -99,6 +102,7 @@ class InlinePrinter(StagedPrinter):
                 terms.append(i if stride == 1 else f"{i} * {stride}")
         return " + ".join(terms) or "0"
 
+    @override
     def element_at(self, operand: int, variables: dict[int, str]) -> str:
         root = self.root(operand)
         if operand in self.written_operands():
@@ -109,6 +113,7 @@ class InlinePrinter(StagedPrinter):
         """The numbers of the operands that the nest writes."""
         return {k for k, o in enumerate(self.nest.operands) if o.written}
 
+    @override
     def element_of(self, s: Load | Store, variables: dict[int, str]) -> str:
         if not s.indices:
             return self.element_at(s.operand, variables)
@@ -120,10 +125,12 @@ class InlinePrinter(StagedPrinter):
         write = self.frame.stored if isinstance(s, Store) else self.frame.element
         return write(self.root(s.operand), index)
 
+    @override
     def index_term(self, operand: int, number: int, term: IndexTerm) -> str:
         name = self.name_of(term.index)
         return name if term.stride == 1 else f"{name} * {term.stride}"
 
+    @override
     def load(self, s: Load, variables: dict[int, str]) -> None:
         """Print a load from memory, or use the local variable that holds the value."""
         root = self.root(s.operand)
@@ -136,7 +143,10 @@ class InlinePrinter(StagedPrinter):
             self.line(f"{self.name_of(s.result)} = {variable}")
 
     def keeps_value(self, root: Var, value: Value) -> bool:
-        """Whether a variable keeps ``value`` for as long as the nest reads it."""
+        """Whether the variable of ``root`` keeps ``value`` while the nest reads it.
+
+        It does unless a store to it comes first.
+        """
         statements = self.nest.statements
         stores = [
             k
@@ -147,6 +157,7 @@ class InlinePrinter(StagedPrinter):
         staged = stores and self.reduced_axes
         return not stores or (not staged and max(reads, default=0) <= min(stores))
 
+    @override
     def store(self, s: Store, variables: dict[int, str]) -> None:
         """Print a store to memory, or the assignment of a local variable."""
         root = self.root(s.operand)

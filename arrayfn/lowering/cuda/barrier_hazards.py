@@ -8,13 +8,17 @@ from typing import Final
 
 from arrayfn.ir import Var
 
-SEVERAL: Final = -1
+SEVERAL_BLOCKS: Final = -1
 """Stands for more than one block, in place of a block's number."""
 
 
 @dataclass
 class HazardsSinceBarrier:
-    """The accesses of blocks since the last grid barrier."""
+    """What the steps since the last grid barrier of a persistent kernel have accessed.
+
+    The grid barrier separates steps with a hazard. An array is the Var that names its
+    memory; a *part* is the device function of a step's kernel.
+    """
 
     read: set[Var] = field(default_factory=set[Var])
     written: set[Var] = field(default_factory=set[Var])
@@ -23,28 +27,32 @@ class HazardsSinceBarrier:
     busy: int = 0
     """Blocks that have something to do."""
     owners: dict[Var, int] = field(default_factory=dict[Var, int])
-    """The block that alone has touched an array, or ``SEVERAL``."""
+    """The block that alone has touched an array, or ``SEVERAL_BLOCKS``."""
 
     def clashes(self, read: Sequence[Var], written: Sequence[Var]) -> set[Var]:
-        """The arrays with a hazard: read after write, or write after either."""
+        """The arrays on which a step has a hazard with those since the last barrier.
+
+        ``read`` and ``written`` are the arrays of the step. A hazard is a read after a
+        write, or a write after a read or a write.
+        """
         touched = self.read | self.written
         return self.written.intersection(read) | touched.intersection(written)
 
     def note(self, read: Sequence[Var], written: Sequence[Var], block: int) -> None:
-        """Note accesses of ``block``, or of ``SEVERAL``."""
+        """Record accesses of ``block``, which may be ``SEVERAL_BLOCKS``."""
         self.read.update(read)
         self.written.update(written)
         for var in (*read, *written):
             if self.owners.setdefault(var, block) != block:
-                self.owners[var] = SEVERAL
+                self.owners[var] = SEVERAL_BLOCKS
 
     def copy(self) -> HazardsSinceBarrier:
-        """A copy to go on from."""
+        """An independent copy, to follow one branch of control flow with."""
         read, written, sharing = set(self.read), set(self.written), set(self.sharing)
         return HazardsSinceBarrier(read, written, sharing, self.busy, dict(self.owners))
 
     def add(self, other: HazardsSinceBarrier) -> None:
-        """Merge the accesses of another path of control flow."""
+        """Merge in the accesses of another branch: either of the two may run."""
         self.sharing |= other.sharing
         for var, block in other.owners.items():
             read = [var] if var in other.read else []

@@ -12,7 +12,7 @@ from typing import Final
 
 from arrayfn.lowering.cuda.config import GPU, SCAN_FROM, GpuConfig
 from arrayfn.lowering.cuda.schedule import (
-    COPIED,
+    CP_ASYNC_BYTES,
     Columns,
     Elementwise,
     Rows,
@@ -37,14 +37,14 @@ from arrayfn.lowering.cuda.stage_plan import (
     late_broadcast_loads,
     plan_stages,
 )
-from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, WARP
+from arrayfn.lowering.cuda.vocabulary import DSMEM_BYTES, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce, Store
 
-SHARE: Final = 8  # blocks share no row if one in so many multiprocessors has one
+IDLE_SHARE: Final = 8  # blocks share no row if one in so many multiprocessors has one
 
 
 def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
-    """The schedule of ``nest``."""
+    """The schedule of ``nest`` for the GPU whose numbers are ``gpu``."""
     has_reduced_axes = any(a.reduced for a in nest.axes)
     in_order = nest.is_in_order and has_reduced_axes
     if not in_order and not any(isinstance(s, Reduce) for s in nest.statements):
@@ -58,7 +58,10 @@ def choose(nest: Nest, gpu: GpuConfig = GPU) -> Schedule:
 
 
 def rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """The schedule of a nest whose innermost axis is reduced."""
+    """The schedule of a nest whose innermost axis is reduced.
+
+    Stages are merged where exchanges between warps are expensive: in large row groups.
+    """
     schedule = _unmerged_rows(nest, gpu)
     # Stages are merged where exchanges between warps are expensive.
     is_large = schedule.threads_per_row >= gpu.merged_threads
@@ -76,7 +79,7 @@ def _unmerged_rows(nest: Nest, gpu: GpuConfig) -> Rows:
     is_few = count < gpu.multiprocessors
     if schedule.register_resident and schedule.threads >= gpu.cluster_threads:
         # Large blocks are as fast as clusters, which take longer to begin.
-        is_few = SHARE * count < gpu.multiprocessors
+        is_few = IDLE_SHARE * count < gpu.multiprocessors
     if is_few or nest.stages == 1:
         return clustered(nest, gpu) or schedule
     if schedule.register_resident:
@@ -101,7 +104,11 @@ def is_scan(nest: Nest) -> bool:
 
 
 def scan(nest: Nest, gpu: GpuConfig) -> Scan:
-    """A scan, with as many threads as a row has work for; long rows are in parts."""
+    """The schedule of a scan along the innermost axis, of any length.
+
+    Threads are as many as a row has work for. Longer rows than a cluster can keep are
+    in parts.
+    """
     length = nest.axes[-1].extent
     rows = math.prod(a.extent for a in nest.axes[:-1])
     lanes = divisor_lanes(length, widest_lanes(nest, gpu))
@@ -114,7 +121,7 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
     tiles = max(1, min(8, room, power_of_two(-(-vectors // WARP))))
     threads_per_row = max(WARP, power_of_two(-(-vectors // tiles)))
     # Larger clusters wait until so many blocks are free: parts are faster than that.
-    max_cluster = min(4, gpu.max_cluster) if size in SENT_BYTES else 1
+    max_cluster = min(4, gpu.max_cluster) if size in DSMEM_BYTES else 1
     blocks = -(-threads_per_row // gpu.scan_threads)
     if blocks > max(1, max_cluster) or (
         blocks > 1 and rows * blocks < gpu.multiprocessors
@@ -144,7 +151,7 @@ def scan(nest: Nest, gpu: GpuConfig) -> Scan:
 
 
 def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None:
-    """A scan that prefetches parts of rows of vectors of ``lanes`` elements.
+    """A scan that prefetches parts of rows, as vectors of ``lanes`` elements.
 
     None where there are too few parts for it to pay, or no operand can be prefetched.
     """
@@ -184,7 +191,11 @@ def scan_pipeline(nest: Nest, gpu: GpuConfig, lanes: int) -> ScanPipeline | None
 
 
 def elementwise(nest: Nest, gpu: GpuConfig) -> Elementwise | Transpose:
-    """Vectors along the innermost axis, or tiles if operands run along another."""
+    """The schedule of a nest without reductions.
+
+    Threads have vectors along the innermost axis, or blocks have tiles if operands are
+    contiguous along another.
+    """
     if not nest.axes:
         return Elementwise(32, 1, True)
     axis = transposed_axis(nest)
@@ -234,7 +245,11 @@ def transposed_axis(nest: Nest) -> int | None:
 
 
 def elements_per_word(nest: Nest, axis: int) -> int:
-    """How many elements of a transposed tile move as one 32-bit word: 1, 2 or 4."""
+    """How many elements of a transposed tile move as one 32-bit word: 1, 2 or 4.
+
+    The tile is along ``axis`` and the last axis of ``nest``. Several elements do if all
+    accesses allow vectors of them.
+    """
     last = len(nest.axes) - 1
     accesses = [s for s in nest.statements if isinstance(s, (Load, Store))]
     transposed = transposed_operands(nest, axis)
@@ -257,9 +272,10 @@ def elements_per_word(nest: Nest, axis: int) -> int:
 
 
 def block_rows(nest: Nest, gpu: GpuConfig) -> Rows:
-    """A row group for each row, of a block at most, as large as its tiles need.
+    """The schedule with a row group of up to a block for each row.
 
-    Few rows have larger groups and smaller blocks: each multiprocessor gets one.
+    The group is as large as its tiles need. Few rows have larger groups and smaller
+    blocks: each multiprocessor gets one.
     """
     reduced = [a.extent for a in nest.axes if a.reduced]
     length = math.prod(reduced)
@@ -362,12 +378,16 @@ def with_shared_memory(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -
 def _with_prefetched_weights(
     nest: Nest, schedule: Rows, operands: Sequence[int], gpu: GpuConfig
 ) -> Rows:
-    """``schedule`` with a prefetch distance for ``operands``, as memory allows."""
+    """``schedule`` with a prefetch distance for the operands numbered ``operands``.
+
+    The distance is as far as shared memory allows; ``schedule`` itself if the operands
+    cannot be copied by ``cp.async``.
+    """
     copies = all(can_copy(nest.operands[k], schedule.lanes) for k in operands)
     if not copies or sum(a.reduced for a in nest.axes) != 1:
         return schedule
     threads = schedule.blocks_per_multiprocessor * schedule.threads_per_row
-    room = gpu.shared_bytes // (threads * COPIED * len(operands))
+    room = gpu.shared_bytes // (threads * CP_ASYNC_BYTES * len(operands))
     distance = min(gpu.prefetch_distance, schedule.tiles, room)
     return replace(schedule, prefetch_distance=distance)
 
@@ -375,13 +395,14 @@ def _with_prefetched_weights(
 def _with_split_row(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> Rows:
     """Two blocks of half the threads, whose rows are mostly in shared memory.
 
-    ``schedule`` itself if the rest of two rows does not fit there.
+    ``schedule`` itself if the rest of two rows does not fit there. ``words`` is the
+    number of registers that a vector of the row takes up.
     """
     half = gpu.max_threads // 2
     length = math.prod(a.extent for a in nest.axes if a.reduced)
     tiles = -(-length // (schedule.lanes * half))
     shared_tiles = tiles - max(1, gpu.split_row_words // words)
-    fits = 0 < 2 * half * COPIED * shared_tiles <= gpu.shared_bytes
+    fits = 0 < 2 * half * CP_ASYNC_BYTES * shared_tiles <= gpu.shared_bytes
     is_large = schedule.threads_per_row > half
     if not is_large or not fits or not can_split_row(nest, schedule.lanes):
         return schedule
@@ -393,7 +414,11 @@ def _with_split_row(nest: Nest, schedule: Rows, words: int, gpu: GpuConfig) -> R
 def fits(
     nest: Nest, words: int, tiles: int, threads_per_row: int, gpu: GpuConfig
 ) -> bool:
-    """Whether ``tiles`` vectors of ``words`` registers fit into each thread's."""
+    """Whether a thread has registers for ``tiles`` vectors of a row of ``nest``.
+
+    A vector takes up ``words`` registers. In larger row groups (``threads_per_row``) a
+    thread has fewer registers.
+    """
     if nest.stages == 1:
         return tiles <= 2 * gpu.tiles
     room = 2 * gpu.row_words
@@ -404,10 +429,10 @@ def fits(
 
 
 def columns(nest: Nest, gpu: GpuConfig) -> Columns:
-    """A nest that reduces an axis other than the innermost: 32 columns a block.
+    """The schedule of a nest that reduces another axis than the innermost.
 
-    Up to 16 warps share them if their threads have room for whole columns; otherwise as
-    many as it takes to keep the memory busy.
+    Each block has 32 columns. Up to 16 warps share them if their threads have room for
+    whole columns; otherwise as many as it takes to keep the memory busy.
     """
     height = math.prod(a.extent for a in nest.axes if a.reduced)
     words = kept_words(nest, 1)

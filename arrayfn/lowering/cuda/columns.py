@@ -7,19 +7,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from typing_extensions import override
+
 from arrayfn.lowering.cuda.schedule import Columns
 from arrayfn.lowering.cuda.stages import StagedPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Reduce
 
-ROOM: Final = 4  # 32-bit registers for running values
+MAX_ACCUMULATOR_WORDS: Final = 4  # 32-bit registers for running values
 
 
 @dataclass
 class ColumnsPrinter(StagedPrinter[Columns]):
-    """Warps stride over the rows, and combine their results in warp order."""
+    """Prints kernels whose blocks have 32 columns each, a lane for a column.
 
+    A block's warps stride over the rows. Their partial results are combined in the
+    order of the warps.
+    """
+
+    @override
     def body(self) -> None:
+        """Print which column each thread has, then the stages.
+
+        Defines ``lane``, ``part`` (the warp's number in its block) and the indices
+        along kept axes. Where the last block has fewer than 32 columns, ``live`` says
+        whether a lane has one; the others recompute the last column and store nothing.
+        """
         nest, inner = self.nest, len(self.nest.axes) - 1
         outer = [k for k in self.kept_axes if k != inner]
         width = nest.axes[inner].extent
@@ -48,16 +61,22 @@ class ColumnsPrinter(StagedPrinter[Columns]):
         self.hoist_offsets(variables)
         self.stages(variables, "part")
 
+    @override
     def accumulators_of(self, reduces: Sequence[Reduce]) -> int:
-        """As usual, but few enough for the registers of two blocks."""
+        """How many partial results a thread keeps of each of these reductions.
+
+        As in other kernels, but halved until all take up ``MAX_ACCUMULATOR_WORDS``
+        registers at most: two blocks have to fit on a multiprocessor.
+        """
         count = super().accumulators_of(reduces)
         words = sum(-(-s.result.dtype.itemsize // 4) for s in reduces)
-        while count > 1 and words * count > ROOM:
+        while count > 1 and words * count > MAX_ACCUMULATOR_WORDS:
             count //= 2
         return count
 
+    @override
     def combine_threads(self, reduces: Sequence[Reduce]) -> None:
-        """Combine what the warps have of each column, in order."""
+        """Combine the warps' partial results of each column, in warp order."""
         schedule = self.schedule
         if schedule.threads_per_row == 1 or not reduces:
             return

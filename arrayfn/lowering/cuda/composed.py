@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.ir import ArrayType, Var
-from arrayfn.lowering.cuda.barrier_hazards import SEVERAL, HazardsSinceBarrier
+from arrayfn.lowering.cuda.barrier_hazards import SEVERAL_BLOCKS, HazardsSinceBarrier
 from arrayfn.lowering.cuda.composed_text import ComposedText
 from arrayfn.lowering.cuda.persistent import THREADS, Kernels, calls_of
 from arrayfn.lowering.kernel_text import WIDTH, wrapped
@@ -27,7 +27,7 @@ from arrayfn.lowering.steps import BranchStep, CallStep, LoopStep, PlanStep
 
 
 class CannotComposeError(Exception):
-    """Steps cannot be one kernel: a pointer that moves is used as another dtype."""
+    """Steps cannot be one kernel: a moving pointer is used as one to another dtype."""
 
 
 def compose(
@@ -35,18 +35,33 @@ def compose(
     name: str,
     kernels: Kernels,
     multiprocessors: int,
-    of: Callable[[Var], Var],
+    root_of: Callable[[Var], Var],
     names: Mapping[Var, str],
 ) -> tuple[Kernel, CallStep, Var]:
-    """``steps`` as one kernel, its call, and the state of its grid barrier.
+    """``steps`` as one persistent kernel: the kernel, its call, and a barrier's state.
 
-    That word of memory must be 0 before the first call, and is 0 after each.
+    The last is a word of memory that the grid barrier uses; it must be 0 before the
+    first call, and is 0 after each.
+
+    Args:
+        steps: Calls of printed kernels, and loops and branches of such.
+        name: The name of the new kernel.
+        kernels: The kernels that the steps call, by name.
+        multiprocessors: The most blocks that the kernel may have: all must be resident.
+        root_of: Gives the array whose memory an array has.
+        names: What to call arrays in the text.
     """
     items = max((call.items for call in calls_of(steps)), default=1)
     blocks = max(1, min(items, multiprocessors))
     barrier_state = Var(ArrayType((1,), dtypes.uint32))
     neutral, printed = (
-        _Composer(names=names, readable=readable, kernels=kernels, blocks=blocks, of=of)
+        _Composer(
+            names=names,
+            readable=readable,
+            kernels=kernels,
+            blocks=blocks,
+            root_of=root_of,
+        )
         for readable in (False, True)
     )
     neutral.compose(steps, "kernel")
@@ -76,35 +91,38 @@ def compose(
 
 @dataclass(kw_only=True)
 class _Composer(ComposedText):
-    """Prints one kernel of steps."""
+    """Prints one kernel that does what steps do, with ``blocks`` resident blocks."""
 
     kernels: Kernels
     blocks: int
-    of: Callable[[Var], Var]
+    root_of: Callable[[Var], Var]
     parameters: tuple[Parameter, ...] = ()
     pointers: dict[str, tuple[Var, int]] = field(
         default_factory=dict[str, tuple[Var, int]]
     )
-    kinds: dict[str, str] = field(default_factory=dict[str, str])
-    moving: dict[Var, tuple[str, str]] = field(
+    pointer_kinds: dict[str, str] = field(default_factory=dict[str, str])
+    moving_pointers: dict[Var, tuple[str, str]] = field(
         default_factory=dict[Var, tuple[str, str]]
     )
     """The pointer variable of each array whose address changes, and its kind."""
-    behind: dict[Var, tuple[Var, ...]] = field(
+    pointees: dict[Var, tuple[Var, ...]] = field(
         default_factory=dict[Var, tuple[Var, ...]]
     )
     """The arrays in memory that such a variable may point to."""
     reads: list[Var] = field(default_factory=list[Var])
     writes: list[Var] = field(default_factory=list[Var])
-    since: HazardsSinceBarrier = field(default_factory=HazardsSinceBarrier)
+    hazards: HazardsSinceBarrier = field(default_factory=HazardsSinceBarrier)
     source: str = ""
 
     def compose(self, steps: Sequence[PlanStep], name: str) -> None:
-        """Fill in ``source``, ``parameters`` and ``pointers``."""
+        """Fill in ``source``, ``parameters`` and ``pointers`` of kernel ``name``."""
         self.taken |= {"barrier_state", "block", name}
         self.steps(steps)
         self.parameters = (
-            *(Parameter(pointer, self.kinds[pointer]) for pointer in self.pointers),
+            *(
+                Parameter(pointer, self.pointer_kinds[pointer])
+                for pointer in self.pointers
+            ),
             Parameter("barrier_state", "u32*"),
         )
         title = "# " + " ".join(p.kind for p in self.parameters)
@@ -119,25 +137,29 @@ class _Composer(ComposedText):
     # Pointers.
 
     def arrays(self, var: Var) -> tuple[Var, ...]:
-        """The arrays in memory that ``var`` may be a part of."""
-        root = self.of(var)
-        return self.behind.get(root, (root,))
+        """The arrays in memory that ``var`` may be, or may be a part of."""
+        root = self.root_of(var)
+        return self.pointees.get(root, (root,))
 
     def pointer(self, var: Var, offset: int, kind: str) -> str:
-        """The text of a pointer to byte ``offset`` of ``var``."""
-        root = self.of(var)
-        if root in self.moving:
-            name, own = self.moving[root]
+        """The expression of a pointer to byte ``offset`` of ``var``.
+
+        ``kind`` is the pointer's type, such as ``f32*``.
+        """
+        root = self.root_of(var)
+        if root in self.moving_pointers:
+            name, own = self.moving_pointers[root]
             if own != kind:
                 raise CannotComposeError
             size = dtypes.BY_SHORT_NAME[kind.removesuffix("*")].itemsize
             return self.subarray(name, kind, str(offset // size)) if offset else name
         name = self.name_for((root, offset, kind), f"{self.hint(root)}_at")
         self.pointers[name] = (root, offset)
-        self.kinds[name] = kind
+        self.pointer_kinds[name] = kind
         return name
 
     def subarray(self, pointer: str, kind: str, at: str) -> str:
+        """The expression of ``pointer``, a ``kind``, moved on by ``at`` elements."""
         dtype = short_name(dtypes.BY_SHORT_NAME[kind.removesuffix("*")])
         stored = {"bool": "u8", "f16": "u16", "bf16": "u16"}.get(dtype, dtype)
         return f"subarray_{stored}({pointer}, {at})"
@@ -147,15 +169,21 @@ class _Composer(ComposedText):
     ) -> tuple[int, int]:
         """Print a grid barrier if a step has a hazard; return the step's blocks.
 
-        A step of one item runs in the block that made what it needs, if one block did:
-        then no barrier is needed.
+        The result is the range of blocks that the step's work goes to. A step of one
+        item runs in the block that made what it needs, if one block did: then no
+        barrier is needed.
+
+        Args:
+            reads: The arrays that the step reads.
+            writes: Those that it writes.
+            items: The blocks of its kernel; 0 if all blocks of the grid run it.
         """
         self.reads += (read := [a for var in reads for a in self.arrays(var)])
         self.writes += (written := [a for var in writes for a in self.arrays(var)])
-        clashes = self.since.clashes(read, written)
-        owners = {self.since.owners[var] for var in clashes}
+        clashes = self.hazards.clashes(read, written)
+        owners = {self.hazards.owners[var] for var in clashes}
         first, last = 0, self.blocks
-        if items == 1 and len(owners) == 1 and SEVERAL not in owners:
+        if items == 1 and len(owners) == 1 and SEVERAL_BLOCKS not in owners:
             (first,) = owners
             last = first + 1
             with self.open(f"if block_index() == {first}:"):
@@ -165,18 +193,19 @@ class _Composer(ComposedText):
                 self.grid_barrier()
             if 0 < items <= self.blocks:
                 first, last = self.assign_blocks(items)
-        self.since.note(read, written, first if items == 1 else SEVERAL)
+        self.hazards.note(read, written, first if items == 1 else SEVERAL_BLOCKS)
         return first, last
 
     def grid_barrier(self) -> None:
         """Print a grid barrier, if memory was accessed since the last one."""
-        if self.since.read or self.since.written:
+        if self.hazards.read or self.hazards.written:
             self.line(f"grid_barrier(barrier_state, {self.blocks})")
-        self.since = HazardsSinceBarrier()
+        self.hazards = HazardsSinceBarrier()
 
     # Steps.
 
     def steps(self, steps: Sequence[PlanStep]) -> None:
+        """Print ``steps``, in order."""
         for step in steps:
             if isinstance(step, CallStep):
                 self.call(step)
@@ -187,6 +216,10 @@ class _Composer(ComposedText):
                 self.branch(step)
 
     def call(self, step: CallStep) -> None:
+        """Print the call of a kernel's device function, by the blocks that do its work.
+
+        A step of more blocks than the grid has becomes a loop over them.
+        """
         kernel = self.kernels[step.kernel]
         assert isinstance(kernel, Kernel)
         if not step.items:
@@ -201,7 +234,7 @@ class _Composer(ComposedText):
         ]
         given = ", ".join([*pointers, *map(str, step.integers)])
         shares = "barrier()" in kernel.key
-        if shares and part in self.since.sharing:
+        if shares and part in self.hazards.sharing:
             self.line("barrier()")
         if step.items > self.blocks:
             span = f"block_index(), {step.items}, {self.blocks}"
@@ -212,7 +245,7 @@ class _Composer(ComposedText):
                     self.line("barrier()")
             return
         if shares:
-            self.since.sharing.add(part)
+            self.hazards.sharing.add(part)
         if kernel.threads == 1:
             with self.open(f"if block_index() == {first} and thread_index() == 0:"):
                 self.call_part(part, given)
@@ -226,15 +259,15 @@ class _Composer(ComposedText):
             self.call_part(part, f"{own}, {given}")
 
     def assign_blocks(self, items: int) -> tuple[int, int]:
-        """The range of blocks for a step of few items: idle ones if there are any."""
-        first = self.since.busy
+        """The range of blocks for a step of ``items`` blocks: idle ones if possible."""
+        first = self.hazards.busy
         if first + items > self.blocks:
             first = 0
-        self.since.busy = first + items
-        return first, self.since.busy
+        self.hazards.busy = first + items
+        return first, self.hazards.busy
 
     def call_part(self, part: str, arguments: str) -> None:
-        """Print the call of a part."""
+        """Print the call of the device function ``part``; ``arguments`` is its list."""
         indent = "    " * self.depth
         if len(indent) + len(part) + len(arguments) + 2 <= WIDTH:
             self.line(f"{part}({arguments})")
@@ -259,19 +292,23 @@ class _Composer(ComposedText):
             assert c.first is not None
             assert c.second is not None
             kind = self.kind_of(c.result)
-            places = [self.pointer(v, 0, kind) for v in (c.initial, c.first, c.second)]
-            base = self.hint(self.of(c.current))
+            pointers = [
+                self.pointer(v, 0, kind) for v in (c.initial, c.first, c.second)
+            ]
+            base = self.hint(self.root_of(c.current))
             own = [
                 self.name_for((id(step), id(c), suffix), base + suffix)
                 for suffix in ("_now", "_next", "_after")
             ]
-            for name, place in zip(own, places, strict=True):
-                self.line(f"{name} = {place}")
-            self.moving[self.of(c.current)] = own[0], kind
-            self.moving[self.of(c.next)] = own[1], kind
+            for name, pointer in zip(own, pointers, strict=True):
+                self.line(f"{name} = {pointer}")
+            self.moving_pointers[self.root_of(c.current)] = own[0], kind
+            self.moving_pointers[self.root_of(c.next)] = own[1], kind
             three = (c.initial, c.first, c.second)
-            behind = tuple(dict.fromkeys(a for v in three for a in self.arrays(v)))
-            self.behind[self.of(c.current)] = self.behind[self.of(c.next)] = behind
+            pointees = tuple(dict.fromkeys(a for v in three for a in self.arrays(v)))
+            self.pointees[self.root_of(c.current)] = self.pointees[
+                self.root_of(c.next)
+            ] = pointees
             rotating.append((own[0], own[1], own[2]))
         iteration = self.name_for((id(step), "iteration"), "iteration")
         if step.predicate is None:
@@ -299,15 +336,16 @@ class _Composer(ComposedText):
                 self.copy_result(c.result, now, iteration)
 
     def kind_of(self, var: Var) -> str:
+        """The type of a pointer to the elements of ``var``, such as ``f32*``."""
         return short_name(var.type.dtype) + "*"
 
     def slice(
         self, inner: Var, outer: Var, offset: int, stride: int, iteration: str
     ) -> None:
-        """Define the pointer to an iteration's slice ``inner`` of ``outer``.
+        """Define the pointer to the slice ``inner`` of ``outer`` in an iteration.
 
         It is at byte ``offset`` in iteration 0, and ``stride`` bytes further in each
-        next one.
+        next one. ``iteration`` is the loop's variable.
         """
         kind = self.kind_of(inner)
         size = inner.type.dtype.itemsize
@@ -315,16 +353,17 @@ class _Composer(ComposedText):
         at = f"{iteration} * {stride // size}"
         if offset:
             at = f"{offset // size} + {at}"
-        root = self.of(inner)
+        root = self.root_of(inner)
         name = self.name_for((root, "slice"), self.hint(root))
         self.line(f"{name} = {self.subarray(whole, kind, at)}")
-        self.moving[root] = name, kind
-        self.behind[root] = self.arrays(outer)
+        self.moving_pointers[root] = name, kind
+        self.pointees[root] = self.arrays(outer)
 
     def copy_result(self, result: Var, now: str, iteration: str) -> None:
-        """Copy a value to its result, unless the trip count left it there.
+        """Copy a loop's value to its result, unless the trip count left it there.
 
-        The iterations write to another place and to the result alternately.
+        The iterations write to another buffer and to the result alternately. ``now`` is
+        the pointer to the value, ``iteration`` the number of iterations.
         """
         self.synchronize([], [result])
         kind = self.kind_of(result)
@@ -343,20 +382,20 @@ class _Composer(ComposedText):
         index = self.name_for((id(step), "index"), "chosen")
         self.line(f"{index} = {self.pointer(step.index, 0, 'i32*')}[0]")
         last = len(step.branches) - 1
-        before = self.since
+        before = self.hazards
         after = before.copy()
         for number, branch in enumerate(step.branches):
             if number < last:
                 self.open(f"if {index} <= {number}:")
-            self.since = before.copy()
+            self.hazards = before.copy()
             count = len(self.lines)
             self.steps(branch)
             if len(self.lines) == count:
                 self.line("pass")
-            after.add(self.since)
+            after.add(self.hazards)
             if number < last:
                 self.close()
                 self.open("else:")
         for _ in range(last):
             self.close()
-        self.since = after
+        self.hazards = after

@@ -24,7 +24,16 @@ _IMPORTED: Final = re.compile(
 
 @dataclass(kw_only=True)
 class ComposedText(Body):
-    """The text so far: ``readable``, with ``names`` of values, or neutral."""
+    """The text of a composed kernel so far, to be read or as a key.
+
+    Args:
+        names: What to call arrays in a readable text.
+        readable: Whether it is the text for people, or the neutral key.
+        parts: The device function of each kernel, by the kernel's name.
+        functions: The texts of these functions.
+        known: The names given so far, by what has them.
+        taken: All names in use.
+    """
 
     names: Mapping[Var, str]
     readable: bool
@@ -34,7 +43,10 @@ class ComposedText(Body):
     taken: set[str] = field(default_factory=set[str])
 
     def name_for(self, owner: object, base: str) -> str:
-        """The name of ``owner``: neutral ones are numbered."""
+        """The name of ``owner``, any hashable object that stands for it.
+
+        It is ``base``, changed if that is taken; neutral names are numbers.
+        """
         if owner not in self.known:
             name = base if self.readable else f"v{len(self.known)}"
             if OWN_NAMES.fullmatch(name):
@@ -48,11 +60,14 @@ class ComposedText(Body):
         return self.known[owner]
 
     def hint(self, root: Var) -> str:
-        """What an array may be called."""
+        """What a readable text may call the array ``root``."""
         return self.names.get(root, "value")
 
     def part(self, kernel: Kernel) -> str:
-        """The function of the text that does what a block of ``kernel`` does."""
+        """The name of the device function that does what a block of ``kernel`` does.
+
+        Its first parameter is the block's index, unless ``kernel`` has one thread.
+        """
         if kernel.name not in self.parts:
             name = self.name_for(("part", kernel.name), kernel.name)
             self.parts[kernel.name] = name
@@ -83,4 +98,5 @@ class ComposedText(Body):
 
 
 def _cut(title: str) -> str:
+    """``title`` with dots for its end, so that it fits into a line."""
     return title[: WIDTH - 3] + "..."

@@ -30,7 +30,7 @@ Box = tuple[tuple[int, int], ...]
 class Copy:
     """A step that only copies ``source``, whole, into a part of ``target``.
 
-    ``axes`` have the strides in the source, and in the target.
+    Each of ``axes`` has its stride in the source, then its stride in the target.
     """
 
     source: Var
@@ -38,12 +38,15 @@ class Copy:
     axes: tuple[AxisStrides, ...]
 
     def strides(self, shape: Sequence[int]) -> tuple[int, ...] | None:
-        """The target's strides of the source seen in ``shape``; None if it has none."""
+        """The target's strides for the source's elements, taken in row-major ``shape``.
+
+        None if an axis of ``shape`` has no single stride in the target.
+        """
         return strides_along(self.axes, shape)
 
 
 def is_whole(axes: Sequence[AxisStrides], size: int) -> bool:
-    """Whether the first strides of ``axes`` are those of ``size`` elements in a row."""
+    """Whether ``axes`` cover ``size`` contiguous elements of the first array once."""
     step = 1
     for extent, own, _ in sorted(axes, key=lambda axis: axis[1]):
         if extent != 1 and own != step:
@@ -55,9 +58,10 @@ def is_whole(axes: Sequence[AxisStrides], size: int) -> bool:
 def strides_along(
     axes: Sequence[AxisStrides], shape: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """The other array's strides, where the first is seen in ``shape``.
+    """The strides in the second array of the first one's elements, as ``shape``.
 
-    None if it has none: an axis of ``shape`` is several of ``axes`` that do not merge.
+    The first array is seen as row-major in ``shape``. None if an axis of that has no
+    single stride in the second: it is several of ``axes`` that do not merge.
     """
     found: list[int] = []
     for extent, own in zip(shape, RowMajor().strides(tuple(shape)), strict=True):
@@ -69,7 +73,7 @@ def strides_along(
 
 
 def _stride_along(axes: Sequence[AxisStrides], extent: int, own: int) -> int | None:
-    """The stride in the other array of an axis with stride ``own`` in the first.
+    """The stride in the second array of an axis with stride ``own`` in the first.
 
     The axis has ``extent`` elements. It may be a part of one of ``axes``, or consist of
     several that merge in both arrays. None if there is no such stride.
@@ -96,21 +100,25 @@ def _stride_along(axes: Sequence[AxisStrides], extent: int, own: int) -> int | N
 
 @dataclass(frozen=True)
 class Product:
-    """A library's matrix product; its result may have any row stride."""
+    """A library's matrix product; its result may have any row stride.
 
-    made: LibraryCall
+    ``library_call`` computes it.
+    """
+
+    library_call: LibraryCall
 
     def call(self) -> LibraryCall:
         """The library's call."""
-        return self.made
+        return self.library_call
 
     def over(self) -> Iterable[tuple[Var, Var]]:
         """Pairs of a result and an operand whose memory it may take.
 
-        The added array is one if it has the strides of the result.
+        The added array (the product's C of ``A @ B + C``) is one if it has the strides
+        of the result.
         """
-        p, target = self.made.integers, self.made.writes["c"]
-        added = self.made.reads.get("added")
+        p, target = self.library_call.integers, self.library_call.writes["c"]
+        added = self.library_call.reads.get("added")
         if added is None or added.offset or target.offset:
             return ()
         lies = p["ld_added"], p["batch_stride_added"] if p["batch"] > 1 else 0
@@ -118,8 +126,11 @@ class Product:
         return [(target.array, added.array)] if is_same else ()
 
     def redirected(self, copy: Copy) -> Product | None:
-        """The product that writes what ``copy`` would; None if there is none."""
-        p = self.made.integers
+        """The product that writes where ``copy`` would copy its result to.
+
+        None if a library's product cannot have the strides there.
+        """
+        p = self.library_call.integers
         strides = copy.strides((p["batch"], p["m"], p["n"]))
         if strides is None or (p["n"] != 1 and strides[2] != 1):
             return None
@@ -129,13 +140,20 @@ class Product:
         if leading < p["n"]:
             return None
         integers = {**p, "ldc": leading, "batch_stride_c": batch}
-        writes = {**self.made.writes, "c": copy.target}
-        return Product(replace(self.made, integers=integers, writes=writes))
+        writes = {**self.library_call.writes, "c": copy.target}
+        return Product(replace(self.library_call, integers=integers, writes=writes))
 
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """A call of an operator's kernel; ``places`` are the redirected results."""
+    """A call of an operator's kernel.
+
+    Args:
+        equation: The operator's equation.
+        kernel: Its kernel.
+        reads: Where each operand lies.
+        places: Where results lie that were redirected, and with what type.
+    """
 
     equation: Equation
     kernel: OperatorKernel
@@ -153,7 +171,10 @@ class OperatorCall:
         return ()
 
     def redirected(self, copy: Copy) -> OperatorCall | None:
-        """The call that writes what ``copy`` would; None if its kernel cannot."""
+        """The call that writes where ``copy`` would copy a result to.
+
+        None if its kernel cannot write an array of those strides.
+        """
         type = copy.source.type
         strides = copy.strides(type.shape)
         if strides is None:
@@ -172,7 +193,7 @@ def write_where_copied(
     steps: Sequence[PlanStep],
     producers: Mapping[int, Producer],
     outputs: Iterable[Var],
-    of: Callable[[Var], Var],
+    root_of: Callable[[Var], Var],
 ) -> tuple[list[PlanStep], dict[int, Producer]]:
     """Elide copies whose source a nest or one of ``producers`` writes just for them.
 
@@ -180,18 +201,18 @@ def write_where_copied(
         steps: The steps of a block.
         producers: The library calls among them, by position.
         outputs: Arrays that are read after the steps.
-        of: Gives the array whose memory an array has.
+        root_of: Gives the array whose memory an array has.
 
     Returns:
         The remaining steps; and the producers that write elsewhere now, by their new
-        positions.
+            positions.
     """
     steps = list(steps)
     users: dict[Var, list[int]] = {}
     for position, step in enumerate(steps):
-        for root in dict.fromkeys(of(var) for var in step.arrays()):
+        for root in dict.fromkeys(root_of(var) for var in step.arrays()):
             users.setdefault(root, []).append(position)
-    needed = {of(var) for var in outputs}
+    needed = {root_of(var) for var in outputs}
     changed: dict[int, Producer] = {}
     moved: dict[int, list[tuple[Var, Box]]] = {}  # what changed producers write
     dropped: set[int] = set()
@@ -199,11 +220,11 @@ def write_where_copied(
         copy = copy_of(step.nest) if isinstance(step, NestStep) else None
         if copy is None:
             continue
-        if of(copy.source).type.nbytes != copy.source.type.nbytes:
+        if root_of(copy.source).type.nbytes != copy.source.type.nbytes:
             continue  # of a larger array, all of which is written
-        copy = replace(copy, source=of(copy.source))
+        copy = replace(copy, source=root_of(copy.source))
         first, last = users[copy.source][0], users[copy.source][-1]
-        root = of(copy.target.array)
+        root = root_of(copy.target.array)
         box = box_of(((n, s) for n, _, s in copy.axes), copy.target.offset, root.type)
         producer = changed.get(first, producers.get(first, steps[first]))
         is_nest = isinstance(producer, NestStep) and not producer.partials
@@ -212,16 +233,16 @@ def write_where_copied(
             or last != position
             or users[copy.source] != [first, position]
             or copy.source in needed
-            or not any(of(var) is copy.source for var in steps[first].writes)
-            or any(_reads(s, root, of) for s in steps[first:position])
+            or not any(root_of(var) is copy.source for var in steps[first].writes)
+            or any(_reads(s, root, root_of) for s in steps[first:position])
             or any(
-                _may_write(s, root, box, of, moved.get(k))
+                _may_write(s, root, box, root_of, moved.get(k))
                 for k, s in enumerate(steps[first:position], first)
             )
         ):
             continue
         if isinstance(producer, NestStep):
-            nest = _nest_redirected(producer.nest, copy, of)
+            nest = _nest_redirected(producer.nest, copy, root_of)
             if nest is None:
                 continue
             steps[first] = NestStep(nest, [])
@@ -240,9 +261,17 @@ def write_where_copied(
     return [steps[k] for k in kept], {positions[k]: p for k, p in changed.items()}
 
 
-def _nest_redirected(nest: Nest, copy: Copy, of: Callable[[Var], Var]) -> Nest | None:
-    """The nest that writes what ``copy`` would; None if its axes do not allow it."""
-    touched = [k for k, o in enumerate(nest.operands) if of(o.array) is copy.source]
+def _nest_redirected(
+    nest: Nest, copy: Copy, root_of: Callable[[Var], Var]
+) -> Nest | None:
+    """``nest``, writing where ``copy`` would copy its result to.
+
+    None if its axes have no strides there. ``root_of`` gives the array whose memory an
+    array has.
+    """
+    touched = [
+        k for k, o in enumerate(nest.operands) if root_of(o.array) is copy.source
+    ]
     operand = nest.operands[touched[0]]
     if (
         len(touched) != 1
@@ -300,12 +329,18 @@ def _may_write(
     step: PlanStep,
     array: Var,
     box: Box,
-    of: Callable[[Var], Var],
+    root_of: Callable[[Var], Var],
     moved: Sequence[tuple[Var, Box]] | None,
 ) -> bool:
     """Whether ``step`` may write in ``box`` of ``array``.
 
-    ``moved`` are the boxes that a changed producer writes, or None.
+    Args:
+        step: A step; ``array`` is the root of its memory.
+        array: The array.
+        box: A box of the array.
+        root_of: Gives the array whose memory an array has.
+        moved: The arrays and boxes that the step writes if it is a producer that was
+            changed, else None.
     """
     if moved is not None:
         boxes = [other for root, other in moved if root is array]
@@ -314,29 +349,32 @@ def _may_write(
         boxes = [
             box_of(zip(extents, o.strides, strict=True), o.offset, array.type)
             for o in step.nest.operands
-            if o.written and of(o.array) is array
+            if o.written and root_of(o.array) is array
         ]
     else:
-        return any(of(var) is array for var in step.writes)
+        return any(root_of(var) is array for var in step.writes)
     return any(
         all(a <= d and c <= b for (a, b), (c, d) in zip(box, other, strict=True))
         for other in boxes
     )
 
 
-def _reads(step: PlanStep, array: Var, of: Callable[[Var], Var]) -> bool:
-    """Whether ``step`` may read ``array``."""
+def _reads(step: PlanStep, array: Var, root_of: Callable[[Var], Var]) -> bool:
+    """Whether ``step`` may read ``array``, the root of its memory.
+
+    ``root_of`` gives the array whose memory an array has.
+    """
     if isinstance(step, NestStep):
         read = [o.array for o in step.nest.operands if not o.written]
     elif isinstance(step, CallStep):
         read = step.reads
     else:
         read = step.arrays()
-    return any(of(var) is array for var in read)
+    return any(root_of(var) is array for var in read)
 
 
 def copy_of(nest: Nest) -> Copy | None:
-    """``nest`` as a copy; None if it does anything else."""
+    """``nest`` as a copy of a whole array; None if it does anything else."""
     loads = [s for s in nest.statements if isinstance(s, Load)]
     stores = [s for s in nest.statements if isinstance(s, Store)]
     between = [s for s in nest.statements if not isinstance(s, (Load, Store))]
@@ -365,7 +403,11 @@ def copy_of(nest: Nest) -> Copy | None:
 def copied_last(
     steps: Sequence[PlanStep], atom: Atom, uses: Mapping[Var, int]
 ) -> Var | None:
-    """The array that ``atom`` is a copy of, if the last step made it for one reader."""
+    """The array that ``atom`` is a copy of, if the last of ``steps`` made that copy.
+
+    None if others read the copy, too (``uses`` counts readers), or if it has other
+    strides.
+    """
     last = steps[-1] if steps else None
     copy = copy_of(last.nest) if isinstance(last, NestStep) else None
     if copy is None or not isinstance(atom, Var) or uses[atom] != 1:

@@ -24,14 +24,14 @@ NUMBER_BYTES: Final = 8  # of a row's number, as it is sent
 
 @dataclass
 class DynamicRowScheduler(SlicesPrinter):
-    """Prints the producers' part of an iteration, once in each."""
+    """Prints what the two producers of a pipeline do, once in each iteration."""
 
     producers_pending: bool = False
     """Whether the producers' part of this iteration is still to be printed."""
 
     @property
     def first_rows(self) -> int:
-        """How many rows of each cluster are assigned statically."""
+        """How many rows of each cluster are assigned before the work queue is used."""
         return self.schedule.prefetch_rows + 1
 
     @property
@@ -42,16 +42,22 @@ class DynamicRowScheduler(SlicesPrinter):
     def producer_thread(self, warp: int) -> int:
         """The first thread of ``warp``, or of the last warp if the block has fewer.
 
-        Any but the first will do, whose results the others wait for.
+        Any but the first warp will do: others wait for its results.
         """
         return WARP * min(warp, self.schedule.threads // WARP - 1)
 
     def slot_of(self, iteration: str) -> str:
-        """The text of the slot of an iteration's row number."""
+        """The index in ``numbers`` of the row number of ``iteration``.
+
+        Both are expressions of the kernel.
+        """
         return f"remainder({iteration}, {SLOTS})"
 
     def wait_for_row_number(self, iteration: str) -> None:
-        """Wait until the number of the row of ``iteration`` has arrived."""
+        """Wait until the number of the row of ``iteration`` has arrived.
+
+        In a cluster another block sends it.
+        """
         if self.schedule.cluster == 1:
             return
         iterations = f"quotient({iteration}, {SLOTS})"

@@ -7,7 +7,9 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from arrayfn.lowering.cuda.printer import CudaPrinter
+from typing_extensions import override
+
+from arrayfn.lowering.cuda.printer import AxisIndices, CudaPrinter
 from arrayfn.lowering.cuda.schedule import Elementwise, is_vector
 from arrayfn.lowering.kernel_ir import (
     Compute,
@@ -22,12 +24,14 @@ from arrayfn.lowering.kernel_ir import (
 
 @dataclass
 class ElementwisePrinter(CudaPrinter[Elementwise]):
-    """A thread loads a vector, computes its elements, and stores a vector."""
+    """Prints kernels whose threads compute a vector of elements each."""
 
     vectors_of_row: str = ""
     """The text of the number of vectors of a row, where a thread has several."""
 
+    @override
     def body(self) -> None:
+        """Print the kernel's lines: one vector for each thread, or several."""
         schedule = self.schedule
         axes, body = self.nest.axes, self.nest.statements
         if not axes:
@@ -70,12 +74,15 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
                     self.emit(s, {inner: f"i{inner}"})
 
     def several_vectors(self, inner: int, total: int) -> None:
-        """Load all of a thread's vectors; then compute and store them one by one."""
+        """Load all of a thread's vectors; then compute and store them one by one.
+
+        ``inner`` is the innermost axis, ``total`` the number of vectors of the kernel.
+        """
         body, lanes = self.nest.statements, self.schedule.lanes
-        far, uniform = self.indexed_vectors(body, inner, lanes)
+        indexed, uniform = self.indexed_vectors(body, inner, lanes)
         loads = self.vectors(body, Load, lanes)
         stores = self.vectors(body, Store, lanes)
-        loaded = (*loads, *(s.operand for s in far))
+        loaded = (*loads, *(s.operand for s in indexed))
         self.declare_tiles(loaded, lanes * self.schedule.tiles)
         self.declare_tiles(stores, lanes)
         self.line(f"begin = block_index() * {self.schedule.tiles}")
@@ -91,7 +98,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
                 self.emit(s, at)
             for operand in loads:
                 self.load_vector(operand, lanes, at, place)
-            for s in far:
+            for s in indexed:
                 self.move_indexed_vector("load", s, lanes, at, place)
         with self.open_tile(inner, total, stores=True) as at:
             rest = [s for s in body if s not in uniform]
@@ -111,10 +118,15 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     @contextmanager
     def open_tile(
         self, inner: int, total: int, *, stores: bool
-    ) -> Generator[dict[int, str]]:
+    ) -> Generator[AxisIndices]:
         """Open the loop over a thread's vectors; yield the indices of each.
 
         Vectors beyond the end are not stored; their loads read the last vector.
+
+        Args:
+            inner: The innermost axis, along which vectors lie.
+            total: The number of vectors of the kernel.
+            stores: Whether the loop stores, or only loads.
         """
         schedule, row = self.schedule, self.vectors_of_row
         ragged = total % (schedule.threads * schedule.tiles) > 0
@@ -132,24 +144,31 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     def element_vector(
         self,
         body: Sequence[Statement],
-        variables: dict[int, str],
+        variables: AxisIndices,
         inner: int,
         lanes: int,
     ) -> None:
-        """Print ``body`` for the ``lanes`` elements from the variable ``first`` on."""
+        """Print ``body`` for the ``lanes`` elements from index ``first`` on.
+
+        Args:
+            body: The nest's statements.
+            variables: The indices along the other axes than ``inner``.
+            inner: The innermost axis, whose index is the variable ``first``.
+            lanes: Elements of a vector; if 1, the index is ``i`` and the axis's number.
+        """
         if lanes == 1:
             for s in body:
                 self.emit(s, {**variables, inner: f"i{inner}"})
             return
         loads = self.vectors(body, Load, lanes)
         stores = self.vectors(body, Store, lanes)
-        far, uniform = self.indexed_vectors(body, inner, lanes)
-        indexed_loads = [s for s in far if isinstance(s, Load)]
-        indexed_stores = [s for s in far if isinstance(s, Store)]
+        indexed, uniform = self.indexed_vectors(body, inner, lanes)
+        indexed_loads = [s for s in indexed if isinstance(s, Load)]
+        indexed_stores = [s for s in indexed if isinstance(s, Store)]
         first_indices = {**variables, inner: "first"}
         for s in uniform:
             self.emit(s, first_indices)
-        tiles = dict.fromkeys((*loads, *stores, *(s.operand for s in far)))
+        tiles = dict.fromkeys((*loads, *stores, *(s.operand for s in indexed)))
         self.declare_tiles(tiles, lanes)
         for operand in loads:
             self.load_vector(operand, lanes, first_indices, "0")
@@ -171,11 +190,12 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     ) -> tuple[list[Load | Store], list[Statement]]:
         """The gathers and scatters of whole vectors, and what computes their indices.
 
-        An access is one if its computed indices are uniform: the same for all elements
-        of a vector, as nothing that they are computed from depends on axis ``inner``.
+        An access of ``body`` is one if its computed indices are uniform: the same for
+        all ``lanes`` elements of a vector, as nothing that they are computed from
+        depends on axis ``inner``.
         """
         uniform: dict[Value, Statement] = {}
-        far: list[Load | Store] = []
+        indexed: list[Load | Store] = []
         for s in body:
             known = all(value in uniform for value in self.index_values(s))
             if isinstance(s, (Load, Store)):
@@ -189,7 +209,7 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
                     and is_vector(operand, lanes)
                     and not adds
                 ):
-                    far.append(s)
+                    indexed.append(s)
                 elif isinstance(s, Load) and known and not operand.strides[inner]:
                     uniform[s.result] = s
             elif isinstance(s, Compute):
@@ -197,11 +217,11 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
                     uniform[s.result] = s
             elif isinstance(s, Count) and s.axis != inner:
                 uniform[s.result] = s
-        needed = {value for s in far for value in self.index_values(s)}
+        needed = {value for s in indexed for value in self.index_values(s)}
         for value, s in reversed(uniform.items()):
             if value in needed:
                 needed |= set(uses(s))
-        return far, [s for value, s in uniform.items() if value in needed]
+        return indexed, [s for value, s in uniform.items() if value in needed]
 
     @staticmethod
     def index_values(s: Statement) -> list[Value]:
@@ -217,12 +237,17 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
         way: str,
         s: Load | Store,
         lanes: int,
-        variables: dict[int, str],
+        variables: AxisIndices,
         place: str = "0",
     ) -> None:
-        """Load or store (``way``) a vector at computed indices.
+        """Load or store a vector at computed indices.
 
-        ``place`` is the index of its first register.
+        Args:
+            way: "load" or "store".
+            s: The statement; its operand has registers.
+            lanes: Elements of the vector.
+            variables: The indices of its first element.
+            place: The index of its first register.
         """
         function = f"{way}_{self.vector_name(s.operand, lanes)}"
         at = self.full_index(s, variables)
@@ -232,11 +257,15 @@ class ElementwisePrinter(CudaPrinter[Elementwise]):
     def vector_elements(
         self,
         body: Iterable[Statement],
-        variables: dict[int, str],
+        variables: AxisIndices,
         inner: int,
         lanes: int,
     ) -> None:
-        """Print the loop over a vector's elements, which are in registers."""
+        """Print ``body`` for each of ``lanes`` elements, whose vector is in registers.
+
+        ``variables`` are the indices along the other axes than ``inner``; along that,
+        the vector begins at ``first``.
+        """
         body = list(body)
         with self.open(f"for lane in range({lanes}):"):
             if self.uses_index(body, inner):

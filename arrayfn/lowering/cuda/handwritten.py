@@ -29,10 +29,16 @@ _ALONE: Final = re.compile(r"( *)\{(\w+)\}")
 class Handwritten:
     """A kernel's text, and what a launch of it needs.
 
-    ``body`` are the statements of its function, without indentation, and ``doc`` its
-    docstring. ``shared`` are the bytes of a block's dynamic shared memory,
-    ``blocks_per_multiprocessor`` how many blocks a multiprocessor must have room for,
-    if that matters, and ``cluster`` how many blocks make a cluster.
+    Args:
+        stem: The beginning of the kernel's name.
+        body: The statements of its function, without indentation.
+        threads: Threads of a block.
+        doc: The first line of the function's docstring.
+        reason: What the kernel computes, for the plan's text.
+        shared: Bytes of a block's dynamic shared memory.
+        blocks_per_multiprocessor: Blocks that a multiprocessor must have room for; 0
+            sets no limit.
+        cluster: Blocks of a cluster.
     """
 
     stem: str
@@ -47,7 +53,11 @@ class Handwritten:
     def kernel(
         self, name: str, arrays: Mapping[str, str], integers: Iterable[str]
     ) -> Kernel:
-        """The kernel over ``arrays`` of these dtypes, and ``integers``."""
+        """The kernel ``name``: this text with its parameters.
+
+        ``arrays`` has the short dtype of each pointer, by name and in order; the names
+        of ``integers`` follow.
+        """
         parameters = [Parameter(n, f"{dtype}*") for n, dtype in arrays.items()]
         parameters += [Parameter(n, "i64") for n in integers]
         signature = ", ".join(f"{p.name}: {p.kind}" for p in parameters)
@@ -68,11 +78,17 @@ class Handwritten:
 
 @dataclass(frozen=True)
 class HandwrittenCall:
-    """A launch of ``blocks`` blocks of a handwritten kernel.
+    """A launch of a handwritten kernel.
 
-    The kernel's parameters are the arrays that it ``reads``, those that it ``writes``
-    (it may read them, too), its ``flag_buffer`` for look-back or a work queue, if there
-    is one, and ``integers``. The results of ``over`` may take the memory of operands.
+    Args:
+        text: The kernel.
+        reads: The arrays that it only reads, by the names of its parameters.
+        writes: Those that it writes, and may read, too.
+        integers: The integer arguments, which follow the pointers.
+        blocks: How many blocks to launch.
+        over: Pairs of a result and an operand whose memory it may take.
+        flag_buffer: The memory for look-back or a work queue, if there is one; the
+            parameter ``flag_buffer`` follows the other pointers.
     """
 
     text: Handwritten
@@ -89,13 +105,13 @@ class HandwrittenCall:
         return {**self.writes, **{name: Pointer(var) for name, var in flags.items()}}
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel."""
+        """The kernel that the call launches, as ``name``."""
         arrays = {**self.reads, **self._written}
         types = {n: short_name(p.array.type.dtype) for n, p in arrays.items()}
         return self.text.kernel(name, types, self.integers)
 
     def step(self, kernel: str) -> CallStep:
-        """The step that calls ``kernel``."""
+        """The plan's step that launches the kernel named ``kernel``."""
         places = (*self.reads.values(), *self._written.values())
         return CallStep(
             kernel=kernel,
@@ -116,7 +132,10 @@ class HandwrittenCall:
 def _function(
     name: str, parameters: Sequence[Parameter], body: str, doc: Sequence[str] = ()
 ) -> str:
-    """The source of a kernel: what it imports, and its function."""
+    """The source of a kernel: what it imports, and its function.
+
+    ``body`` are the function's statements, ``doc`` the lines of its docstring or none.
+    """
     lines = [line for line in body.splitlines() if line.strip()]
     head = wrapped(f"def {name}(", ", ".join(p.name for p in parameters), "):")
     text = [f'"""{doc[0]}', *doc[1:], '"""', ""] if doc else []
@@ -129,7 +148,10 @@ Made = LibraryCall | Nest | HandwrittenCall
 
 
 def flag_buffer_of(values: int, dtype: DType) -> Var:
-    """A flag buffer with slots for so many values of ``dtype``."""
+    """A new flag buffer with ``values`` slots for values of ``dtype``.
+
+    The first word counts launches. A slot has a word for each 32 bits of a value.
+    """
     words = 1 + values * max(1, dtype.itemsize // 4)
     return Var(ArrayType((words,), dtypes.uint64))
 
@@ -153,6 +175,6 @@ def filled(template: str, **parts: str | int | Iterable[str]) -> str:
 
 
 def indented(text: str | Iterable[str], levels: int) -> str:
-    """Lines of a text, those that are not empty further to the right."""
+    """``text``, by ``levels`` of four spaces further to the right; empty lines stay."""
     lines = text.splitlines() if isinstance(text, str) else text
     return "\n".join("    " * levels + line if line else "" for line in lines)

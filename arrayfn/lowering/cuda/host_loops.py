@@ -27,7 +27,7 @@ WAITING: Final = frozenset(("potrf", "syevd", "trsm", "trsmbatched"))
 
 
 def needs_host(kernel: Kernel | LibraryKernel) -> bool:
-    """Whether a graph cannot hold calls of ``kernel``."""
+    """Whether a CUDA graph cannot hold calls of ``kernel``."""
     if isinstance(kernel, Kernel):
         return False
     kind, _, number = kernel.provider.partition("_")
@@ -40,13 +40,20 @@ def needs_host(kernel: Kernel | LibraryKernel) -> bool:
 def with_host_loops(
     plan: ExecutionPlan, kernels: Mapping[str, Kernel | LibraryKernel]
 ) -> ExecutionPlan:
-    """``plan``, where loops and branches name the step for which the host decides."""
+    """``plan``, where loops and branches name the step for which the host decides.
+
+    ``kernels`` has the kernels that the plan calls, by name.
+    """
     return replace(plan, steps=_marked(plan.steps, kernels))
 
 
 def _marked(
     steps: Iterable[Step], kernels: Mapping[str, Kernel | LibraryKernel]
 ) -> tuple[Step, ...]:
+    """``steps``, where loops and branches name the first step that needs the host.
+
+    ``kernels`` has the kernels that they call, by name.
+    """
     made: list[Step] = []
     for step in steps:
         if isinstance(step, KernelCall):

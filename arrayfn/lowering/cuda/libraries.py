@@ -28,6 +28,11 @@ Maker = Callable[[Equation, Reads, Names], Iterable[Made]]
 
 
 def _fft(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
+    """The steps of a Fourier transform: cuFFT's call, and nests around it.
+
+    ``reads`` says where operands lie, ``names`` what to call arrays. A nest copies the
+    operand if cuFFT writes over it, and another multiplies the result by its factor.
+    """
     (x,), (output,) = equation.inputs, equation.outputs
     params = equation.params
     kind, length = params["kind"], params["length"]
@@ -52,6 +57,7 @@ def _fft(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 
 
 def _scaled(equation: Equation, names: Names, raw: Var, scale: float) -> Nest:
+    """The nest that multiplies ``raw``, an unscaled transform, by ``scale``."""
     b = NestBuilder(equation, names)
     target = output_array(equation)
     source = StridedArray(raw, target.dtype, target.strides)
@@ -66,6 +72,7 @@ def _scaled(equation: Equation, names: Names, raw: Var, scale: float) -> Nest:
 
 
 def _copied(equation: Equation, names: Names, source: Pointer, copy: Var) -> Nest:
+    """The nest that copies ``source``, the transform's operand, into ``copy``."""
     b = NestBuilder(equation, names)
     strides = copy.type.layout.strides(copy.type.shape)
     dtype = copy.type.dtype
@@ -75,6 +82,7 @@ def _copied(equation: Equation, names: Names, source: Pointer, copy: Var) -> Nes
 
 
 def _collective(equation: Equation, reads: Reads, _: Names) -> Iterable[Made]:
+    """The step of a collective: a call of the engine between devices."""
     return collectives.collective(equation, reads)
 
 

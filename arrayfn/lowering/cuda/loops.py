@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.ir import Var
 from arrayfn.lowering.cpu.serial import LoopPrinter, kernel_of
@@ -23,7 +25,10 @@ from arrayfn.lowering.steps import CallStep, LoopStep
 
 
 def threads_for(lanes: int, gpu: GpuConfig) -> int:
-    """Threads of a block: few enough that the elements occupy all multiprocessors."""
+    """Threads of a block for a loop over ``lanes`` independent elements.
+
+    Few enough that the elements occupy all multiprocessors.
+    """
     return min(gpu.threads, max(WARP, power_of_two(-(-lanes // gpu.multiprocessors))))
 
 
@@ -37,19 +42,26 @@ def print_lanes(
     """The kernel of a loop over ``loop.lanes`` independent elements, and its call.
 
     Each thread runs the loop for one element. The call's items are blocks.
+
+    Args:
+        loop: The loop.
+        name: The name of its kernel.
+        storage: Says which array's memory an array has.
+        names: What to call arrays in the text.
+        threads: Threads of a block.
     """
     printer = partial(_ElementLoopPrinter, threads=threads)
     return kernel_of(printer, loop, name, storage, names)
 
 
 class OneThreadLoopPrinter(LoopPrinter):
-    """Prints one loop, which one thread runs; it cannot be interrupted."""
+    """Prints a loop that one thread runs from its first to its last iteration."""
 
     is_interruptible = False
 
 
 class _ElementLoopPrinter(OneThreadLoopPrinter):
-    """Prints one loop, which each thread runs for one element."""
+    """Prints a loop that each thread runs for one element of the carried arrays."""
 
     items = ()
 
@@ -67,7 +79,9 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         self.block = self.threads = threads
         self.items_text = f"{threads} threads a block."
 
+    @override
     def print(self) -> None:
+        """Print the whole kernel; ``i0`` is the thread's element."""
         self.lanes = self.integer("n", self.step.lanes)
         self.line(f"i0 = block_index() * {self.threads} + thread_index()")
         with self.open(f"if i0 < {self.lanes}:"):
@@ -75,24 +89,30 @@ class _ElementLoopPrinter(OneThreadLoopPrinter):
         self.finish()
 
     def is_lane(self, root: Var) -> bool:
-        """Whether the array has an element for each thread, not one for all."""
+        """Whether the array ``root`` has an element for each thread of the loop."""
         return root.type.size == self.step.lanes
 
+    @override
     def can_be_variable(self, root: Var) -> bool:
+        """Whether a variable can stand for a thread's element of ``root``."""
         used_plainly = (
             root not in self.in_memory and root.type.dtype not in dtypes.HALF_PRECISION
         )
         return used_plainly and (root.type.size == 1 or self.is_lane(root))
 
+    @override
     def index_of(self, root: Var) -> str:
         return "i0" if self.is_lane(root) else ""
 
+    @override
     def guard(self, array: Var) -> str:
         return "" if self.is_lane(array) else "i0 == 0"
 
+    @override
     def bounds(self, extent: int) -> str | None:
         return None if extent == self.step.lanes else str(extent)
 
+    @override
     def vocabularies(self) -> list[tuple[str, set[str]]]:
         own = {"block_index", "thread_index"}
         return [("cuda.vocabulary", own), *super().vocabularies()]

@@ -9,6 +9,7 @@ from sys import maxsize
 from typing import Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes
 from arrayfn.dtypes import DType
@@ -100,9 +101,14 @@ def lower(
     gpu: GpuConfig = GPU,
     options: Options = DEFAULT,
 ) -> CompiledProgram:
-    """``program`` as kernels and an execution plan; an item is a block.
+    """``program`` as kernels and an execution plan for a GPU; a work item is a block.
 
-    Inputs ``donated`` may be overwritten. ``check`` verifies types between passes.
+    Args:
+        program: The Program.
+        donated: Numbers of the inputs that may be overwritten.
+        check: Verify types between passes.
+        gpu: The GPU's numbers, which schedules depend on.
+        options: What the user asked for: fusion, determinism, persistent kernels.
     """
     *passes, layouts = passes_for(gpu, options)
 
@@ -119,6 +125,8 @@ def lower(
 
 
 class _CudaLowering(Lowering):
+    """Makes the steps of a Program, then the kernels and the plan."""
+
     target = "cuda"
     loop_printer = OneThreadLoopPrinter
     reserved = RESERVED
@@ -146,7 +154,13 @@ class _CudaLowering(Lowering):
         self.depth = 0
         """How many nested loops and branches contain the step that is being printed."""
 
+    @override
     def block(self, program: Program) -> list[PlanStep]:
+        """The steps of ``program``, a whole Program or the body of a loop or branch.
+
+        Epilogues are folded into products and copies are elided here, as all steps are
+        known.
+        """
         outside, self.producers = self.producers, {}
         pairs, self.pairs = self.pairs, pairs_of(program)
         steps = super().block(program)
@@ -167,7 +181,9 @@ class _CudaLowering(Lowering):
         self.producers = outside
         return steps
 
+    @override
     def units(self, program: Program) -> tuple[Unit, ...]:
+        """The groups of equations that become one nest each, and single equations."""
         if not self.options.fused:
             return super().units(program)
         chains = sums_with_products(program, self.reads)
@@ -176,7 +192,13 @@ class _CudaLowering(Lowering):
             program, chains, CLONE_COST, ROW_OF_A_BLOCK if is_persistent else maxsize
         )
 
+    @override
     def single(self, equation: Equation, outputs: AbstractSet[Var]) -> None:
+        """Append the steps of an equation that is no part of a fused group.
+
+        ``outputs`` are the Program's. A registered kernel goes first, then pooling,
+        convolutions and products; all others are as on a CPU.
+        """
         primitive = primitive_of(equation)
         fixed = self.options.deterministic
         kernel = KERNELS.for_call(equation, "cuda", fixed)
@@ -203,7 +225,10 @@ class _CudaLowering(Lowering):
             self.handwritten(skinny)
 
     def pool(self, equation: Equation) -> None:
-        """Append the pooling kernel of an equation, and of the other of its pair."""
+        """Append the pooling kernel of ``equation``, and of the other of its pair.
+
+        Nothing if that other's kernel has been appended, as it computes both.
+        """
         if equation in self.computed_pools:
             return
         other = self.pairs.get(equation)
@@ -212,12 +237,15 @@ class _CudaLowering(Lowering):
         self.handwritten(pool(equation, other, self.reads))
 
     def produce(self, producer: Producer) -> None:
-        """Append a call that later steps may change."""
+        """Append the call of ``producer``, which may be redirected later.
+
+        Folds of epilogues and copies find it by its step.
+        """
         self.steps.append(self.call_of(producer))
         self.producers[id(self.steps[-1])] = producer
 
     def call_of(self, producer: Producer) -> CallStep:
-        """The step of a library's call."""
+        """The step of a library's call, without appending it."""
         outside, self.steps = self.steps, []
         self.library(producer.call())
         (step,) = self.steps
@@ -226,20 +254,30 @@ class _CudaLowering(Lowering):
         self.steps = outside
         return step
 
+    @override
     def nest(self, nest: Nest) -> None:
+        """Append the steps of ``nest``: it is fused with its indices, and split."""
         made = fuse_index_computation(nest, self.steps, self.uses, self.storage.of)
         self.has_unread_steps |= made is not nest
         self.steps += [NestStep(piece, []) for piece in split_nest(made, self.gpu)]
 
     def with_slice_strides(self, nest: Nest) -> Nest:
-        """``nest`` with the stride between iterations of operands that are slices."""
+        """``nest``, where operands that are slices of a loop know their stride.
+
+        The stride is that between iterations, in elements; alignment depends on it.
+        """
         operands = tuple(
             replace(o, moves=self.slice_strides.get(self.storage.of(o.array), 0))
             for o in nest.operands
         )
         return nest if operands == nest.operands else replace(nest, operands=operands)
 
+    @override
     def printed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
+        """``steps``, of a block, with calls of printed kernels in place of nests.
+
+        In persistent mode the outermost block's calls are composed.
+        """
         for step in steps:
             for s in step.slices if isinstance(step, LoopStep) else ():
                 self.slice_strides[self.storage.of(s.inner)] = s.inner.type.size
@@ -256,7 +294,7 @@ class _CudaLowering(Lowering):
         return done
 
     def composed(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
-        """``steps`` with runs of those that can join replaced by persistent kernels."""
+        """``steps``, in which runs of steps that can join become persistent kernels."""
         done: list[PlanStep] = []
         run: list[PlanStep] = []
         for step in steps:
@@ -275,7 +313,7 @@ class _CudaLowering(Lowering):
         return done + self.joined(run)
 
     def joined(self, steps: list[PlanStep]) -> list[PlanStep]:
-        """``steps`` as one persistent kernel, if that saves launches."""
+        """``steps`` as the call of one persistent kernel, if that saves launches."""
         if persistent.launches(steps) < 2:
             return steps
         try:
@@ -294,7 +332,9 @@ class _CudaLowering(Lowering):
         self.constants.append((barrier_state, np.zeros(1, np.uint32)))
         return [call]
 
+    @override
     def print(self, step: NestStep) -> CallStep:
+        """The call of the kernel of a nest, which is printed here."""
         step.nest = self.with_slice_strides(step.nest)
         schedule = choose(step.nest, self.gpu)
         if self.options.mode == "persistent":
@@ -302,8 +342,9 @@ class _CudaLowering(Lowering):
         name = self.fresh(schedule.stem)
         return self.scheduled(print_kernel(step.nest, name, schedule))
 
+    @override
     def print_loop(self, loop: LoopStep) -> CallStep:
-        """Print a loop that a thread runs for each element, or one for all."""
+        """Print a loop that a thread runs for each element, or one thread for all."""
         if loop.lanes:
             name = self.fresh("loop")
             threads = threads_for(loop.lanes, self.gpu)
@@ -330,8 +371,13 @@ class _CudaLowering(Lowering):
             call.scratch, call.scratch_bytes = [], 0
         return call
 
+    @override
     def template(self, form: Template, equation: Equation) -> None:
-        """Append nests; scatters whose updates may have equal targets sort them."""
+        """Append the steps of ``equation``, whose primitive has the template ``form``.
+
+        Scans are cut into parts by their schedules. Scatters whose updates may have
+        equal targets combine these in parallel.
+        """
         if form.name in SCANS and self.options.mode != "persistent":
             # A schedule cuts long rows into parts for blocks: no pass has to.
             self.add_all(scan(equation, self.reads, self.names, cut=self.serial))
@@ -364,15 +410,23 @@ class _CudaLowering(Lowering):
         self.take_over(equation)
         self.add_all(scatter(*arguments, deterministic=fixed, vectors=vectors))
 
+    @override
     def control(self, equation: Equation) -> None:
-        """Append a loop or branch; in it, arrays may be slices of others."""
+        """Append a loop or a branch.
+
+        In it arrays may be slices of others, which limits what kernels assume about
+        alignment.
+        """
         self.control_depth += 1
         if not self.each_by_itself(equation):
             super().control(equation)
         self.control_depth -= 1
 
     def each_by_itself(self, equation: Equation) -> bool:
-        """Append a while loop per element; whether ``equation`` is of that form."""
+        """Append a ``while_loop`` that ``vmap`` has mapped as a loop per element.
+
+        Returns False, and appends nothing, if ``equation`` is not of that form.
+        """
         ends = None if self.serial else per_element_while(equation)
         if ends is None or self.uses[equation.outputs[-1]]:
             return False
@@ -384,8 +438,12 @@ class _CudaLowering(Lowering):
             self.has_unread_steps = True
         return lanes > 0
 
+    @override
     def library_equation(self, form: Library, equation: Equation) -> None:
-        """Use NVIDIA's library where there is one, else NumPy on the host."""
+        """Append the steps of ``equation``, whose primitive has the library ``form``.
+
+        They call NVIDIA's library where there is one, else NumPy on the host.
+        """
         if can_sort(equation):
             self.add_all(sort(equation, self.reads, self.gpu))
             return
@@ -414,12 +472,14 @@ class _CudaLowering(Lowering):
             self.flag_buffer(call.flag_buffer)
         self.steps.append(call.step(self.add_kernel(kernel)))
 
+    @override
     def lanes(self, loop: LoopStep) -> int:
-        """The elements of a loop, each of which gets a thread, however few they are."""
+        """How many threads run ``loop``, one for each element; 0 if they cannot."""
         return lanes_of(loop)
 
+    @override
     def is_serial(self, equation: Equation) -> bool:
-        """Whether one thread runs a loop as one kernel: only if it is tiny.
+        """Whether one thread runs the loop ``equation`` as one kernel: if it is tiny.
 
         A thread of a GPU is slow, but launches for each iteration take longer then.
         """
@@ -428,6 +488,7 @@ class _CudaLowering(Lowering):
             is_small(p, MAX_SERIAL_WORK) for p in programs
         )
 
+    @override
     def tiles(self, gemm: Gemm, dtype: DType) -> GemmTiles:
         """One tile, the whole product: a library spreads it over the GPU by itself."""
         items = min(1, gemm.batch * gemm.m * gemm.n)

@@ -54,7 +54,10 @@ from arrayfn.lowering.kernel_ir import (
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """A row is ``count`` parts of ``size`` elements along ``axis``, and a ``rest``."""
+    """A row cut along ``axis`` into ``count`` parts of ``size`` elements, and a rest.
+
+    ``rest`` is the number of elements of the last part, which is shorter; or 0.
+    """
 
     axis: int
     size: int
@@ -70,7 +73,10 @@ class Chunks:
 def merged_parts(
     nest: Nest, schedule: Rows | Columns, gpu: GpuConfig
 ) -> list[Nest] | None:
-    """The nests of a row's parts and of their combination; None if one is best."""
+    """The nests of the parts of rows and of their combination; None if one is best.
+
+    ``schedule`` is that of ``nest`` if it is not cut.
+    """
     merge = whole_merge(nest)
     pieces = None if merge is None else _chunks(nest, merge, schedule, gpu)
     if merge is None or pieces is None:
@@ -106,6 +112,7 @@ def _chunks(
     """The parts that rows are cut into; None if a block or a cluster keeps whole rows.
 
     A part fits into a block's registers, and there are enough for all multiprocessors.
+    ``merge`` is the pair of stages of ``nest``, ``schedule`` that of whole rows.
     """
     reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
     axis = max(reduced, key=lambda k: nest.axes[k].extent)
@@ -149,12 +156,12 @@ def _chunks(
 
 
 def _is_slow(m: Rescaled) -> bool:
-    """Whether the sum is of float64 exponentials, which need many registers."""
+    """Whether ``m`` sums float64 exponentials, which need many registers."""
     return isinstance(m, Exponentials) and m.element.result.dtype.itemsize > 4
 
 
 def _threads_per_row(schedule: Rows | Columns) -> int:
-    """The threads that share a row, or 32 neighbouring columns."""
+    """The threads of a block or cluster that share a row, or 32 columns."""
     return (
         schedule.threads if isinstance(schedule, Columns) else schedule.threads_per_row
     )
@@ -164,9 +171,10 @@ def _threads_per_row(schedule: Rows | Columns) -> int:
 
 
 def _with_partial_shifts(nest: Nest, merge: Merge, elements: int) -> Nest:
-    """``nest`` with the maximum or mean of a part of so many ``elements`` as its shift.
+    """``nest`` for a part of a row: its shift is the part's own maximum or mean.
 
-    For each sum of squares, a sum of the differences themselves is added.
+    The part has ``elements`` elements. For each sum of squares of ``merge``, a sum of
+    the differences themselves is added.
     """
     pivots: dict[str, Value] = {}
     made: dict[str, dict[str, Compute]] = {}
@@ -199,11 +207,15 @@ def _with_partial_shifts(nest: Nest, merge: Merge, elements: int) -> Nest:
 
 
 def _renamed(x: Scalar, names: Mapping[str, Value]) -> Scalar:
+    """``x``, or the value that takes its place by ``names``."""
     return names.get(x.name, x) if isinstance(x, Value) else x
 
 
 def _mean_of(total: Reduce, elements: int) -> tuple[str, Constant]:
-    """The function and second argument that turn a sum of ``elements`` into a mean."""
+    """The function and the second argument that turn a sum into a mean.
+
+    ``total`` sums ``elements`` numbers.
+    """
     dtype = total.result.dtype
     return f"div_{short_name(dtype)}", Constant(float(elements), dtype)
 
@@ -222,7 +234,7 @@ class _Combined:
     """Builds the statements that combine the partial results of parts.
 
     Args:
-        merge: The merge.
+        merge: The pair of stages.
         parts: The arrays of partial results.
         count: How many parts there are, not counting the rest.
         elements: Elements of a part, and of the rest or 0.
@@ -254,11 +266,14 @@ class _Combined:
             self.statements.append(replace(m.reduce, argument=term))
 
     def of(self, s: Reduce) -> Value:
-        """The value of a part's result of ``s``."""
+        """The value of one part's result of the reduction ``s``."""
         return self.loaded[s.result.name]
 
     def exponentials(self, m: Exponentials) -> Value:
-        """The value ``sum * exp(min(p - u, 0))``."""
+        """Append a part's sum of exponentials, rescaled to the row's shift ``u``.
+
+        The value is ``sum * exp(min(p - u, 0))``, where ``p`` is the part's maximum.
+        """
         zero = Constant(0.0, m.reduce.result.dtype)
         moved = self.made(m, "moved", "sub", self.of(m.maximum), m.shift)
         clamped = self.made(m, "clamped", "accumulate_min", moved, zero)
@@ -266,7 +281,11 @@ class _Combined:
         return self.made(m, "term", "mul", self.of(m.reduce), growth)
 
     def squares(self, m: Squares) -> Value:
-        """The value ``squares + (p - u) * (2 * differences + n * (p - u))``."""
+        """Append a part's sum of squares, rescaled to the row's shift ``u``.
+
+        The value is ``squares + (p - u) * (2 * differences + n * (p - u))``, where
+        ``p`` is the part's mean and ``n`` its number of elements (see ``merges``).
+        """
         elements, first = self.elements_of(m), self.of(_differences(m))
         mean = self.made(m, "mean", "div", self.of(m.total), elements)
         moved = self.made(m, "moved", "sub", mean, m.shift)
@@ -277,7 +296,7 @@ class _Combined:
         return self.made(m, "term", "add", self.of(m.reduce), more)
 
     def elements_of(self, m: Squares) -> Scalar:
-        """The value of a part's number of elements; the last part may be the rest."""
+        """The number of elements of a part: the last part may be the rest."""
         dtype = m.reduce.result.dtype
         size, rest = (Constant(float(n), dtype) for n in self.elements)
         if not self.elements[1]:
@@ -294,7 +313,14 @@ class _Combined:
     def made(
         self, m: Exponentials | Squares, name: str, kind: str, *of: Scalar
     ) -> Value:
-        """Append a statement that computes ``kind`` of the arguments; its result."""
+        """Append a statement and return its result.
+
+        Args:
+            m: The sum that the statement is a part of.
+            name: Ends the result's name.
+            kind: The function without its dtype, such as ``sub``.
+            of: The arguments.
+        """
         result = replace(m.reduce.result, name=f"{m.reduce.result.name}_{name}")
         function = f"{kind}_{short_name(result.dtype)}"
         stage = m.reduce.stage

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.merges import (
@@ -42,7 +43,7 @@ _WARP, _BLOCK = "warp", "block"
 
 @dataclass
 class MergedRowsPrinter(RowsPrinter[R]):
-    """Prints rows of which some stages merge."""
+    """Prints rows of which some pairs of stages share one exchange."""
 
     normalizing_factors: dict[str, str] = field(default_factory=dict[str, str])
     """Variables by which kept exponentials are rescaled and divided by their sum.
@@ -55,7 +56,12 @@ class MergedRowsPrinter(RowsPrinter[R]):
             self.merges = row_merges(self.nest, self.schedule)
         super().__post_init__()
 
+    @override
     def exchanged_values(self, stage: int) -> Sequence[Value]:
+        """The values that parts exchange after ``stage``.
+
+        Those of a merge are sent after its earlier stage, and none after the later one.
+        """
         for merge in self.merges:
             if merge.stage == stage:
                 return merge.sent
@@ -63,7 +69,9 @@ class MergedRowsPrinter(RowsPrinter[R]):
                 return ()
         return super().exchanged_values(stage)
 
+    @override
     def stage(self, stage: int) -> None:
+        """Print stage number ``stage``; merged ones exchange after the second."""
         for merge in self.merges:
             if merge.stage == stage:
                 self.outer_stage(stage)
@@ -84,7 +92,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
         super().stage(stage)
 
     def exchange_merged(self, merge: Merge) -> Exchanged:
-        """Exchange the results of both stages between the parts of a row.
+        """Exchange the results of both stages of ``merge`` between the parts of a row.
 
         In a cluster the first warp combines the results of the block, and sends them.
         """
@@ -103,7 +111,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
     # A part's values.
 
     def texts(self, merge: Merge, suffix: str) -> dict[Value, str]:
-        """The texts of a part's values that are exchanged."""
+        """The expressions of a part's values that are exchanged, by value.
+
+        Maxima are in variables with ``suffix``: of a warp, or of a block.
+        """
         texts = {v: self.name_of(v) for v in merge.sent}
         maxima = (s.result for s in merge.maxima)
         return texts | {v: f"{self.name_of(v)}_{suffix}" for v in maxima}
@@ -112,7 +123,8 @@ class MergedRowsPrinter(RowsPrinter[R]):
         """Set the part's shifts, and what the next stage computes from them.
 
         The variable of each maximum becomes the part's shift, which is finite; the
-        maximum itself stays in ``MAXIMUM_suffix``.
+        maximum itself stays in ``MAXIMUM_suffix``. ``suffix`` says whether the part is
+        a warp or a block.
         """
         for s in merge.maxima:
             # -inf - -inf would be NaN in a part that has only -inf, or no elements.
@@ -123,14 +135,15 @@ class MergedRowsPrinter(RowsPrinter[R]):
         self.partial_statements(merge, suffix)
 
     def lowest(self, value: Value) -> str:
-        """The text of the lowest finite number of a value's dtype."""
+        """The expression of the lowest finite number of a value's dtype."""
         dtype = short_name(value.dtype)
         return f"{dtype}({float(np.finfo(value.dtype).min)!r})"
 
     def partial_statements(self, merge: Merge, suffix: str) -> None:
         """Print the outer statements that the next stage needs, with the part's values.
 
-        Means are over the part's elements.
+        ``suffix`` says whether the part is a warp or a block: means are over its
+        elements.
         """
         stage = merge.stage + 1
         statements = self.outer_statements(stage)
@@ -154,7 +167,7 @@ class MergedRowsPrinter(RowsPrinter[R]):
                 self.emit(s, self.variables)
 
     def mean(self, m: Squares, total: str, elements: int) -> str:
-        """The text of the mean of so many elements whose sum is ``total``."""
+        """The expression of the mean of ``elements`` numbers whose sum is ``total``."""
         dtype = short_name(m.shift.dtype)
         return f"div_{dtype}({total}, {dtype}({elements}))"
 
@@ -171,7 +184,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
                 self.factors[name] = factor
 
     def rescale(self, merge: Merge, parts: Exchanged) -> None:
-        """Combine the later reductions of all parts, rescaled to the common shift."""
+        """Combine the later reductions of all parts, rescaled to the common shift.
+
+        ``parts`` says where shared memory has the parts' results.
+        """
         for m in merge.rescaled:
             identity = self.constant(m.reduce.identity)
             self.line(f"{self.name_of(m.reduce.result)} = {identity}")
@@ -182,7 +198,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
         self.shuffles([m.reduce for m in merge.rescaled], parts.count)
 
     def rescale_factor(self, element: Compute, difference: str) -> str:
-        """The text of ``exp(min(difference, 0))``, by the function of ``element``."""
+        """The expression of ``exp(min(difference, 0))``.
+
+        ``element`` is the exponential whose dtype and precision it has.
+        """
         dtype = short_name(element.result.dtype)
         clamped = f"accumulate_min_{dtype}({difference}, {dtype}(0))"
         if is_half_exp(element):
@@ -190,9 +209,10 @@ class MergedRowsPrinter(RowsPrinter[R]):
         return f"{element.function}({clamped})"
 
     def rescaled_term(self, m: Rescaled, parts: Exchanged) -> str:
-        """The text of one part's result, rescaled to the common shift.
+        """The expression of one part's result of ``m``, rescaled to the common shift.
 
-        May define ``difference``, of the part's shift and the common one.
+        ``parts`` says where shared memory has it. May print a line that defines
+        ``difference``, that of the part's shift and the common one.
         """
         part = parts.of(self.name_of(m.reduce.result))
         if isinstance(m, Unshifted):
@@ -212,8 +232,8 @@ class MergedRowsPrinter(RowsPrinter[R]):
     def fold_division(self, merge: Merge) -> None:
         """Define factors that rescale exponentials and divide them by their sum.
 
-        One product then does both, as in softmax, for exponentials that are only
-        divided by their sum. The sum is at least 1, or NaN.
+        One product then does both, as in softmax, for exponentials of ``merge`` that
+        are only divided by their sum. The sum is at least 1, or NaN.
         """
         later = [s for body in self.plan.bodies[merge.stage + 2 :] for s in body]
         for name, m in merge.scaled.items():
@@ -230,21 +250,24 @@ class MergedRowsPrinter(RowsPrinter[R]):
                 self.normalizing_factors[name] = normalizing
 
     def divides_by_own_sum(self, s: Statement, m: Exponentials) -> bool:
-        """Whether ``s`` divides an exponential by the sum of them all."""
+        """Whether ``s`` divides an exponential of ``m`` by the sum of them all."""
         if not isinstance(s, Compute) or not s.function.startswith("div_"):
             return False
         return s.arguments == (m.element.result, m.reduce.result)
 
     def normalizing_factor(self, s: Compute) -> str | None:
-        """The factor that does the division ``s``, if there is one."""
+        """The variable by which ``s`` multiplies instead of dividing, if any."""
         x = s.arguments[0] if s.function.startswith("div_") else None
         return self.normalizing_factors.get(x.name) if isinstance(x, Value) else None
 
+    @override
     def divisor(self, s: Statement) -> str:
         has_factor = isinstance(s, Compute) and self.normalizing_factor(s) is not None
         return "" if has_factor else super().divisor(s)
 
+    @override
     def compute(self, s: Compute) -> None:
+        """Print ``s``; a division that a factor replaces becomes a product."""
         factor = self.normalizing_factor(s)
         if factor is None:
             super().compute(s)

@@ -43,9 +43,10 @@ class Unshifted:
 
 @dataclass(frozen=True, slots=True)
 class Exponentials:
-    """``reduce`` is the sum of ``element``, ``exp(v - shift)``.
+    """The later stage's sum of exponentials relative to a maximum.
 
-    ``maximum`` is the earlier reduction of ``v`` that ``shift`` is the result of.
+    ``reduce`` sums ``element``, which is ``exp(v - shift)``. ``maximum`` is the earlier
+    stage's reduction of ``v``, of which ``shift`` is the result.
     """
 
     reduce: Reduce
@@ -56,9 +57,10 @@ class Exponentials:
 
 @dataclass(frozen=True, slots=True)
 class Squares:
-    """``reduce`` is the sum of the squares of ``difference``, ``v - shift``.
+    """The later stage's sum of squares relative to a mean.
 
-    ``total`` is the earlier sum of ``v``, and ``shift`` is computed from it.
+    ``reduce`` sums the squares of ``difference``, which is ``v - shift``. ``total`` is
+    the earlier stage's sum of ``v``, from which ``shift`` is computed.
     """
 
     reduce: Reduce
@@ -89,27 +91,31 @@ class Merge:
 
     @property
     def maxima(self) -> tuple[Reduce, ...]:
-        """The reductions that are shifts of exponentials."""
+        """The earlier reductions that are the shifts of exponentials."""
         sums = (m.maximum for m in self.rescaled if isinstance(m, Exponentials))
         return tuple(dict.fromkeys(sums))
 
     @property
     def scaled(self) -> Mapping[str, Exponentials]:
-        """The exponentials by name. A factor rescales those that are kept, too."""
+        """The sums of exponentials, by the names of the exponentials.
+
+        A factor rescales the exponentials that are kept, too.
+        """
         sums = (m for m in self.rescaled if isinstance(m, Exponentials))
         return {m.element.result.name: m for m in sums}
 
     @property
     def sent(self) -> tuple[Value, ...]:
-        """The values that the parts exchange, in this order."""
+        """The values that the parts of a row exchange, in this order."""
         reduces = (*self.reduces, *(m.reduce for m in self.rescaled))
         return tuple(s.result for s in reduces)
 
 
 def merges_of(nest: Nest, squares: bool = False) -> tuple[Merge, ...]:
-    """The merges of ``nest``; each stage has a part in one at most.
+    """The pairs of stages of ``nest`` that can share an exchange, in order.
 
-    Merges of sums of squares are among them only if ``squares``.
+    A stage is in one pair at most. Pairs with a sum of squares are left out unless
+    ``squares``.
     """
     merges: list[Merge] = []
     stage = 0
@@ -121,7 +127,10 @@ def merges_of(nest: Nest, squares: bool = False) -> tuple[Merge, ...]:
 
 
 def _merge_of(nest: Nest, stage: int, squares: bool) -> Merge | None:
-    """The merge of ``stage`` and the next; None if a reduction cannot be rescaled."""
+    """The merge of ``stage`` and the next; None if a reduction cannot be rescaled.
+
+    With ``squares`` False, a sum of squares cannot be.
+    """
     earlier, later = _reduces(nest, stage), _reduces(nest, stage + 1)
     stored = any(s.stage == stage + 1 for s in nest.statements if is_element_store(s))
     if not earlier or not later or stored or nest.has_totals:
@@ -144,6 +153,7 @@ def _merge_of(nest: Nest, stage: int, squares: bool) -> Merge | None:
 
 
 def _reduces(nest: Nest, stage: int) -> list[Reduce]:
+    """The reductions of stage number ``stage``."""
     return [s for s in nest.statements if isinstance(s, Reduce) and s.stage == stage]
 
 
@@ -167,7 +177,11 @@ def _rescaled(
 ) -> Rescaled | None:
     """How ``s``, a reduction of the later stage, is rescaled; None if it cannot be.
 
-    ``dependent`` are the names of values that need one of the ``earlier`` reductions.
+    Args:
+        s: The reduction.
+        earlier: The reductions of the earlier stage.
+        producers: The statement that computes each value, by the value's name.
+        dependent: Names of the values that need one of ``earlier``.
     """
     if not isinstance(s.argument, Value) or s.argument.name not in dependent:
         return Unshifted(s)
@@ -192,6 +206,7 @@ def _rescaled(
 
 
 def _is_square(s: Compute, producers: Mapping[str, Statement]) -> bool:
+    """Whether ``s`` computes the square of a value, as a square or as a product."""
     same = len({_resolved(x, producers) for x in s.arguments}) == 1
     return same and s.function.rpartition("_")[0] in ("square", "mul")
 
@@ -202,9 +217,11 @@ def _differences(
     earlier: Sequence[Reduce],
     producers: Mapping[str, Statement],
 ) -> Iterator[tuple[Compute, Value, Reduce]]:
-    """If ``x`` is ``v - shift``: the subtraction, the shift, and a reduction of ``v``.
+    """The ways in which ``x`` is ``v - shift``, with an earlier reduction of ``v``.
 
-    One for each of the ``earlier`` reductions of ``v`` by ``combine``, say ``max_f32``.
+    Yields the subtraction, the shift and the reduction: one of ``earlier`` with the
+    function ``accumulate_`` + ``combine``, where ``combine`` is ``max_f32`` for
+    example. ``producers`` has the statement that computes each value, by its name.
     """
     difference = _producer(x, producers)
     suffix = combine.rpartition("_")[2]
@@ -219,7 +236,10 @@ def _differences(
 
 
 def _resolved(x: Scalar, producers: Mapping[str, Statement]) -> Scalar:
-    """The value that ``x`` is, behind any number of identities."""
+    """The value that ``x`` equals once identity functions are looked through.
+
+    ``producers`` has the statement that computes each value, by the value's name.
+    """
     while isinstance(x, Value):
         s = producers[x.name]
         if not isinstance(s, Compute) or not s.function.startswith("identity_"):
@@ -229,7 +249,10 @@ def _resolved(x: Scalar, producers: Mapping[str, Statement]) -> Scalar:
 
 
 def _producer(x: Scalar, producers: Mapping[str, Statement]) -> Statement | None:
-    """The statement that computes ``x``, behind any number of identities."""
+    """The statement that computes ``x``, once identity functions are looked through.
+
+    None if ``x`` is no value: a constant or an argument.
+    """
     value = _resolved(x, producers)
     return producers[value.name] if isinstance(value, Value) else None
 
@@ -240,7 +263,8 @@ def _is_maximum(
     """Whether ``shift`` is the result of ``maximum`` wherever that is finite.
 
     Programs guard against infinite maxima: they take 0 in their place, or the maximum
-    with the lowest finite number.
+    with the lowest finite number. ``producers`` has the statement that computes each
+    value, by the value's name.
     """
     if shift == maximum.result:
         return True

@@ -18,10 +18,13 @@ ACCUMULATOR_WORDS: Final = 32
 
 @dataclass
 class PartialResultsPrinter(RowCopiesPrinter[T]):
-    """Prints the reductions of one thread."""
+    """Prints what one thread does of a stage's reductions, before threads combine."""
 
     def identities(self, stage: int) -> None:
-        """Define the partial results of a stage's reductions, as their identities."""
+        """Set the thread's partial results of all reductions of ``stage``.
+
+        They begin as the reductions' identities (0 of a sum).
+        """
         reduces = self.reduces(stage)
         self.accumulators = self.accumulators_of(reduces)
         if self.accumulators > 1:
@@ -36,10 +39,11 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
             self.line(f"{self.name_of(s.result)} = {self.constant(s.identity)}")
 
     def accumulators_of(self, reduces: Sequence[Reduce]) -> int:
-        """How many partial results a thread keeps of each reduction.
+        """How many partial results a thread keeps of each of ``reduces``.
 
-        In a loop along the row it is one for each element of an iteration, if registers
-        allow: chains of additions are shorter, and do not wait for each other.
+        In a loop along the row there is one for each element of an iteration, if
+        registers allow: chains of additions are shorter, and do not wait for each
+        other.
         """
         schedule = self.schedule
         count = schedule.lanes * schedule.tiles
@@ -53,11 +57,15 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
         return count
 
     def parts_of(self, s: Reduce) -> str:
-        """The registers of a reduction's partial results."""
+        """The name of the registers with a thread's partial results of ``s``."""
         return f"{self.name_of(s.result)}_lanes"
 
     def accumulate_in(self, s: Reduce, register: str) -> None:
-        """Accumulate the current element, whose index in registers is ``register``."""
+        """Accumulate the current element into a partial result of ``s``.
+
+        ``register`` is the element's index expression in the thread's registers of the
+        row; it selects which of several partial results is meant.
+        """
         if self.accumulators == 1:
             self.accumulate(s)
             return
@@ -68,7 +76,7 @@ class PartialResultsPrinter(RowCopiesPrinter[T]):
         self.line(f"{part} = {function}({part}, {self.scalar(s.argument)})", s.source)
 
     def combine_lanes(self, stage: int) -> None:
-        """Combine a thread's partial results of each reduction, pair by pair."""
+        """Combine a thread's partial results of each reduction, in a tree."""
         if self.accumulators == 1:
             return
         reduces, half = self.reduces(stage), self.accumulators // 2

@@ -32,13 +32,16 @@ MAX_LOOP_PAIRS: Final = 1 << 20  # and of one that a loop computes without a lib
 def _takes_view(
     equation: Equation, type: ArrayType, offset: int, *, options: Options
 ) -> bool:
-    """Whether the operator's kernel reads operands of this layout and offset."""
+    """Whether the kernel of operator ``equation`` reads such an operand without a copy.
+
+    ``type`` has the operand's layout; it begins ``offset`` elements into its memory.
+    """
     kernel = KERNELS.for_call(equation, "cuda", options.deterministic)
     return kernel is not None and kernel.views(type, offset)
 
 
 def _keeps(equation: Equation, *, options: Options) -> bool:
-    """Whether a registered kernel, a library or a handwritten kernel computes it."""
+    """Whether ``equation`` stays whole: a kernel or a library computes all of it."""
     kernel = KERNELS.for_call(equation, "cuda", options.deterministic)
     return kernel is not None or is_library_convolution(equation) or is_pool(equation)
 
@@ -52,7 +55,7 @@ def _in_library_terms(program: Program, gpu: GpuConfig, options: Options) -> Pro
 
 
 def passes_for(gpu: GpuConfig, options: Options) -> tuple[Pass, ...]:
-    """The passes that ``lower`` runs, in order."""
+    """The passes that ``lower`` runs, in order; the last assigns layouts."""
     *passes, layouts = pipeline(
         PRODUCTS,
         partial(_keeps, options=options),

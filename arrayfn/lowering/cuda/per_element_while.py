@@ -19,9 +19,9 @@ from arrayfn.lowering.steps import LoopStep, NestStep, PlanStep
 
 @dataclass(frozen=True)
 class PerElementWhile:
-    """The body without the reduced condition.
+    """The body of a loop for one element, without the reduced condition.
 
-    ``mask`` is the number of the carried value that is an element's condition.
+    ``mask`` is the number of the carried value that is the element's condition.
     """
 
     body: Program
@@ -36,8 +36,8 @@ def per_element_while(equation: Equation) -> PerElementWhile | None:
     first: int = equation.params["body_consts"]
     current = body.inputs[first:-1]
     *following, goes_on = body.outputs
-    made = body.definitions()
-    last = made.get(goes_on) if isinstance(goes_on, Var) else None
+    definitions = body.definitions()
+    last = definitions.get(goes_on) if isinstance(goes_on, Var) else None
     if last is None or last.primitive.name != "reduce_or":
         return None
     mask = last.inputs[0]
@@ -47,13 +47,13 @@ def per_element_while(equation: Equation) -> PerElementWhile | None:
     if any(var.type.shape != mask.type.shape for var in current):
         return None
     own = current[number]
-    combined = made.get(mask) if isinstance(mask, Var) else None
+    combined = definitions.get(mask) if isinstance(mask, Var) else None
     if combined is None or combined.primitive.name != "and":
         return None
     if own not in combined.inputs:
         return None
     for k, value in enumerate(following):
-        if k != number and not _stays(value, own, current[k], made):
+        if k != number and not _stays(value, own, current[k], definitions):
             return None
     equations = tuple(eq for eq in body.equations if eq is not last)
     if any(goes_on in eq.inputs for eq in equations) or goes_on in following:
@@ -63,12 +63,15 @@ def per_element_while(equation: Equation) -> PerElementWhile | None:
 
 
 def _stays(
-    value: object, mask: object, current: Var, made: dict[Var, Equation]
+    value: object, mask: object, current: Var, definitions: dict[Var, Equation]
 ) -> bool:
-    """Whether ``value`` is ``current`` wherever ``mask`` is False."""
+    """Whether ``value`` is ``current`` wherever ``mask`` is False.
+
+    ``definitions`` has the equation that makes each Var of the loop's body.
+    """
     if value is current:
         return True
-    chosen = made.get(value) if isinstance(value, Var) else None
+    chosen = definitions.get(value) if isinstance(value, Var) else None
     if chosen is None or chosen.primitive.name != "select":
         return False
     return chosen.inputs[0] is mask and chosen.inputs[2] is current
@@ -81,7 +84,15 @@ def loop_of(
     storage: Storage,
     block: Callable[[Program], list[PlanStep]],
 ) -> LoopStep:
-    """The step of the loop, whose predicate is one element's condition."""
+    """The step of a loop per element, whose predicate is one element's condition.
+
+    Args:
+        equation: The ``while_loop``.
+        found: Its body for one element.
+        reads: Where each operand lies.
+        storage: Says which array's memory an array has; gets the body's constants.
+        block: Makes the steps of a Program.
+    """
     body, consts = found.body, equation.params["body_consts"]
     operands: list[Var] = []
     for atom in equation.inputs[:-1]:
@@ -104,7 +115,10 @@ def loop_of(
 def without_unread(
     steps: Sequence[PlanStep], outputs: Sequence[Var], storage: Storage
 ) -> list[PlanStep]:
-    """``steps`` without those that compute what nobody reads any more."""
+    """``steps`` without the nests whose results neither steps nor ``outputs`` need.
+
+    ``storage`` says which array's memory an array has.
+    """
     wanted = {storage.of(var) for var in outputs}
     kept: list[PlanStep] = []
     for step in reversed(steps):

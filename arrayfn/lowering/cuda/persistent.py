@@ -39,7 +39,7 @@ Kernels = Mapping[str, Kernel | LibraryKernel]
 
 
 def with_block_size(schedule: Schedule, nest: Nest) -> Schedule | None:
-    """``schedule`` with blocks of ``THREADS``; None if it cannot have these."""
+    """``schedule`` of ``nest`` with blocks of ``THREADS``; None if impossible."""
     if isinstance(schedule, Elementwise):
         return replace(schedule, threads=THREADS)
     if isinstance(schedule, Scan):
@@ -76,7 +76,7 @@ def with_block_size(schedule: Schedule, nest: Nest) -> Schedule | None:
 
 
 def launches(steps: Iterable[PlanStep]) -> float:
-    """About how many launches ``steps`` take: those of a loop count each time."""
+    """About how many launches ``steps`` take, with those of all iterations."""
     total = 0.0
     for step in steps:
         if isinstance(step, CallStep):
@@ -89,7 +89,10 @@ def launches(steps: Iterable[PlanStep]) -> float:
 
 
 def can_join(step: PlanStep, kernels: Kernels) -> bool:
-    """Whether ``step`` can be composed with others, and is small enough for it."""
+    """Whether ``step`` can be composed with others, and is small enough for it.
+
+    ``kernels`` has the kernels that it calls, by name.
+    """
     if isinstance(step, CallStep):
         nbytes = sum(var.type.nbytes for var in step.arrays())
         return nbytes <= MAX_BYTES and _can_be_part(kernels[step.kernel])
@@ -106,7 +109,11 @@ def _inner(step: PlanStep) -> list[PlanStep]:
 
 
 def _can_be_part(kernel: Kernel | LibraryKernel) -> bool:
-    """Whether the text of ``kernel`` can be a device function of another kernel."""
+    """Whether the text of ``kernel`` can be a device function of another kernel.
+
+    It must have blocks of ``THREADS`` without clusters and dynamic shared memory, or
+    one thread.
+    """
     if not isinstance(kernel, Kernel):
         return False
     has_one_thread = kernel.threads == 1 and "block_index" not in kernel.source
@@ -115,7 +122,7 @@ def _can_be_part(kernel: Kernel | LibraryKernel) -> bool:
 
 
 def shared_bytes(kernel: Kernel) -> int:
-    """Bytes of static shared memory that the text of a kernel allocates."""
+    """Bytes of static shared memory that the text of ``kernel`` allocates."""
     sizes = (
         int(count) * (int(bits or 8) // 8)
         for _, bits, count in _SHARED.findall(kernel.key)
@@ -132,7 +139,10 @@ def calls_of(steps: Iterable[PlanStep]) -> list[CallStep]:
 
 
 def fits(steps: Sequence[PlanStep], kernels: Kernels) -> bool:
-    """Whether one kernel of ``steps`` has few enough pointers and shared memory."""
+    """Whether one kernel of ``steps`` has few enough pointers and shared memory.
+
+    ``kernels`` has the kernels that they call, by name.
+    """
     calls = calls_of(steps)
     names = {call.kernel for call in calls}
     shared = sum(

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.dynamic_rows import NUMBER_BYTES, SLOTS, DynamicRowScheduler
@@ -30,7 +32,9 @@ class PipelinePrinter(DynamicRowScheduler):
     broadcast_wait_printed: bool = False
     """Whether the wait for the broadcast operands has been printed."""
 
+    @override
     def body(self) -> None:
+        """Print the kernel's lines: set-up, loop over rows, end of the work queue."""
         kept, schedule = self.kept_axes, self.schedule
         self.items = schedule.clusters * schedule.cluster
         self.flag_words = 2
@@ -91,12 +95,14 @@ class PipelinePrinter(DynamicRowScheduler):
                 [operand], part - self.register_elements(operand)
             )
 
+    @override
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
         """Declare an array before the loop over rows, which uses it in each iteration.
 
-        Its size is a multiple of a cache line. What blocks of a cluster send each
-        other, the mbarriers that count it and what a block uses meanwhile must not
-        share a line: softmax of rows of 131072 took up to 20 us more where they did.
+        The array has ``count`` elements and is called ``VALUE_suffix``. Its size is a
+        multiple of a cache line. What blocks of a cluster send each other, the
+        mbarriers that count it and what a block uses meanwhile must not share a line:
+        softmax of rows of 131072 took up to 20 us more where they did.
         """
         line = SHARED_LINE // value.dtype.itemsize
         count = -(-count // line) * line
@@ -152,9 +158,9 @@ class PipelinePrinter(DynamicRowScheduler):
                 self.copy_slice(operand, row, target, mbarrier)
 
     def register_elements(self, operand: int) -> int:
-        """How many elements of a broadcast operand a block's threads have in registers.
+        """Elements of a broadcast ``operand`` that a block's threads have in registers.
 
-        None but of the first of these operands.
+        0 for all but the first of these operands.
         """
         schedule = self.schedule
         if operand != next(iter(schedule.broadcast_operands), None):
@@ -162,7 +168,7 @@ class PipelinePrinter(DynamicRowScheduler):
         return schedule.broadcast_register_tiles * schedule.slice
 
     def register_name(self, operand: int) -> str:
-        """The registers for vectors of a broadcast operand."""
+        """The name of the registers for vectors of a broadcast operand."""
         return f"{self.array_name(operand)}_registers"
 
     def load_register_tiles(self) -> None:
@@ -182,11 +188,13 @@ class PipelinePrinter(DynamicRowScheduler):
             source = f"{self.pointer(operand)}, {at}"
             self.line(f"{load}({source}, {registers}, vector * {lanes})")
 
+    @override
     def memory_of(self, operand: int) -> Memory:
         """Row operands are in registers, broadcast operands in shared memory."""
         is_broadcast = operand in self.schedule.broadcast_operands
         return Memory.SHARED if is_broadcast else Memory.REGISTERS
 
+    @override
     def wait_for_shared_operands(self) -> None:
         """Have the first iteration wait, in the first stage that needs the operands."""
         if not self.broadcast_wait_printed:
@@ -195,7 +203,12 @@ class PipelinePrinter(DynamicRowScheduler):
                 self.line(f"mbarrier_wait(mbarriers, {mbarrier}, 0)")
         self.broadcast_wait_printed = True
 
+    @override
     def load_shared_vector(self, operand: int) -> None:
+        """Load the current vector of a broadcast operand into registers.
+
+        Its first vectors may be in registers already, which are copied then.
+        """
         schedule, lanes = self.schedule, self.schedule.lanes
         load = f"load_{self.vector_name(operand, lanes)}"
         source, tile = self.shared_name(operand), self.tile_name(operand)
@@ -276,13 +289,16 @@ class PipelinePrinter(DynamicRowScheduler):
         )
 
     def float32_name(self, operand: int) -> str:
-        """The registers for a row operand in float32."""
+        """The name of the registers for a row operand in float32."""
         return f"{self.array_name(operand)}_wide"
 
+    @override
     def is_half_vector(self, s: Load) -> bool:
         return s.operand not in self.float32_rows and super().is_half_vector(s)
 
+    @override
     def widen_vectors(self, operands: Sequence[int]) -> None:
+        """Read float32 rows from their registers; convert the vectors of others."""
         for operand in self.float32_rows.intersection(operands):
             self.staged[operand] = f"{self.float32_name(operand)}[{self.slot('lane')}]"
             self.widened.add(operand)
@@ -298,17 +314,21 @@ class PipelinePrinter(DynamicRowScheduler):
 
     # Exchanges.
 
+    @override
     def after_warp_barrier(self) -> None:
         self.print_producers()
 
+    @override
     def after_first_loads(self) -> None:
         """Nothing: mbarriers are initialized before the first row."""
 
+    @override
     def before_first_exchange(self) -> None:
         """Nothing: the blocks of a cluster wait for each other before the first row."""
 
+    @override
     def warp_slots(self, warps: int) -> tuple[str, int]:
-        """Double-buffered where a row has only one exchange.
+        """As in ``RowsPrinter``; double-buffered where a row has only one exchange.
 
         Its one barrier does not keep warps from writing the next row's results while
         others still read this row's.
@@ -317,11 +337,13 @@ class PipelinePrinter(DynamicRowScheduler):
             return super().warp_slots(warps)
         return f"remainder(iteration, 2) * {warps} + ", 2 * warps
 
+    @override
     def exchange_slot(self, number: int) -> tuple[str, str, str]:
-        """With several exchanges a row, each has its mbarrier, and a phase each row.
+        """As in ``RowsPrinter``, for several rows.
 
-        All blocks have passed another exchange before the next phase begins. Where a
-        row has only one exchange, two mbarriers and slots alternate instead.
+        With several exchanges a row, each has its mbarrier, and a phase each row: all
+        blocks have passed another exchange before the next phase begins. Where a row
+        has only one exchange, two mbarriers and slots alternate instead.
         """
         if len(self.exchanged_stages()) > 1:
             return str(number), "remainder(iteration, 2)", ""
@@ -329,8 +351,12 @@ class PipelinePrinter(DynamicRowScheduler):
         slot = "remainder(iteration, 2)"
         return slot, f"remainder({phase}, 2)", f"{slot} * {self.parts} + "
 
+    @override
     def after_exchange(self, stage: int, mbarrier: str) -> None:
-        """Have the mbarrier expect the bytes of the next row's exchange."""
+        """Have ``mbarrier`` expect the bytes of the next row's exchange.
+
+        ``stage`` is the stage after which values are exchanged.
+        """
         with self.open("if member == 0:"):
             size = self.exchanged_bytes(stage)
             self.line(f"mbarrier_expect_tx({self.exchanged}, {mbarrier}, {size})")

@@ -18,13 +18,18 @@ from arrayfn.primitives import conversion, discrete, views
 from arrayfn.primitives import elementwise as e
 from arrayfn.primitives.reductions import argmax, argmin, reduce_min
 
-KEPT: Final = 1 << 14  # elements of a row that registers hold, so it is read once
+MAX_REGISTER_ROW: Final = (
+    1 << 14
+)  # elements of a row that registers hold, so it is read once
 _POSITION_BITS: Final = 32
 _MAX: Final = 2**31 - 1
 
 
 def extremum_positions_in_one(program: Program) -> Program:
-    """``program`` with argmax and argmin of long rows and columns as one reduction."""
+    """``program`` with argmax and argmin of long rows and columns as one reduction.
+
+    Each becomes a ``reduce_min`` of int64 keys. Others stay as they are.
+    """
 
     def packed(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
         row, params = equation.primitive, equation.params
@@ -38,13 +43,23 @@ def extremum_positions_in_one(program: Program) -> Program:
 
 
 def _is_packed(x: Atom, axis: int, dtype: DType) -> bool:
-    """Whether elements and positions fit into 64 bits, and rows not into registers."""
-    kept = axis == x.type.ndim - 1 and x.type.shape[axis] <= KEPT
+    """Whether argmax or argmin of ``x`` along ``axis`` becomes a reduction of keys.
+
+    Elements and positions must fit into 64 bits. Rows that registers hold (an innermost
+    ``axis`` of up to ``MAX_REGISTER_ROW`` elements) keep the usual form. ``dtype``,
+    that of the result, is given with the equation's parameters and does not matter
+    here.
+    """
+    kept = axis == x.type.ndim - 1 and x.type.shape[axis] <= MAX_REGISTER_ROW
     return x.type.dtype.itemsize <= 4 and x.type.shape[axis] <= _MAX and not kept
 
 
 def _position(x: Atom, maximum: bool, axis: int, dtype: DType) -> Atom:
-    """The first position along ``axis`` of the maximum or minimum, or of a NaN."""
+    """The index along ``axis`` of the first maximum or minimum of ``x``, or first NaN.
+
+    ``maximum`` says which of the two. The result has ``dtype`` and the shape of ``x``
+    without ``axis``.
+    """
 
     def word(value: int) -> Atom:
         return conversion.literal(value, dtypes.int64)
@@ -61,7 +76,11 @@ def _position(x: Atom, maximum: bool, axis: int, dtype: DType) -> Atom:
 
 
 def _order(x: Atom, backwards: bool) -> Atom:
-    """int32 numbers in the order of ``x``, or the reverse; NaN has the smallest."""
+    """int32 keys of which the smallest is that of the extremum of ``x``.
+
+    Their order is that of ``x``, or the reverse if ``backwards``. A NaN has the
+    smallest key of all, equal numbers have equal keys, and 0.0 equals -0.0.
+    """
 
     def i32(value: int) -> Atom:
         return conversion.literal(value, dtypes.int32)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.dtypes import DType, compute_dtype, short_name
 from arrayfn.lowering.cuda.imports import imports
@@ -43,11 +45,17 @@ RESERVED: Final = frozenset(
 """Names of a kernel's own variables, and of functions that it may call."""
 
 S = TypeVar("S", bound=Schedule)
+AxisIndices = dict[int, str]
+"""The expression of the index along each axis of the nest, by axis number."""
 
 
 @dataclass
 class CudaPrinter(KernelPrinter, Generic[S]):
-    """Prints one kernel by a ``schedule``; methods print lines unless they say more."""
+    """Prints one kernel by a ``schedule``; methods print lines unless they say more.
+
+    Where a method takes or gives a ``str``, it is a piece of the kernel's source: a
+    variable or an expression.
+    """
 
     own_names = RESERVED
     schedule: S = field(kw_only=True)
@@ -64,29 +72,38 @@ class CudaPrinter(KernelPrinter, Generic[S]):
     # Text.
 
     def extent_of(self, axes: Sequence[int], name: str) -> str:
-        """The text of the number of indices of ``axes``: an integer named ``name``."""
+        """The expression of the number of index tuples along ``axes``.
+
+        For several axes it is an integer parameter of the kernel, called ``name``.
+        """
         if len(axes) == 1:
             return self.extent(axes[0])
         return self.integer(name, math.prod(self.nest.axes[k].extent for k in axes))
 
     def quotient(self, x: str, y: str, limit: int) -> str:
-        """The text of ``x // y`` for ``0 <= x <= limit``: 32-bit division is faster."""
+        """The expression ``x // y``, by 32-bit division where ``x`` is below 2**31.
+
+        ``x`` and ``y`` are expressions, with ``0 <= x <= limit``: 32-bit division is
+        faster.
+        """
         if limit < _SMALL:
             return f"quotient({x}, {y})"
         return f"({x}) // {y}"
 
     def remainder(self, x: str, y: str, limit: int) -> str:
-        """The text of ``x % y`` for ``0 <= x <= limit``."""
+        """The expression ``x % y`` for ``0 <= x <= limit``, as in ``quotient``."""
         if limit < _SMALL:
             return f"remainder({x}, {y})"
         return f"({x}) % {y}"
 
+    @override
     def decompose(
         self, text: str, axes: Sequence[int], letter: str = "i"
-    ) -> dict[int, str]:
-        """Define the indices along ``axes`` whose row-major index is ``text``.
+    ) -> AxisIndices:
+        """Define the indices along ``axes`` of the row-major index ``text``.
 
-        Returns the variables by axis: ``letter`` and the number of the axis.
+        ``text`` is an expression. Returns the variables by axis: ``letter`` and the
+        number of the axis.
         """
         limit = math.prod(self.nest.axes[k].extent for k in axes)
         variables = {axis: f"{letter}{axis}" for axis in axes}
@@ -106,13 +123,19 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         return variables
 
     def stored_name(self, dtype: DType) -> str:
-        """The name that a dtype has in functions that access memory."""
+        """The name of a dtype in functions that access memory.
+
+        It is u16 for fp16 and bf16, and u8 for booleans.
+        """
         if dtype == dtypes.bool_:
             return "u8"
         return "u16" if dtype in dtypes.HALF_PRECISION else short_name(dtype)
 
     def registers(self, name: str, dtype: str, count: int) -> None:
-        """Declare ``count`` registers of a thread as the array ``name``."""
+        """Declare ``count`` registers of a thread as the array ``name``.
+
+        ``dtype`` is a short name, such as ``f32``.
+        """
         self.line(f"{name} = registers_{dtype}({count})")
 
     def array_name(self, operand: int) -> str:
@@ -120,10 +143,12 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         return self.pointer(operand).removesuffix("_in").removesuffix("_out")
 
     def tile_name(self, operand: int) -> str:
-        """The registers for an operand's vectors."""
+        """The name of the register array for an operand's vectors."""
         return f"{self.array_name(operand)}_tile"
 
-    def store(self, s: Store, variables: dict[int, str]) -> None:
+    @override
+    def store(self, s: Store, variables: AxisIndices) -> None:
+        """Print the store ``s``; one that adds to its target is atomic."""
         if not s.adds:
             super().store(s, variables)
             return
@@ -137,7 +162,10 @@ class CudaPrinter(KernelPrinter, Generic[S]):
     def vectors(
         self, body: Iterable[Statement], kind: type[Load | Store], lanes: int
     ) -> list[int]:
-        """The operands that ``body`` loads (or stores: ``kind``) in vectors."""
+        """The operands that ``body`` loads (or stores: ``kind``) as vectors.
+
+        Gives their numbers. A vector has ``lanes`` elements.
+        """
         return [
             s.operand
             for s in body
@@ -145,7 +173,10 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         ]
 
     def is_vectorized(self, s: Load | Store, lanes: int) -> bool:
-        """Whether ``s`` is one vector access for ``lanes`` neighbouring elements."""
+        """Whether ``s`` is one vector access for ``lanes`` neighbouring elements.
+
+        It is not if indices are computed, or if it stores conditionally or adds.
+        """
         conditional = isinstance(s, Store) and s.where is not None
         return (
             s.level == "element"
@@ -156,19 +187,26 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         )
 
     def vector_name(self, operand: int, lanes: int) -> str:
-        """The suffix ``TxN`` of functions that access the operand's vectors."""
+        """The suffix ``TxN`` of functions that access vectors of ``operand``.
+
+        A vector has ``lanes`` elements.
+        """
         return f"{self.stored_name(self.nest.operands[operand].dtype)}x{lanes}"
 
     def load_vector(
         self,
         operand: int,
         lanes: int,
-        variables: dict[int, str],
+        variables: AxisIndices,
         register: str,
     ) -> None:
-        """Load a vector from memory to the operand's registers from ``register`` on.
+        """Load a vector of ``operand`` from memory to the operand's registers.
 
-        ``variables`` are the indices of its first element.
+        Args:
+            operand: The operand's number.
+            lanes: Elements of the vector.
+            variables: The indices of its first element.
+            register: The index of the first register that it goes to.
         """
         function = f"load_{self.vector_name(operand, lanes)}"
         at = self.index(operand, variables)
@@ -176,7 +214,7 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         self.line(f"{function}({self.pointer(operand)}, {at}, {tile}, {register})")
 
     def declare_result_tiles(self, operands: Iterable[int], count: int) -> None:
-        """Declare registers for results, which are rounded when they are stored."""
+        """Declare ``count`` registers for each result; stores round what is in them."""
         for operand in operands:
             dtype = compute_dtype(self.nest.operands[operand].dtype)
             if dtype == self.nest.operands[operand].dtype:
@@ -185,14 +223,22 @@ class CudaPrinter(KernelPrinter, Generic[S]):
                 self.registers(self.tile_name(operand), short_name(dtype), count)
                 self.result_tiles.add(operand)
 
+    @override
     def stored(self, operand: int, text: str) -> str:
         is_unrounded = operand in self.result_tiles and operand in self.staged
         return text if is_unrounded else super().stored(operand, text)
 
     def store_vector(
-        self, operand: int, lanes: int, variables: dict[int, str], register: str
+        self, operand: int, lanes: int, variables: AxisIndices, register: str
     ) -> None:
-        """Store a vector, in registers from ``register`` on, at these indices."""
+        """Store a vector of ``operand`` from the operand's registers to memory.
+
+        Args:
+            operand: The operand's number.
+            lanes: Elements of the vector.
+            variables: The indices of its first element.
+            register: The index of the register where it begins.
+        """
         name = self.vector_name(operand, lanes)
         if operand in self.result_tiles:
             name = f"{short_name(self.nest.operands[operand].dtype)}x{lanes}"
@@ -222,15 +268,16 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         return False
 
     def shared_array(self, value: Value, suffix: str, count: int) -> None:
-        """Declare ``count`` elements of shared memory as ``VALUE_suffix``."""
+        """Declare the shared array ``VALUE_suffix`` of ``count`` elements."""
         shared = f"shared_{short_name(value.dtype)}"
         self.line(f"{self.name_of(value)}_{suffix} = {shared}({count})")
 
     # Rows of row groups.
 
-    def begin_rows(self, threads: int, threads_per_row: int) -> dict[int, str]:
+    def begin_rows(self, threads: int, threads_per_row: int) -> AxisIndices:
         """Assign a row to each row group of a block; return its indices by kept axis.
 
+        A block has ``threads`` threads, a row group ``threads_per_row`` of them.
         Defines ``thread``, the thread's number in its group. Where the last block may
         have more groups than rows, defines ``live``, which says whether the group has a
         row; those without one compute the last row again and do not store it.
@@ -259,8 +306,11 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             item = f"min_i64(item, {count} - 1)"
         return self.decompose(item, kept)
 
-    def begin_cluster(self, cluster: int, threads: int) -> dict[int, str]:
-        """Assign a row to each cluster; return its indices by kept axis."""
+    def begin_cluster(self, cluster: int, threads: int) -> AxisIndices:
+        """Assign a row to each cluster; return its indices by kept axis.
+
+        A cluster has ``cluster`` blocks of ``threads`` threads.
+        """
         kept = self.kept_axes
         self.items = math.prod(self.nest.axes[k].extent for k in kept) * cluster
         self.name_cluster_threads(cluster, threads)
@@ -269,9 +319,9 @@ class CudaPrinter(KernelPrinter, Generic[S]):
     def name_cluster_threads(self, cluster: int, threads: int) -> None:
         """Define the numbers of a thread and its block in their cluster.
 
-        ``member`` is the thread's number in its block, ``rank`` the block's in the
-        cluster, ``start`` the cluster's in the grid and ``thread`` the thread's in the
-        cluster.
+        A cluster has ``cluster`` blocks of ``threads`` threads. ``member`` is the
+        thread's number in its block, ``rank`` the block's in the cluster, ``start`` the
+        cluster's in the grid and ``thread`` the thread's in the cluster.
         """
         block = "block_index()"
         self.line("member = thread_index()")
@@ -300,10 +350,14 @@ class CudaPrinter(KernelPrinter, Generic[S]):
         size: str,
         mbarrier: str,
     ) -> None:
-        """Begin bulk copies of ``size`` elements of each operand to shared memory.
+        """Begin bulk copies to shared memory, of as many elements of each operand.
 
-        ``source`` gives the index of an operand's first element; ``target`` is that in
-        its shared array. ``mbarrier`` completes when all have arrived.
+        Args:
+            operands: The operands' numbers.
+            source: Gives the index of an operand's first element in global memory.
+            target: The index in each operand's shared array.
+            size: The number of elements.
+            mbarrier: The index of the mbarrier that completes when all have arrived.
         """
         self.expect_bytes(operands, size, mbarrier)
         for operand in operands:
@@ -312,7 +366,10 @@ class CudaPrinter(KernelPrinter, Generic[S]):
     def expect_bytes(
         self, operands: Sequence[int], size: str, mbarrier: str, less: int = 0
     ) -> None:
-        """Have ``mbarrier`` expect ``size`` elements of each operand, less bytes."""
+        """Have ``mbarrier`` expect ``size`` elements of each operand.
+
+        ``size`` and ``mbarrier`` are expressions; ``less`` bytes are subtracted.
+        """
         width = sum(self.nest.operands[k].dtype.itemsize for k in operands)
         expected = f"{size} * {width}" + (f" - {less}" if less else "")
         self.line(f"mbarrier_expect_tx(mbarriers, {mbarrier}, {expected})")
@@ -320,10 +377,10 @@ class CudaPrinter(KernelPrinter, Generic[S]):
     def bulk_copy(
         self, operand: int, source: str, target: str, size: str, mbarrier: str
     ) -> None:
-        """Begin a bulk copy of ``size`` elements, which ``mbarrier`` expects already.
+        """Begin a bulk copy of ``size`` elements of ``operand`` to its shared array.
 
-        ``source`` and ``target`` are the indices of the first in memory and in the
-        operand's shared array.
+        ``source`` and ``target`` are the indices of the first in global memory and in
+        the shared array. The mbarrier numbered ``mbarrier`` expects the bytes already.
         """
         dtype = self.nest.operands[operand].dtype
         copy = f"bulk_copy_{self.stored_name(dtype)}"
@@ -350,7 +407,9 @@ class CudaPrinter(KernelPrinter, Generic[S]):
 
     # The function around it.
 
+    @override
     def finish(self) -> None:
+        """Put the function together: imports, signature, docstring, lines."""
         pointers = [
             Parameter(self.pointer(k), short_name(o.dtype) + "*")
             for k, o in enumerate(self.nest.operands)
@@ -372,6 +431,8 @@ class CudaPrinter(KernelPrinter, Generic[S]):
             )
         self.source = "\n".join([*head, *self.constant_lines, *self.lines]) + "\n"
 
+    @override
     def signature(self) -> str:
+        """The docstring of the kernel: its arrays, and the threads of a block."""
         text = super().signature().removesuffix("Items begin to end.")
         return f"{text}{self.schedule.threads} threads a block."

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeVar
 
+from typing_extensions import override
+
 from arrayfn import dtypes
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.printer import CudaPrinter
@@ -36,7 +38,10 @@ T = TypeVar("T", Rows, Pipeline, Columns)
 
 @dataclass
 class RowArithmetic(CudaPrinter[T]):
-    """Prints divisions by a number of the row, and half-precision arithmetic."""
+    """Prints divisions by a number of the row, and half-precision arithmetic.
+
+    A number of the row is a value that is the same for all elements of a row.
+    """
 
     inverses: dict[str, str] = field(default_factory=dict[str, str])
     """The variables of divisors' inverses, by divisor, where divisions use them."""
@@ -50,11 +55,16 @@ class RowArithmetic(CudaPrinter[T]):
     def row_divisors(
         self, body: Sequence[Statement], stores: Sequence[int], loads: Sequence[int]
     ) -> dict[str, str]:
-        """The divisors of a stage that are numbers of the row: names of their inverses.
+        """The numbers of the row that a stage divides by: variables of their inverses.
 
         Empty if the stage cannot be repeated with true divisions, which it has to be if
         some elements are too small or too large for a product with the inverse to be
         exact. It can be if it only stores vectors, over none of what it loads.
+
+        Args:
+            body: The stage's statements.
+            stores: Numbers of the operands that it stores as vectors.
+            loads: Numbers of the operands that it loads as vectors.
         """
         schedule = self.schedule
         has_vectors = schedule.register_resident and schedule.lanes > 1 and stores
@@ -73,18 +83,21 @@ class RowArithmetic(CudaPrinter[T]):
         return {name: f"{name}_inverse" for name in divisors if name}
 
     def is_half(self, s: Statement) -> bool:
-        """Whether ``s`` computes what the Program has in 16 bits."""
+        """Whether ``s`` computes a value that is fp16 or bf16 in the Program."""
         return isinstance(s, Compute) and s.result.half
 
     def invert_halves(self, body: Sequence[Statement]) -> None:
-        """Define reciprocals of numbers of the row that fp16 values are divided by."""
+        """Define reciprocals of the numbers that fp16 or bf16 values are divided by.
+
+        ``body`` are the stage's statements. Numbers of the row only.
+        """
         divisors = [self.divisor(s) for s in body if self.is_half(s)]
         for name in dict.fromkeys(filter(None, divisors)):
             inverse = f"f32(1), {name}"
             self.line(f"{name}_reciprocal = {self.divide_half()}({inverse})")
 
     def divisor(self, s: Statement) -> str:
-        """The name of the number of the row that ``s`` divides by; empty for others."""
+        """The variable of the number of the row that ``s`` divides by; else empty."""
         if not isinstance(s, Compute) or s.level == "outer" or s.function != "div_f32":
             return ""
         y = s.arguments[1]
@@ -94,6 +107,7 @@ class RowArithmetic(CudaPrinter[T]):
         is_of_row = isinstance(producer, Reduce) or producer.level == "outer"
         return self.name_of(y) if is_of_row else ""
 
+    @override
     def compute(self, s: Compute) -> None:
         """Print ``s``; nothing if it is a product that a fused multiply-add contains.
 
@@ -136,7 +150,7 @@ class RowArithmetic(CudaPrinter[T]):
 
     @cached_property
     def users(self) -> dict[str, list[Statement]]:
-        """The statements that read each value."""
+        """The statements that read each value, by its name."""
         users: dict[str, list[Statement]] = {}
         for s in self.nest.statements:
             for value in uses(s):
@@ -155,7 +169,7 @@ class RowArithmetic(CudaPrinter[T]):
         return s.result.half or (bool(users) and all(rounded))
 
     def divide_half(self) -> str:
-        """The function that divides numbers of the row for fp16 or bf16 results."""
+        """The function that divides numbers of the row in half precision."""
         if isinstance(self.schedule, Pipeline):
             return "approximate_divide_f32"
         return "div_f32"
@@ -163,13 +177,18 @@ class RowArithmetic(CudaPrinter[T]):
     def fma_of(self, s: Statement) -> Compute | Reduce | None:
         """The addition that contains ``s``, a half-precision product, as an FMA.
 
-        None if ``s`` is printed by itself. An FMA rounds once less than the two.
+        None if ``s`` is printed by itself. An FMA (fused multiply-add) rounds once less
+        than the two.
         """
         product = self.product_of(s.result) if isinstance(s, Compute) else None
         return None if product is None else self.sum_of(product.result)
 
     def sum_of(self, value: Value) -> Compute | Reduce | None:
-        """The addition that is the only reader of ``value``, through identities."""
+        """The addition that is the only reader of ``value``, through identities.
+
+        None if there is no such addition, or if it adds the product of its other
+        operand.
+        """
         readers = self.users.get(value.name, [])
         if len(readers) != 1:
             return None
@@ -203,7 +222,10 @@ class RowArithmetic(CudaPrinter[T]):
         return None
 
     def print_fma(self, s: Compute | Reduce) -> bool:
-        """Print the addition ``s`` and its product as an FMA; whether that was done."""
+        """Print the addition ``s`` and its product as an FMA.
+
+        Returns False, and prints nothing, if it adds no half-precision product.
+        """
         terms = (s.argument, s.result) if isinstance(s, Reduce) else s.arguments
         for k, x in enumerate(terms[:2]):
             product = self.product_of(x)
@@ -215,14 +237,17 @@ class RowArithmetic(CudaPrinter[T]):
                 return True
         return False
 
+    @override
     def accumulate(self, s: Reduce) -> None:
+        """Print the accumulation of an element, as an FMA if it is a product."""
         if not self.print_fma(s):
             super().accumulate(s)
 
     def print_half_extremes(self, body: Sequence[Statement]) -> bool:
         """Print ``body`` for the current vector, if it only takes extremes of 16 bits.
 
-        They are compared two at a time. Returns whether ``body`` was printed.
+        ``body`` are a stage's statements. Elements are compared two at a time. Returns
+        whether ``body`` was printed.
         """
         loads = {s.result: s for s in body if isinstance(s, Load)}
         lines: list[str] = []
@@ -245,7 +270,7 @@ class RowArithmetic(CudaPrinter[T]):
         return bool(lines)
 
     def takes_extremes_alone(self, body: Sequence[Statement]) -> bool:
-        """Whether ``body`` only takes maxima and minima of what it loads."""
+        """Whether ``body`` only loads, and takes maxima and minima of what it loads."""
         reduces = [s for s in body if isinstance(s, Reduce)]
         only = len(reduces) + sum(isinstance(s, Load) for s in body) == len(body)
         return only and all(s.function in _EXTREMES for s in reduces)
@@ -260,7 +285,10 @@ class RowArithmetic(CudaPrinter[T]):
         )
 
     def staged_vector(self, operand: int) -> tuple[str, str]:
-        """The registers of an operand's current vector, and the first one's index."""
+        """The registers of an operand's current vector, and the index of the first.
+
+        Both are expressions of the kernel.
+        """
         tile, element = self.staged[operand].removesuffix("]").split("[", 1)
         return tile, element.removesuffix("lane").removesuffix(" + ") or "0"
 
@@ -282,5 +310,6 @@ class RowArithmetic(CudaPrinter[T]):
             self.staged[operand] = f"{wide}[lane]"
             self.widened.add(operand)
 
+    @override
     def widen_loaded(self, operand: int, text: str) -> str:
         return text if operand in self.widened else super().widen_loaded(operand, text)

@@ -18,7 +18,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from typing_extensions import override
+
 from arrayfn.dtypes import short_name
+from arrayfn.lowering.cuda.printer import AxisIndices
 from arrayfn.lowering.cuda.row_arithmetic import RowArithmetic
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
 from arrayfn.lowering.kernel_ir import Value
@@ -29,7 +32,7 @@ _NONE: Final = -1
 
 @dataclass
 class RowCopiesPrinter(RowArithmetic[T]):
-    """Prints copies to shared memory, and the loads and stores of what was copied."""
+    """Prints a thread's copies to shared memory, and accesses of what was copied."""
 
     member: str = ""
     """The kernel's variable for the thread's number in its row group."""
@@ -43,10 +46,11 @@ class RowCopiesPrinter(RowArithmetic[T]):
     """The vectors of the next loop, if they are neither of the two."""
 
     @abstractmethod
-    def open_vectors(self, after: str = "") -> AbstractContextManager[dict[int, str]]:
-        """Open the loop over a thread's vectors of the row: indices at their start.
+    def open_vectors(self, after: str = "") -> AbstractContextManager[AxisIndices]:
+        """Open the loop over a thread's vectors of the row.
 
-        The line ``after`` ends each iteration, for threads without a vector, too.
+        Yields the index expression of a vector's first element along each axis.
+        ``after`` is a line that ends each iteration, also of threads without a vector.
         """
 
     @abstractmethod
@@ -64,15 +68,18 @@ class RowCopiesPrinter(RowArithmetic[T]):
 
     @property
     def vector_range(self) -> tuple[int, int]:
-        """The first of a thread's vectors that a loop goes through, and their end."""
+        """The range of a thread's vectors that the next loop goes through."""
         shared = self.register_tiles, self.schedule.tiles
         registers = 0, self.register_tiles
         return self.vector_span or (shared if self.on_shared_tiles else registers)
 
-    def copy_vector(self, operand: int, at: dict[int, str], target: str) -> None:
-        """Begin to copy the vector ``at`` these indices to the operand's shared array.
+    def copy_vector(self, operand: int, at: AxisIndices, target: str) -> None:
+        """Begin to copy one vector of ``operand`` to the operand's shared array.
 
-        ``target`` is the text of the element index there.
+        Args:
+            operand: The operand's number.
+            at: The index expression of the vector's first element along each axis.
+            target: The expression of its index in the shared array.
         """
         copy = f"cp_async_{self.vector_name(operand, self.schedule.lanes)}"
         source = f"{self.pointer(operand)}, {self.index(operand, at)}"
@@ -81,7 +88,10 @@ class RowCopiesPrinter(RowArithmetic[T]):
     # The last vectors of a row.
 
     def copy_shared_tiles(self, operands: Sequence[int]) -> None:
-        """Allocate the shared tiles, and begin to copy them, as one commit group."""
+        """Allocate the shared tiles, and begin to copy them, as one commit group.
+
+        ``operands`` is the one operand whose rows are kept between stages.
+        """
         schedule = self.schedule
         (self.shared_row,) = operands
         self.dynamic_shared_arrays(
@@ -97,13 +107,14 @@ class RowCopiesPrinter(RowArithmetic[T]):
         """Wait for the shared tiles, not for prefetches, which began later."""
         self.line(f"cp_async_wait({self.schedule.prefetch_distance})")
 
+    @override
     def tile_name(self, operand: int) -> str:
         if self.on_shared_tiles and operand == self.shared_row:
             return f"{self.array_name(operand)}_vector"
         return super().tile_name(operand)
 
     def row_name(self, value: Value) -> str:
-        """The registers of a kept value: of all vectors, or of one shared tile.
+        """The name of the registers of a kept value: all vectors, or one shared tile.
 
         In shared memory the value takes the place of the row, which is not needed any
         more.
@@ -113,10 +124,13 @@ class RowCopiesPrinter(RowArithmetic[T]):
     def load_shared_tile(
         self, loads: Sequence[int], new: Sequence[Value], kept: Sequence[Value]
     ) -> None:
-        """Declare the registers of the current shared tile, and load what they hold.
+        """Declare the registers of the current shared tile, and load it into them.
 
-        That is the row, if it is among ``loads``, and the values ``kept`` by earlier
-        stages. ``new`` values get registers, too: the stage computes them.
+        Args:
+            loads: The operands that the stage loads; the tile is loaded if they include
+                its operand.
+            new: Values that the stage computes for later ones: declared only.
+            kept: Values of earlier stages, which the tile has, too.
         """
         lanes = self.schedule.lanes
         if self.shared_row in loads:
@@ -133,7 +147,11 @@ class RowCopiesPrinter(RowArithmetic[T]):
             self.move_shared_vector("store", self.row_name(value))
 
     def move_shared_vector(self, operation: str, registers: str) -> None:
-        """Load or store (``operation``) the current shared tile."""
+        """Load or store the current shared tile.
+
+        ``operation`` is "load" or "store", ``registers`` the name of the thread's
+        array.
+        """
         name = self.vector_name(self.shared_row, self.schedule.lanes)
         array = self.shared_name(self.shared_row)
         self.line(f"{operation}_{name}({array}, shared_at, {registers}, 0)")
@@ -141,9 +159,10 @@ class RowCopiesPrinter(RowArithmetic[T]):
     # What all rows share.
 
     def begin_prefetch(self) -> None:
-        """Allocate rings for the prefetched operands; begin to copy the first vectors.
+        """Allocate rings for the prefetched operands; begin to copy first vectors.
 
-        Each vector is a commit group. ``member`` and the row's indices exist.
+        A ring has ``prefetch_distance`` vectors of each thread. Each vector is a commit
+        group. ``member`` and the row's indices must be defined.
         """
         schedule = self.schedule
         distance, lanes = schedule.prefetch_distance, schedule.lanes
@@ -161,9 +180,9 @@ class RowCopiesPrinter(RowArithmetic[T]):
                 self.copy_vector(operand, at, at[self.reduced_axes[0]])
 
     def load_prefetched(self, operands: Sequence[int]) -> None:
-        """Wait for the current vector of prefetched ``operands``, and load it.
+        """Wait for the current vector of each of ``operands``, and load it.
 
-        Defines ``ring_at``, where the thread's vector is in the ring.
+        Defines ``ring_at``, the index of the thread's vector in the ring.
         """
         schedule = self.schedule
         if not operands:
@@ -179,8 +198,15 @@ class RowCopiesPrinter(RowArithmetic[T]):
             tile = f"{self.tile_name(operand)}, 0"
             self.line(f"{load}({self.shared_name(operand)}, ring_at, {tile})")
 
-    def prefetch_next(self, operands: Sequence[int], at: dict[int, str]) -> None:
-        """Begin to copy the vector a prefetch distance later to ``ring_at``."""
+    def prefetch_next(self, operands: Sequence[int], at: AxisIndices) -> None:
+        """Begin to copy the vector that is needed a prefetch distance later.
+
+        Args:
+            operands: The prefetched operands. Their vectors go to ``ring_at``, which is
+                free.
+            at: The index expression of the current vector's first element along each
+                axis.
+        """
         schedule = self.schedule
         if not operands:
             return

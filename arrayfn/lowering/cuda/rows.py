@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from typing_extensions import override
+
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.schedule import Pipeline, Rows
 from arrayfn.lowering.cuda.stages import StagedPrinter
@@ -17,16 +19,18 @@ R = TypeVar("R", Rows, Pipeline)
 
 @dataclass(frozen=True)
 class Exchanged:
-    """Where shared memory has the values that the parts of a row have sent.
+    """Where shared memory has the values that the parts of a row have exchanged.
 
-    A part is a warp's or a block's share of the row.
+    A part is a warp's share of the row or, in a cluster, a block's. A value named ``x``
+    in the kernel is in the shared array ``x_suffix``, an element for each part.
 
     Args:
         count: How many parts there are.
-        suffix: The values of ``x`` are in the array ``x_suffix``.
-        lane_part: The text of the part whose values a lane reads.
-        offset: The text ``begin + `` that goes before indices of the array, or empty.
-        elements: Elements of a part, if all have as many.
+        suffix: ``warps`` or ``sent``, which ends the arrays' names.
+        lane_part: The kernel's expression of the part whose values this lane reads.
+        offset: What goes before an index into the arrays: empty, or ``begin + `` where
+            they are double-buffered.
+        elements: Elements of the row in each part, if all have as many.
     """
 
     count: int
@@ -36,15 +40,16 @@ class Exchanged:
     elements: int
 
     def of(self, name: str) -> str:
-        """The text of the value ``name`` of the part that this lane reads."""
+        """The expression of value ``name`` of the part that this lane reads."""
         return f"{name}_{self.suffix}[{self.offset}{self.lane_part}]"
 
 
 @dataclass
 class RowsPrinter(StagedPrinter[R]):
-    """Threads of a warp combine their values by shuffles, warps in shared memory.
+    """Prints kernels in which a group of threads reduces a row.
 
-    Blocks of a cluster send their values to each other's shared memory.
+    The lanes of a warp combine their values by shuffles, the warps of a block in shared
+    memory. Blocks of a cluster store their values in each other's shared memory.
     """
 
     exchanges: int = 0
@@ -52,7 +57,9 @@ class RowsPrinter(StagedPrinter[R]):
     exchanged: str = "mbarriers"
     """The array of the mbarriers that count the bytes of these."""
 
+    @override
     def body(self) -> None:
+        """Print which row each thread has, then the stages."""
         schedule = self.schedule
         if schedule.cluster > 1:
             variables = self.begin_cluster(schedule.cluster, schedule.threads)
@@ -66,7 +73,10 @@ class RowsPrinter(StagedPrinter[R]):
     # Warps.
 
     def shuffles(self, reduces: Sequence[Reduce], lanes: int) -> None:
-        """Combine the values of groups of so many lanes; each lane gets the result."""
+        """Combine the values of ``lanes`` neighbouring lanes, a power of two.
+
+        Each lane gets the result: a butterfly of ``shuffle_xor``. Nothing for one lane.
+        """
         if lanes == 1 or not reduces:
             return
         with self.open(f"for step in range({lanes.bit_length() - 1}):"):
@@ -76,8 +86,12 @@ class RowsPrinter(StagedPrinter[R]):
                 other = f"{shuffle}({name}, {lanes // 2} >> step)"
                 self.line(f"{name} = {s.function}({name}, {other})")
 
+    @override
     def combine_threads(self, reduces: Sequence[Reduce]) -> None:
-        """Combine the lanes of each warp, then the warps or the cluster's blocks."""
+        """Combine the lanes of each warp, then the warps or the cluster's blocks.
+
+        ``reduces`` are the reductions of one stage.
+        """
         if not reduces:
             return
         self.combine_part(reduces)
@@ -87,13 +101,13 @@ class RowsPrinter(StagedPrinter[R]):
 
     @property
     def parts(self) -> int:
-        """How many parts a row has that exchange values: warps, or blocks."""
+        """How many parts exchange a row's values: warps or, in a cluster, blocks."""
         schedule = self.schedule
         cluster, warps = schedule.cluster, schedule.threads_per_row // WARP
         return cluster if cluster > 1 else warps
 
     def combine_part(self, reduces: Sequence[Reduce]) -> None:
-        """Combine the values of a part: of each warp or, in a cluster, of the block.
+        """Combine the values within each part: a warp or, in a cluster, a block.
 
         In a cluster only the first warp gets the block's values, and sends them: a
         block that receives them counts arrivals one by one, so there should be few.
@@ -106,25 +120,29 @@ class RowsPrinter(StagedPrinter[R]):
                 self.combine_parts(reduces, parts)
 
     def combine_warp(self, reduces: Sequence[Reduce]) -> None:
-        """Combine the values of a row's threads within each warp."""
+        """Combine the values of the threads of a warp that share a row."""
         self.shuffles(reduces, min(self.schedule.threads_per_row, WARP))
 
     @property
     def combines_in_block(self) -> bool:
-        """Whether the block combines its warps' values before it sends them."""
+        """Whether a block combines its warps' values before it sends them to others."""
         return self.schedule.cluster > 1 and self.schedule.threads > WARP
 
     def exchange(self, stage: int, texts: Mapping[Value, str]) -> Exchanged:
-        """Send values of each part to all parts of the row, after ``stage``.
+        """Give the values of each part to all parts of the row, after ``stage``.
 
-        ``texts`` are the values' texts. The result says where they are then.
+        ``texts`` has the expression of each value. The result says where the values are
+        then.
         """
         if self.schedule.cluster > 1:
             return self.exchange_blocks(stage, texts)
         return self.exchange_warps(texts)
 
     def exchange_warps(self, texts: Mapping[Value, str]) -> Exchanged:
-        """Store each warp's values in shared memory; a barrier of the block follows."""
+        """Store each warp's values in shared memory, and print a barrier of the block.
+
+        ``texts`` has the expression of each value.
+        """
         in_cluster = self.schedule.cluster > 1
         thread = "member" if in_cluster else self.member
         warps = (
@@ -144,14 +162,17 @@ class RowsPrinter(StagedPrinter[R]):
         return Exchanged(warps, "warps", lane_part, offset, elements)
 
     def warp_slots(self, warps: int) -> tuple[str, int]:
-        """The offset of an exchange in its array, as a text, and the array's length."""
+        """The offset of an exchange between ``warps`` warps, and its array's length.
+
+        The offset is as in ``Exchanged``; the length is in elements.
+        """
         return "", warps
 
     def after_warp_barrier(self) -> None:
-        """Print what some threads do between an exchange's barrier and its reads."""
+        """Print what single threads do between an exchange's barrier and its reads."""
 
     def combine_parts(self, reduces: Sequence[Reduce], parts: Exchanged) -> None:
-        """Combine the values of all ``parts``, in each warp."""
+        """Combine the values of all ``parts``, in each warp by itself."""
         for s in reduces:
             name = self.name_of(s.result)
             self.line(f"{name} = {parts.of(name)}")
@@ -159,6 +180,7 @@ class RowsPrinter(StagedPrinter[R]):
 
     # Clusters.
 
+    @override
     def after_first_loads(self) -> None:
         """Initialize a cluster's mbarriers while the loads of its row are under way."""
         if self.schedule.cluster > 1 and self.schedule.register_resident:
@@ -179,21 +201,23 @@ class RowsPrinter(StagedPrinter[R]):
         return [k for k in range(self.nest.stages) if self.exchanged_values(k)]
 
     def exchanged_bytes(self, stage: int) -> int:
-        """Bytes that each block receives after ``stage``."""
+        """Bytes that each block of a cluster receives after ``stage``."""
         size = sum(value.dtype.itemsize for value in self.exchanged_values(stage))
         return size * self.parts
 
     def exchange_slot(self, number: int) -> tuple[str, str, str]:
-        """The mbarrier, parity and array offset of the exchange ``number`` of a row.
+        """Where the exchange ``number`` of a row (0, 1, ...) takes place in a cluster.
 
-        All are texts; the offset is as in ``Exchanged``.
+        Returns expressions: the index of its mbarrier, the parity to wait for, and an
+        offset as in ``Exchanged``.
         """
         return str(number), "0", ""
 
     def exchange_blocks(self, stage: int, texts: Mapping[Value, str]) -> Exchanged:
         """Store the block's values in the shared memory of all blocks of the cluster.
 
-        The first threads send a value each to one block; all wait at the mbarrier.
+        The first threads send the values to one block each; all wait at the mbarrier.
+        ``texts`` has the expression of each value.
         """
         cluster = self.schedule.cluster
         mbarrier, parity, offset = self.exchange_slot(self.exchanges)
@@ -218,4 +242,4 @@ class RowsPrinter(StagedPrinter[R]):
         self.line("cluster_wait()")
 
     def after_exchange(self, stage: int, mbarrier: str) -> None:
-        """Nothing, as a block has one row: mbarriers are used for one phase."""
+        """Prepare ``mbarrier`` for another row: not needed, a block has one."""

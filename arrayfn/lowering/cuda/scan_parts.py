@@ -19,6 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
+from typing_extensions import override
+
+from arrayfn.lowering.cuda.printer import AxisIndices
 from arrayfn.lowering.cuda.scans import S, ScanPrinter
 from arrayfn.lowering.cuda.vocabulary import WARP
 
@@ -28,11 +31,13 @@ AT_ONCE: Final = 8
 
 @dataclass
 class PartsPrinter(ScanPrinter[S]):
-    """Rows in parts, a block's each; ``tile`` numbers the parts of all rows."""
+    """Prints scans of rows in parts; the variable ``tile`` numbers all of these."""
 
     summing: bool = False  # whether the part is the one that is summed up
 
+    @override
     def body(self) -> None:
+        """Print the kernel's lines: a block reduces one part and scans another."""
         store, schedule = self.read_nest(), self.schedule
         self.items = self.all_parts + schedule.lag
         words = max(1, self.reduce.result.dtype.itemsize // 4)
@@ -100,10 +105,14 @@ class PartsPrinter(ScanPrinter[S]):
         return 0 if parts <= self.schedule.threads else -(-parts // self.group)
 
     def begin_summed(self) -> None:
+        """Define ``tile`` as the part that the block reduces."""
         self.line("tile = block_index()")
 
     def begin_scanned(self) -> Self:
-        """Open what a block does with the part that it scans, if there is one."""
+        """Open what a block does with the part that it scans, if there is one.
+
+        Defines ``tile`` as that part.
+        """
         lag = self.integer("lag", self.schedule.lag)
         self.line(f"tile = block_index() - {lag}")
         return self.open("if tile >= 0:")
@@ -126,7 +135,7 @@ class PartsPrinter(ScanPrinter[S]):
             row = "start"
         return row
 
-    def begin_part(self) -> dict[int, str]:
+    def begin_part(self) -> AxisIndices:
         """Define ``begin``, the first element of ``tile`` in its row.
 
         Returns the row's indices by kept axis.
@@ -138,14 +147,19 @@ class PartsPrinter(ScanPrinter[S]):
         self.hoist_offsets(variables)
         return variables
 
+    @override
     def tile_name(self, operand: int) -> str:
+        """The registers of the part that is scanned, or of the one that is reduced."""
         name = super().tile_name(operand)
         return f"{name.removesuffix('_tile')}_next" if self.summing else name
 
     # Sums.
 
-    def sum_part(self, moved: Sequence[int], variables: dict[int, str]) -> None:
-        """Store the total of each warp's elements of the part in shared memory."""
+    def sum_part(self, moved: Sequence[int], variables: AxisIndices) -> None:
+        """Store the total of each warp's elements of the part in shared memory.
+
+        ``moved`` are the operands in registers, ``variables`` the row's indices.
+        """
         total = self.total
         self.line(f"{total} = {self.constant(self.reduce.identity)}")
         with self.open_vectors(), self.open_accumulation(moved, variables):
@@ -154,7 +168,7 @@ class PartsPrinter(ScanPrinter[S]):
         self.store_warp_total("parts")
 
     def publish_part(self, count: str) -> None:
-        """Publish the total of the part that is reduced."""
+        """Publish the total of the part that is reduced; ``count`` is that of parts."""
         total = self.total
         self.begin_summed()
         with self.open(f"if warp == 0 and tile < {count}:"):
@@ -164,7 +178,10 @@ class PartsPrinter(ScanPrinter[S]):
             self.publish("tile", total)
 
     def sum_group(self, count: str) -> None:
-        """Publish the total of a group of parts, if it ends half way back."""
+        """Publish the total of a group of parts, if it ends half way back.
+
+        ``count`` is the number of parts of all rows.
+        """
         group = self.group
         half = self.integer("half_lag", self.schedule.lag // 2)
         parts = self.integer("parts", self.schedule.parts)
@@ -175,7 +192,10 @@ class PartsPrinter(ScanPrinter[S]):
             self.publish_group(count)
 
     def publish_group(self, count: str) -> None:
-        """Publish the total of the group of parts that ends with ``tile``."""
+        """Publish the total of the group of parts that ends with ``tile``.
+
+        ``count``, the number of parts of all rows, is the slot of the first group.
+        """
         group, parts = self.group, self.integer("parts", self.schedule.parts)
         self.line(f"at = tile - {group - 1} + thread")
         self.line("end = tile + 1")
@@ -189,20 +209,21 @@ class PartsPrinter(ScanPrinter[S]):
 
     @property
     def first_group(self) -> str:
-        """The slot of the first group."""
+        """The flag slot of the first group's total: it follows those of all parts."""
         return self.integer("tiles", self.all_parts)
 
     @property
     def groups_of_row(self) -> str:
+        """The expression of the number of groups of a row."""
         return self.integer("groups", self.groups)
 
     def look_back(self) -> None:
-        """``ahead`` becomes the prefix of the warp in the whole row."""
+        """Make ``ahead``, the prefix of the warp in its part, that in the whole row."""
         self.sum_predecessors()
         self.line(f"ahead = {self.combined('before', 'ahead')}")
 
     def sum_predecessors(self) -> None:
-        """``before`` becomes the total of all parts before this one.
+        """Set ``before`` to the total of all parts of the row before this one.
 
         Half of the threads look at parts of its group, the others at groups before.
         """
@@ -220,7 +241,10 @@ class PartsPrinter(ScanPrinter[S]):
         self.combine_block("found")
 
     def read_totals(self, apart: int) -> None:
-        """``before`` is the combination of totals from ``at`` on, up to ``end``."""
+        """Set ``before`` to a thread's share of the totals from ``at`` up to ``end``.
+
+        The thread combines every ``apart``-th total, beginning with its own ``at``.
+        """
         totals, identity = f"{self.total}_totals", self.constant(self.reduce.identity)
         wait_for_many = f"wait_for_{self.dtype}x{AT_ONCE}"
         self.line(f"before = {identity}")
@@ -234,13 +258,16 @@ class PartsPrinter(ScanPrinter[S]):
     # Threads.
 
     def combine_lanes(self, name: str, lanes: int) -> None:
-        """Combine the values ``name`` of so many lanes; each lane gets the result."""
+        """Combine the values ``name`` of ``lanes`` neighbouring lanes, for all."""
         with self.open(f"for step in range({lanes.bit_length() - 1}):"):
             shuffled = self.shuffled("xor", name, f"{lanes // 2} >> step")
             self.line(f"{name} = {self.combined(name, shuffled)}")
 
     def combine_block(self, suffix: str) -> None:
-        """Combine ``before`` of all threads; each thread gets the result."""
+        """Combine ``before`` of all threads; each thread gets the result.
+
+        ``suffix`` names the shared array for the warps' values.
+        """
         found = f"{self.total}_{suffix}"
         self.combine_lanes("before", WARP)
         with self.open("if lane == 0:"):
@@ -251,5 +278,9 @@ class PartsPrinter(ScanPrinter[S]):
             self.line(f"before = {self.combined('before', f'{found}[item]')}")
 
     def publish(self, place: str, value: str, member: str = "lane") -> None:
+        """Publish ``value`` in slot ``place``, by the thread whose ``member`` is 0.
+
+        All three are expressions.
+        """
         with self.open(f"if {member} == 0:"):
             self.line(f"publish_{self.dtype}(flag_buffer, {place}, {value})")

@@ -19,6 +19,9 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
+from typing_extensions import override
+
+from arrayfn.lowering.cuda.printer import AxisIndices
 from arrayfn.lowering.cuda.scan_parts import AT_ONCE, PartsPrinter
 from arrayfn.lowering.cuda.schedule import ScanPipeline
 from arrayfn.lowering.cuda.vocabulary import WARP
@@ -31,7 +34,7 @@ _BEHIND: Final = len(_OLDER)
 
 @dataclass
 class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
-    """A block has three parts at a time: ``newest``, ``second``, ``oldest``.
+    """Prints a block with three parts at a time: ``newest``, ``second``, ``oldest``.
 
     The newest is reduced, the oldest is scanned. Each has a number, a prefix of the
     warp within the part (``ahead``) and prefixes of a thread's vectors within the warp
@@ -40,7 +43,9 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
 
     counter: str = ""  # index of the work queue in the flag buffer
 
+    @override
     def body(self) -> None:
+        """Print the kernel's lines: set-up, and the loop over the parts it claims."""
         store, slots = self.read_nest(), self.schedule.slots
         self.items = self.schedule.blocks
         words = max(1, self.reduce.result.dtype.itemsize // 4)
@@ -88,8 +93,13 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             blocks = self.integer("blocks", self.items)
             self.line(f"end_work_queue(flag_buffer, {self.counter}, {blocks})")
 
+    @override
     def declare(self) -> tuple[list[int], list[int], tuple[int, ...]]:
-        """Memory of the thread and of the block."""
+        """Declare registers and shared memory.
+
+        Returns the numbers of the operands that are loaded as vectors, of those that
+        are stored, and of both without repetition.
+        """
         schedule, total = self.schedule, self.total
         statements, lanes = self.nest.statements, schedule.lanes
         loads = self.vectors(statements, Load, lanes)
@@ -110,7 +120,11 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     # Iterations.
 
     def begin_parts(self, count: str) -> None:
-        """Begin to copy the first parts; none is reduced yet."""
+        """Begin to copy the first parts; none is reduced yet.
+
+        ``count`` is the number of parts of all rows; a part numbered so stands for
+        none.
+        """
         slots = self.schedule.slots
         with self.open("if thread == 0:"):
             # One at a time: neighbouring parts are other blocks', as they are later on.
@@ -131,7 +145,10 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         self.line("iteration = i64(0)")
 
     def sum_newest(self, loads: Sequence[int], moved: Sequence[int]) -> None:
-        """Reduce the newest part: the warp's total, and prefixes of its vectors."""
+        """Reduce the newest part: the warp's total, and prefixes of its vectors.
+
+        ``loads`` are the operands that are loaded, ``moved`` all that have registers.
+        """
         slots = self.schedule.slots
         self.line(f"ring = remainder(iteration, {slots})")
         parity = f"remainder(quotient(iteration, {slots}), 2)"
@@ -158,7 +175,14 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
         moved: Sequence[int],
         stores: Sequence[int],
     ) -> None:
-        """Store the values of the oldest part."""
+        """Store the running values of the oldest part.
+
+        Args:
+            loads: The operands that are loaded as vectors.
+            store: The statement that stores the running value.
+            moved: The operands that have registers.
+            stores: The operand that is stored as vectors, if it is.
+        """
         self.line("tile = oldest")
         variables = self.begin_part()
         self.line(f"before = {self.combined('before', 'ahead_oldest')}")
@@ -173,11 +197,11 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
                 self.store_vector(stores[0], self.schedule.lanes, to, self.first_slot)
 
     def claim_part(self) -> None:
-        """Claim the next part."""
+        """Set ``taken`` to the next part of the work queue."""
         self.line(f"taken = next_work_item(flag_buffer, {self.counter}, 1)")
 
     def age_parts(self) -> None:
-        """Each part is one iteration older."""
+        """Make the newest part the second, and the second the oldest."""
         total = self.total
         with self.open(f"for vector in range({self.schedule.tiles}):"):
             for before, after in reversed(list(pairwise(("sums", *_OLDER)))):
@@ -187,8 +211,12 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             for before, after in reversed(list(pairwise(names))):
                 self.line(f"{after} = {before}")
 
+    @override
     def sum_group(self, count: str) -> None:
-        """Publish the total of a group of parts, if it ends with the second part."""
+        """Publish the total of a group of parts, if it ends with the second part.
+
+        ``count`` is the number of parts of all rows.
+        """
         parts = self.integer("parts", self.schedule.parts)
         self.line("tile = second")
         self.line(f"part = {self.remainder('tile', parts, self.all_parts + 1)}")
@@ -199,7 +227,10 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
     # Shared memory.
 
     def copy_part(self, slot: str, count: str) -> None:
-        """Begin to copy the part ``taken``, if there is one, to a slot."""
+        """Begin to copy the part ``taken``, if there is one, to the slot ``slot``.
+
+        ``count`` is the number of parts of all rows.
+        """
         self.line(f"numbers[{slot}] = taken")
         with self.open(f"if taken < {count}:"):
             self.line("tile = taken")
@@ -224,9 +255,11 @@ class ScanPipelinePrinter(PartsPrinter[ScanPipeline]):
             with self.open_if(self.exists):
                 yield
 
+    @override
     def load_vector(
-        self, operand: int, lanes: int, variables: dict[int, str], register: str
+        self, operand: int, lanes: int, variables: AxisIndices, register: str
     ) -> None:
+        """Load a vector from the part's slot in shared memory, if copied there."""
         if operand not in self.schedule.row_operands:
             super().load_vector(operand, lanes, variables, register)
             return

@@ -12,8 +12,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from typing_extensions import override
+
 from arrayfn.dtypes import short_name
-from arrayfn.lowering.cuda.printer import CudaPrinter
+from arrayfn.lowering.cuda.printer import AxisIndices, CudaPrinter
 from arrayfn.lowering.cuda.schedule import Scan
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Reduce, Store
@@ -26,7 +28,7 @@ S = TypeVar("S", bound=Scan)
 
 @dataclass
 class ScanPrinter(CudaPrinter[S]):
-    """One reduction, stored as it goes along the innermost axis."""
+    """Prints the kernel of one reduction that is stored as it goes along a row."""
 
     reduce: Reduce = field(init=False)
     total: str = ""
@@ -34,7 +36,9 @@ class ScanPrinter(CudaPrinter[S]):
     inner: int = 0
     has_begin: bool = False  # whether vectors are counted from ``begin`` on
 
+    @override
     def body(self) -> None:
+        """Print the kernel's lines: load, scan threads, warps and blocks, store."""
         store = self.read_nest()
         nest, schedule = self.nest, self.schedule
         n, step = self.extent(self.inner), self.tile_elements
@@ -70,7 +74,7 @@ class ScanPrinter(CudaPrinter[S]):
                 self.line("barrier()")
 
     def read_nest(self) -> Store:
-        """Find the reduction, and the store of its running values."""
+        """Note the nest's one reduction; return its one store, of the running value."""
         statements = self.nest.statements
         (self.reduce,) = (s for s in statements if isinstance(s, Reduce))
         (store,) = (s for s in statements if isinstance(s, Store))
@@ -86,7 +90,7 @@ class ScanPrinter(CudaPrinter[S]):
         return schedule.threads_per_row * schedule.lanes * schedule.tiles
 
     def begin_lanes(self, thread: str) -> None:
-        """Say which lane of which warp of the row this thread is."""
+        """Define ``lane`` and ``warp``; ``thread`` is the number in the block."""
         self.line(f"lane = remainder({thread}, {WARP})")
         self.line(f"warp = quotient(thread, {WARP})")
 
@@ -134,9 +138,13 @@ class ScanPrinter(CudaPrinter[S]):
 
     @contextmanager
     def open_elements(
-        self, variables: dict[int, str], moved: Sequence[int]
-    ) -> Generator[dict[int, str]]:
-        """Open the loop over a vector's elements; those in tiles are there."""
+        self, variables: AxisIndices, moved: Sequence[int]
+    ) -> Generator[AxisIndices]:
+        """Open the loop over a vector's elements; yield an element's indices.
+
+        ``variables`` are the row's indices. Elements of the operands ``moved`` are in
+        registers.
+        """
         lanes, index = self.schedule.lanes, f"i{self.inner}"
         if lanes == 1:
             yield {**variables, self.inner: "first"}
@@ -150,12 +158,15 @@ class ScanPrinter(CudaPrinter[S]):
 
     @property
     def slot(self) -> str:
-        """An element's place in its thread's registers."""
+        """The index of an element in its thread's registers."""
         lanes = self.schedule.lanes
         return f"vector * {lanes} + slot" if lanes > 1 else "vector"
 
-    def load_all(self, loads: Sequence[int], variables: dict[int, str]) -> None:
-        """All vectors, before the first is waited for."""
+    def load_all(self, loads: Sequence[int], variables: AxisIndices) -> None:
+        """Load all vectors of ``loads``, before the first is waited for.
+
+        ``variables`` are the row's indices.
+        """
         if not loads:
             return
         at = {**variables, self.inner: "first"}
@@ -165,12 +176,15 @@ class ScanPrinter(CudaPrinter[S]):
 
     @property
     def first_slot(self) -> str:
-        """The place of a vector's first element."""
+        """The index of a vector's first element in its thread's registers."""
         lanes = self.schedule.lanes
         return f"vector * {lanes}" if lanes > 1 else "vector"
 
-    def scan_threads(self, moved: Sequence[int], variables: dict[int, str]) -> None:
-        """Scan each vector; ``sums`` are their totals."""
+    def scan_threads(self, moved: Sequence[int], variables: AxisIndices) -> None:
+        """Scan the elements of each vector; ``sums`` become the vectors' totals.
+
+        ``moved`` are the operands in registers, ``variables`` the row's indices.
+        """
         total, identity = self.total, self.constant(self.reduce.identity)
         with self.open(f"for vector in range({self.schedule.tiles}):"):
             self.line(f"{total}_sums[vector] = {identity}")
@@ -182,9 +196,13 @@ class ScanPrinter(CudaPrinter[S]):
 
     @contextmanager
     def open_accumulation(
-        self, moved: Sequence[int], variables: dict[int, str]
-    ) -> Generator[dict[int, str]]:
-        """Open the loop over a vector's elements, and combine each with the total."""
+        self, moved: Sequence[int], variables: AxisIndices
+    ) -> Generator[AxisIndices]:
+        """Open the loop over a vector's elements, and combine each with the total.
+
+        Yields an element's indices. ``moved`` and ``variables`` are as in
+        ``open_elements``.
+        """
         with self.open_elements(variables, moved) as at:
             for s in self.nest.statements:
                 if isinstance(s, Reduce):
@@ -194,14 +212,20 @@ class ScanPrinter(CudaPrinter[S]):
             yield at
 
     def combined(self, x: str, y: str) -> str:
+        """The expression that combines the values ``x`` and ``y`` by the reduction."""
         return f"{self.reduce.function}({x}, {y})"
 
     def shuffled(self, mode: str, value: str, lanes: str) -> str:
+        """The expression of another lane's ``value``: ``shuffle_MODE``."""
         function = f"shuffle_{mode}_{self.dtype}"
         return f"{function}({value}, {lanes})"
 
     def scan_warps(self) -> None:
-        """``sums`` become the vectors' prefixes in the warp, ``total`` its total."""
+        """Scan the totals of a warp's vectors, in the order of the row.
+
+        ``sums`` become the vectors' prefixes in the warp, and ``total`` the warp's
+        total.
+        """
         total, sums = self.total, f"{self.total}_sums[vector]"
         identity = self.constant(self.reduce.identity)
         each = f"for vector in range({self.schedule.tiles}):"
@@ -219,7 +243,11 @@ class ScanPrinter(CudaPrinter[S]):
             self.line(f"{total} = {self.combined(total, 'whole')}")
 
     def scan_blocks(self, loops: bool) -> None:
-        """``ahead`` becomes the prefix of the warp's elements in the row."""
+        """Set ``ahead`` to the prefix of the warp's elements in the row.
+
+        ``loops`` says that a loop goes along the row: its earlier iterations count,
+        too.
+        """
         total = self.total
         if self.warps > 1:
             self.store_warp_total("warps")
@@ -234,18 +262,22 @@ class ScanPrinter(CudaPrinter[S]):
 
     @property
     def warp_of_block(self) -> str:
-        """The warp's number in its block."""
+        """The expression of the warp's number in its block."""
         if self.schedule.cluster == 1:
             return "warp"
         return f"remainder(warp, {self.warps})"
 
     def store_warp_total(self, suffix: str) -> None:
-        """Put the warp's total into shared memory."""
+        """Put the warp's total into the shared array with ``suffix``."""
         with self.open("if lane == 0:"):
             self.line(f"{self.total}_{suffix}[{self.warp_of_block}] = {self.total}")
 
     def scan_totals(self) -> None:
-        """``ahead`` becomes the warp's prefix in its block, ``total`` that of all."""
+        """Scan the totals of a block's warps.
+
+        ``ahead`` becomes the warp's prefix in its block, ``total`` the total of the
+        block.
+        """
         total, warps, number = self.total, self.warps, self.warp_of_block
         self.line(f"ahead = {self.constant(self.reduce.identity)}")
         if warps == 1:
@@ -262,7 +294,7 @@ class ScanPrinter(CudaPrinter[S]):
             self.line("ahead = other")
 
     def exchange(self) -> None:
-        """Blocks of a cluster send each other their totals, and each scans them."""
+        """Send the block's total to all blocks of the cluster, and scan theirs."""
         total, cluster = self.total, self.schedule.cluster
         with self.open(f"if member < {cluster}:"):
             send = f"dsmem_store_{self.dtype}"
@@ -279,9 +311,16 @@ class ScanPrinter(CudaPrinter[S]):
         store: Store,
         moved: Sequence[int],
         stores: Sequence[int],
-        variables: dict[int, str],
+        variables: AxisIndices,
     ) -> None:
-        """Store each element combined with its prefix."""
+        """Store each element combined with its prefix in the row.
+
+        Args:
+            store: The statement that stores the running value.
+            moved: The operands that have registers.
+            stores: The operand that is stored as vectors, if it is.
+            variables: The row's indices.
+        """
         total = self.total
         with self.open_vectors():
             self.line(f"other = {self.combined('ahead', f'{total}_sums[vector]')}")

@@ -35,7 +35,7 @@ from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import ArrayOperand, Load, Nest
 
-COPIED: Final = 16  # bytes of a vector that a thread copies by one ``cp.async``
+CP_ASYNC_BYTES: Final = 16  # bytes of a vector that a thread copies by one ``cp.async``
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,11 @@ Schedule = Elementwise | Rows | Pipeline | Columns | Transpose | Scan | ScanPipe
 
 
 def widest_lanes(nest: Nest, gpu: GpuConfig) -> int:
-    """Elements of the longest vector that some operand allows along the last axis."""
+    """Elements of the longest vector access that some operand of ``nest`` allows.
+
+    Vectors lie along the last axis and have up to ``gpu.vector_bytes`` bytes and
+    ``gpu.max_lanes`` elements. 1 if no operand is contiguous and aligned.
+    """
     sizes = [o.dtype.itemsize for o in nest.operands if o.strides[-1] == 1]
     if not sizes:
         return 1
@@ -232,23 +236,30 @@ def widest_lanes(nest: Nest, gpu: GpuConfig) -> int:
 
 
 def divisor_lanes(extent: int, lanes: int) -> int:
-    """The largest power of two up to ``lanes`` that divides ``extent``."""
+    """The largest power of two up to ``lanes`` that divides ``extent``.
+
+    ``lanes`` is a power of two.
+    """
     while lanes > 1 and extent % lanes:
         lanes //= 2
     return lanes
 
 
 def is_vector(operand: ArrayOperand, lanes: int) -> bool:
-    """Whether ``lanes`` elements along the last axis are an aligned vector."""
+    """Whether ``lanes`` elements along the last axis of ``operand`` are one vector.
+
+    They must be contiguous and aligned. A single element is no vector.
+    """
     last = len(operand.strides) - 1
     return lanes > 1 and operand.strides[last] == 1 and is_aligned(operand, lanes, last)
 
 
 def is_aligned(operand: ArrayOperand, lanes: int, axis: int) -> bool:
-    """Whether vectors of ``lanes`` elements along ``axis`` are aligned.
+    """Whether vectors of ``lanes`` elements along ``axis`` begin at multiples of them.
 
-    Memory begins aligned. With negative strides the first element is not where memory
-    begins, and a loop's slice begins elsewhere in each iteration.
+    The first element's offset, the strides of all other axes and the distance between
+    the slices of a loop (``operand.moves``) must be multiples of ``lanes``. The memory
+    of an array begins aligned; with negative strides its first element is not there.
     """
     lowest, _ = operand.array.type.span()
     steps = (*operand.strides[:axis], *operand.strides[axis + 1 :])
@@ -257,18 +268,23 @@ def is_aligned(operand: ArrayOperand, lanes: int, axis: int) -> bool:
 
 
 def can_copy(operand: ArrayOperand, lanes: int) -> bool:
-    """Whether ``cp.async`` copies vectors of ``operand``: aligned, and of 16 bytes."""
+    """Whether ``cp.async`` can copy vectors of ``lanes`` elements of ``operand``.
+
+    They must be aligned and have 16 bytes; the dtype is fp16, bf16, or of 4 or 8 bytes.
+    """
     dtype = operand.dtype
     known = dtype in dtypes.HALF_PRECISION or (
         dtype.itemsize >= 4 and dtype.kind in "fiu"
     )
-    return known and is_vector(operand, lanes) and dtype.itemsize * lanes == COPIED
+    return (
+        known and is_vector(operand, lanes) and dtype.itemsize * lanes == CP_ASYNC_BYTES
+    )
 
 
 def transposed_operands(nest: Nest, axis: int) -> list[int]:
-    """Numbers of the loaded operands that are contiguous along ``axis``, not the last.
+    """Numbers of the loaded operands of ``nest`` that are contiguous along ``axis``.
 
-    Operands that are written, too, are not among them.
+    ``axis`` is not the last. Operands that are also written are left out.
     """
     last = len(nest.axes) - 1
     return list(

@@ -21,7 +21,7 @@ from arrayfn.lowering.cuda.schedule import (
     widest_lanes,
 )
 from arrayfn.lowering.cuda.stage_plan import keeps_one_word, kept_words
-from arrayfn.lowering.cuda.vocabulary import SENT_BYTES, SHARED_LINE, WARP
+from arrayfn.lowering.cuda.vocabulary import DSMEM_BYTES, SHARED_LINE, WARP
 from arrayfn.lowering.kernel_ir import Load, Nest, Reduce
 
 _FIXED_LINES: Final = 4
@@ -70,8 +70,8 @@ def clustered(nest: Nest, gpu: GpuConfig) -> Rows | None:
 def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | None:
     """Clusters for rows of one stage that are fewer than the multiprocessors.
 
-    None if clusters of them do not fill the GPU and a row is too long for one cluster:
-    a split reduction is faster then.
+    Vectors have ``lanes`` elements. None if clusters do not fill the GPU and a row is
+    too long for one cluster: a split reduction is faster then.
     """
     length = math.prod(a.extent for a in nest.axes if a.reduced)
     rows = math.prod(_kept_extents(nest))
@@ -89,17 +89,18 @@ def _clustered_single_stage(nest: Nest, gpu: GpuConfig, lanes: int) -> Rows | No
 
 
 def _kept_extents(nest: Nest) -> list[int]:
+    """The extents of the axes that are not reduced: how many rows there are."""
     return [a.extent for a in nest.axes if not a.reduced]
 
 
 def _can_exchange(nest: Nest) -> bool:
     """Whether ``dsmem_store`` has the dtypes of all reductions' results."""
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
-    return all(s.result.dtype.itemsize in SENT_BYTES for s in reduces)
+    return all(s.result.dtype.itemsize in DSMEM_BYTES for s in reduces)
 
 
 def row_merges(nest: Nest, schedule: Rows) -> tuple[Merge, ...]:
-    """The pairs of stages of ``nest`` that share an exchange.
+    """The pairs of stages of ``nest`` that share an exchange under ``schedule``.
 
     Sums of squares do so only in a pipeline whose threads all have as many elements:
     elsewhere rescaling them takes longer than an exchange.
@@ -223,8 +224,8 @@ def _shared_memory(
 def _exchange_bytes(nest: Nest, threads: int) -> int:
     """Bytes of shared memory of a pipeline's block for mbarriers and exchanges.
 
-    Each reduction has an array for its warps and one for the blocks of the cluster,
-    both double-buffered at most, in lines of their own.
+    The block has ``threads`` threads. Each reduction has an array for its warps and one
+    for the blocks of the cluster, both double-buffered at most, in lines of their own.
     """
     lines = _FIXED_LINES
     for s in nest.statements:
@@ -235,15 +236,15 @@ def _exchange_bytes(nest: Nest, threads: int) -> int:
 
 
 def _resident_clusters(cluster: int, gpu: GpuConfig) -> int:
-    """How many clusters of this size run at once: they do not span GPCs."""
+    """How many clusters of ``cluster`` blocks run at once: they do not span GPCs."""
     usable = gpu.multiprocessors if cluster <= 2 else gpu.clustered_multiprocessors
     return max(1, usable // cluster)
 
 
 def _classified_loads(nest: Nest) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Loaded operands with another row each time, and those that all rows share.
+    """The numbers of row operands and of broadcast operands of ``nest``.
 
-    None if some are neither, or there is no row operand.
+    None if a loaded operand is neither, or there is no row operand.
     """
     if not nest.axes:
         return None

@@ -18,11 +18,11 @@ from arrayfn.lowering.cuda.schedule import Pipeline
 
 @dataclass
 class SlicesPrinter(MergedRowsPrinter[Pipeline]):
-    """Prints copies of rows; ``copy_row`` begins the copy of an iteration's row."""
+    """Prints the bulk copies that bring rows to shared memory."""
 
     @property
     def rows(self) -> str:
-        """The text of the number of rows."""
+        """The expression of the number of rows."""
         return self.extent_of(self.kept_axes, "rows") if self.kept_axes else "1"
 
     @property
@@ -37,7 +37,7 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
 
     @property
     def size(self) -> str:
-        """The text of how many elements of a row the block has."""
+        """The expression of how many elements of a row this block has."""
         full = self.schedule.tiles * self.schedule.slice
         return "size" if self.is_ragged else str(full)
 
@@ -62,9 +62,13 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
                 yield
 
     def copy_slice(self, operand: int, row: str, target: str, mbarrier: str) -> None:
-        """Begin to copy the current slice of the row that begins at index ``row``.
+        """Begin to copy the current slice of a row of ``operand``.
 
-        ``target`` is the index in the operand's shared array.
+        Args:
+            operand: The operand's number.
+            row: The index at which the row begins in global memory.
+            target: The index of the slice in the operand's shared array.
+            mbarrier: The number of the mbarrier that counts the bytes.
         """
         source = "begin" if row == "0" else f"{row} + begin"
         count = "count" if self.is_ragged else str(self.schedule.slice)
@@ -73,8 +77,8 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
     def copy_row(self, number: str, iteration: str) -> None:
         """Begin to copy row ``number``, if there is one, to the slot of ``iteration``.
 
-        One thread of the block runs this. The slot's mbarrier completes when the row
-        has arrived.
+        Both are expressions. One thread of the block runs this. The slot's mbarrier
+        completes when the row has arrived.
         """
         schedule, hoisted = self.schedule, (self.offsets, self.offset_axes)
         self.offsets, self.offset_axes = {}, frozenset()
@@ -89,7 +93,7 @@ class SlicesPrinter(MergedRowsPrinter[Pipeline]):
         self.offsets, self.offset_axes = hoisted
 
     def row_slot(self, iteration: str) -> str:
-        """The text of the slot of an iteration's row; it may define ``ring``.
+        """The expression of the slot for the row of ``iteration``; may define ``ring``.
 
         The slot's mbarrier has the same number.
         """

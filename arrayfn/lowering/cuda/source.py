@@ -53,7 +53,10 @@ def _printer_of(schedule: Schedule) -> type[CudaPrinter[Any]]:
 def print_kernel(
     nest: Nest, name: str, schedule: Schedule | None = None
 ) -> ScheduledKernel:
-    """The kernel of ``nest``; its ``items`` are the blocks to launch."""
+    """The kernel of ``nest``, called ``name``; its ``items`` are the blocks to launch.
+
+    ``schedule`` is what ``choose`` gives unless it is said.
+    """
     schedule = choose(nest) if schedule is None else schedule
     printer = _printer_of(schedule)
     neutral = printer(nest, "kernel", (), False, schedule=schedule).print()

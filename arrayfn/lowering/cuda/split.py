@@ -15,7 +15,7 @@ from arrayfn import dtypes
 from arrayfn.ir import ArrayType, Var
 from arrayfn.ir.layout import RowMajor
 from arrayfn.lowering.build import merge_axes, order_axes, select_axes
-from arrayfn.lowering.cuda.choose import SHARE, choose
+from arrayfn.lowering.cuda.choose import IDLE_SHARE, choose
 from arrayfn.lowering.cuda.config import GpuConfig
 from arrayfn.lowering.cuda.schedule import Columns, Rows, power_of_two
 from arrayfn.lowering.cuda.stage_plan import names_of
@@ -50,7 +50,10 @@ def block_count(nest: Nest, schedule: Rows | Columns) -> int:
 
 
 def parts_for_sums(nest: Nest, schedule: Rows | Columns) -> int:
-    """The fewest chunks of a row for which no chain of additions is too long."""
+    """The fewest chunks of a row for which no chain of additions is too long.
+
+    1 if ``schedule`` keeps rows in registers.
+    """
     if schedule.register_resident:
         return 1
     accumulators = schedule.lanes * schedule.tiles
@@ -69,12 +72,15 @@ def fills_gpu(nest: Nest, schedule: Rows | Columns, gpu: GpuConfig) -> bool:
     if parts_for_sums(nest, schedule) > 1:
         return False
     kept = isinstance(schedule, Rows) and schedule.register_resident and nest.stages > 1
-    times = SHARE if kept else 1
+    times = IDLE_SHARE if kept else 1
     return times * block_count(nest, schedule) >= gpu.multiprocessors
 
 
 def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
-    """Split a single-stage nest along its longest reduced axis; ``[nest]`` if small."""
+    """Split a single-stage nest along its longest reduced axis; ``[nest]`` if small.
+
+    The result are nests of partial results, then the nest that combines them.
+    """
     reduced = [k for k, a in enumerate(nest.axes) if a.reduced]
     length = math.prod(nest.axes[k].extent for k in reduced)
     schedule = choose(nest, gpu)
@@ -108,8 +114,9 @@ def split(nest: Nest, gpu: GpuConfig) -> list[Nest]:
 def has_narrow_rows(nest: Nest, axis: int) -> bool:
     """Whether rows are so short that a warp should have columns of several rows.
 
-    Chunk c along ``axis`` then has indices c, c + chunks, and so on, so that the chunks
-    of neighbouring rows become neighbouring columns.
+    ``axis`` is the reduced axis that is cut. Chunk c then has its indices c, c +
+    chunks, and so on, so that the chunks of neighbouring rows become neighbouring
+    columns.
     """
     width = nest.axes[-1].extent
     if nest.axes[-1].reduced or width >= 4 * WARP or width % WARP == 0:
@@ -121,7 +128,8 @@ def has_narrow_rows(nest: Nest, axis: int) -> bool:
 def even_chunks(extent: int, count: int) -> tuple[int, int, int]:
     """Size and number of equal chunks, up to ``count`` of them, and the rest.
 
-    The rest is 0 if ``extent`` has a divisor near ``count``.
+    ``extent`` elements are cut. The rest is 0 if ``extent`` has a divisor near
+    ``count``.
     """
     for chunks in range(count, count // 2, -1):
         if extent % chunks == 0:
@@ -130,7 +138,10 @@ def even_chunks(extent: int, count: int) -> tuple[int, int, int]:
 
 
 def uneven_chunks(extent: int, count: int) -> tuple[int, int, int]:
-    """Size and number of equal chunks, ``count`` or more of them, and the rest."""
+    """Size and number of equal chunks, ``count`` or more of them, and the rest.
+
+    ``extent`` elements are cut.
+    """
     size = -(-extent // count)
     # Chunks begin at multiples of 16, so that vectors are aligned.
     size = max(1, size // 16 * 16) if size >= 64 else size
@@ -163,10 +174,10 @@ class Part:
 
 
 def part_arrays(nest: Nest, chunks: int, chunks_innermost: bool = False) -> list[Part]:
-    """Arrays for partial results of so many ``chunks``, for each reduction of ``nest``.
+    """Arrays for partial results, one for each reduction of ``nest``.
 
-    The chunks of one result are contiguous if ``chunks_innermost``. Otherwise, if the
-    nest has columns, neighbouring columns are.
+    A result has ``chunks`` partial results. They are contiguous if
+    ``chunks_innermost``. Otherwise, if the nest has columns, neighbouring columns are.
     """
     reduces = [s for s in nest.statements if isinstance(s, Reduce)]
     columns = not nest.axes[-1].reduced and not chunks_innermost
@@ -194,7 +205,7 @@ def part_arrays(nest: Nest, chunks: int, chunks_innermost: bool = False) -> list
 def partial(
     nest: Nest,
     axis: int,
-    place: int,
+    first_chunk: int,
     size: int,
     chunks: int,
     parts: Sequence[Part],
@@ -208,7 +219,7 @@ def partial(
     Args:
         nest: The nest to split.
         axis: The reduced axis that is cut into chunks.
-        place: The number of the first chunk in the arrays of partial results.
+        first_chunk: The number of the first chunk in the arrays of partial results.
         size: Elements of a chunk.
         chunks: How many chunks the nest has.
         parts: Where partial results go.
@@ -245,7 +256,7 @@ def partial(
             statements.append(s)
     for part in parts:
         strides = widen(part.strides, part.stride)
-        offset = place * part.stride
+        offset = first_chunk * part.stride
         dtype = part.array.type.dtype
         operands.append(ArrayOperand(part.array, dtype, strides, offset, True))
         statements.append(
@@ -267,7 +278,8 @@ def partial(
 def _count(s: Count, axis: int, steps: tuple[int, int], start: int) -> list[Statement]:
     """Statements for the index ``s`` after axis ``axis`` has become two.
 
-    ``steps`` are the distances of neighbouring chunks, and of a chunk's indices.
+    ``steps`` are the distances of neighbouring chunks, and of a chunk's indices, along
+    ``axis``; chunk 0 begins at index ``start``.
     """
     assert s.axis is not None
     if s.axis != axis:
@@ -298,8 +310,11 @@ def combination(
 ) -> Nest:
     """The nest that combines partial results, and does what ``nest`` does once a row.
 
-    ``combined`` are the statements that combine them, over the axis of ``chunks`` and
-    then the kept axes; their operands are the ``parts``.
+    Args:
+        nest: The nest that was split.
+        parts: The arrays of partial results: the first operands of the new nest.
+        chunks: How many partial results each result has; the new nest's reduced axis.
+        combined: The statements that combine them.
     """
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced]
     operands = [
@@ -359,7 +374,7 @@ def closure(
     roots: Iterable[Statement],
     stop: AbstractSet[str] = frozenset(),
 ) -> list[Statement]:
-    """``roots`` and the statements that they need, in order.
+    """``roots`` and those of ``statements`` that they need, in order.
 
     What computes a name in ``stop`` is included; what that needs is not.
     """

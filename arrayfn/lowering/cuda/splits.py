@@ -41,7 +41,10 @@ from arrayfn.lowering.titles import computed
 
 
 def split_nest(nest: Nest, gpu: GpuConfig = GPU) -> list[Nest]:
-    """The nests, in order, that replace ``nest`` to use more of the GPU."""
+    """The nests, in order, that replace ``nest`` to use more of the GPU.
+
+    ``nest`` alone if it fills the GPU, or cannot be split.
+    """
     schedule = choose(nest, gpu)
     if not isinstance(schedule, (Rows, Columns)) or nest.is_in_order:
         return [nest]
@@ -98,7 +101,10 @@ def distribute(nest: Nest) -> list[Nest]:
 
 
 def _result(nest: Nest, s: Reduce, kept: Sequence[int]) -> ArrayOperand:
-    """A new array for a reduction's result, with an element for each kept index."""
+    """A new array for the result of the reduction ``s``, as an operand of ``nest``.
+
+    It has an element for each tuple of indices along the ``kept`` axes.
+    """
     shape = [nest.axes[k].extent for k in kept]
     strides = [0] * len(nest.axes)
     for k, stride in zip(kept, RowMajor().strides(tuple(shape)), strict=True):

@@ -41,7 +41,7 @@ class StagePlan:
     last: dict[str, int]
 
     def kept_statements(self, nest: Nest) -> list[Load | Compute | Count]:
-        """The statements that compute the kept values."""
+        """The statements of ``nest`` that compute the kept values, in order."""
         return [
             s
             for s in nest.statements
@@ -56,7 +56,7 @@ def plan_stages(
     *,
     keep_half_exp: bool = False,
 ) -> StagePlan:
-    """What each stage of ``nest`` computes.
+    """Which element statements each stage of ``nest`` runs, and which values it keeps.
 
     Args:
         nest: A nest of rows or columns.
@@ -105,9 +105,10 @@ def plan_stages(
 
 
 def _is_result_of_stage(s: Statement, stage: int) -> bool:
-    """Whether ``s`` is a result of the stage's loop: a reduction, or a store in it.
+    """Whether ``s`` is a reduction of ``stage``, or a store in its loop.
 
-    The loop's body is what the roots need. Stores of level "outer" are outside of it.
+    A stage's loop consists of these and of what they need. Stores of level "outer" are
+    outside of it.
     """
     if isinstance(s, Store) and s.level == "outer":
         return False
@@ -117,10 +118,14 @@ def _is_result_of_stage(s: Statement, stage: int) -> bool:
 def is_expensive(
     producers: Mapping[str, Statement], name: str, keep_half_exp: bool
 ) -> bool:
-    """Whether the value ``name`` is kept, not computed again: a load, or much work.
+    """Whether the value ``name`` is kept for later stages, not computed again.
 
-    ``producers`` are the statements by the names of their results. A half-precision
-    exponential costs as much as others only if ``keep_half_exp``.
+    It is if it is loaded, or costs more than ``KEEP_COST`` operations to compute.
+
+    Args:
+        producers: The statement that computes each value, by the value's name.
+        name: An element value: one that differs along the row.
+        keep_half_exp: Count a half-precision exponential as others, not as cheap.
     """
     if isinstance(producers[name], Load):
         return True
@@ -138,7 +143,7 @@ def is_expensive(
 
 
 def is_half_exp(s: Statement) -> bool:
-    """Whether ``s`` is an exponential whose result is rounded to 16 bits.
+    """Whether ``s`` is an exponential whose result is rounded to fp16 or bf16.
 
     One instruction, ``ex2.approx``, is exact to more than that.
     """
@@ -151,9 +156,10 @@ def names_of(s: Statement) -> list[str]:
 
 
 def kept_words(nest: Nest, lanes: int, *, keep_half_exp: bool = False) -> int:
-    """32-bit registers that ``lanes`` elements of a row need between two stages.
+    """32-bit registers that ``lanes`` elements of a row take up between stages.
 
-    At least 1. Vectors stay as in memory: two 16-bit values share a register.
+    The most of all stages, and at least 1. Vectors stay as in memory: two 16-bit values
+    share a register. ``keep_half_exp`` is as in ``plan_stages``.
     """
     plan = plan_stages(nest, keep=True, keep_half_exp=keep_half_exp)
 
@@ -174,7 +180,7 @@ def kept_words(nest: Nest, lanes: int, *, keep_half_exp: bool = False) -> int:
 
 
 def has_single_stage_loads(nest: Nest) -> bool:
-    """Whether a stage loads elements that no other stage needs, such as weights."""
+    """Whether a stage of ``nest`` loads elements (weights) for itself alone."""
     kept = plan_stages(nest, keep=True).kept
     return any(
         isinstance(s, Load) and s.level == "element" and s.result.name not in kept
@@ -183,9 +189,10 @@ def has_single_stage_loads(nest: Nest) -> bool:
 
 
 def late_broadcast_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
-    """The loads of operands that all rows share and ``stage`` alone reads.
+    """The loads of operands that all rows share and that only ``stage`` reads.
 
-    None in the first stage, which loads everything at once.
+    ``plan`` is the plan of ``nest``. None in the first stage, which loads everything at
+    once.
     """
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
     return [
@@ -204,8 +211,9 @@ def late_broadcast_loads(nest: Nest, plan: StagePlan, stage: int) -> list[Load]:
 def can_split_row(nest: Nest, lanes: int) -> bool:
     """Whether some vectors of each row can be in shared memory between the stages.
 
-    The nest must keep one row, which ``cp.async`` can copy; values computed from it and
-    kept must have its dtype, as they take its place; and results must be stored.
+    Vectors have ``lanes`` elements. The nest must keep one row, which ``cp.async`` can
+    copy; values computed from it and kept must have its dtype, as they take its place;
+    and results must be stored.
     """
     plan = plan_stages(nest, keep=True)
     kept = plan.kept_statements(nest)
@@ -220,9 +228,9 @@ def can_split_row(nest: Nest, lanes: int) -> bool:
 
 
 def keeps_one_word(nest: Nest) -> bool:
-    """Whether a thread keeps one register for each element of one row operand.
+    """Whether ``nest`` has one row operand and keeps one register for each element.
 
-    Then it is known well enough how many registers it needs to limit them.
+    Then it is known well enough how many registers a thread needs to limit them.
     """
     kept = [k for k, a in enumerate(nest.axes) if not a.reduced and a.extent > 1]
     rows = {

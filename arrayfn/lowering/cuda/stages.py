@@ -11,9 +11,12 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from arrayfn.dtypes import short_name
 from arrayfn.lowering.cuda.merges import Merge
 from arrayfn.lowering.cuda.partial_results import PartialResultsPrinter
+from arrayfn.lowering.cuda.printer import AxisIndices
 from arrayfn.lowering.cuda.schedule import Columns, Pipeline, Rows
 from arrayfn.lowering.cuda.stage_plan import (
     StagePlan,
@@ -32,7 +35,7 @@ T = TypeVar("T", Rows, Pipeline, Columns)
 
 
 class Memory(Enum):
-    """Where a thread finds an operand's elements when a stage begins."""
+    """Where a thread finds the elements of an operand when a stage begins."""
 
     GLOBAL = "global"
     SHARED = "shared"
@@ -41,7 +44,7 @@ class Memory(Enum):
 
 @dataclass(frozen=True)
 class _Vectors:
-    """Numbers of the operands whose vectors a stage loads and stores.
+    """Numbers of the operands that a stage loads and stores as vectors.
 
     Args:
         loads: All that are loaded. Those in none of the next two are in registers when
@@ -63,7 +66,7 @@ class _Vectors:
 class StagedPrinter(PartialResultsPrinter[T]):
     """Prints the stages of one row (or column), which a group of threads shares."""
 
-    variables: dict[int, str] = field(default_factory=dict[int, str])
+    variables: AxisIndices = field(default_factory=dict[int, str])
     """The kernel's variables for the indices along kept axes."""
     recompute_thread: str = ""
     """Stands for ``member`` while vectors are loaded and computed a second time."""
@@ -79,11 +82,12 @@ class StagedPrinter(PartialResultsPrinter[T]):
         all threads.
         """
 
-    def stages(self, variables: dict[int, str], member: str) -> None:
-        """Print all stages.
+    def stages(self, variables: AxisIndices, member: str) -> None:
+        """Print all stages of the kernel.
 
-        ``variables`` are the kernel's for the indices along kept axes; ``member`` is
-        the one for a thread's number in its group.
+        Args:
+            variables: The kernel's index variable along each kept axis.
+            member: The kernel's variable for a thread's number in its group.
         """
         self.variables, self.member = variables, member
         for stage in range(max(self.nest.stages, self.last_outer_stage() + 1)):
@@ -91,24 +95,28 @@ class StagedPrinter(PartialResultsPrinter[T]):
 
     @cached_property
     def plan(self) -> StagePlan:
-        """What each stage computes, and what is kept in between."""
+        """Which statements each stage has, and which values are kept between stages."""
         return plan_stages(
             self.nest, keep=self.schedule.register_resident, merges=self.merges
         )
 
     def stage(self, stage: int) -> None:
-        """Print a stage: statements once a row, loops over vectors, the combination."""
+        """Print stage number ``stage``.
+
+        First the statements that run once a row, then the loop along the row, then the
+        combination of the threads' partial results.
+        """
         self.outer_stage(stage)
         if self.has_elements(stage):
             self.row_stage(stage)
             self.combine_threads(self.reduces(stage))
 
     def has_elements(self, stage: int) -> bool:
-        """Whether a stage has a loop along the row."""
+        """Whether stage number ``stage`` has a loop along the row."""
         return stage < self.nest.stages and bool(self.plan.bodies[stage])
 
     def outer_stage(self, stage: int) -> None:
-        """Print the statements once a row (or column); one thread stores results."""
+        """Print the statements of ``stage`` that run once a row; one thread stores."""
         leader = [f"{self.member} == 0"] if self.schedule.threads_per_row > 1 else []
         for s in self.outer_statements(stage):
             conditions = leader + [self.live] * bool(self.live)
@@ -119,7 +127,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
                 self.emit(s, self.variables)
 
     def row_stage(self, stage: int) -> None:
-        """Print a stage's loops along the row, up to each thread's partial results.
+        """Print the loops of ``stage`` along the row, up to partial results.
 
         Divisions by a number of the row are printed as products with its inverse, and
         the loop again with divisions, for rows in which that would not be exact.
@@ -176,7 +184,13 @@ class StagedPrinter(PartialResultsPrinter[T]):
                     self.recompute_thread = ""
         self.combine_lanes(stage)
 
+    @override
     def preloaded_and_streamed(self, stage: int) -> tuple[list[int], list[int]]:
+        """The operands that ``stage`` loads from global memory as vectors.
+
+        Those of the first list are loaded before the loop over vectors, all at once.
+        Those of the second (weights that only this stage reads) are loaded in the loop.
+        """
         keeps_row = self.schedule.register_resident
         loaded = [
             s.operand
@@ -197,7 +211,10 @@ class StagedPrinter(PartialResultsPrinter[T]):
     ) -> None:
         """Print the loop over a thread's register tiles, then that over shared tiles.
 
-        ``is_loading`` says that copies of the latter may still be under way.
+        Args:
+            stage: The number of the stage.
+            vectors: The operands that its loops load and store.
+            is_loading: Whether copies of the shared tiles may still be under way.
         """
         self.vector_loop(stage, vectors)
         if not self.schedule.shared_tiles:
@@ -209,7 +226,10 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.on_shared_tiles = False
 
     def new_and_kept_values(self, stage: int) -> tuple[list[Value], list[Value]]:
-        """Values that a stage computes for later ones, and those of earlier stages."""
+        """Values that ``stage`` computes for later ones, and those of earlier stages.
+
+        Loads that are read from their operand's registers are in neither list.
+        """
         kept = [
             s.result
             for s in self.plan.bodies[stage]
@@ -221,7 +241,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         return new, [value for value in kept if value not in new]
 
     def vector_loop(self, stage: int, vectors: _Vectors) -> None:
-        """Print a loop over a thread's vectors of the row: load, compute, store."""
+        """Print one loop of ``stage`` over a thread's vectors: load, compute, store."""
         schedule, stores = self.schedule, vectors.stores
         first_pass = not self.recompute_thread
         # A barrier keeps the compiler from putting all stores behind the loop, which
@@ -234,8 +254,11 @@ class StagedPrinter(PartialResultsPrinter[T]):
                     tile = self.slot("") if operand in vectors.loads else "0"
                     self.store_vector(operand, schedule.lanes, at, tile)
 
-    def vector_body(self, stage: int, vectors: _Vectors, at: dict[int, str]) -> None:
-        """Print loads and arithmetic of the vector ``at`` these indices."""
+    def vector_body(self, stage: int, vectors: _Vectors, at: AxisIndices) -> None:
+        """Print the loads and the arithmetic of one vector.
+
+        ``at`` has the index expression of its first element along each axis.
+        """
         loads, stores, lanes = vectors.loads, vectors.stores, self.schedule.lanes
         # A result may be written over an operand: then they share a tile.
         self.staged = {k: f"{self.tile_name(k)}[lane]" for k in stores}
@@ -261,10 +284,11 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.store_shared_tile(new)
         self.prefetch_next(vectors.prefetched, at)
 
-    def elements(
-        self, body: Sequence[Statement], stage: int, at: dict[int, str]
-    ) -> None:
-        """Print the loop over the elements of the vector ``at`` these indices."""
+    def elements(self, body: Sequence[Statement], stage: int, at: AxisIndices) -> None:
+        """Print ``body`` for each element of a vector.
+
+        ``at`` has the index expression of the vector's first element along each axis.
+        """
         within, lanes, register = at, self.schedule.lanes, self.slot("lane")
         with self.open(f"for lane in range({lanes}):") if lanes > 1 else nullcontext():
             if lanes > 1:
@@ -284,7 +308,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         """Print what can be done while the first stage's loads are under way."""
 
     def memory_of(self, operand: int) -> Memory:
-        """Where the elements of ``operand`` are before a stage loads them."""
+        """Where the elements of operand number ``operand`` are before a stage."""
         return Memory.GLOBAL
 
     def wait_for_shared_operands(self) -> None:
@@ -293,16 +317,22 @@ class StagedPrinter(PartialResultsPrinter[T]):
     def load_shared_vector(self, operand: int) -> None:
         """Print the load of the current vector of an operand in ``Memory.SHARED``."""
 
-    def store_element(self, s: Store, variables: dict[int, str]) -> None:
-        """Print a store of one element to memory, not to its operand's registers."""
+    def store_element(self, s: Store, variables: AxisIndices) -> None:
+        """Print the store ``s`` of one element to memory, not to registers.
+
+        ``variables`` has the element's index expression along each axis.
+        """
         staged = self.staged.pop(s.operand, None)
         with self.open_if(self.live):
             self.emit(s, variables)
         if staged is not None:
             self.staged[s.operand] = staged
 
-    def load_tile(self, operand: int, at: dict[int, str]) -> None:
-        """Load the vector ``at`` these indices into the row's registers."""
+    def load_tile(self, operand: int, at: AxisIndices) -> None:
+        """Load one vector of ``operand`` into the thread's registers of the row.
+
+        ``at`` has the index expression of its first element along each axis.
+        """
         schedule = self.schedule
         register = self.slot("")
         if schedule.lanes > 1:
@@ -327,12 +357,16 @@ class StagedPrinter(PartialResultsPrinter[T]):
         return lanes == 1 or self.is_vectorized(s, lanes)
 
     def row_statement(
-        self, s: Statement, stage: int, at: dict[int, str], register: str
+        self, s: Statement, stage: int, at: AxisIndices, register: str
     ) -> None:
-        """Print a statement of the element ``at`` these indices.
+        """Print the statement ``s`` for one element of the row.
 
-        ``register`` is where the element is in the thread's registers of the row. A
-        kept value is read from there after its first stage.
+        Args:
+            s: A statement of the stage's body.
+            stage: The number of the stage.
+            at: The element's index expression along each axis.
+            register: The element's index in the thread's registers of the row. A kept
+                value is read from there after its first stage.
         """
         if isinstance(s, Reduce):
             self.accumulate_in(s, register)
@@ -357,9 +391,9 @@ class StagedPrinter(PartialResultsPrinter[T]):
         self.emit(s, at)
 
     def slot(self, lane: str) -> str:
-        """The index of the current element in a thread's registers of the row.
+        """The index expression of the current element in a thread's registers of a row.
 
-        ``lane`` is the text of its number in its vector, or empty for the first.
+        ``lane`` is the expression of its number in its vector, or empty for the first.
         """
         lanes = self.schedule.lanes
         if self.register_tiles == 1 or self.on_shared_tiles:
@@ -369,7 +403,7 @@ class StagedPrinter(PartialResultsPrinter[T]):
         return f"vector * {lanes} + {lane}" if lane else f"vector * {lanes}"
 
     def row_elements(self) -> int:
-        """How many elements are reduced to one."""
+        """How many elements of a row (or column) are reduced to one."""
         return math.prod(self.nest.axes[k].extent for k in self.reduced_axes)
 
     def open_row_loop(self) -> AbstractContextManager[Any]:
@@ -382,7 +416,12 @@ class StagedPrinter(PartialResultsPrinter[T]):
         return self.open(f"for start in range(0, {n}, {step}):")
 
     @contextmanager
-    def open_vectors(self, after: str = "") -> Generator[dict[int, str]]:
+    def open_vectors(self, after: str = "") -> Generator[AxisIndices]:
+        """Open the loop over a thread's vectors of the row.
+
+        Yields the index expression of a vector's first element along each axis.
+        ``after`` is a line that ends each iteration, also of threads without a vector.
+        """
         schedule, reduced = self.schedule, self.reduced_axes
         if not reduced:
             yield dict(self.variables)

@@ -7,7 +7,9 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from arrayfn.lowering.cuda.printer import CudaPrinter
+from typing_extensions import override
+
+from arrayfn.lowering.cuda.printer import AxisIndices, CudaPrinter
 from arrayfn.lowering.cuda.schedule import Transpose, is_vector, transposed_operands
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.kernel_ir import Load, Store
@@ -15,9 +17,11 @@ from arrayfn.lowering.kernel_ir import Load, Store
 
 @dataclass
 class TransposePrinter(CudaPrinter[Transpose]):
-    """A block has a tile of 32 by 32 elements, or of words of smaller ones."""
+    """Prints kernels whose blocks transpose tiles of 32 by 32 elements, or words."""
 
+    @override
     def body(self) -> None:
+        """Print which tile a block has, then its loads, exchange and stores."""
         schedule = self.schedule
         nest, body = self.nest, self.nest.statements
         across, inner, side = schedule.axis, len(nest.axes) - 1, schedule.side
@@ -96,24 +100,33 @@ class TransposePrinter(CudaPrinter[Transpose]):
             self.staged = {}
 
     def lines_name(self, operand: int) -> str:
-        """The registers through which an operand goes to its tile."""
+        """The name of the registers through which an operand goes to its tile."""
         return self.tile_name(operand).removesuffix("_tile") + "_lines"
 
-    def inside(self, variables: dict[int, str], whole: bool) -> str:
-        """The condition that the array has an element of a tile, if it may not."""
+    def inside(self, variables: AxisIndices, whole: bool) -> str:
+        """The condition that an element of a tile exists; empty if ``whole``.
+
+        ``variables`` are its indices. ``whole`` says that tiles divide the array.
+        """
         axes = self.schedule.axis, len(self.nest.axes) - 1
         tests = [f"{variables[k]} < {self.extent(k)}" for k in axes]
         return "" if whole else " and ".join(tests)
 
     def packed(
-        self, transposed: Sequence[int], everywhere: dict[int, str], whole: bool
+        self, transposed: Sequence[int], everywhere: AxisIndices, whole: bool
     ) -> None:
-        """Words of ``pack`` elements along one axis become such along the other.
+        """Print a tile whose elements of 8 or 16 bits move as words of 32 bits.
 
-        A thread has ``pack`` of them, one above the other, and transposes them in
-        registers. In shared memory each line is padded by a word, and every 32 lines by
-        one more. So neither the words that a warp writes, ``pack`` lines apart, nor
-        those of a line, which it reads, have bank conflicts.
+        Words of ``pack`` elements along one axis become such along the other. A thread
+        has ``pack`` of them, one above the other, and transposes them in registers. In
+        shared memory each line is padded by a word, and every 32 lines by one more. So
+        neither the words that a warp writes, ``pack`` lines apart, nor those of a line,
+        which it reads, have bank conflicts.
+
+        Args:
+            transposed: The operands that are contiguous along the schedule's axis.
+            everywhere: An element's indices along all axes.
+            whole: Whether tiles divide the array.
         """
         schedule, nest, body = self.schedule, self.nest, self.nest.statements
         across, inner, pack = schedule.axis, len(nest.axes) - 1, schedule.pack
@@ -190,9 +203,13 @@ class TransposePrinter(CudaPrinter[Transpose]):
 
     @contextmanager
     def open_words(
-        self, words: int, variables: dict[int, str], whole: bool
+        self, words: int, variables: AxisIndices, whole: bool
     ) -> Generator[None]:
-        """Open the loop over the words along the last axis that a thread has."""
+        """Open the loop over the ``words`` along the last axis that a thread has.
+
+        ``variables`` are the indices of a word's first element, ``whole`` says that
+        tiles divide the array.
+        """
         across, warps = self.schedule.axis, self.schedule.threads // WARP
         with self.open(f"for part in unrolled({words}):"):
             self.line(f"line = warp + part * {warps}")
@@ -201,5 +218,5 @@ class TransposePrinter(CudaPrinter[Transpose]):
                 yield
 
     def words_name(self, operand: int) -> str:
-        """The registers for a word of an operand from its tile."""
+        """The name of the registers for a word of an operand from its tile."""
         return self.tile_name(operand).removesuffix("_tile") + "_words"

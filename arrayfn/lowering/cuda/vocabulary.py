@@ -112,6 +112,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 
+from typing_extensions import override
+
 from arrayfn.lowering.scalars.arithmetic import (
     COMPLEXES,
     FLOATS,
@@ -122,22 +124,22 @@ from arrayfn.lowering.scalars.arithmetic import (
 WARP: Final = 32
 VALUES: Final = ("bool", *INTEGERS, *FLOATS, *COMPLEXES)
 """The dtypes of values in kernels; in memory fp16 and bf16 are u16, booleans u8."""
-STORED: Final = (*INTEGERS, *FLOATS, *COMPLEXES)
+MEMORY_DTYPES: Final = (*INTEGERS, *FLOATS, *COMPLEXES)
 SHARED_LINE: Final = 128
 """Bytes of a line of shared memory.
 
 mbarriers and arrays of at least a line begin at a line; a smaller array lies within
 one.
 """
-SENT: Final = ("i32", "i64", "u32", "u64", *FLOATS, *COMPLEXES)
+DSMEM_DTYPES: Final = ("i32", "i64", "u32", "u64", *FLOATS, *COMPLEXES)
 """The dtypes that blocks of a cluster store in each other's shared memory."""
-SENT_BYTES: Final = (4, 8, 16)
+DSMEM_BYTES: Final = (4, 8, 16)
 """Their sizes in bytes."""
 MIN_DIVIDEND: Final = 2.0**-90
 MIN_DIVISOR: Final = 2.0**-30
 """``divide_f32`` is exact for magnitudes from these up to their inverses."""
 LANES: Final = (2, 4, 8, 16)
-WORDS: Final = ("u32", "i64")
+KEY_DTYPES: Final = ("u32", "i64")
 """The dtypes of radix-sort keys."""
 ATOMIC: Final = ("i32", "u32", "i64", "u64", "f32", "f64")
 """The dtypes of atomic additions."""
@@ -212,16 +214,23 @@ SHUFFLES: Final[tuple[Kind, ...]] = get_args(_Shuffle)
 
 
 class Thread(Protocol):
-    """One running thread, as an emulator makes it."""
+    """A thread of an emulated launch: what device functions act on."""
 
     def call(self, function: DeviceFunction, arguments: tuple[Any, ...]) -> Any:
-        """Do what ``function`` does for this thread."""
+        """Do what ``function`` does with these arguments; return its result."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceFunction:
-    """One function: ``dtype`` and ``lanes`` are those in its name."""
+    """A function that kernels call and that the CUDA backend compiles to instructions.
+
+    Args:
+        name: As in kernels, such as ``load_f32x4``.
+        kind: The name without its dtype and number of lanes: ``load``.
+        dtype: The dtype in the name, or empty.
+        lanes: The number of elements in the name, or 1.
+    """
 
     name: str
     kind: Kind
@@ -229,7 +238,10 @@ class DeviceFunction:
     lanes: int = 1
 
     def __call__(self, *arguments: Any) -> Any:
-        """Act for the current thread. Raises RuntimeError outside an emulator."""
+        """Do what the function does, for the emulator's current thread; its result.
+
+        Raises RuntimeError outside of an emulated launch.
+        """
         if _current is None:
             raise RuntimeError(
                 f"{self.name} acts for one thread of a launched kernel; to run a CUDA "
@@ -237,6 +249,7 @@ class DeviceFunction:
             )
         return _current.call(self, arguments)
 
+    @override
     def __repr__(self) -> str:
         return f"<device function {self.name}>"
 
@@ -245,7 +258,7 @@ _current: Thread | None = None
 
 
 def set_current(thread: Thread | None) -> None:
-    """Make ``thread`` the one that device functions act for."""
+    """Make ``thread`` the one that device functions act for; None after a launch."""
     global _current  # noqa: PLW0603 - one thread runs at a time
     _current = thread
 
@@ -263,7 +276,10 @@ _TRANSPOSED: Final = {"i8": 4, "u8": 4, "i16": 2, "u16": 2}
 def _typed(
     kinds: Iterable[Kind], dtypes: Iterable[str], lanes: Iterable[int] = ()
 ) -> Iterator[DeviceFunction]:
-    """The functions ``kind_T`` of these dtypes, or ``kind_TxN`` of so many lanes."""
+    """One function for each of ``kinds``, ``dtypes`` and ``lanes``.
+
+    Its name is ``kind_T``, or ``kind_TxN`` if ``lanes`` are given.
+    """
     counts = [(f"x{n}", n) for n in lanes] or [("", 1)]
     for kind, t, (suffix, n) in itertools.product(kinds, dtypes, counts):
         stem = "wait_for" if kind == "wait_for_many" else kind
@@ -271,18 +287,19 @@ def _typed(
 
 
 def _functions() -> Iterator[DeviceFunction]:
+    """All functions of the vocabulary, by the dtypes that each kind has."""
     untyped: tuple[Kind, ...] = get_args(_Untyped)
     for kind in untyped:
         yield DeviceFunction(kind, kind)
     yield from _typed((*SHUFFLES, "shared", "registers"), VALUES)
-    yield from _typed(("dsmem_store",), SENT)
+    yield from _typed(("dsmem_store",), DSMEM_DTYPES)
     yield from _typed((*PRODUCTS, *APPROXIMATE), ("f32",))
     yield from _typed(("mbarriers", "opaque"), ("i64",))
-    yield from _typed(("byte",), WORDS)
+    yield from _typed(("byte",), KEY_DTYPES)
     yield from _typed(("atomic_add",), ATOMIC)
     in_memory: tuple[Kind, ...] = ("dynamic_shared", "bulk_copy", "subarray")
-    yield from _typed((*in_memory, "publish", "wait_for"), STORED)
-    yield from _typed(("wait_for_many", "load", "store"), STORED, LANES)
+    yield from _typed((*in_memory, "publish", "wait_for"), MEMORY_DTYPES)
+    yield from _typed(("wait_for_many", "load", "store"), MEMORY_DTYPES, LANES)
     for t, n in _TRANSPOSED.items():
         yield from _typed(("transpose",), (t,), (n,))
     for t, counts in _COPIED.items():
@@ -295,7 +312,7 @@ def _functions() -> Iterator[DeviceFunction]:
 FUNCTIONS: Final[dict[str, DeviceFunction]] = {f.name: f for f in _functions()}
 """All functions, by name."""
 
-_OF_A_WARP: Final = frozenset(
+_WARP_COLLECTIVES: Final = frozenset(
     (
         "warp_barrier",
         "match_any_byte",
@@ -307,33 +324,37 @@ _OF_A_WARP: Final = frozenset(
         "mma",
     )
 )
-_WAITING: Final = (
+_BLOCKING: Final = (
     *("barrier", "cluster_wait", "mbarrier_wait", "grid_barrier"),
     *("wait_for", "wait_for_many"),
 )
 COLLECTIVE: Final = frozenset(
-    f.name for f in FUNCTIONS.values() if f.kind in (*_WAITING, *_OF_A_WARP)
+    f.name for f in FUNCTIONS.values() if f.kind in (*_BLOCKING, *_WARP_COLLECTIVES)
 )
 """Names of the functions at which a thread waits for others."""
 
 
 class DeviceHelper:
-    """A function that a kernel calls: compiled, it becomes a part of the kernel."""
+    """A function of a kernel's text that the kernel calls.
+
+    Compiled, it becomes a part of the kernel. Called in an emulator, it runs as Python.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
     def __call__(self, *arguments: Any) -> Any:
-        """Act for the current thread, as the function's text says."""
+        """Run the function's text for the emulator's current thread."""
         return self.function(*arguments)
 
 
 def device_function(function: Callable[..., Any]) -> DeviceHelper:
-    """Decorates a function of a kernel's text that the kernel calls."""
+    """The decorator of functions in a kernel's text that the kernel calls."""
     return DeviceHelper(function)
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
+    """The function of this name: ``vocabulary.barrier`` is ``FUNCTIONS["barrier"]``."""
     try:
         return FUNCTIONS[name]
     except KeyError:

@@ -7,6 +7,8 @@ are apart does.
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from arrayfn.ir import Equation, Program, Var
 from arrayfn.lowering.fusion.fuser import CLONE_COST, Fuser
 from arrayfn.lowering.fusion.groups import Group, is_fusible
@@ -33,6 +35,7 @@ def refusals(program: Program) -> Refusals:
 class _Recording(Fuser):
     """Records why an equation does not join the group of an operand."""
 
+    @override
     def place(self, equation: Equation) -> None:
         """Place ``equation``, and record why it joins no group of a producer."""
         reasons: list[tuple[Equation, str]] = []
@@ -52,7 +55,10 @@ class _Recording(Fuser):
         return vars(self).setdefault("_refused", {})
 
     def why_apart(self, equation: Equation, group: Group) -> str:
-        """Why ``equation`` cannot join ``group``; empty if it can."""
+        """Why ``equation`` cannot join ``group``; "" if it can.
+
+        It repeats the checks of ``join``, in order, in words.
+        """
         if not group.open:
             return why_single(group.equations[0]) or "its kernel was complete by then"
         if len(group.equations) >= MAX_STATEMENTS or len(group.arrays) >= MAX_ARRAYS:

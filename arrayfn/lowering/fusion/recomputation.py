@@ -45,7 +45,11 @@ class Recomputation(Groups):
         return self.clonable[base]
 
     def find_clone(self, base: Var) -> list[Var] | None:
-        """``clone_arrays`` of a base that has not been asked for before."""
+        """The arrays from which ``base`` would be recomputed, by a walk backwards.
+
+        None if recomputing costs more than ``clone_cost``, or would read more large
+        arrays than storing and loading saves.
+        """
         if base in self.outputs or self.producer_group.get(base) is None:
             return None
         cost, arrays, pending = 0, dict[Var, None](), [base]
@@ -94,9 +98,9 @@ class Recomputation(Groups):
     def may_read(self, equation: Equation, group: Group, ids: AxisIds) -> bool:
         """Whether the arrays that ``equation`` would load in ``group`` exist by then.
 
-        An array does not exist yet if the group itself, a later unit, or no unit so far
-        makes it. A value that is used at the index at which the group computes it, or
-        that is recomputed, is not loaded.
+        ``ids`` are the domain axes of its value. An array does not exist yet if the
+        group itself, a later unit, or no unit so far makes it. A value that is used at
+        the index at which the group computes it, or that is recomputed, is not loaded.
         """
         recomputed: dict[Var, AxisIds] = {}
         for atom in equation.inputs:
@@ -118,9 +122,10 @@ class Recomputation(Groups):
     def arrays_read(
         self, atom: Var, group: Group, ids: AxisIds, recomputed: dict[Var, AxisIds]
     ) -> Iterable[Var]:
-        """The arrays that ``group`` would load to use ``atom`` over the axes ``ids``.
+        """The arrays that ``group`` would load to use ``atom``.
 
-        ``recomputed`` collects the values that it would compute again, with their axes.
+        ``ids`` are the domain axes that it varies over. ``recomputed`` collects the
+        values that it would compute again, with their axes.
         """
         read = self.reads[atom]
         base = read.base

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from typing_extensions import override
+
 from arrayfn.lowering.compiled import CompiledProgram
 from arrayfn.lowering.plan_runners import RUNNERS
 from arrayfn.lowering.verify.plans import Report
@@ -35,6 +37,7 @@ class ProofCounts:
         self.unproved += 1
         self.reasons.update(report.unproved)
 
+    @override
     def __str__(self) -> str:
         return f"{self.proved} proved, {self.run} run, {self.unproved} unproved"
 

@@ -11,6 +11,7 @@ import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 import arrayfn.numpy as anp
 from arrayfn import documentation as _documentation
@@ -271,6 +272,7 @@ class Rotation(NamedTuple):
         _, vectors = anp.linalg.eigh(anp.einsum("i,ij,ik->jk", weight, q, q))
         return Rotation(vectors[:, -1])
 
+    @override
     def __mul__(self, other: Any) -> Rotation:
         """The composition: first the other rotation, then this one."""
         if not isinstance(other, Rotation):
@@ -283,6 +285,7 @@ class Rotation(NamedTuple):
             raise TypeError("a single rotation is not indexed")
         return Rotation(anp.getitem(self.quat, index))
 
+    @override
     def __len__(self) -> int:
         if self.single:
             raise TypeError("a single rotation has no length")

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
+from typing_extensions import override
+
 from arrayfn import tree
 from arrayfn.errors import ArgumentError, user_location
 from arrayfn.ir import Program
@@ -98,6 +100,7 @@ class custom_vmap(Generic[P, R]):  # noqa: N801 - a decorator, named as JAX's
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
+    @override
     def __reduce__(self) -> str | tuple[Any, ...]:
         state = {k: v for k, v in vars(self).items() if k != "_signature"}
         return pickled(cast(Wrapper, self), state)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from typing_extensions import override
+
 from arrayfn import tree
 from arrayfn.errors import ArgumentError, DifferentiationError, user_location
 from arrayfn.ir import ArrayType, Program, Var
@@ -106,6 +108,7 @@ class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
 
         self.defjvp(rule)
 
+    @override
     def check_rules(self) -> None:
         """Raise DifferentiationError if ``defjvp`` has not been called."""
         if self._rule is None:
@@ -116,6 +119,7 @@ class custom_jvp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
                 user_location(),
             )
 
+    @override
     def traced_rules(
         self, arguments: list[Any], body: FlatTrace
     ) -> tuple[Primitive, dict[str, Any], list[Any], tuple[Var, ...]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn import dtypes, tree
 from arrayfn.dtypes import DType
@@ -58,6 +59,7 @@ class SymbolicZero:
         """The number of elements."""
         return ArrayType(self.shape, self.dtype).size
 
+    @override
     def __repr__(self) -> str:
         return f"SymbolicZero({ArrayType(self.shape, self.dtype)})"
 
@@ -73,6 +75,7 @@ class Depth(threading.local):
     def __exit__(self, *exc: object) -> None:
         self.value -= 1
 
+    @override
     def __reduce__(self) -> tuple[type[Depth], tuple[()]]:
         return Depth, ()
 
@@ -131,6 +134,7 @@ class Custom(ABC, Generic[P, R]):
         Also all values that body and rules capture, and the body's inputs for them.
         """
 
+    @override
     def __reduce__(self) -> str | tuple[Any, ...]:
         own = ("_signature", "within_rules")
         state = {k: v for k, v in vars(self).items() if k not in own}

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from typing_extensions import override
+
 from arrayfn import tree
 from arrayfn.errors import ArgumentError, DifferentiationError, user_location
 from arrayfn.ir import ArrayType, Program, Var
@@ -82,6 +84,7 @@ class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
         self._rules = forward, backward
         self._symbolic_zeros = symbolic_zeros
 
+    @override
     def check_rules(self) -> None:
         """Raise DifferentiationError if ``defvjp`` has not been called."""
         if self._rules is None:
@@ -92,6 +95,7 @@ class custom_vjp(Custom[P, R]):  # noqa: N801 - a decorator, named as JAX's
                 user_location(),
             )
 
+    @override
     def traced_rules(
         self, arguments: list[Any], body: FlatTrace
     ) -> tuple[Primitive, dict[str, Any], list[Any], tuple[Var, ...]]:

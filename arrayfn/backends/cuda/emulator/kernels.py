@@ -23,6 +23,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.backends.cuda.emulator import matrices
 from arrayfn.backends.cuda.emulator.lookback import (
@@ -60,6 +61,7 @@ class _Collectives(ast.NodeTransformer):
     def __init__(self, parts: frozenset[str]) -> None:
         self.parts = parts
 
+    @override
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         if not isinstance(node.func, ast.Name):

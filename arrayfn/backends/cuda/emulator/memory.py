@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.lowering.cuda.vocabulary import WARP
 from arrayfn.lowering.scalars.numpy_arithmetic import DTYPES
@@ -129,6 +130,7 @@ class GlobalMemory(Memory):
         pointer = Pointer(self.array, self.start + int(at))
         return GlobalMemory(pointer, f"{self.name}[{at}:]", self.accesses)
 
+    @override
     def __getitem__(self, index: int) -> Any:
         readers = self.accesses.readers
         if readers is not None:
@@ -163,6 +165,7 @@ class GlobalMemory(Memory):
                 f"through another argument: {one[:2]} and {other[:2]} (block, thread)"
             )
 
+    @override
     def __setitem__(self, index: int, value: Any) -> None:
         assert GlobalMemory.running is not None
         block = GlobalMemory.running.block
@@ -236,12 +239,14 @@ class SharedMemory(Memory):
         self.read: dict[int, _Access] = {}
         self.added: dict[int, _Access] = {}
 
+    @override
     def __getitem__(self, index: int) -> Any:
         access = self._access(self._thread())
         self._check(int(index), access, self.written, self.added)
         self.read[int(index)] = access
         return super().__getitem__(index)
 
+    @override
     def __setitem__(self, index: int, value: Any) -> None:
         self.write(int(index), value, self._thread())
 

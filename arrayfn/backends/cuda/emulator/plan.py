@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from arrayfn.backends.cuda.code import ENTRY, neutral
 from arrayfn.backends.cuda.emulator import EmulationError, Pointer, launch
@@ -56,6 +57,7 @@ def _pointer(buffer: HostBuffer, dtype: Any, offset: int) -> Pointer:
 class _Run(PlanInterpreter):
     """Emulates kernels, and computes libraries' calls by NumPy and SciPy."""
 
+    @override
     def call(self, step: KernelCall) -> None:
         kernel = self.kernels[step.kernel]
         arguments: list[Pointer | int] = []

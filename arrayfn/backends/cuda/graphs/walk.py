@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from typing_extensions import override
+
 from arrayfn.backends.cuda.driver import device
 from arrayfn.backends.cuda.encoded_plan import EncodedPlan
 from arrayfn.backends.cuda.graphs.capture import (
@@ -164,6 +166,7 @@ class CapturingWalk(Walk):
         super().__init__(encoded, addresses)
         self.graph = graph
 
+    @override
     def run(
         self, nodes: Sequence[Node], stream: int, condition: _Condition | None = None
     ) -> None:
@@ -210,6 +213,7 @@ class CapturingWalk(Walk):
         self.graph.switch_node(stream, handle, branches)
         steps.restart()
 
+    @override
     def counted_loop(self, node: LoopNode, stream: int) -> None:
         """A loop with a trip count: unrolled, or a WHILE node where it has a window.
 
@@ -248,6 +252,7 @@ class CapturingWalk(Walk):
         values = self.iterate(node, remainder, seconds, origins, stream)
         self.finish(loop, values, stream)
 
+    @override
     def while_loop(self, node: LoopNode, stream: int) -> None:
         """A loop that ends by its predicate: a WHILE node.
 

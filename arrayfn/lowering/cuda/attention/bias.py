@@ -12,19 +12,17 @@ from typing import Final
 from arrayfn.lowering.cuda.attention.gradient import row_statistics
 from arrayfn.lowering.cuda.attention.text import COLUMN, Text
 from arrayfn.lowering.cuda.attention.tiles import Form, Tiles
-from arrayfn.lowering.cuda.handwritten import filled
 
 
 def bias_tiles(form: Form, queries: int, keys: int) -> Tiles:
-    """The tiles for logits of so many queries and keys."""
+    """The tiles for logits of ``queries`` by ``keys``."""
     blocks = 3 if form.padded <= 128 else 1
-    return Tiles.fitting(
-        queries, keys, m_fragments=1, max_columns=64, blocks_per_multiprocessor=blocks
-    )
+    largest = Tiles(m_fragments=1, columns=64, blocks_per_multiprocessor=blocks)
+    return Tiles.fitting(queries, keys, largest)
 
 
 def shared_bytes(form: Form, tiles: Tiles) -> int:
-    """Bytes of shared memory: tiles of queries, cotangents, keys and values."""
+    """Bytes of shared memory of a block: tiles of queries, cotangents, keys, values."""
     return 4 * form.line * (tiles.rows + tiles.columns)
 
 
@@ -128,10 +126,11 @@ for column in range(thread, {columns}, {threads}):
 
 
 def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
-    """The body of the kernel; ``one_row`` if all queries share a row of the bias.
+    """The body of the kernel that computes the bias's cotangent.
 
-    Parameters are the arrays of ``calls`` and their strides. Each block stores its tile
-    of ``bias_out``.
+    Parameters of the kernel are the arrays of ``calls`` and their strides. Each block
+    stores its tile of ``bias_out``. ``one_row`` says that all queries share a row of
+    the bias.
     """
     text = Text(form, tiles)
     columns, line = tiles.columns, form.line
@@ -145,47 +144,29 @@ def bias_gradient(form: Form, tiles: Tiles, *, one_row: bool) -> str:
     sizes = [
         (f"{x}_tile", tiles.rows if of == "queries" else columns) for x, of in arrays
     ]
-    names = {
-        "lane_rows": text.lane_rows,
-        "warp_rows": tiles.warp_rows,
-        "row_logits": columns // 4,
-        "logit_at": text.register(columns),
-        "columns": columns,
-    }
     value = "part" if one_row else "sums[at]"
-    give = (_GIVE_ROW if one_row else _GIVE).format(
+    give = text.fill(
+        _GIVE_ROW if one_row else _GIVE,
         COLUMN=COLUMN,
         all_columns=tiles.warps * columns,
         warps=tiles.warps,
         threads=tiles.threads,
         rounded=value if form.bias == "f32" else f"convert_f32_{form.bias}({value})",
-        **names,
     )
-    return filled(
+    return text.fill(
         _TEXT,
-        rows=tiles.rows,
-        last_row=tiles.rows - 1,
-        last_column=columns - 1,
         row_size=tiles.rows * line,
         column_size=columns * line,
         cotangent_offset=2 * tiles.rows * line,
         k_offset=4 * tiles.rows * line,
         v_offset=2 * (2 * tiles.rows + columns) * line,
         clear=text.zero_padding(sizes),
-        fragment_offsets=text.fragment_offsets(),
-        factor=form.factor,
-        logits_size=tiles.m_fragments * columns // 2,
-        left_size=8 * tiles.m_fragments,
         zero_sums=text.zeros("sums", width=columns),
-        sequence_ends=text.sequence_ends(),
-        bias_and_mask_bases=text.bias_and_mask_bases(),
         copies=copies,
         row_terms=row_statistics(text),
         zero_logits=text.zeros("logits", "dp", width=columns),
         logits=text.multiply_transposed("logits", "q_tile", "k_tile"),
         dp=text.multiply_transposed("dp", "cotangent_tile", "v_tile"),
-        terms=text.terms(),
         limits=text.limits("left", "right", "query_end", "key_end"),
         give=give,
-        **names,
     )

@@ -27,7 +27,11 @@ _AXES = ("batch", "head", "row", "column")
 
 
 def takes(q_shape: Sequence[int], k_shape: Sequence[int]) -> bool:
-    """Whether the kernels take queries [B, T, N, H] and keys [B, S, K, H]."""
+    """Whether the kernels compute attention of queries and keys of these shapes.
+
+    Queries are [B, T, N, H]: batches, tokens, heads, elements. Keys are [B, S, K, H],
+    where ``K`` divides ``N``.
+    """
     B, T, N, H = q_shape
     sizes = (B * N * T, *k_shape)
     return 0 < H <= LONGEST_HEAD and min(sizes) > 0 and max(sizes) < UNLIMITED
@@ -37,6 +41,7 @@ def reads_layout(type: ArrayType, offset: int) -> bool:
     """Whether the kernels read an array of this layout and offset without a copy.
 
     It has four axes, a contiguous head, and strides that fit the copies of a head.
+    ``offset`` is that of its first element in its memory, in elements.
     """
     if type.ndim != 4:
         return False
@@ -47,7 +52,7 @@ def reads_layout(type: ArrayType, offset: int) -> bool:
 
 
 def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
-    """The call that computes an ``attention``."""
+    """The call that computes an ``attention``; ``reads`` says where operands lie."""
     call = _Call.of(equation, reads)
     form = call.form
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
@@ -71,16 +76,16 @@ def attention(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
 
 
 def attention_gradient(equation: Equation, reads: Reads) -> Iterator[HandwrittenCall]:
-    """The calls that compute an ``attention_gradient``.
+    """The calls that compute an ``attention_gradient``: one for dq, others for dk, dv.
 
     For heads of more than 128 elements, dk and dv have a kernel each: the accumulators
-    of both would not fit into registers.
+    of both would not fit into registers. ``reads`` says where operands lie.
     """
     call = _Call.of(equation, reads)
     form = call.form
     (B, T, N, _), (_, S, K, _) = (x.type.shape for x in equation.inputs[:2])
-    of_queries = call.of_queries()
-    yield call.means(of_queries)
+    new_statistics = call.new_statistics()
+    yield call.statistics(new_statistics)
     dq, dk, dv = equation.outputs
     parts = [{"dk": dk, "dv": dv}]
     if form.padded > 128:
@@ -95,7 +100,7 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
             blocks = B * K * -(-S // tiles.rows)
         dp = [*wanted] != ["dv"]
         arrays = ("q", "k", "v", "cotangent") if dp else ("q", "k", "cotangent")
-        read = {**call.arrays(), "cotangent": call.cotangent, **of_queries}
+        read = {**call.arrays(), "cotangent": call.cotangent, **new_statistics}
         if not dp:
             del read["v"], read["delta"]
         names = " and ".join(wanted)
@@ -119,14 +124,17 @@ def attention_gradient(equation: Equation, reads: Reads) -> Iterator[Handwritten
 def attention_bias_gradient(
     equation: Equation, reads: Reads
 ) -> Iterator[HandwrittenCall]:
-    """The calls that compute an ``attention_bias_gradient``."""
+    """The calls that compute an ``attention_bias_gradient``.
+
+    ``reads`` says where operands lie.
+    """
     call = _Call.of(equation, reads)
     form = call.form
     (B, T, N, _), (_, S, *_) = (x.type.shape for x in equation.inputs[:2])
     (by_bias,) = equation.outputs
     batches, heads, rows, _ = by_bias.type.shape
-    of_queries = call.of_queries()
-    yield call.means(of_queries)
+    new_statistics = call.new_statistics()
+    yield call.statistics(new_statistics)
     tiles = biases.bias_tiles(form, T, S)
     one_row = rows < T
     shared = {
@@ -146,7 +154,7 @@ def attention_bias_gradient(
             shared=biases.shared_bytes(form, tiles),
             blocks_per_multiprocessor=tiles.blocks_per_multiprocessor,
         ),
-        {**call.arrays(), "cotangent": call.cotangent, **of_queries},
+        {**call.arrays(), "cotangent": call.cotangent, **new_statistics},
         {"bias_out": Pointer(by_bias)},
         {**call.integers(), **shared, **call.steps("q", "k", "v", "cotangent")},
         batches * heads * -(-rows // tiles.rows) * -(-S // tiles.columns),
@@ -155,7 +163,15 @@ def attention_bias_gradient(
 
 @dataclass(frozen=True)
 class _Call:
-    """An ``operator_call`` of attention: its arrays, and what its kernels depend on."""
+    """An ``operator_call`` of attention: its arrays, and what its kernels depend on.
+
+    Args:
+        equation: The call.
+        pointers: Where the operands lie.
+        strides: The operands' strides, in elements.
+        form: What the kernels' texts depend on.
+        window: How far before and after a query the keys are that it attends to.
+    """
 
     equation: Equation
     pointers: tuple[Pointer, ...]
@@ -165,6 +181,7 @@ class _Call:
 
     @classmethod
     def of(cls, equation: Equation, reads: Reads) -> _Call:
+        """The call ``equation``, whose operands lie where ``reads`` says."""
         static = static_of(equation)
         q, k, *_ = equation.inputs
         given: tuple[str, ...] = static["given"]
@@ -203,22 +220,25 @@ class _Call:
         """The cotangent of the result."""
         return self.pointers[self.names.index("cotangent")]
 
-    def of_queries(self) -> dict[str, Pointer]:
-        """New arrays for what ``means`` computes."""
+    def new_statistics(self) -> dict[str, Pointer]:
+        """New arrays for what ``statistics`` computes: ``lse`` and ``delta``."""
         B, T, N, _ = self.equation.inputs[0].type.shape
         type = ArrayType((B, N, T), dtypes.float32)
         return {"lse": Pointer(Var(type)), "delta": Pointer(Var(type))}
 
-    def means(self, made: Mapping[str, Pointer]) -> HandwrittenCall:
-        """The call that computes the queries' ``lse`` and ``delta``."""
+    def statistics(self, made: Mapping[str, Pointer]) -> HandwrittenCall:
+        """The call that computes ``lse`` and ``delta`` of each query.
+
+        ``made`` are their arrays, by name: see ``gradient``.
+        """
         B, T, N, _ = self.equation.inputs[0].type.shape
         read = ("result", "logarithms", "cotangent")
-        rows, warps = B * T * N, gradients.MEANS_WARPS
+        rows, warps = B * T * N, gradients.STATISTICS_WARPS
         sizes = {"queries": T, "heads": N, "rows": rows}
         return HandwrittenCall(
             Handwritten(
                 "attention_means",
-                gradients.means(self.form),
+                gradients.query_statistics(self.form),
                 32 * warps,
                 "Bounds of the weights, and means of the cotangents of attention.",
                 "means of the cotangents of attention",
@@ -244,7 +264,10 @@ class _Call:
         return ("q", "k", "v", *self.given, "result", "logarithms", "cotangent")
 
     def steps(self, *names: str) -> dict[str, int]:
-        """The strides of arrays along batches, tokens and heads, by name."""
+        """The strides of the arrays ``names`` along batches, tokens and heads.
+
+        They are by the names that the kernels give them, such as ``q_token``.
+        """
         found: dict[str, int] = {}
         for name in names:
             strides = self.strides[self.names.index(name)]

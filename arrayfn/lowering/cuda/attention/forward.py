@@ -3,7 +3,7 @@
 The softmax is taken online (Milakov and Gimelshein, Online normalizer calculation for
 softmax, 2018), with the results of earlier keys rescaled as a larger logit is met, and
 the products are of fragments (Dao, FlashAttention-2, 2023). While a block multiplies by
-keys, their values are copy_rows; while by these, the next keys.
+keys, the values are copied; while it multiplies by the values, the next keys are.
 """
 
 from __future__ import annotations
@@ -12,43 +12,30 @@ from typing import Final
 
 from arrayfn.lowering.cuda.attention.text import Text
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
-from arrayfn.lowering.cuda.handwritten import filled
 
 _FEW_QUERIES: Final = 1024
 
 
 def tiles_of(form: Form, queries: int, keys: int) -> Tiles:
-    """The tiles that were fastest; accumulators fit into registers."""
+    """The tiles that were fastest for logits of ``queries`` by ``keys``.
+
+    Their accumulators fit into registers.
+    """
     if form.padded <= 64 and queries <= _FEW_QUERIES:
-        return Tiles.fitting(
-            queries, keys, m_fragments=1, max_columns=64, blocks_per_multiprocessor=4
-        )
-    if form.padded <= 128:
+        largest = Tiles(m_fragments=1, columns=64, blocks_per_multiprocessor=4)
+    elif form.padded <= 128:
         # What is read for each logit takes registers too.
-        max_columns = 32 if form.bias else 64
-        return Tiles.fitting(
-            queries,
-            keys,
-            m_fragments=2,
-            max_columns=max_columns,
-            blocks_per_multiprocessor=2,
-        )
-    if form.padded <= 192:
-        return Tiles.fitting(
-            queries,
-            keys,
-            m_fragments=1,
-            max_columns=128,
-            blocks_per_multiprocessor=1,
-            warps=8,
-        )
-    return Tiles.fitting(
-        queries, keys, m_fragments=1, max_columns=64, blocks_per_multiprocessor=2
-    )
+        columns = 32 if form.bias else 64
+        largest = Tiles(m_fragments=2, columns=columns, blocks_per_multiprocessor=2)
+    elif form.padded <= 192:
+        largest = Tiles(1, columns=128, blocks_per_multiprocessor=1, warps=8)
+    else:
+        largest = Tiles(m_fragments=1, columns=64, blocks_per_multiprocessor=2)
+    return Tiles.fitting(queries, keys, largest)
 
 
 def shared_bytes(form: Form, tiles: Tiles) -> int:
-    """Bytes of shared memory: tiles of queries, keys and values."""
+    """Bytes of shared memory of a block: tiles of queries, keys and values."""
     return 2 * form.line * (tiles.rows + 2 * tiles.columns)
 
 
@@ -93,7 +80,7 @@ logits = registers_f32({logits_size})
 left_part = registers_u16({left_size})
 right_part = registers_u16(8)
 while start < end:
-    # The keys are there. Their values are copy_rows while they are multiplied by.
+    # The keys are there. Their values are copied while they are multiplied by.
     cp_async_wait(0)
     barrier()
     {copy_v}
@@ -103,7 +90,7 @@ while start < end:
     {by_keys}
     {terms}
     {limits}
-    # The values are there, and the next keys are copy_rows meanwhile.
+    # The values are there, and the next keys are copied meanwhile.
     cp_async_wait(0)
     barrier()
     start = start + {columns}
@@ -158,8 +145,7 @@ def forward(form: Form, tiles: Tiles) -> str:
     weights (logsumexp), which the gradient needs.
     """
     text = Text(form, tiles)
-    line, columns, m_fragments = form.line, tiles.columns, tiles.m_fragments
-    at = text.register(columns)
+    line, columns = form.line, tiles.columns
     reach = ("left", "right", "query_end", "key_end")
     copies = {x: text.copy_rows(x, f"{x}_base", "end", columns) for x in ("k", "v")}
     copy_q = text.copy_rows("q", "q_base", "queries", tiles.rows, "first_row")
@@ -172,16 +158,9 @@ def forward(form: Form, tiles: Tiles) -> str:
         weight = "fma_f32(logits[at], factor, -base)"
         in_logarithm = form.scale
     zero_padding = (("q_tile", tiles.rows), ("k_tile", columns), ("v_tile", columns))
-    return filled(
+    return text.fill(
         _TEXT,
         H=form.head,
-        rows=tiles.rows,
-        last_row=tiles.rows - 1,
-        warp_rows=tiles.warp_rows,
-        columns=columns,
-        lane_rows=text.lane_rows,
-        sequence_ends=text.sequence_ends(),
-        bias_and_mask_bases=text.bias_and_mask_bases(),
         q_size=tiles.rows * line,
         k_size=columns * line,
         k_offset=2 * tiles.rows * line,
@@ -191,24 +170,17 @@ def forward(form: Form, tiles: Tiles) -> str:
         copy_k_first=copies["k"],
         copy_k=copies["k"],
         copy_v=copies["v"],
-        output_size=m_fragments * form.padded // 2,
-        logits_size=m_fragments * columns // 2,
-        left_size=8 * m_fragments,
+        output_size=tiles.m_fragments * form.padded // 2,
         zero_output=text.zeros("output", width=form.padded),
         zero_logits=text.zeros("logits", width=columns),
-        fragment_offsets=text.fragment_offsets(),
         by_keys=text.multiply_transposed("logits", "q_tile", "k_tile"),
-        terms=text.terms(),
         limits=text.limits(*reach),
-        row_logits=columns // 4,
         row_output=form.padded // 4,
-        logit_at=at,
         output_at=text.register(form.padded),
         base=base,
         rescale=rescale,
         weight=weight,
         over_values=text.multiply("output", "logits", "v_tile"),
-        factor=form.factor,
         in_logarithm=f"f32({in_logarithm!r})",
         round_output=text.round_to_tile("output", "row_sum[lane_row]", "q_tile"),
         give=text.store_rows("out", "q_tile", "out_base", "out_step"),

@@ -19,9 +19,9 @@ from arrayfn.lowering.cuda.attention.text import COLUMN, Text
 from arrayfn.lowering.cuda.attention.tiles import LOG2_E, Form, Tiles
 from arrayfn.lowering.cuda.handwritten import filled
 
-MEANS_WARPS: Final = 4
+STATISTICS_WARPS: Final = 4
 
-_MEANS: Final = """
+_STATISTICS: Final = """
 lane = remainder(thread_index(), 32)
 row = block_index() * {warps} + quotient(thread_index(), 32)
 live = row < rows
@@ -51,7 +51,7 @@ if live and lane == 0:
 """
 
 
-def means(form: Form) -> str:
+def query_statistics(form: Form) -> str:
     """The body of the first kernel: a warp has a query.
 
     It computes ``delta_out`` and ``lse_out``; the latter is inf for a query that
@@ -69,8 +69,8 @@ first[0] = result[result_at + at]
 second[0] = cotangent[cotangent_at + at]
 """
     return filled(
-        _MEANS,
-        warps=MEANS_WARPS,
+        _STATISTICS,
+        warps=STATISTICS_WARPS,
         piece=p,
         pieces=form.head // p,
         T=form.dtype,
@@ -80,50 +80,43 @@ second[0] = cotangent[cotangent_at + at]
 
 
 def queries_tiles(form: Form, queries: int, keys: int) -> Tiles:
-    """Tiles for the cotangent of the queries."""
-    if form.padded <= 64:
-        return Tiles.fitting(
-            queries, keys, m_fragments=2, max_columns=64, blocks_per_multiprocessor=2
-        )
-    if form.padded <= 128 and form.bias:
-        return Tiles.fitting(
-            queries, keys, m_fragments=1, max_columns=64, blocks_per_multiprocessor=2
-        )
-    if form.padded <= 128:
-        return Tiles.fitting(
-            queries, keys, m_fragments=2, max_columns=32, blocks_per_multiprocessor=2
-        )
-    return _tiles_of_long_heads(form, queries, keys)
+    """Tiles for the cotangent of the queries, of logits of ``queries`` by ``keys``."""
+    if form.padded > 128:
+        largest = _long_head_tiles(form)
+    elif form.padded > 64 and form.bias:
+        largest = Tiles(m_fragments=1, columns=64, blocks_per_multiprocessor=2)
+    else:
+        columns = 64 if form.padded <= 64 else 32
+        largest = Tiles(m_fragments=2, columns=columns, blocks_per_multiprocessor=2)
+    return Tiles.fitting(queries, keys, largest)
 
 
 def keys_tiles(form: Form, queries: int, keys: int) -> Tiles:
-    """Tiles for the cotangents of keys and values."""
-    if form.padded <= 64:
-        return Tiles.fitting(
-            keys, queries, m_fragments=2, max_columns=32, blocks_per_multiprocessor=2
-        )
-    if form.padded <= 128:
-        return Tiles.fitting(
-            keys, queries, m_fragments=1, max_columns=64, blocks_per_multiprocessor=2
-        )
-    return _tiles_of_long_heads(form, keys, queries)
+    """Tiles for the cotangents of keys and values; rows of tiles are keys.
+
+    Logits are of ``queries`` by ``keys``.
+    """
+    if form.padded > 128:
+        largest = _long_head_tiles(form)
+    elif form.padded > 64:
+        largest = Tiles(m_fragments=1, columns=64, blocks_per_multiprocessor=2)
+    else:
+        largest = Tiles(m_fragments=2, columns=32, blocks_per_multiprocessor=2)
+    return Tiles.fitting(keys, queries, largest)
 
 
-def _tiles_of_long_heads(form: Form, rows: int, columns: int) -> Tiles:
+def _long_head_tiles(form: Form) -> Tiles:
     """Tiles for heads above 128 elements: one block fits on a multiprocessor."""
-    max_columns = 64 if form.padded <= 192 else 32
-    return Tiles.fitting(
-        rows,
-        columns,
-        m_fragments=1,
-        max_columns=max_columns,
-        blocks_per_multiprocessor=1,
-        warps=8,
-    )
+    columns = 64 if form.padded <= 192 else 32
+    return Tiles(1, columns=columns, blocks_per_multiprocessor=1, warps=8)
 
 
 def shared_bytes(form: Form, tiles: Tiles, with_dp: bool = True) -> int:
-    """Bytes of shared memory: tiles of rows, and double-buffered tiles of columns."""
+    """Bytes of shared memory: tiles of rows, and double-buffered tiles of columns.
+
+    ``with_dp`` says that the kernel computes cotangents of weights: that of dv does
+    not.
+    """
     arrays = 2 if with_dp else 1
     lane_rows = form.line * (arrays * tiles.rows + 4 * tiles.columns)
     return 2 * lane_rows + 4 * 4 * tiles.columns
@@ -279,13 +272,13 @@ _OF_KEYS: Final = _Side(
 
 
 def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
-    """The body of the kernel that computes ``wanted``.
+    """The body of the kernel that computes the cotangents ``wanted``.
 
-    That is ``("dq",)``, or one or both of ``"dk"`` and ``"dv"``.
+    These are ``("dq",)``, or one or both of ``"dk"`` and ``"dv"``.
     """
     side = _OF_QUERIES if wanted == ("dq",) else _OF_KEYS
     text = Text(form, tiles, side.rows, side.columns)
-    m_fragments, columns = tiles.m_fragments, tiles.columns
+    columns = tiles.columns
     dp = wanted != ("dv",)
     row_arrays: Sequence[str] = side.row_arrays[: 1 + dp]
     limits = (side.before, side.after, side.row_end, side.column_end)
@@ -301,14 +294,9 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
             ("logits", "dp"), row_arrays, side.column_arrays, strict=False
         )
     ]
-    return filled(
+    return text.fill(
         _TEXT,
         H=form.head,
-        rows=tiles.rows,
-        last_row=tiles.rows - 1,
-        columns=columns,
-        last_column=columns - 1,
-        lane_rows=text.lane_rows,
         rows_are=side.rows,
         row_bases=_bases(row_arrays, "row_head"),
         row_heads=side.row_heads,
@@ -318,27 +306,18 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
         before=side.before,
         after=side.after,
         members=side.members,
-        sequence_ends=text.sequence_ends(),
         tiles=_tiles(text, side, row_arrays),
         row_terms=row_statistics(text) if side is _OF_QUERIES else "",
-        fragment_offsets=text.fragment_offsets(),
         sums=_sums(text, wanted),
-        logits_size=m_fragments * columns // 2,
-        left_size=8 * m_fragments,
         member_of=side.member.format(number="number"),
         member_before=side.member.format(number="number - 1"),
         stage=columns * form.line,
         column_bases=_bases(side.column_arrays, side.column_head),
         copy_columns=_copied(text, side, dp),
-        bias_and_mask_bases=text.bias_and_mask_bases(),
         zero_logits=text.zeros("logits", "dp", width=columns),
         products=products,
-        terms=text.terms(),
         limits=text.limits(*limits),
-        row_logits=columns // 4,
-        logit_at=text.register(columns),
         column_term=side.column_term,
-        factor=form.factor,
         weight=weight,
         ds=ds,
         add=_added(text, side, wanted),
@@ -347,7 +326,10 @@ def gradient(form: Form, tiles: Tiles, wanted: tuple[str, ...]) -> str:
 
 
 def _tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
-    """Lines that declare all tiles in shared memory, and copy those of rows."""
+    """Lines that declare all tiles in shared memory, and copy those of rows.
+
+    ``row_arrays`` are the arrays whose tiles a block keeps.
+    """
     form, tiles = text.form, text.tiles
     lines: list[str] = []
     zero_padding: list[tuple[str, int]] = []
@@ -373,14 +355,17 @@ def _tiles(text: Text, side: _Side, row_arrays: Sequence[str]) -> str:
 
 
 def _sums(text: Text, wanted: Sequence[str]) -> list[str]:
-    """Lines that declare accumulators for ``wanted``, and set them to zero."""
+    """Lines that declare accumulators for the cotangents ``wanted``, all zeros."""
     count = text.tiles.m_fragments * text.form.padded // 2
     lines = [f"{x} = registers_f32({count})" for x in wanted]
     return [*lines, text.zeros(*wanted, width=text.form.padded)]
 
 
 def _copied(text: Text, side: _Side, dp: bool) -> str:
-    """Lines that begin to copy the next tile of columns, with statistics of queries."""
+    """Lines that begin to copy the next tile of columns, with statistics of queries.
+
+    ``dp`` says that cotangents of weights are computed, which need ``delta``.
+    """
     columns = text.tiles.columns
     lines = [
         text.copy_rows(x, f"{x}_base", side.column_end, columns, first="stage + ")
@@ -403,7 +388,10 @@ def _added(text: Text, side: _Side, wanted: Sequence[str]) -> str:
 
 
 def _given(text: Text, row_arrays: Sequence[str], wanted: Sequence[str]) -> str:
-    """Lines that round the accumulators into tiles of rows, and store these."""
+    """Lines that round the accumulators of ``wanted`` into tiles, and store these.
+
+    The tiles of ``row_arrays`` are free by then.
+    """
     scale = f"f32({text.form.scale!r})"
     outputs = [*zip(wanted, (f"{x}_tile" for x in row_arrays), strict=False)]
     lines = [
@@ -418,7 +406,10 @@ def _given(text: Text, row_arrays: Sequence[str], wanted: Sequence[str]) -> str:
 
 
 def _bases(arrays: Sequence[str], head: str) -> list[str]:
-    """Lines that define where the heads of arrays begin."""
+    """Lines that define where the current head of each of ``arrays`` begins.
+
+    ``head`` is the expression of the head's number.
+    """
     return [f"{x}_base = batch * {x}_batch + {head} * {x}_head" for x in arrays]
 
 
@@ -436,7 +427,10 @@ for lane_row in range({text.lane_rows}):
 
 
 def _copied_statistics(tiles: Tiles, dp: bool) -> str:
-    """Lines that begin to copy ``lse`` and ``delta`` of the next tile of queries."""
+    """Lines that begin to copy ``lse`` and ``delta`` of the next tile of queries.
+
+    ``delta`` is copied only if ``dp``: if cotangents of weights are computed.
+    """
     head = f"if thread < {tiles.columns}:\n    column = thread"
     if tiles.columns > tiles.threads:
         head = f"for column in range(thread, {tiles.columns}, {tiles.threads}):"

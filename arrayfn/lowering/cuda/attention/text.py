@@ -9,7 +9,7 @@ rows, which are 8 apart too: ``lane_row`` counts these rows, ``i`` a lane's colu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +33,7 @@ for lane_row in range({lane_rows}):
 
 
 def _memory(dtype: str) -> str:
-    """The dtype's name in functions that access memory."""
+    """The name of ``dtype``, a short name, in functions that access memory."""
     return "u16" if dtype in HALF_PRECISION else dtype
 
 
@@ -60,8 +60,34 @@ class Text:
         """How many rows of the tile a lane has elements of."""
         return 2 * self.tiles.m_fragments
 
+    def fill(self, template: str, **parts: str | int | Iterable[str]) -> str:
+        """``template`` with ``parts`` for the names in braces (see ``filled``).
+
+        Parts that all kernels have need not be given: sizes of tiles and of registers,
+        ``terms``, and the lines that define the common names.
+        """
+        tiles = self.tiles
+        common: dict[str, str | int] = {
+            "rows": tiles.rows,
+            "last_row": tiles.rows - 1,
+            "columns": tiles.columns,
+            "last_column": tiles.columns - 1,
+            "warp_rows": tiles.warp_rows,
+            "lane_rows": self.lane_rows,
+            "row_logits": tiles.columns // 4,
+            "logit_at": self.register(tiles.columns),
+            "logits_size": tiles.m_fragments * tiles.columns // 2,
+            "left_size": 8 * tiles.m_fragments,
+            "factor": self.form.factor,
+            "terms": self.terms(),
+            "fragment_offsets": self.fragment_offsets(),
+            "sequence_ends": self.sequence_ends(),
+            "bias_and_mask_bases": self.bias_and_mask_bases(),
+        }
+        return filled(template, **common, **parts)
+
     def register(self, width: int, *, pair: bool = False) -> str:
-        """The text of the register of row ``lane_row`` and a lane's i-th column.
+        """The index of the accumulator of row ``lane_row`` and a lane's i-th column.
 
         ``width`` is the number of the accumulators' columns. If ``pair``, i counts
         pairs of columns.
@@ -79,10 +105,11 @@ class Text:
         start: str = "start",
         first: str = "",
     ) -> str:
-        """Copies ``count`` rows of ``array`` from row ``start`` on into its tile.
+        """Copy ``count`` rows of ``array`` from row ``start`` on into its tile.
 
         Row n is token n of the head at ``base``; those from ``limit`` on become zeros.
-        They come to the tile's rows from element ``first`` on.
+        They come to the tile's rows from element ``first`` on. ``base``, ``limit``,
+        ``start`` and ``first`` are expressions; the last ends in `` + `` or is empty.
         """
         form, threads, step = self.form, self.tiles.threads, f"{array}_token"
         pieces, p, line = form.head // form.piece, form.piece, form.line
@@ -137,7 +164,7 @@ for at in range(thread, {count * pieces}, {threads}):
         return "\n".join(parts)
 
     def zeros(self, *sums: str, width: int) -> str:
-        """Set accumulators of ``width`` columns to zero."""
+        """Set the accumulators ``sums``, of ``width`` columns, to zero."""
         count = self.tiles.m_fragments * width // 2
         lines = [f"for i in range({count}):"]
         lines += [f"    {name}[i] = f32(0)" for name in sums]
@@ -148,8 +175,9 @@ for at in range(thread, {count * pieces}, {threads}):
     ) -> str:
         """``sums += left @ right.T``, over the elements of a head, by tensor cores.
 
-        ``left`` and ``right`` are tiles in shared memory; the latter begins at element
-        ``first``.
+        ``sums`` are accumulators. ``left`` and ``right`` are tiles in shared memory;
+        the latter begins at element ``first``, an expression that ends in `` + `` or is
+        empty.
         """
         line, m_fragments = self.form.line, self.tiles.m_fragments
         return f"""
@@ -171,8 +199,9 @@ for step in unrolled({self.form.padded // 16}):
     def multiply(self, sums: str, weights: str, tile: str, first: str = "") -> str:
         """``sums += weights @ tile``, over the columns of logits, by tensor cores.
 
-        ``weights`` are accumulators, which are rounded to fp16 or bf16; ``tile`` is in
-        shared memory from element ``first`` on.
+        ``sums`` and ``weights`` are accumulators; the latter are rounded to fp16 or
+        bf16. ``tile`` is in shared memory from element ``first`` on, an expression that
+        ends in `` + `` or is empty.
         """
         line, m_fragments = self.form.line, self.tiles.m_fragments
         return f"""
@@ -286,8 +315,9 @@ across_at = remainder(lane, 16) * {line} + quotient(lane, 16) * 8
     def limits(self, before: str, after: str, row_end: str, column_end: str) -> str:
         """Set ``logits`` outside of the window and of the sequences to -inf.
 
-        A row attends to columns from ``before`` it to ``after`` it. Tiles that lie
-        inside skip this.
+        A row attends to columns from ``before`` it to ``after`` it, of those below
+        ``column_end``; rows from ``row_end`` on attend to none. All are expressions.
+        Tiles that lie inside skip this.
         """
         rows, columns = self.tiles.rows, self.tiles.columns
         return f"""
@@ -308,7 +338,10 @@ if not inside:
 """
 
     def round_to_tile(self, sums: str, factor: str, tile: str) -> str:
-        """Store ``sums`` times ``factor``, rounded, in a tile of shared memory."""
+        """Store the accumulators ``sums`` times ``factor`` in a tile, rounded.
+
+        ``tile`` is in shared memory; ``factor`` is an expression.
+        """
         form = self.form
         return f"""
 for lane_row in range({self.lane_rows}):
@@ -323,9 +356,10 @@ for lane_row in range({self.lane_rows}):
 """
 
     def store_rows(self, array: str, tile: str, base: str, step: str) -> str:
-        """Store the rows of a shared tile in the result ``array``.
+        """Store the rows of the shared array ``tile`` in the result ``array``.
 
-        ``base`` is the index of row 0 of the head, ``step`` that from row to row.
+        ``base`` is the index of row 0 of the head in the result, ``step`` the distance
+        from row to row.
         """
         form, tiles = self.form, self.tiles
         pieces, p = form.head // form.piece, form.piece

@@ -20,37 +20,29 @@ class Tiles:
     keys it is the reverse.
 
     Args:
-        warps: Warps of a block.
         m_fragments: Fragments of 16 rows that each warp has.
         columns: Columns that a block computes at a time.
         blocks_per_multiprocessor: Blocks that a multiprocessor must have room for.
+        warps: Warps of a block.
     """
 
-    warps: int
     m_fragments: int
     columns: int
     blocks_per_multiprocessor: int
+    warps: int = 4
 
     @classmethod
-    def fitting(
-        cls,
-        rows: int,
-        columns: int,
-        *,
-        m_fragments: int,
-        max_columns: int,
-        blocks_per_multiprocessor: int,
-        warps: int = 4,
-    ) -> Tiles:
-        """Tiles for a matrix of ``rows`` by ``columns``, no larger than it needs.
+    def fitting(cls, rows: int, columns: int, largest: Tiles) -> Tiles:
+        """The tiles for a matrix of ``rows`` by ``columns``, no larger than it needs.
 
-        ``m_fragments``, ``warps`` and ``max_columns`` are the largest they may have.
+        They are ``largest`` for large matrices.
         """
-        m_fragments = m_fragments if rows > 64 else 1
-        warps = min(warps, -(-rows // (16 * m_fragments)))
-        while max_columns >= 32 and columns <= max_columns // 2:
-            max_columns //= 2
-        return cls(warps, m_fragments, max_columns, blocks_per_multiprocessor)
+        m_fragments = largest.m_fragments if rows > 64 else 1
+        warps = min(largest.warps, -(-rows // (16 * m_fragments)))
+        tile_columns = largest.columns
+        while tile_columns >= 32 and columns <= tile_columns // 2:
+            tile_columns //= 2
+        return cls(m_fragments, tile_columns, largest.blocks_per_multiprocessor, warps)
 
     @property
     def warp_rows(self) -> int:

@@ -58,7 +58,15 @@ def add_by_ranges(
     names: Mapping[Var, str],
     operand: Var,
 ) -> Iterator[Nest]:
-    """For each range, the nest that copies it from ``operand``, and the additions."""
+    """For each range, the nest that copies it from ``operand``, and the additions.
+
+    Args:
+        ranges: The ranges of the result's first axis.
+        equation: The scatter.
+        reads: Where each operand lies.
+        names: What to call arrays.
+        operand: The array whose elements are added to.
+    """
     result = equation.outputs[0]
     dtype, inner = result.type.dtype, math.prod(result.type.shape[1:])
     for begin, end in pairwise(ranges.bounds):

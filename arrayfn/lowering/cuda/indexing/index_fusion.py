@@ -36,7 +36,7 @@ def fuse_index_computation(
     nest: Nest,
     steps: Sequence[PlanStep],
     uses: Mapping[Var, int],
-    root: Callable[[Var], Var],
+    root_of: Callable[[Var], Var],
 ) -> Nest:
     """``nest`` with the last of ``steps`` fused that computes indices for it alone.
 
@@ -47,11 +47,11 @@ def fuse_index_computation(
         nest: A nest about to be appended to ``steps``.
         steps: The steps before it.
         uses: How many equations read each array.
-        root: Gives the array whose memory an array has.
+        root_of: Gives the array whose memory an array has.
     """
     if not INDEXED.intersection(nest.primitives):
         return nest
-    written = {root(o.array) for o in nest.operands if o.written}
+    written = {root_of(o.array) for o in nest.operands if o.written}
     for position in reversed(range(len(steps))):
         step = steps[position]
         if not isinstance(step, (NestStep, CallStep)):
@@ -59,17 +59,20 @@ def fuse_index_computation(
         made = _merged(step, nest, uses)
         if made is not None:
             assert isinstance(step, NestStep)
-            read = {root(o.array) for o in step.nest.operands if not o.written}
+            read = {root_of(o.array) for o in step.nest.operands if not o.written}
             if not read & written:
                 return made
-        written |= {root(array) for array in step.writes}
+        written |= {root_of(array) for array in step.writes}
     return nest
 
 
 def _merged(
     step: NestStep | CallStep, nest: Nest, uses: Mapping[Var, int]
 ) -> Nest | None:
-    """``nest`` with ``step`` fused into it; None if that cannot be done."""
+    """``nest`` with ``step`` fused into it; None if that cannot be done.
+
+    ``uses`` says how many equations read each array.
+    """
     if not isinstance(step, NestStep) or step.partials:
         return None
     first = step.nest
@@ -109,7 +112,10 @@ def _is_flat(nest: Nest) -> bool:
 
 @dataclass
 class _Merger:
-    """Replaces each load of ``first``'s result in ``second`` by its statements."""
+    """Replaces each load of ``first``'s result in ``second`` by its statements.
+
+    ``store`` is the one store of ``first``. The other fields are filled in meanwhile.
+    """
 
     first: Nest
     store: Store
@@ -158,7 +164,10 @@ class _Merger:
         )
 
     def compute(self, load: Load) -> None:
-        """Append the statements of ``first``, for the element that ``load`` reads."""
+        """Append the statements of ``first``, for the element that ``load`` reads.
+
+        The last gives the value the name that statements of ``second`` know.
+        """
         level, stage = load.level, load.stage
         known: dict[Value, Value] = {}
         for s in self.first.statements:
@@ -189,7 +198,7 @@ class _Merger:
 
 
 def _composed(source: ArrayOperand, result: ArrayOperand) -> ArrayOperand:
-    """``source`` with the access pattern with which ``result`` is read.
+    """``source``, accessed with the pattern with which ``result`` is read.
 
     ``source`` is an operand of the flat nest, ``result`` its result as the other nest
     reads it: element i of one goes with element i of the other.
@@ -201,4 +210,5 @@ def _composed(source: ArrayOperand, result: ArrayOperand) -> ArrayOperand:
 
 
 def _renamed(scalar: Scalar, known: Mapping[Value, Value]) -> Scalar:
+    """``scalar``, or the value that takes its place by ``known``."""
     return known.get(scalar, scalar) if isinstance(scalar, Value) else scalar

@@ -74,8 +74,13 @@ def scatter_in_tiles(
 ) -> Iterator[HandwrittenCall]:
     """The calls that combine ``updates`` with ``target`` into ``result``.
 
-    ``keys`` are numbers of targets as u32, or ``limit`` for updates that are left out.
-    ``result`` may have the memory of ``target``.
+    Args:
+        tiles: How, and how many.
+        keys: The number of each update's target as u32, or ``limit`` for one left out.
+        updates: The updates, in the order of ``keys``.
+        target: The array of targets.
+        result: The result, which may have the memory of ``target``.
+        gpu: The GPU's numbers, which the sort depends on.
     """
     name = short_name(tiles.dtype)
     data = SortData(
@@ -159,7 +164,7 @@ for vector in range({vectors}):
 def _digit_range(warps: int) -> str:
     """Lines that fill ``bounds``: the first update of the tile's digit, and the end.
 
-    A barrier of the block ends them.
+    ``warps`` is the number of a block's warps. A barrier of the block ends the lines.
     """
     return f"""
 own = convert_i32_i64(totals_in[thread])
@@ -183,9 +188,10 @@ barrier()
 
 
 def _load_updates(warp_items: int, start: str) -> str:
-    """Lines that load the warp's ``warp_items`` of the updates from ``start`` on.
+    """Lines that load the warp's share of the updates from ``start`` on.
 
-    They go to the registers ``keys`` and ``updates``.
+    A warp has ``warp_items`` of them. They go to the registers ``keys`` and
+    ``updates``. ``start`` is an expression.
     """
     return f"""
 first_at = convert_i64_i32({start} + warp * {warp_items} + lane)
@@ -197,10 +203,11 @@ for item in range({_ITEMS}):
 
 
 def _collect_updates(warp_items: int) -> str:
-    """Lines by which each warp collects the loaded updates of the tile, in their order.
+    """Lines by which each warp collects the loaded updates of the tile, in order.
 
-    Their targets in the tile and their values go to the warp's parts of the shared
-    arrays ``places`` and ``values``, and how many there are to ``counts``.
+    A warp has loaded ``warp_items``. Their targets in the tile and their values go to
+    the warp's parts of the shared arrays ``places`` and ``values``, and how many there
+    are to ``counts``.
     """
     return f"""
 slots = warp * {warp_items}
@@ -224,6 +231,12 @@ def _combine(name: str, function: str, warps: int, warp_items: int) -> str:
     """Lines that combine the collected updates with the tile, 32 of a warp at a time.
 
     They need a barrier before, and end with one.
+
+    Args:
+        name: The short name of the targets' dtype.
+        function: Combines two of them: ``"add"``, say.
+        warps: Warps of a block.
+        warp_items: Updates that a warp has room for in shared memory.
     """
     return f"""
 collected = convert_i32_i64(count)
@@ -259,6 +272,7 @@ barrier()
 
 
 def _store(name: str, lanes: int) -> str:
+    """Lines that store ``lanes`` targets of the tile, whose dtype is ``name``."""
     if lanes == 1:
         return "target_out[begin + first] = tile[first]"
     return f"""

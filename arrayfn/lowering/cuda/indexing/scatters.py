@@ -105,8 +105,15 @@ def scatter(
     """The steps of a scatter into its operand, whose memory the result has.
 
     Additions that may come in any order are atomic. Other updates are sorted by key,
-    and runs of equal keys are combined. ``vectors`` says that arrays begin at multiples
-    of 16 bytes.
+    and runs of equal keys are combined.
+
+    Args:
+        equation: The scatter.
+        reads: Where each operand lies.
+        names: What to call arrays.
+        gpu: The GPU's numbers.
+        deterministic: Results must not depend on the order of additions.
+        vectors: Arrays begin at multiples of 16 bytes.
     """
     s = scatter_of(equation)
     n, limit = s.count, s.limit
@@ -175,8 +182,15 @@ def parts_for(
 ) -> Tiles | Ranges | None:
     """The parts of targets that the scatter is done by, if that is faster; else None.
 
-    Such a scatter reads and writes all targets. ``copied`` says that a copy of the
-    operand, which does so, too, would be needed before ``scatter``.
+    Such a scatter reads and writes all targets.
+
+    Args:
+        equation: The scatter.
+        reads: Where each operand lies.
+        deterministic: Results must not depend on the order of additions.
+        vectors: Arrays begin at multiples of 16 bytes.
+        copied: A copy of the operand, which reads and writes all targets, too, would be
+            needed before ``scatter``.
     """
     s, function = scatter_of(equation), FUNCTIONS[equation.primitive.name]
     if _uses_atomics(s, deterministic):
@@ -203,9 +217,10 @@ def scatter_by_parts(
     gpu: GpuConfig,
     operand: Var,
 ) -> Iterator[Nest | HandwrittenCall]:
-    """The steps of a scatter of ``operand`` by parts of the targets.
+    """The steps of a scatter into ``operand`` by parts of the targets.
 
-    The result has other memory than ``operand``, or the same.
+    ``way`` says by which parts; the others are as in ``scatter``. The result has other
+    memory than ``operand``, or the same.
     """
     if isinstance(way, Ranges):
         yield from add_by_ranges(way, equation, reads, names, operand)
@@ -226,7 +241,15 @@ def _is_carried(source: StridedArray) -> bool:
 def _in_bins(
     s: Scatter, updates: Updates, read: list[Pointer], out: Pointer, gpu: GpuConfig
 ) -> HandwrittenCall:
-    """The call that adds updates to few targets: in each block, then atomically."""
+    """The call that adds updates to few targets: in each block, then atomically.
+
+    Args:
+        s: The scatter.
+        updates: How kernels address updates and targets.
+        read: The arrays of keys and of updates.
+        out: The result.
+        gpu: The GPU's numbers.
+    """
     plain = replace(updates, ordered=False, lanes=1)
     blocks = min(2 * gpu.multiprocessors, -(-s.count // _BINS))
     share = -(-s.count // blocks)
@@ -242,6 +265,7 @@ def _combine_runs(
     """The calls that combine sorted updates by chunks, then their partial results.
 
     Each call combines the partial results of the one before, until one chunk is left.
+    Parameters are as in ``_in_bins``; ``read`` may have the order of updates, too.
     """
     n = s.count
     lines = s.width // updates.lanes
@@ -278,7 +302,17 @@ def _call(
     n: int,
     chunks: int | None = None,
 ) -> HandwrittenCall:
-    """The call of ``text`` with a thread for each vector of each update, or chunk."""
+    """The call of ``text`` with a thread for each vector of each update, or chunk.
+
+    Args:
+        text: The kernel.
+        updates: How it addresses updates and targets.
+        read: The arrays of keys, of updates and perhaps of their order.
+        written: The result, and the arrays of partial results.
+        s: The scatter.
+        n: How many updates there are.
+        chunks: How many chunks of updates, if a thread has a chunk.
+    """
     lines = s.width // updates.lanes
     items = (n if chunks is None else chunks) * lines
     names = ("target_out", "carried_out", "partial_out")
@@ -292,7 +326,10 @@ def _call(
 
 
 def _updates_array(equation: Equation, reads: Reads) -> StridedArray:
-    """The updates array; a literal becomes an array of one element."""
+    """The updates array; a literal becomes an array of one element.
+
+    ``reads`` says where operands lie.
+    """
     atom = equation.inputs[2]
     if isinstance(atom, Literal):
         single = Var(ArrayType((), atom.type.dtype))
@@ -301,7 +338,7 @@ def _updates_array(equation: Equation, reads: Reads) -> StridedArray:
 
 
 def _literal_update(equation: Equation, names: Names, single: Var) -> Nest:
-    """The nest that stores a literal update in ``single``."""
+    """The nest that stores a literal update in the array ``single``."""
     b = NestBuilder(equation, names)
     atom = equation.inputs[2]
     assert isinstance(atom, Literal)
@@ -315,7 +352,11 @@ def _literal_update(equation: Equation, names: Names, single: Var) -> Nest:
 
 
 def _updates(s: Scatter, source: StridedArray, function: str, vectors: bool) -> Updates:
-    """How kernels address updates in ``source`` and their targets in the result."""
+    """How kernels address updates in ``source`` and their targets in the result.
+
+    ``function`` combines two numbers, or is empty; ``vectors`` says that arrays begin
+    at multiples of 16 bytes.
+    """
     target = output_array(s.equation)
     kept = s.windows.kept(s.operand.ndim)
     along = {w: a for a, w in zip(kept, s.windows.window_axes, strict=True)}
@@ -349,7 +390,10 @@ _VECTORS: Final = frozenset((dtypes.float32, dtypes.float16, dtypes.bfloat16))
 
 
 def _keys(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
-    """The nest that computes the key of each update, and stores them in ``keys``."""
+    """The nest that computes the key of each update, and stores them in ``keys``.
+
+    ``reads`` says where operands lie, ``names`` what to call arrays.
+    """
     equation, windows = s.equation, s.windows
     b = NestBuilder(equation, names)
     shape = tuple(s.updates.shape[k] for k in s.number_axes)
@@ -415,7 +459,7 @@ def _keys(s: Scatter, reads: Reads, names: Names, keys: Var) -> Nest:
 
 
 def _counted(b: NestBuilder, axis: int) -> Value:
-    """The index along ``axis`` of the nest."""
+    """The value of the index along ``axis`` of the nest that ``b`` builds."""
     result = b.value("index", _I64)
     b.statements.append(Count(result, axis, "element", 0, b.equation.source))
     return result

@@ -31,7 +31,10 @@ class IndexMap:
     strides: tuple[tuple[int, ...], ...]
 
     def integers(self, index: str) -> dict[str, int]:
-        """The kernel's integers: extents but the outermost, and strides, by name."""
+        """The kernel's integers, by name: inner extents, and strides.
+
+        ``index`` begins their names. The outermost extent is not needed.
+        """
         inner = list(enumerate(self.extents))[1:]
         return {f"{index}_extent{k}": extent for k, extent in inner} | {
             f"{index}_stride{a}{k}": stride
@@ -40,7 +43,11 @@ class IndexMap:
         }
 
     def lines(self, index: str, *offsets: str) -> str:
-        """Lines that define ``offsets``, one for each array, of ``index``."""
+        """Lines that define the element offsets of a flat index.
+
+        ``index`` is the variable of the flat index, ``offsets`` the variables to
+        define: one for each array.
+        """
         if not self.extents:
             return "\n".join(f"{offset} = i64(0)" for offset in offsets)
         lines: list[str] = []
@@ -62,7 +69,7 @@ class IndexMap:
 
 
 def index_map(extents: Sequence[int], *strides: Sequence[int]) -> IndexMap:
-    """The map over axes with these extents, and strides in each array.
+    """The map over axes with these ``extents``, and ``strides`` in each array.
 
     Axes of extent 1 are left out, and neighbours merge where all arrays allow it.
     """
@@ -212,7 +219,7 @@ if begun:
 
 
 def combine(updates: Updates, chunk: int, *, partial: bool) -> Handwritten:
-    """The kernel that combines runs of equal keys, by chunks of so many updates.
+    """The kernel that combines runs of equal keys, by chunks of ``chunk`` updates.
 
     ``partial`` says that there are several chunks: the kernel then writes their partial
     results and the keys of these, too.
@@ -331,7 +338,8 @@ for key in range(thread, limit, {threads}):
 def add_in_bins(updates: Updates, bins: int) -> Handwritten:
     """The kernel that adds single elements to ``bins`` targets or fewer, atomically.
 
-    Each block has sums in shared memory, which it then adds to the targets.
+    Each block has sums in shared memory, which it then adds to the targets. ``bins`` is
+    a power of two.
     """
     u = updates
     body = filled(
@@ -362,9 +370,16 @@ def _move(
     *,
     store: bool = False,
 ) -> str:
-    """A line that loads ``lanes`` elements from ``array[at]`` to registers, or stores.
+    """A line that moves ``lanes`` elements between an array and registers.
 
-    ``register`` is the index of the first in the array of registers ``tile``.
+    Args:
+        array: The array in memory.
+        at: The index of the first element there.
+        tile: The array of registers.
+        register: The index of the first register.
+        dtype: The dtype's name in memory.
+        lanes: How many elements.
+        store: Whether they are stored, not loaded.
     """
     if lanes > 1:
         function = "store" if store else "load"

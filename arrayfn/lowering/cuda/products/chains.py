@@ -23,6 +23,8 @@ def sums_with_products(program: Program, reads: Mapping[Var, Read]) -> list[Chai
 
     Each equation but the last is used by the next one alone. Scalings, negations,
     biases and comparisons with 0 between the product and the sum are in the chain, too.
+    ``reads`` says where each Var of ``program`` is read from: an array, or a view of
+    one.
     """
     return _Search(program, reads).run()
 
@@ -43,6 +45,7 @@ class _Search:
         self.found: dict[Equation, Chain] = {}
 
     def run(self) -> list[Chain]:
+        """The chains of all products of the Program."""
         for equation in self.program.equations:
             primitive = primitive_of(equation)
             if isinstance(primitive.kernel, Contraction):
@@ -121,7 +124,7 @@ class _Search:
         return in_memory and self.reads[array].is_identity
 
     def is_row(self, x: Var, shape: tuple[Any, ...]) -> bool:
-        """Whether ``x`` is a row that is broadcast to ``shape``."""
+        """Whether ``x`` is one row that is broadcast to ``shape``."""
         if x.type.dtype in dtypes.COMPLEX:
             return False
         axes = [m.axis for m in self.reads[x].axes if m.axis is not None]

@@ -40,7 +40,11 @@ _WITH_BIAS: Final = frozenset(
 
 @dataclass(frozen=True)
 class Added:
-    """A matrix, or one for each of a batch, that is added: rows ``leading`` apart."""
+    """A matrix, or one for each product of a batch, that is added.
+
+    It begins at ``place``. Its rows are ``leading`` elements apart, its matrices
+    ``batch_stride``.
+    """
 
     place: Pointer
     leading: int
@@ -51,7 +55,9 @@ class Added:
 class Epilogue:
     """``activation(alpha * product + beta * added + bias)``.
 
-    ``times`` is a number of the nest that alpha is multiplied by: a rate of learning.
+    ``times`` is a value of the nest, the same for all elements, that alpha is
+    multiplied by: a learning rate. ``bias`` is a row that is added to every row of the
+    product. ``activation`` is ``"relu"`` or empty.
     """
 
     alpha: float = 1.0
@@ -61,7 +67,9 @@ class Epilogue:
     bias: Pointer | None = None
     activation: str = ""
 
-    def of(self, call: LibraryCall, output: Var, alpha: Var | None) -> LibraryCall:
+    def applied_to(
+        self, call: LibraryCall, output: Var, alpha: Var | None
+    ) -> LibraryCall:
         """``call`` with this epilogue, and its result in ``output``.
 
         ``alpha`` is the array of the factor if that is computed on the GPU.
@@ -94,15 +102,15 @@ class Epilogue:
 
 
 def bits_of(factor: float) -> int:
-    """A factor as an integer argument: the bits of a float64."""
+    """``factor`` as an integer argument of a call: the bits of a float64."""
     return int(np.float64(factor).view(np.int64))
 
 
 class Chain:
-    """Follows the statements of a nest from the product on, while they may be folded.
+    """Follows the statements of a nest from a product on, while they may be folded.
 
-    The product is operand ``number``. Each link but the last is used by the next one
-    alone.
+    The product is operand ``number`` of ``nest``, and ``call`` computes it. Each link
+    but the last is used by the next one alone.
     """
 
     def __init__(self, nest: Nest, number: int, call: LibraryCall) -> None:
@@ -110,8 +118,10 @@ class Chain:
         self.call = call
         self.dtype = nest.operands[number].dtype
         self.suffix = short_name(dtypes.compute_dtype(self.dtype))
-        self.lies = nest.operands[number]
-        self.made = {s.result: s for s in nest.statements if not isinstance(s, Store)}
+        self.product_operand = nest.operands[number]
+        self.producers = {
+            s.result: s for s in nest.statements if not isinstance(s, Store)
+        }
         self.users: dict[Value, list[Statement]] = {}
         for s in nest.statements:
             for value in dict.fromkeys(uses(s)):
@@ -154,7 +164,10 @@ class Chain:
                 found.append((epilogue, value))
 
     def rectified(self, value: Value, following: list[Statement]) -> Value | None:
-        """``select(value <= 0, 0, value)``, if that is all that is done with it."""
+        """The value ``select(value <= 0, 0, value)``, if nothing else is done with it.
+
+        ``following`` are the statements that read ``value``.
+        """
         kinds = {s.function: s for s in following if isinstance(s, Compute)}
         below = kinds.get(f"le_{self.suffix}")
         chosen = kinds.get(f"select_{self.suffix}")
@@ -199,11 +212,11 @@ class Chain:
         return None
 
     def is_number(self, x: Scalar) -> bool:
-        """Whether ``x`` is the same everywhere, and real."""
+        """Whether ``x`` is real, and the same for all elements."""
         if not isinstance(x, Value) or self.dtype not in _WITH_BIAS:
             return False
         needs = with_dependencies(
-            self.nest.statements, [self.made[x]], through_reductions=True
+            self.nest.statements, [self.producers[x]], through_reductions=True
         )
         return all(
             isinstance(s, Compute)
@@ -216,8 +229,11 @@ class Chain:
         )
 
     def plus(self, other: Scalar, e: Epilogue, factor: float) -> Epilogue | None:
-        """``e`` plus ``factor * other``: a row, or an array, perhaps scaled."""
-        made = self.made.get(other) if isinstance(other, Value) else None
+        """The epilogue ``e`` plus ``factor * other``; None if it cannot have that.
+
+        ``other`` is a row or an array in memory, perhaps scaled.
+        """
+        made = self.producers.get(other) if isinstance(other, Value) else None
         if isinstance(made, Compute) and made.function == f"mul_{self.suffix}":
             # What is added may be scaled, as parameters are by a decay.
             first, second = made.arguments
@@ -226,7 +242,7 @@ class Chain:
             scale = _factor(second) if isinstance(second, Constant) else None
             if scale is None or not isinstance(first, Value):
                 return None
-            factor, made = factor * scale, self.made.get(first)
+            factor, made = factor * scale, self.producers.get(first)
         if not isinstance(made, Load) or made.indices:
             return None
         operand = self.nest.operands[made.operand]
@@ -251,18 +267,21 @@ class Chain:
         return replace(e, added=Added(place, leading, batch), beta=factor)
 
     def axes(self, strides: Sequence[int]) -> list[AxisStrides]:
-        """The nest's axes, in the product and in an operand with these strides."""
+        """The nest's axes: extents, strides in the product, and these ``strides``."""
         extents = [axis.extent for axis in self.nest.axes]
-        return list(zip(extents, self.lies.strides, strides, strict=True))
+        return list(zip(extents, self.product_operand.strides, strides, strict=True))
 
     def is_whole(self) -> bool:
         """Whether the nest reads all of the product, each element once."""
-        axes = self.axes(self.lies.strides)
+        axes = self.axes(self.product_operand.strides)
         product = self.call.writes["c"].array
-        return not self.lies.offset and is_whole(axes, product.type.size)
+        return not self.product_operand.offset and is_whole(axes, product.type.size)
 
     def strides(self, own: Sequence[int]) -> tuple[int, ...] | None:
-        """Strides of an operand seen as the product's [batch, m, n], if it has any."""
+        """The strides along the product's [batch, m, n] of an operand of the nest.
+
+        ``own`` are its strides along the nest's axes. None if it has no such strides.
+        """
         p = self.call.integers
         return strides_along(self.axes(own), (p["batch"], p["m"], p["n"]))
 
@@ -272,6 +291,6 @@ def _is_zero(x: Scalar) -> bool:
 
 
 def _factor(constant: Constant) -> float | None:
-    """A real, finite factor."""
+    """The value of a constant factor; None if it is not real and finite."""
     value = complex(constant.value)
     return value.real if np.isfinite(value) and not value.imag else None

@@ -40,17 +40,23 @@ def fold_epilogues(
     steps: Sequence[PlanStep],
     producers: Mapping[int, Producer],
     outputs: Iterable[Var],
-    of: Callable[[Var], Var],
+    root_of: Callable[[Var], Var],
 ) -> tuple[list[PlanStep], dict[int, Producer]]:
     """``steps`` without what can be a part of a product; the products that changed.
 
-    ``producers`` are at the positions of ``steps``, and so are the changed ones. Arrays
-    in ``outputs`` are needed after the steps. ``of`` says where an array is stored.
+    Args:
+        steps: The steps of a block.
+        producers: The library calls among them, by position.
+        outputs: Arrays that are read after the steps.
+        root_of: Gives the array whose memory an array has.
+
+    Returns:
+        The remaining steps; and the changed products, by their new positions.
     """
-    folding = _Folding(list(steps), set(outputs), of)
+    folding = _Folding(list(steps), set(outputs), root_of)
     for position, producer in producers.items():
         if isinstance(producer, Product):
-            folding.fold(position, producer.made)
+            folding.fold(position, producer.library_call)
     return folding.result()
 
 
@@ -58,22 +64,22 @@ class _Folding:
     """Folds nests of a list of steps into the products before them.
 
     A product with an epilogue moves to the position of the first nest that reads it.
-    ``outputs`` are arrays that are read after the steps; ``of`` gives the array whose
-    memory an array has.
+    ``outputs`` are arrays that are read after the steps; ``root_of`` gives the array
+    whose memory an array has.
     """
 
     def __init__(
         self,
         steps: list[PlanStep],
         outputs: set[Var],
-        of: Callable[[Var], Var],
+        root_of: Callable[[Var], Var],
     ) -> None:
         self.steps = steps
         self.outputs = outputs
-        self.of = of
+        self.root_of = root_of
         self.users: dict[Var, list[int]] = {}
         for position, step in enumerate(steps):
-            for root in dict.fromkeys(of(var) for var in step.arrays()):
+            for root in dict.fromkeys(root_of(var) for var in step.arrays()):
                 self.users.setdefault(root, []).append(position)
         self.moved: dict[int, tuple[int, LibraryCall]] = {}
         """The new position and the new call of each product that changes."""
@@ -98,15 +104,15 @@ class _Folding:
         return steps, changed
 
     def fold(self, position: int, call: LibraryCall) -> None:
-        """Give the product at ``position`` the longest epilogue that all readers allow.
+        """Give the product at ``position``, made by ``call``, the longest epilogue.
 
-        Every nest that reads it must go on with the same operations.
+        All nests that read the product must go on with the same operations.
         """
         product = call.writes["c"].array
-        places = [k for k in self.users.get(product, ()) if k != position]
-        if product in self.outputs or not places or places[0] < position:
+        readers = [k for k in self.users.get(product, ()) if k != position]
+        if product in self.outputs or not readers or readers[0] < position:
             return
-        nests = [self.nest_at(k, product) for k in places]
+        nests = [self.nest_at(k, product) for k in readers]
         if None in nests:
             return
         chains = [
@@ -121,8 +127,8 @@ class _Folding:
             common += 1
         for last in range(common - 1, -1, -1):
             epilogue = chains[0][last][0]
-            ends = [chain[last][1] for chain in chains]
-            if self.take_over(position, call, epilogue, places, ends):
+            values = [chain[last][1] for chain in chains]
+            if self.take_over(position, call, epilogue, readers, values):
                 return
 
     def nest_at(self, position: int, product: Var) -> Nest | None:
@@ -130,7 +136,7 @@ class _Folding:
         step = self.steps[position]
         if not isinstance(step, NestStep) or step.partials or position in self.dropped:
             return None
-        touched = [o for o in step.nest.operands if self.of(o.array) is product]
+        touched = [o for o in step.nest.operands if self.root_of(o.array) is product]
         is_read = len(touched) == 1 and not touched[0].written
         return step.nest if is_read else None
 
@@ -139,19 +145,27 @@ class _Folding:
         position: int,
         call: LibraryCall,
         epilogue: Epilogue,
-        places: Sequence[int],
-        ends: Sequence[Value],
+        readers: Sequence[int],
+        values: Sequence[Value],
     ) -> bool:
-        """Have the product compute the values ``ends`` of the nests at ``places``.
+        """Have the product compute the ``values`` of the nests at ``readers``.
 
         They are the same values. That must save memory: one of the nests stores them,
-        or they are the sum of arrays that otherwise each nest reads.
+        or they are the sum of arrays that otherwise each nest reads. Returns whether it
+        was done.
+
+        Args:
+            position: The product's position.
+            call: Its call.
+            epilogue: What computes the values from the product.
+            readers: The positions of the nests that read the product.
+            values: The value in each of them.
         """
         product = call.writes["c"].array
         stores = [
-            (place, store)
-            for place, end in zip(places, ends, strict=True)
-            if (store := self.store_of(place, end, product)) is not None
+            (reader, store)
+            for reader, value in zip(readers, values, strict=True)
+            if (store := self.store_of(reader, value, product)) is not None
         ]
         if len(stores) > 1 or not (stores or epilogue.added):
             return False
@@ -160,18 +174,22 @@ class _Folding:
             ((where, store),) = stores
             output = self.nest(where).operands[store.operand].array
             between = self.steps[position + 1 : where]
-            if any(self.of(v) is self.of(output) for s in between for v in s.arrays()):
+            if any(
+                self.root_of(v) is self.root_of(output)
+                for s in between
+                for v in s.arrays()
+            ):
                 return False
-        if self.overwritten(self.steps[position + 1 : places[0]], call):
+        if self.overwritten(self.steps[position + 1 : readers[0]], call):
             return False
         alpha = None
         if epilogue.times is not None:
-            alpha = self.number(places[0], epilogue.times, epilogue.alpha, product)
-        made = epilogue.of(call, output, alpha)
-        for place, end in zip(places, ends, strict=True):
-            self.read_instead(place, end, product, output)
+            alpha = self.number(readers[0], epilogue.times, epilogue.alpha, product)
+        made = epilogue.applied_to(call, output, alpha)
+        for reader, value in zip(readers, values, strict=True):
+            self.read_instead(reader, value, product, output)
         self.dropped.add(position)
-        self.moved[position] = places[0], made
+        self.moved[position] = readers[0], made
         return True
 
     def number(self, position: int, times: Value, alpha: float, product: Var) -> Var:
@@ -189,8 +207,11 @@ class _Folding:
         written = [
             k
             for operand in nest.operands
-            for k in self.users.get(self.of(operand.array), ())
-            if any(self.of(v) is self.of(operand.array) for v in self.steps[k].writes)
+            for k in self.users.get(self.root_of(operand.array), ())
+            if any(
+                self.root_of(v) is self.root_of(operand.array)
+                for v in self.steps[k].writes
+            )
         ]
         before = max((k + 1 for k in written if k < position), default=0)
         self.inserted.setdefault(before, []).append(NestStep(nest, []))
@@ -199,38 +220,51 @@ class _Folding:
 
     def operand_of(self, nest: Nest, array: Var) -> int:
         """The operand of ``nest`` that has the memory of ``array``."""
-        return next(k for k, o in enumerate(nest.operands) if self.of(o.array) is array)
+        return next(
+            k for k, o in enumerate(nest.operands) if self.root_of(o.array) is array
+        )
 
     def nest(self, position: int) -> Nest:
+        """The nest of the step at ``position``."""
         step = self.steps[position]
         assert isinstance(step, NestStep)
         return step.nest
 
     def store_of(self, position: int, value: Value, product: Var) -> Store | None:
-        """Where the nest stores ``value`` as the product would, if it does."""
+        """The store of ``value`` in the nest at ``position``, if it suits a product.
+
+        It must lie in its array as ``product`` does in its own. None if there is no
+        such store.
+        """
         nest = self.nest(position)
-        lies = nest.operands[self.operand_of(nest, product)]
+        own = nest.operands[self.operand_of(nest, product)]
         for s in nest.statements:
             if isinstance(s, Store) and s.value == value:
                 to = nest.operands[s.operand]
                 same = (to.strides, to.offset, to.dtype) == (
-                    lies.strides,
-                    lies.offset,
-                    lies.dtype,
+                    own.strides,
+                    own.offset,
+                    own.dtype,
                 )
                 if same and not s.indices and s.where is None:
                     return s
         return None
 
     def overwritten(self, steps: Sequence[PlanStep], call: LibraryCall) -> bool:
-        """Whether ``steps``, behind which the product moves, write where it reads."""
-        read = {self.of(place.array) for place in call.reads.values()}
-        return any(self.of(var) in read for step in steps for var in step.writes)
+        """Whether ``steps`` write an array that ``call`` reads.
+
+        The product moves behind them.
+        """
+        read = {self.root_of(place.array) for place in call.reads.values()}
+        return any(self.root_of(var) in read for step in steps for var in step.writes)
 
     def read_instead(
         self, position: int, value: Value, product: Var, output: Var
     ) -> None:
-        """Have the nest read ``value`` from ``output``; drop it if it does no more."""
+        """Have the nest at ``position`` read ``value`` from ``output``.
+
+        It read ``product`` before. The nest is dropped if it has nothing else to do.
+        """
         nest = self.nest(position)
         number = self.operand_of(nest, product)
         load = next(
@@ -254,7 +288,10 @@ class _Folding:
 
 
 def _number_nest(nest: Nest, times: Value, alpha: float, result: Var) -> Nest:
-    """A nest that stores ``alpha`` times a value of ``nest`` that is one number."""
+    """The nest that stores ``alpha`` times a value of ``nest`` that is one number.
+
+    ``times`` is that value, ``result`` the scalar array that it is stored in.
+    """
     made = next(
         s for s in nest.statements if not isinstance(s, Store) and s.result == times
     )

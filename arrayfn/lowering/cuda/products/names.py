@@ -25,10 +25,10 @@ _MIN_SIDE: Final = 256  # for each row of which a matrix is copied
 
 
 def along_contracted(equation: Equation) -> bool:
-    """Whether the library is faster where both operands lie along what is contracted.
+    """Whether the library wants both operands contiguous along the contracted axis.
 
-    That is so for bytes: tensor cores take them in no other way, and without these a
-    product takes eight times as long, a large one more than a copy as well.
+    It is faster then for bytes: tensor cores take them in no other way, and without
+    these a product takes eight times as long, a large one more than a copy as well.
     """
     x, y = (a.type for a in equation.inputs)
     if x.dtype != dtypes.int8:
@@ -44,7 +44,7 @@ def along_contracted(equation: Equation) -> bool:
 
 
 def provider_of(equation: Equation) -> str:
-    """The name of the library's product for ``equation``."""
+    """The name of the library's product for ``equation``, by its dtypes."""
     operand = equation.inputs[0].type.dtype
     result = equation.outputs[0].type.dtype
     name = f"gemm_{short_name(operand)}"

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from typing_extensions import override
+
 from arrayfn.lowering.cuda.handwritten import Handwritten
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, lane_loop
 
@@ -33,16 +35,19 @@ class HalfTile(SkinnyTile):
     dtype: str = "bf16"
 
     @property
+    @override
     def columns(self) -> int:
         """Columns of a block."""
         return self.width
 
     @property
+    @override
     def depth(self) -> int:
         """The extent along k of a warp's tile."""
         return self.k_tile
 
     @property
+    @override
     def stage(self) -> int:
         """Elements of a warp's tiles of a and b, which follow each other."""
         return (_ROWS + self.width) * self.k_tile
@@ -99,9 +104,10 @@ for i in unrolled({tile.columns // 2}):
 
 
 def _swizzled(line: str, piece: str, length: int) -> str:
-    """The text of the piece at which ``piece`` of ``line`` is, swizzled over banks.
+    """The expression of the place of a piece of a line in shared memory.
 
-    ``length`` is the number of elements of a line.
+    Pieces are swizzled over banks. ``piece`` and ``line`` are expressions of their
+    numbers; ``length`` is the number of elements of a line.
     """
     pieces = length // PIECE
     lines = max(1, PIECE // pieces)  # lines of all banks once
@@ -112,7 +118,8 @@ def _swizzled(line: str, piece: str, length: int) -> str:
 def _copies(tile: HalfTile, lines: int, line: int) -> str:
     """Lines that begin to copy the tiles from ``begin`` on to ``place``.
 
-    They are one commit group. Zeros are stored beyond ``end``.
+    They are one commit group. Zeros are stored beyond ``end``. The tile of b has
+    ``lines`` lines of ``line`` elements.
     """
     k_pieces, pieces = tile.k_tile // PIECE, line // PIECE
     inside, source = "begin + row < end", "(begin + row) * ldb + near"

@@ -133,7 +133,7 @@ def skinny_product(call: LibraryCall, gpu: GpuConfig) -> HandwrittenCall | None:
 
 
 def single_tile(product: SkinnyProduct, gpu: GpuConfig) -> SingleTile:
-    """The fastest tile for a matrix of float32."""
+    """The tile that takes least time for a matrix of float32."""
     rows, contiguous = power_of_two(product.m), product.a_step == 1
     if not contiguous:
         rows = max(rows, LANES)
@@ -162,7 +162,7 @@ def single_tile(product: SkinnyProduct, gpu: GpuConfig) -> SingleTile:
 
 
 def half_tile(product: SkinnyProduct, gpu: GpuConfig) -> HalfTile:
-    """The fastest tile for an fp16 or bf16 matrix."""
+    """The tile that takes least time for an fp16 or bf16 matrix."""
     dtype, result = (short_name(x.array.type.dtype) for x in (product.b, product.c))
     tiles = (
         HalfTile(
@@ -183,11 +183,12 @@ def half_tile(product: SkinnyProduct, gpu: GpuConfig) -> HalfTile:
 
 
 def _clusters(gpu: GpuConfig) -> list[int]:
+    """The sizes of clusters, in blocks, to choose from."""
     return [size for size in (1, 2, 4, 8) if size <= max(1, gpu.max_cluster)]
 
 
 def _cost(product: SkinnyProduct, gpu: GpuConfig, tile: SkinnyTile) -> float:
-    """The time that the product takes, in bytes that could be read meanwhile.
+    """The time that ``product`` takes with ``tile``, as bytes that are read in it.
 
     Blocks run in waves of one for each multiprocessor. A wave takes as long as its part
     of the matrix; one with fewer blocks than it takes to saturate the memory takes as

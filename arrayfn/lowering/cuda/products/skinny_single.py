@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from typing_extensions import override
+
 from arrayfn.lowering.cuda.handwritten import Handwritten, indented
 from arrayfn.lowering.cuda.products.skinny_tiles import SkinnyTile, lane_loop
 from arrayfn.lowering.cuda.vocabulary import WARP
@@ -54,11 +56,13 @@ class SingleTile(SkinnyTile):
         return self.vectors * LANES
 
     @property
+    @override
     def columns(self) -> int:
         """Columns of a block."""
         return self.group_lanes * self.lanes
 
     @property
+    @override
     def depth(self) -> int:
         """The extent along k of a warp's tile."""
         return self.k_vectors * self.groups
@@ -73,6 +77,7 @@ class SingleTile(SkinnyTile):
         return (self.rows if self.contiguous else self.rows + 1) * self.depth
 
     @property
+    @override
     def stage(self) -> int:
         """Words of a warp's tiles of ``a`` and ``b``, which follow each other."""
         return self.a_words + self.k_vectors * self.lanes * WARP

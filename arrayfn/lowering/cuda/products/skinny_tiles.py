@@ -90,7 +90,10 @@ class SkinnyTile(ABC):
         return self.accumulators // self.cluster
 
     def part(self, k: int) -> int:
-        """The extent along ``k`` of a block's part, a multiple of ``step``."""
+        """The extent along k of a block's part, a multiple of ``step``.
+
+        ``k`` is the whole extent.
+        """
         return -(-k // (self.cluster * self.step)) * self.step
 
     def blocks(self, n: int) -> int:
@@ -124,7 +127,7 @@ cluster_arrive()
 received = shared_f32({self.accumulators})"""
 
     def pipelined(self, copies: str, multiply: str) -> str:
-        """The software pipeline of a warp, over tiles of k.
+        """Lines of a warp's software pipeline over tiles of k.
 
         The lines ``copies`` begin to copy the tiles from ``begin`` on to ``place``; the
         lines ``multiply`` find them there some stages later.

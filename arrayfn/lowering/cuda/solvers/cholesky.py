@@ -38,7 +38,10 @@ def is_small(dtype: DType, n: int) -> bool:
 
 
 def small_factors(matrices: Var) -> HandwrittenCall:
-    """The lower factors of ``matrices`` [..., n, n], in place; NaN if there is none."""
+    """The call that factors ``matrices`` [..., n, n] in place: lower, or NaN.
+
+    A matrix that is not positive definite becomes NaN.
+    """
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
     size = max(MIN_TILE, power_of_two(n))
     count = math.prod(matrices.type.shape[:-2])
@@ -48,7 +51,7 @@ def small_factors(matrices: Var) -> HandwrittenCall:
 
 
 def _text(dtype: DType, size: int) -> Handwritten:
-    """The body of the kernel for matrices of up to ``size`` rows."""
+    """The kernel for matrices of up to ``size`` rows, a power of two."""
     t, threads, pitch = short_name(dtype), size * LANES, size + 1
     body = f"""
 thread = thread_index()
@@ -83,7 +86,10 @@ for at in range(thread, n * n, {threads}):
 
 
 def memory(dtype: DType, size: int) -> str:
-    """Lines that declare the arrays that ``factoring`` needs besides the tile."""
+    """Lines that declare the arrays that ``factoring`` needs besides the tile.
+
+    The tile has ``size`` rows.
+    """
     t = short_name(dtype)
     return f"""raw = shared_{t}({size * _pitch(dtype)})
 panel = shared_{t}({PANEL * LANES * _group(dtype, size)})
@@ -99,20 +105,24 @@ def _pitch(dtype: DType) -> int:
 
 
 def _vector(dtype: DType, size: int) -> int:
-    """Elements of a column in one vector load."""
+    """Elements of a column in one vector load; the tile has ``size`` rows."""
     return min(size // LANES, VECTOR_BYTES // dtype.itemsize)
 
 
 def _group(dtype: DType, size: int) -> int:
-    """Elements of a column that a lane reads, padded against bank conflicts."""
+    """Elements of a column that a lane reads, padded against bank conflicts.
+
+    The tile has ``size`` rows.
+    """
     return size // LANES + _vector(dtype, size)
 
 
 def factoring(dtype: DType, size: int, count: str) -> str:
-    """The first ``count`` columns of a factor, in ``tile``.
+    """Lines that factor a tile: they put ``count`` columns of its factor in ``tile``.
 
     ``own`` are the elements of the matrix that a lane has of its row. ``tile`` has
     ``size`` rows, ``size`` + 1 elements apart. ``failed`` says that there is no factor.
+    ``count`` is an expression.
     """
     t, each, pitch = short_name(dtype), size // LANES, size + 1
     wide, vector = VECTOR_BYTES // dtype.itemsize, _vector(dtype, size)
@@ -175,7 +185,7 @@ for k in unrolled({LANES}):
 
 
 def _root(dtype: DType) -> str:
-    """Lines that define ``root``, 1 / sqrt(``pivot``) or NaN if that is none."""
+    """Lines that define ``root``, 1 / sqrt(``pivot``); NaN of what is negative."""
     if dtype != dtypes.float32:
         t = short_name(dtype)
         return f"root = {t}(1) / sqrt_{t}(pivot)"

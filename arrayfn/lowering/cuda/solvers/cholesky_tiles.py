@@ -44,7 +44,7 @@ _UNROLLED: Final = 4
 
 
 def is_tiled(dtype: DType, n: int, matrices: int) -> bool:
-    """Whether the kernel factors so many matrices of ``n`` rows.
+    """Whether the kernel factors ``matrices`` matrices of ``n`` rows.
 
     One in float64 it does not: roots and divisions follow each other too slowly there.
     """
@@ -53,9 +53,10 @@ def is_tiled(dtype: DType, n: int, matrices: int) -> bool:
 
 
 def tiled_factors(matrices: Var, status: Var) -> HandwrittenCall:
-    """The lower factors of ``matrices`` [..., n, n], over their lower triangles.
+    """The call that factors ``matrices`` [..., n, n] over their lower triangles.
 
-    ``status`` [matrices] is 1 where there is none, and then what is written is too.
+    ``status`` [matrices] becomes 1 for a matrix that has no factor; what is written for
+    it has no meaning.
     """
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
     count = math.prod(matrices.type.shape[:-2])
@@ -122,6 +123,7 @@ class _Tiles:
         return max(self.size * self._pitch, self.size * self._triangle)
 
     def _begin(self) -> str:
+        """Lines that find a block's tile, declare memory and load the tile."""
         t, size = short_name(self.dtype), self.size
         m, k = _PARTS[size]
         return f"""

@@ -50,6 +50,7 @@ calls that follow each other would share.
 
 
 def _count(type: ArrayType) -> int:
+    """How many matrices an array of ``type`` [..., rows, columns] has."""
     return math.prod(type.shape[:-2])
 
 
@@ -60,22 +61,26 @@ def _call(
     library: str = "cuSOLVER",
     **integers: int,
 ) -> LibraryCall:
-    """A call of the library's ``form`` for the dtype of ``type``, in place."""
+    """A call of the library's function ``form`` for the dtype of ``type``, in place.
+
+    ``writes`` are its arrays and ``integers`` its sizes, by name; ``library`` is named
+    in the plan's text.
+    """
     provider = f"{form}_{short_name(type.dtype)}"
     return LibraryCall(provider, {}, writes, integers, items=1, library=library)
 
 
 def _status(matrices: int) -> Var:
+    """A new array for the status of each of ``matrices``; 0 says that it succeeded."""
     return Var(ArrayType((matrices,), dtypes.int32))
 
 
 def cholesky(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
     """The steps of a Cholesky factorization: a kernel, or potrf.
 
-    In column-major order, which LAPACK reads, the lower triangle is an upper one.
-
-    Of a large matrix cuSOLVER factors the lower triangle by columns in less than half
-    the time: it is transposed before and after.
+    In column-major order, which LAPACK reads, the lower triangle is an upper one. Of a
+    large matrix cuSOLVER factors the lower triangle by columns in less than half the
+    time: it is transposed before and after.
     """
     output = equation.outputs[0]
     n, matrices = output.type.shape[-1], _count(output.type)
@@ -177,7 +182,10 @@ def _of_matrices(equation: Equation) -> tuple[Shape, DType]:
 
 
 def _copied(equation: Equation, reads: Reads, names: Names) -> tuple[Var, Nest]:
-    """A copy of the operand that may be overwritten, and the nest that makes it."""
+    """A new array for a copy of the operand, and the nest that makes the copy.
+
+    The library overwrites it. ``reads`` says where operands lie.
+    """
     copy = Var(ArrayType(*_of_matrices(equation)))
     place = pointer_of(equation.inputs[0], reads)
     source = matrices_of(copy.type, place.array, place.offset)
@@ -187,6 +195,11 @@ def _copied(equation: Equation, reads: Reads, names: Names) -> tuple[Var, Nest]:
 
 
 def _syevd(a: Var, values: Var, status: Var, *, vectors: bool) -> LibraryCall:
+    """The call for eigenvalues of symmetric or Hermitian matrices ``a``.
+
+    ``a`` is overwritten: by eigenvectors if ``vectors``. The eigenvalues go to
+    ``values``.
+    """
     n, matrices = a.type.shape[-1], status.type.size
     form = "syevjbatched" if matrices > 1 and n <= SMALL_EIGH else "syevd"
     writes = {"a": Pointer(a), "w": Pointer(values), "status": Pointer(status)}
@@ -226,6 +239,10 @@ def eigvals(equation: Equation, reads: Reads, names: Names) -> Iterable[Made]:
 
 
 def _geev(a: Var, values: Var, status: Var, vectors: Pointer | None) -> LibraryCall:
+    """The call for eigenvalues of general matrices ``a``, which is overwritten.
+
+    The eigenvalues go to ``values``, eigenvectors to ``vectors`` if that is given.
+    """
     writes = {"a": Pointer(a), "w": Pointer(values), "status": Pointer(status)}
     if vectors is not None:
         writes["v"] = vectors
@@ -235,7 +252,10 @@ def _geev(a: Var, values: Var, status: Var, vectors: Pointer | None) -> LibraryC
 
 @dataclass(frozen=True)
 class _Svd:
-    """A call of a form of gesvd, over a copy: by columns, as its U and V are."""
+    """A call of a form of gesvd, and the arrays of its vectors.
+
+    Like its operand, ``left`` and ``right`` are by columns: U and V.
+    """
 
     call: LibraryCall
     left: Var
@@ -244,6 +264,11 @@ class _Svd:
 
 
 def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
+    """The call for singular values ``s`` of the matrices ``copy``.
+
+    ``copy`` [matrices, columns, rows] is overwritten. ``full`` asks for whole bases,
+    ``vectors`` for any vectors.
+    """
     matrices, columns, rows = copy.type.shape
     small, large = min(rows, columns), max(rows, columns)
     form = "gesvdj" if large <= JACOBI or matrices > 1 else "gesvdp"
@@ -269,7 +294,10 @@ def _gesvd(copy: Var, s: Var, *, full: bool, vectors: bool) -> _Svd:
 
 
 def _small_operand(equation: Equation, reads: Reads) -> small_svd.Operand | None:
-    """The operand of the small-matrix kernel; None if the library computes the SVD."""
+    """The operand of the small-matrix kernel; None if the library computes the SVD.
+
+    ``reads`` says where operands lie.
+    """
     x = equation.inputs[0].type
     columns, rows = x.shape[-2:]
     if not small_svd.is_small(x.dtype, rows, columns):

@@ -33,14 +33,17 @@ _GUARDED: Final = (*_SOLVERS, *_ITERATIONS)
 
 
 def with_lapack_guards(program: Program) -> Program:
-    """``program`` with guards around linear algebra; see above."""
+    """``program`` with guards around linear algebra: see the module."""
     if all(equation.primitive not in _GUARDED for equation in program.equations):
         return program
     return rewritten(program, _guarded)
 
 
 def _guarded(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
-    """The results of ``equation`` with guards; None if it needs none."""
+    """The results of ``equation`` with guards; None if it needs none.
+
+    ``operands`` are its operands in the new Program.
+    """
     primitive = primitive_of(equation)
     if primitive not in _GUARDED or not operands[0].type.size:
         return None
@@ -52,7 +55,10 @@ def _guarded(equation: Equation, operands: list[Atom]) -> Sequence[Atom] | None:
 
 
 def _of_finite(primitive: Primitive, x: Atom, equation: Equation) -> list[Atom]:
-    """The results of an iteration, with NaN for matrices that are not finite."""
+    """The results of an iteration, with NaN for matrices that are not finite.
+
+    ``x`` is the operand of ``equation``, whose primitive is ``primitive``.
+    """
     finite = discrete.isfinite(x)
     ndim = x.type.ndim
     read = finite
@@ -65,14 +71,14 @@ def _of_finite(primitive: Primitive, x: Atom, equation: Equation) -> list[Atom]:
 
 
 def _without_nan(x: Atom) -> Atom:
-    """Whether matrices hold no NaN."""
+    """For each matrix of ``x`` [..., rows, columns]: whether it has no NaN."""
     ndim = x.type.ndim
     numbers = discrete.bitwise_not(discrete.isnan(x))
     return reduce_and(numbers, axes=(ndim - 2, ndim - 1))
 
 
 def _where(whole: Atom, result: Atom) -> Atom:
-    """``result``, or NaN for the matrices that are not ``whole``."""
+    """``result``, or NaN for the matrices whose ``whole`` is False."""
     axes = tuple(range(whole.type.ndim))
     spread = views.broadcast_in_dim(whole, shape=result.type.shape, axes=axes)
     return e.select(spread, result, m.constant(math.nan, result))

@@ -30,13 +30,20 @@ def is_small(dtype: DType, n: int) -> bool:
 
 
 def eigenvectors(vectors: Var, values: Var) -> HandwrittenCall:
-    """The call that replaces matrices by their eigenvectors, as rows, in place."""
+    """The call that replaces matrices by their eigenvectors, as rows, in place.
+
+    ``vectors`` has the matrices [..., n, n]; the eigenvalues go to ``values``, in
+    ascending order.
+    """
     writes = {"vectors": Pointer(vectors), "values": Pointer(values)}
     return _call(vectors, {}, writes, with_vectors=True)
 
 
 def eigenvalues(matrices: Var, place: Pointer, values: Var) -> HandwrittenCall:
-    """The call that computes eigenvalues alone; the matrices are not changed."""
+    """The call that computes eigenvalues alone; the matrices are not changed.
+
+    ``matrices`` has their shape; they are at ``place``. Eigenvalues go to ``values``.
+    """
     return _call(
         matrices, {"a": place}, {"values": Pointer(values)}, with_vectors=False
     )
@@ -49,6 +56,7 @@ def _call(
     *,
     with_vectors: bool,
 ) -> HandwrittenCall:
+    """The call for matrices of the shape of ``matrices``, with these arrays."""
     dtype, n = matrices.type.dtype, matrices.type.shape[-1]
     text = _text(Columns(dtype, rows_of(n)), with_vectors)
     count = math.prod(matrices.type.shape[:-2])
@@ -56,7 +64,7 @@ def _call(
 
 
 def _text(c: Columns, with_vectors: bool) -> Handwritten:
-    """The kernel's body."""
+    """The kernel for columns spread as ``c`` says, with or without eigenvectors."""
     a = "vectors" if with_vectors else "a"
     parts = (_begin(c, a), c.sweeps(), _values(c, a))
     what = "eigenvectors, as rows, and eigenvalues" if with_vectors else "eigenvalues"
@@ -71,7 +79,10 @@ def _text(c: Columns, with_vectors: bool) -> Handwritten:
 
 
 def _begin(c: Columns, a: str) -> str:
-    """Lines that load the matrix, scaled and shifted to eigenvalues of 1/4 to 9/4."""
+    """Lines that load the matrix, scaled and shifted to eigenvalues of 1/4 to 9/4.
+
+    ``a`` is the name of its array.
+    """
     t, rows = short_name(c.dtype), c.rows
     return f"""
 {c.begin("n")}
@@ -97,7 +108,7 @@ barrier()"""
 
 
 def _values(c: Columns, a: str) -> str:
-    """Lines that store the eigenvalues in ascending order."""
+    """Lines that store the eigenvalues in ascending order; ``a`` is the matrix."""
     t, rows, own = short_name(c.dtype), c.rows, c.own
     vector, step = c.vector, c.step
     return f"""
@@ -164,7 +175,11 @@ for k in unrolled({own // vector}):
 
 
 def _whole(c: Columns, name: str, place: str) -> str:
-    """Lines that fill shared memory with the matrix, from its lower triangle."""
+    """Lines that fill shared memory with the matrix, from its lower triangle.
+
+    ``name`` is that of its array; ``place`` is the expression of the index in shared
+    memory.
+    """
     t, rows = short_name(c.dtype), c.rows
     parts = rows * rows // c.threads
     # All loads are on their way before the first is waited for.

@@ -18,7 +18,10 @@ Names = Mapping[Var, str]
 
 @dataclass(frozen=True)
 class Nests:
-    """Builds nests over matrices [matrices, rows, columns] for one equation."""
+    """Builds nests over matrices [matrices, rows, columns] for one equation.
+
+    ``names`` says what to call arrays.
+    """
 
     equation: Equation
     names: Names
@@ -34,10 +37,16 @@ class Nests:
         conjugate: bool = False,
         triangle: str = "",
     ) -> Nest:
-        """``target`` from ``source``; NaN where ``status`` says that it failed.
+        """The nest that copies matrices from ``source`` to ``target``.
 
-        Strides of both are of matrices, rows and columns. Outside the ``triangle``,
-        ``"lower"`` or ``"upper"``, there are zeros.
+        Args:
+            source: Where they are, with strides of matrices, rows and columns.
+            target: Where they go, with such strides.
+            extents: The number of matrices, rows and columns.
+            reason: What the nest is for, for the plan's text.
+            status: Matrices whose status is not 0 become NaN.
+            conjugate: Elements are conjugated.
+            triangle: ``"lower"`` or ``"upper"``: elements outside of it become zeros.
         """
         b = NestBuilder(self.equation, self.names)
         dtype = target.dtype
@@ -62,7 +71,10 @@ class Nests:
         return b.nest(extents, reason)
 
     def or_nan(self, output: Var, status: Var, reason: str) -> Nest:
-        """The nest that sets matrices to NaN, in place, whose ``status`` is not 0."""
+        """The nest that sets matrices of ``output`` to NaN whose ``status`` is not 0.
+
+        ``reason`` is what the nest is for, for the plan's text.
+        """
         matrices = status.type.size
         each = output.type.size // matrices
         place = StridedArray(output, output.type.dtype, (each, 1))
@@ -73,7 +85,7 @@ class Nests:
         return b.nest((matrices, each), reason)
 
     def from_one(self, raw: Var, output: Var) -> Nest:
-        """The nest that makes pivots count from 0 instead of 1."""
+        """The nest that makes pivots count from 0: ``output`` is ``raw`` less 1."""
         b = NestBuilder(self.equation, self.names)
         kind = dtypes.int32
         value = b.load("raw", b.operand(StridedArray(raw, kind, (1,))))
@@ -84,9 +96,17 @@ class Nests:
         return b.nest((output.type.size,), "pivots that count from 0")
 
     def paired(self, vectors: Var, w: Var, status: Var, output: Var) -> Nest:
-        """Complex vectors of real ones: pairs are real and imaginary parts.
+        """The nest that makes complex eigenvectors of real ones, as geev stores them.
 
-        ``vectors`` has a vector more before the first and after the last one.
+        For a conjugate pair of eigenvalues it stores the real and the imaginary part as
+        two neighbouring vectors.
+
+        Args:
+            vectors: The real vectors, with one more before the first and after the
+                last.
+            w: The complex eigenvalues, which say where pairs are.
+            status: Matrices whose status is not 0 become NaN.
+            output: The complex vectors, [..., n, n].
         """
         b = NestBuilder(self.equation, self.names)
         *_, n, _ = output.type.shape
@@ -116,6 +136,11 @@ class Nests:
     def _or_nan(
         self, b: NestBuilder, value: Scalar, status: Var, dtype: DType, ndim: int = 3
     ) -> Value:
+        """``value``, or NaN where the matrix's ``status`` is not 0.
+
+        ``b`` builds the nest, which has ``ndim`` axes, matrices first; ``dtype`` is
+        that of the value.
+        """
         strides = (1,) + (0,) * (ndim - 1)
         kind = dtypes.int32
         state = b.load("status", b.operand(StridedArray(status, kind, strides)))
@@ -125,7 +150,10 @@ class Nests:
         return select(b, "result", failed, Constant(math.nan, dtype), value, dtype)
 
     def counted(self, b: NestBuilder, name: str, axis: int) -> Value:
-        """The index along ``axis``."""
+        """The value of the index along ``axis`` of the nest of ``b``.
+
+        Its name begins with ``name``.
+        """
         result = b.value(name, dtypes.int64)
         b.statements.append(Count(result, axis, "element", 0, b.equation.source))
         return result
@@ -134,24 +162,30 @@ class Nests:
 def select(
     b: NestBuilder, name: str, condition: Value, x: Scalar, y: Scalar, dtype: DType
 ) -> Value:
-    """``x`` where ``condition`` holds, else ``y``."""
+    """The value that is ``x`` where ``condition`` holds, else ``y``.
+
+    ``b`` builds the nest; the value's name begins with ``name``.
+    """
     return b.compute(name, "select", condition, x, y, dtype=dtype, of=dtype)
 
 
 def matrices_of(type: ArrayType, array: Var, offset: int = 0) -> StridedArray:
-    """An array of row-major matrices."""
+    """``array``, from ``offset`` on, as row-major matrices of the shape of ``type``.
+
+    Its axes are matrices, rows and columns.
+    """
     rows, columns = type.shape[-2:]
     return StridedArray(array, type.dtype, (rows * columns, columns, 1), offset)
 
 
 def transposed(place: StridedArray) -> StridedArray:
-    """The same matrices, transposed."""
+    """The matrices at ``place``, with rows and columns exchanged."""
     matrix, row, column = place.strides
     return StridedArray(place.array, place.dtype, (matrix, column, row), place.offset)
 
 
 def backward(place: StridedArray, extent: int, axis: int) -> StridedArray:
-    """The same matrices, from the last index along an axis of ``extent`` on."""
+    """The matrices at ``place``, in reverse order along ``axis`` of ``extent``."""
     strides = list(place.strides)
     offset = place.offset + (extent - 1) * strides[axis]
     strides[axis] = -strides[axis]

@@ -45,10 +45,10 @@ def rows_of(n: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """How up to ``rows`` columns are spread over a block.
+    """How up to ``rows`` columns are spread over a block; prints their rotations.
 
-    Of each its first ``rows`` elements are what is to be orthogonal; it may have
-    ``more``, which are rotated as they are.
+    The first ``rows`` elements of each are made orthogonal. It may have ``more``, which
+    are rotated with them.
     """
 
     dtype: DType
@@ -106,7 +106,11 @@ class Columns:
         return 2 * self.size * self.dtype.itemsize
 
     def begin(self, count: str) -> str:
-        """Who has which of ``count`` columns, at places ``first`` and ``second``."""
+        """Lines that assign a pair of columns to each group of lanes.
+
+        ``count`` is the expression of the number of columns. ``first`` and ``second``
+        become the places of the pair in shared memory.
+        """
         t, own, vector = short_name(self.dtype), self.own, self.vector
         return f"""thread = thread_index()
 lane = remainder(thread, {self.lanes})
@@ -123,7 +127,10 @@ first = select_i64(live, group, 0) * {self.height} + lane * {vector}
 second = select_i64(live, pairs + group, 1) * {self.height} + lane * {vector}"""
 
     def maximum(self) -> str:
-        """``scale`` becomes the block's maximum: NaN if not finite, 1 if it is 0."""
+        """Lines that make ``scale`` the block's maximum of each thread's ``scale``.
+
+        It becomes NaN if that is not finite, and 1 if it is 0.
+        """
         t = short_name(self.dtype)
         return f"""for step in unrolled(5):
     scale = max_{t}(scale, shuffle_xor_{t}(scale, 16 >> step))
@@ -138,9 +145,10 @@ if not (scale < {t.upper()}_INF):
     scale = {t.upper()}_NAN"""
 
     def sweeps(self, shortest: float | None = None) -> str:
-        """Turns pairs of columns until all are orthogonal.
+        """Lines that rotate pairs of columns until all are orthogonal.
 
-        Lengths are about 1; or else columns up to a ``shortest`` one are left alone.
+        Columns have lengths of about 1. If ``shortest`` is given, they may have others,
+        and those up to that length are left alone.
         """
         t, height, vector = short_name(self.dtype), self.height, self.vector
         # The cosine of columns that are orthogonal but for rounding errors.
@@ -207,23 +215,23 @@ while (rotated > 0) and (sweep < {_MAX_SWEEPS}):
 {indented(self._agreed(), 1)}"""
 
     def _near(self, value: str) -> str:
-        """The text of ``value`` in float32, which is precise enough for an angle."""
+        """The expression of ``value`` in float32, precise enough for an angle."""
         t = short_name(self.dtype)
         return value if t == "f32" else f"convert_{t}_f32({value})"
 
     def _wide(self, value: str) -> str:
-        """The text of a float32 ``value`` in the dtype of the matrix."""
+        """The expression of a float32 ``value`` in the dtype of the matrix."""
         t = short_name(self.dtype)
         return value if t == "f32" else f"convert_f32_{t}({value})"
 
     def _over(self, divisor: str, value: str) -> str:
-        """``value`` over a divisor from 1 to 2."""
+        """The expression of ``value`` over ``divisor``, which is from 1 to 2."""
         if self.dtype == dtypes.float32:
             return f"{value} * inverse_f32({divisor})"
         return f"{value} / ({divisor})"
 
     def _agreed(self) -> str:
-        """``rotated`` of all threads of the block."""
+        """Lines that make ``rotated`` 1 in all threads if it is in any."""
         t = short_name(self.dtype)
         if self.warps == 1:
             return """some = popcount_i32(ballot((rotated > 0) and live))
@@ -239,9 +247,15 @@ for warp in unrolled({self.warps}):
 barrier()"""
 
     def ranked(self, count: str, before: str, after: str) -> str:
-        """The places of ``xx`` and ``yy`` in the order in which values are ``before``.
+        """Lines that rank a pair's numbers ``xx`` and ``yy`` among those of all pairs.
 
-        Of equal ones, and of NaNs, the first is first. All lie in ``results``.
+        ``x_place`` and ``y_place`` become the ranks, and ``results`` all numbers. Of
+        equal ones, and of NaNs, the first is first.
+
+        Args:
+            count: The expression of the number of columns.
+            before: ``<`` for ascending order, ``>`` for descending.
+            after: The other of the two.
         """
         return f"""both = live and (pairs + group < {count})
 if live and (lane == 0):
@@ -259,7 +273,10 @@ for k in range({count}):
         y_place = y_place + 1"""
 
     def stored(self, x: str, y: str) -> str:
-        """Both columns of a pair, to places of shared memory from ``here`` on."""
+        """Lines that store a pair's columns at ``x`` and ``y`` after ``here``.
+
+        All are indices in shared memory.
+        """
         t, vector, step = short_name(self.dtype), self.vector, self.step
         return f"""for k in unrolled({self.own // vector}):
     at = here + k * {step}
@@ -267,7 +284,7 @@ for k in range({count}):
     store_{t}x{vector}(columns, at + {y}, y, k * {vector})"""
 
     def loaded(self, here: str) -> str:
-        """Both columns of a pair, from ``here`` on."""
+        """Lines that load a pair's columns, from index ``here`` of shared memory on."""
         t, step = short_name(self.dtype), self.step
         return f"""for k in unrolled({self.own // self.vector}):
     at = {here} + k * {step}
@@ -275,7 +292,7 @@ for k in range({count}):
     load_{t}x{self.vector}(columns, at + second, y, k * {self.vector})"""
 
     def over_lanes(self, name: str) -> str:
-        """A sum over the lanes of a group."""
+        """Lines that sum the variable ``name`` over the lanes of a group."""
         t = short_name(self.dtype)
         return f"""for step in unrolled({self.lanes.bit_length() - 1}):
     {name} = {name} + shuffle_xor_{t}({name}, {self.lanes // 2} >> step)"""

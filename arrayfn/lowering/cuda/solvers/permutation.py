@@ -55,7 +55,10 @@ if thread_index() == 0:
 
 
 def permuted(pivots: Pointer, permutation: Var) -> HandwrittenCall:
-    """The call that stores the ``permutation`` [..., n] of swaps by ``pivots``."""
+    """The call that stores the ``permutation`` [..., n] of swaps by ``pivots``.
+
+    For each i, element i and element ``pivots[i]`` are swapped, in order.
+    """
     *batch, n = permutation.type.shape
     size = max(32, power_of_two(n)) if n <= NEAREST else 0
     body = _NEAR.format(size=size, bytes=4 * size, threads=_THREADS)

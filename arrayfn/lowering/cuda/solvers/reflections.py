@@ -31,7 +31,10 @@ from arrayfn.passes.reads import Read
 
 
 def qr(equation: Equation, reads: Mapping[Var, Read], names: Names) -> Iterable[Made]:
-    """The steps of a QR factorization: geqrf, then R's triangle and Q's product."""
+    """The steps of a QR factorization: geqrf, then R's triangle and Q's product.
+
+    ``reads`` says where operands lie, ``names`` what to call arrays.
+    """
     x = equation.inputs[0].type
     made = _Reflections.of(equation, names)
     place = pointer_of(equation.inputs[0], reads)
@@ -68,7 +71,11 @@ def qr(equation: Equation, reads: Mapping[Var, Read], names: Names) -> Iterable[
 
 @dataclass(frozen=True)
 class _Reflections:
-    """Reflections as geqrf leaves them: ``a`` [matrices, columns, rows], and scales."""
+    """Reflections as geqrf leaves them, and the steps that compute Q from them.
+
+    ``a`` [matrices, columns, rows] has their vectors below its diagonal, and ``tau``
+    [matrices, reflections] their scales.
+    """
 
     equation: Equation
     nests: Nests
@@ -77,6 +84,7 @@ class _Reflections:
 
     @staticmethod
     def of(equation: Equation, names: Names) -> _Reflections:
+        """New arrays for the reflections of ``equation``."""
         q, r = equation.outputs
         rows, columns = q.type.shape[-2], r.type.shape[-1]
         matrices = q.type.size // (rows * q.type.shape[-1])
@@ -86,10 +94,15 @@ class _Reflections:
 
     @property
     def matrices(self) -> int:
+        """The number of matrices."""
         return self.a.type.shape[0]
 
     def product(self) -> Iterable[Made]:
-        """Q. ``v`` is V^T, ``gram`` (V^H V)^T, and ``t`` diag(tau) V^H, then T V^H."""
+        """The steps that compute Q.
+
+        Their arrays are ``v``, which is V^T, ``gram``, (V^H V)^T, and ``t``: diag(tau)
+        V^H, then T V^H.
+        """
         (q, _), dtype = self.equation.outputs, self.a.type.dtype
         rows, inner = q.type.shape[-2:]
         count, small = self.matrices, self.tau.type.shape[-1]
@@ -107,7 +120,10 @@ class _Reflections:
         yield self._less(rest, q)
 
     def _vectors(self, v: Var) -> Nest:
-        """The nest that stores reflections' vectors: 1 on the diagonal, 0 before it."""
+        """The nest that stores reflections' vectors: 1 on the diagonal, 0 before it.
+
+        They go to ``v`` [matrices, reflections, rows].
+        """
         b, dtype = self._builder(), v.type.dtype
         raw = b.load("raw", b.operand(matrices_of(self.a.type, self.a)))
         before, equal = self._places(b)
@@ -122,7 +138,11 @@ class _Reflections:
     def _scaled(
         self, source: StridedArray, target: Var, reason: str, conjugate: bool = False
     ) -> Nest:
-        """The nest that multiplies rows of ``source`` by the reflections' scales."""
+        """The nest that multiplies rows of ``source`` by the reflections' scales.
+
+        The products go to ``target``. ``conjugate`` says that elements are conjugated;
+        ``reason`` is for the plan's text.
+        """
         b, dtype = self._builder(), target.type.dtype
         small = self.tau.type.shape[-1]
         value: Scalar = b.load("raw", b.operand(source))
@@ -134,7 +154,7 @@ class _Reflections:
         return b.nest(target.type.shape, reason)
 
     def _less(self, rest: Var, q: Var) -> Nest:
-        """The nest that stores the identity minus ``rest``."""
+        """The nest that stores the identity minus ``rest`` in ``q``."""
         b, dtype = self._builder(), q.type.dtype
         value = b.load("rest", b.operand(matrices_of(rest.type, rest)))
         _, equal = self._places(b)
@@ -148,7 +168,10 @@ class _Reflections:
         return NestBuilder(self.equation, self.nests.names)
 
     def _places(self, b: NestBuilder) -> tuple[Value, Value]:
-        """Whether a row's number is below its column's, and whether it is the same."""
+        """Whether a row's number is below its column's, and whether it is the same.
+
+        Both are values of the nest that ``b`` builds.
+        """
         row, column = self.nests.counted(b, "row", 1), self.nests.counted(b, "at", 2)
         kinds = {"dtype": dtypes.bool_, "of": dtypes.int64}
         return (
@@ -160,7 +183,11 @@ class _Reflections:
 def _product(
     x: Var, y: Var, result: Var, transpose_a: int = 0, transpose_b: int = 0
 ) -> LibraryCall:
-    """Products of the matrices of ``x`` and ``y``, stored as they are."""
+    """The call that multiplies the matrices of ``x`` and ``y``, row-major arrays.
+
+    ``transpose_a`` is 1 if those of ``x`` are transposed, ``transpose_b`` likewise for
+    ``y``, or 2 if they are conjugated, too.
+    """
     count, m, n = result.type.shape
     k = x.type.shape[1] if transpose_a else x.type.shape[2]
     return LibraryCall(

@@ -34,7 +34,7 @@ _INTEGERS = (
 
 
 def is_small(dtype: DType, rows: int, columns: int) -> bool:
-    """Whether the kernel decomposes matrices of so many ``rows`` and ``columns``."""
+    """Whether the kernel decomposes matrices of ``rows`` by ``columns``."""
     return dtype in REAL and min(rows, columns) > 0 and max(rows, columns) <= MAX_ROWS
 
 
@@ -71,9 +71,10 @@ def values(operand: Operand, s: Var) -> HandwrittenCall:
 
 
 def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> HandwrittenCall:
-    """Singular values, left vectors ``u`` as rows and right ones ``v`` as columns.
+    """The call for singular values ``s`` and vectors: ``u`` as rows, ``v`` as columns.
 
-    If ``full``, vectors of a whole basis.
+    ``u`` are the left vectors, ``v`` the right ones. ``full`` asks for those of whole
+    bases.
     """
     length, count, down, across = operand.integers
     rows = rows_of(length)
@@ -92,7 +93,7 @@ def vectors(operand: Operand, s: Var, u: Var, v: Var, *, full: bool) -> Handwrit
 
 
 def _text(c: Columns, *, with_vectors: bool) -> Handwritten:
-    """The kernel's body."""
+    """The kernel for columns spread as ``c`` says, with or without vectors."""
     # Shorter columns, of a matrix whose largest element is 1, are rounding errors.
     tolerance = float(np.finfo(c.dtype).eps) / 4
     parts = [_begin(c), c.sweeps(tolerance), _values(c, tolerance)]
@@ -143,7 +144,11 @@ for part in unrolled({parts}):
 
 
 def _values(c: Columns, tolerance: float) -> str:
-    """Singular values in descending order; ``known`` of them exceed rounding errors."""
+    """Lines that store singular values in descending order.
+
+    ``known`` becomes the number of those above ``tolerance``, which exceed rounding
+    errors.
+    """
     t = short_name(c.dtype)
     return f"""
 if live:

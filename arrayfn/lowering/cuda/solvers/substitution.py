@@ -40,7 +40,7 @@ _VECTOR_BYTES: Final = 16
 
 
 def is_substituted(dtype: DType, n: int, sides: int) -> bool:
-    """Whether the kernel is faster for ``n`` rows and so many right-hand sides."""
+    """Whether the kernel is faster for ``n`` rows and ``sides`` right-hand sides."""
     return dtype in _ROWS and MIN_ROWS <= n <= MAX_ROWS and sides <= MAX_SIDES
 
 
@@ -177,10 +177,11 @@ if mine:
 
 
 def _product(dtype: DType, size: int, factor: str) -> str:
-    """``sums[0]``: the row of ``factor`` times the side of the lane, of what is given.
+    """Lines that make ``sums[0]`` the product of a row and the side of the lane.
 
-    Lanes sum up their part of the row for all sides. Then, of the sides that two of
-    them have, each leaves one half to the other.
+    ``factor`` is the array of registers with the lane's part of the row; sides are in
+    ``given``. Lanes sum up their part of the row for all sides. Then, of the sides that
+    two of them have, each leaves one half to the other.
     """
     t, lanes = short_name(dtype), _SIDES
     each, vector = size // lanes, _VECTOR_BYTES // dtype.itemsize

@@ -33,9 +33,14 @@ BATCHED: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """``op(a) @ x = b``, or ``x @ op(a) = b``; ``op`` transposes, or conjugates too.
+    """``op(a) @ x = b``, or ``x @ op(a) = b`` unless ``left``.
 
-    ``lower`` is the triangle of ``a``, of which ``unit`` says that its diagonal is 1.
+    Args:
+        left: ``a`` is on the left of the unknowns.
+        lower: ``a`` is a lower triangle.
+        transpose: ``op`` transposes.
+        conjugate: ``op`` conjugates, too.
+        unit: The diagonal of ``a`` is 1, and is not read.
     """
 
     left: bool
@@ -46,7 +51,10 @@ class System:
 
 
 def solved(nests: Nests, a: Pointer, b: Var, system: System) -> Iterable[Made]:
-    """The steps that solve it in place: ``b`` [..., rows, columns] becomes x."""
+    """The steps that solve ``system`` in place: ``b`` [..., rows, columns] becomes x.
+
+    ``a`` is the triangle; ``nests`` builds the nests around calls.
+    """
     rows, columns = b.type.shape[-2:]
     matrices = math.prod(b.type.shape[:-2])
     if matrices > 1 and max(rows, columns) <= BATCHED:
@@ -62,6 +70,7 @@ def solved(nests: Nests, a: Pointer, b: Var, system: System) -> Iterable[Made]:
 
 
 def _by_columns(nests: Nests, a: Pointer, b: Var, system: System) -> Iterable[Made]:
+    """The steps for large systems, by columns; parameters are as in ``solved``."""
     left, dtype = system.left, b.type.dtype
     matrices = math.prod(b.type.shape[:-2])
     n, sides = b.type.shape[-2:] if left else b.type.shape[:-3:-1]
@@ -105,6 +114,7 @@ def _call(
     matrices: int,
     integers: dict[str, int],
 ) -> LibraryCall:
+    """cuBLAS's call ``form`` for ``matrices`` systems: ``b`` becomes x."""
     return LibraryCall(
         provider=f"{form}_{short_name(b.array.type.dtype)}",
         reads={"a": a},

@@ -72,6 +72,7 @@ class Keys:
 
     @property
     def _sign(self) -> int:
+        """The highest bit of a key."""
         return 1 << (self.bits - 1) if self.bits < 64 else -(1 << 63)
 
     @property
@@ -85,7 +86,7 @@ class Keys:
         return "convert_u32_i64" if self.word == "u32" else ""
 
     def encode(self, x: str = "x") -> str:
-        """Lines that define ``key``, the key of the element with the text ``x``."""
+        """Lines that define ``key``, the key of the element that ``x`` is."""
         name = short_name(self.dtype)
         if self.part == "nans":
             lines = [
@@ -109,6 +110,7 @@ class Keys:
         return "\n".join(lines)
 
     def _encode_integer(self, x: str) -> str:
+        """The expression of the key of an integer or boolean ``x``."""
         name = short_name(self.dtype)
         if self.dtype == dtypes.uint64:
             return f"bitcast_u64_i64({x})"
@@ -119,6 +121,7 @@ class Keys:
         return convert
 
     def _encode_float(self, x: str) -> list[str]:
+        """Lines that define ``key``, the key of the float ``x``."""
         raw, infinity = _FLOATS[self.dtype]
         bits = f"bitcast_{short_name(self.dtype)}_{raw}({x})" if raw[0] == "i" else x
         word = bits if raw == "i64" else f"convert_{raw}_i64({bits})"

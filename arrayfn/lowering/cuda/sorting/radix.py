@@ -43,11 +43,15 @@ _RESIDENT: Final = 1024  # threads of a multiprocessor that sort keys without va
 def row_sort(data: SortData, tile: Tile, parts: Sequence[Keys] = ()) -> Handwritten:
     """The kernel in which a block sorts a tile of a row, and writes the first ``keep``.
 
-    If ``parts`` are given, the tile is sorted by each of these keys, from the low bits
-    to the high ones; it must be a whole row then, and have values. Elements beyond the
-    row's end come last. The integers are ``n``, the length of a row, ``tiles`` of it,
-    ``keep``, ``length`` (see ``SortData.store``) and ``bits``, the number of a key's
-    low bits that differ.
+    Elements beyond the row's end come last. The kernel's integers are ``n``, the length
+    of a row, ``tiles`` of it, ``keep``, ``length`` (see ``SortData.store``) and
+    ``bits``, the number of a key's low bits that differ.
+
+    Args:
+        data: What the kernel reads and writes.
+        tile: The tile of a block.
+        parts: If given, the tile is sorted by each of these keys, from the low bits to
+            the high ones; it must be a whole row then, and have values.
     """
     shared = tile_shared_arrays(data, tile, bases=False)
     items = tile.items
@@ -108,7 +112,7 @@ def count_digits(data: SortData, tile: Tile, *, scanned: bool) -> Handwritten:
     """The kernel that counts how often each tile has each digit at ``shift``.
 
     The layout of ``counts_out`` is [row, digit, tile] if ``digit_offsets`` follows
-    (``scanned``), else [row, tile, digit].
+    (``scanned``), else [row, tile, digit]. ``data`` says what is read.
     """
     keys = data.keys
     line = "(row * 256 + digit) * tiles + tile"
@@ -145,7 +149,7 @@ for digit in range(thread, 256, {tile.threads}):
 def digit_offsets(threads: int) -> Handwritten:
     """The kernel that replaces a digit's counts by their exclusive sums over tiles.
 
-    A block has one digit of a row; it also writes their total.
+    A block of ``threads`` threads has one digit of a row; it also writes their total.
     """
     warps = threads // WARP
     body = f"""
@@ -191,7 +195,8 @@ def tile_sort(data: SortData, tile: Tile, *, scanned: bool) -> Handwritten:
     """The kernel that sorts each tile by a digit and writes it to its row's order.
 
     ``counts_in`` are the results of ``digit_offsets`` (``scanned``), or the counts of
-    all tiles. Only the first ``keep`` elements of a row are written.
+    all tiles. Only the first ``keep`` elements of a row are written. ``data`` says what
+    is read and written.
     """
     narrow = data.keys.word == "u32" and not data.has_values
     phases = phase_texts(data, tile)

@@ -54,7 +54,10 @@ def can_sort(equation: Equation) -> bool:
 
 
 def sort(equation: Equation, reads: Reads, gpu: GpuConfig) -> Iterator[HandwrittenCall]:
-    """The calls for a sort, an argsort or a top_k along the last axis."""
+    """The calls for a sort, an argsort or a top_k along the last axis.
+
+    ``reads`` says where operands lie; ``gpu`` how large tiles are.
+    """
     x = equation.inputs[0]
     place = pointer_of(x, reads)
     *lead, n = x.type.shape
@@ -90,7 +93,8 @@ def sort_rows(
 ) -> Iterator[HandwrittenCall]:
     """The calls that sort ``given``, keys and perhaps values, into ``outputs``.
 
-    Keys differ in their lowest ``bits`` only, if that is given.
+    ``data`` says what these are. Keys differ in their lowest ``bits`` only, if that is
+    given. ``gpu`` says how large tiles are.
     """
     x = given[0]
     if rows.n <= gpu.sort_row_threads * gpu.sort_items:
@@ -108,7 +112,11 @@ def _sort_complex(
     name: str,
     gpu: GpuConfig,
 ) -> Iterator[HandwrittenCall]:
-    """The calls that sort complex ``x`` by each of ``PARTS``, or its positions."""
+    """The calls that sort complex ``x`` by each of ``PARTS``, or its positions.
+
+    ``name`` is ``"sort"`` or ``"argsort"``. ``output`` receives the elements or the
+    positions.
+    """
     parts = [Keys(dtype, by_order=True, part=part) for part in PARTS]
     if rows.n <= gpu.sort_row_threads * gpu.sort_items:
         data = SortData(parts[0], key_output="gathered")
@@ -200,8 +208,15 @@ def sort_by_digit(
 ) -> Iterator[HandwrittenCall]:
     """The calls that sort rows by the digit at ``shift``.
 
-    Digits are counted in the keys of ``given``; the arrays ``read`` are sorted into
-    ``outputs``. If ``totals`` is given it receives how often each row has each digit.
+    Args:
+        rows: The rows.
+        data: What the kernels read and write.
+        given: The keys, and perhaps values, in which digits are counted.
+        read: The arrays that are sorted.
+        outputs: The results.
+        shift: The lowest bit of the digit.
+        gpu: Says how large tiles are.
+        totals: If given, it receives how often each row has each digit.
     """
     items = gpu.sort_items if data.keys.word == "u32" else gpu.sort_items // 2
     tile = Tile(gpu.sort_threads, items)
@@ -239,7 +254,8 @@ def _top_k(
 ) -> Iterator[HandwrittenCall]:
     """The calls for the first ``keep`` of each row: of each tile, then of these.
 
-    They go on until a block holds all candidates of a row.
+    They go on until a block holds all candidates of a row. ``x`` are the elements,
+    ``outputs`` the elements and positions that are found.
     """
     max_tile = gpu.sort_row_threads * gpu.sort_items
     given, n = [x], rows.n
@@ -275,7 +291,19 @@ def _row_sort(
     bits: int | None = None,
     parts: Sequence[Keys] = (),
 ) -> HandwrittenCall:
-    """The call that sorts each tile of rows; elements are from rows of ``length``."""
+    """The call that sorts each tile of rows in one kernel.
+
+    Args:
+        rows: The rows.
+        data: What the kernel reads and writes.
+        tile: The tile of a block.
+        given: The keys, and perhaps values.
+        x: The elements, of which ``data`` may gather some.
+        outputs: The results.
+        length: The length of the rows of ``x``; 0 if that of ``rows``.
+        bits: The number of low bits in which keys differ, if not all.
+        parts: The keys to sort by, if there are several.
+    """
     tiles = -(-rows.n // tile.size)
     read = [*given, *([x] if data.key_output == "gathered" else [])]
     bits = data.keys.bits if bits is None else bits
@@ -306,4 +334,5 @@ def _tile_of(n: int, gpu: GpuConfig) -> Tile:
 
 
 def _temporary(size: int, dtype: DType) -> Var:
+    """A new array of ``size`` elements."""
     return Var(ArrayType((size,), dtype))

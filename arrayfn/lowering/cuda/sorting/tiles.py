@@ -105,8 +105,8 @@ class SortData:
     def store(self, length: str = "n") -> str:
         """Lines that write the tile's element ``at`` to index ``target``.
 
-        They read ``words`` and ``values`` in shared memory. ``length`` is the text of
-        the length of the rows that elements are gathered from.
+        They read ``words`` and ``values`` in shared memory. ``length`` is the
+        expression of the length of the rows that elements are gathered from.
         """
         lines: list[str] = []
         if self.key_output == "words":
@@ -126,7 +126,7 @@ class SortData:
 
 
 def call_of(function: str, argument: str) -> str:
-    """A call of ``function``, or the argument itself if there is none."""
+    """The expression of ``function`` of ``argument``; just that if it is empty."""
     return f"{function}({argument})" if function else argument
 
 
@@ -138,7 +138,7 @@ class SharedArrays:
         self.size = 0
 
     def array(self, name: str, dtype: str, count: int) -> None:
-        """Add an array of ``count`` elements."""
+        """Add the array ``name`` of ``count`` elements of ``dtype``, a short name."""
         self.lines.append(f"{name} = dynamic_shared_{dtype}({self.size}, {count})")
         nbytes = count * (8 if dtype.endswith("64") else 4)
         self.size += -(-nbytes // 16) * 16
@@ -153,9 +153,9 @@ def tile_shared_arrays(data: SortData, tile: Tile, *, bases: bool) -> SharedArra
     """The shared memory of a block that sorts a tile.
 
     ``counters`` has a counter for each warp and digit, ``starts`` where digits begin in
-    the tile, ``sums`` sums of warps, ``bases`` (if asked for) where the tile's elements
-    of a digit begin in the row, less their start in the tile. ``words`` and ``values``
-    are the sorted tile.
+    the tile, ``sums`` sums of warps, ``bases`` (if that is True) where the tile's
+    elements of a digit begin in the row, less their start in the tile. ``words`` and
+    ``values`` are the sorted tile.
     """
     shared = SharedArrays()
     shared.array("counters", "i32", tile.warps * DIGITS)
@@ -290,7 +290,8 @@ def sum_counts(tile: Tile) -> str:
     """Lines that sum the counts of the row's tiles, which ``digit_starts`` reads.
 
     They define the registers ``in_row``, the sums over all tiles, and ``in_tiles``,
-    those over the tiles before, for each of the thread's digits. They need no barrier.
+    those over the tiles before, for each digit of a thread of ``tile``. They need no
+    barrier.
     """
     each = max(1, DIGITS // tile.threads)
     return _ADD_UP.format(each=each, in_flight=_IN_FLIGHT)
@@ -323,7 +324,8 @@ def phase_texts(
 ) -> dict[str, str]:
     """The texts of the phases load and rank, and the name of the keys' dtype.
 
-    ``source`` is the text of the index of the tile's element ``at``.
+    They are by the names ``load``, ``rank`` and ``key``. ``source`` is the index of the
+    tile's element ``at``.
     """
     keys = data.keys
     load = data.load(source)

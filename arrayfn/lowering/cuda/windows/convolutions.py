@@ -55,7 +55,8 @@ _DEPTHWISE: Final[dict[str, Roles]] = {
 def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
     """The roles of the axes of a call's arrays, by the arrays' names.
 
-    There are so many spatial ``axes``; channels are ``last``, or first.
+    There are ``axes`` spatial axes; channels are ``last``, or first; there is an axis
+    of groups if ``grouped``.
     """
     inner = (SPATIAL, GROUP, INNER) if last else (GROUP, INNER, SPATIAL)
     kernel = (SPATIAL, INNER) if last else (INNER, SPATIAL)
@@ -77,9 +78,9 @@ def roles_of(axes: int, last: bool, grouped: bool) -> dict[str, Roles]:
 
 
 def program_of(provider: str, p: Mapping[str, int]) -> Program:
-    """The Program of one convolution whose call has this provider and integers.
+    """The Program of one convolution, which is timed to choose its algorithm.
 
-    Algorithms are timed with it.
+    It computes what a call of ``provider`` with the integers ``p`` does.
     """
     _, gives, short, *more = provider.split("_")
     roles = roles_of(p["axes"], bool(p["last"]), p["groups"] > 1)
@@ -239,7 +240,10 @@ class _Arrangement:
         return _Arrangement(provider, integers, roles, made, more, dtype)
 
     def called(self, deterministic: bool) -> str:
-        """The provider's name, which says whether sums may have any order."""
+        """The provider's name, which says whether sums may have any order.
+
+        They may not if results must be ``deterministic``.
+        """
         return self.provider if deterministic else f"{self.provider}_any"
 
     def is_product(self) -> bool:
@@ -263,7 +267,10 @@ class _Arrangement:
         return single.get(gives) == 1 and window <= SHORT_SUMS
 
     def emit(self, operands: Sequence[Atom], result: ArrayType) -> Atom:
-        """Emit the rewritten equation, and what changes its arrays' layouts."""
+        """Emit the rewritten equation, and what changes its arrays' layouts.
+
+        ``operands`` are the equation's; the value returned has the type ``result``.
+        """
         gives = self.params["gives"]
         arrays = dict(zip(ARRAYS[gives], operands, strict=True))
         in_blocks = self.algorithm != "library"
@@ -309,7 +316,10 @@ def _ungrouped(roles: Roles) -> Roles:
 
 
 def _by_channel(name: str, roles: Roles) -> Roles:
-    """``roles`` of a depthwise convolution: its groups are channels."""
+    """``roles`` of the array ``name`` of a depthwise convolution.
+
+    Its groups are channels.
+    """
     groups, outer, inner, space = roles
     if name == "kernel":
         return (*groups, *outer, *inner), (), (), space
@@ -317,7 +327,10 @@ def _by_channel(name: str, roles: Roles) -> Roles:
 
 
 def _count_contiguous(roles: Mapping[str, Roles], *, last: bool) -> int:
-    """How many of operand and output are contiguous with channels last, or first."""
+    """How many of operand and output are contiguous with channels last, or first.
+
+    ``roles`` are those of their axes, by name.
+    """
     order = (OUTER, SPATIAL, GROUP, INNER) if last else (OUTER, GROUP, INNER, SPATIAL)
     count = 0
     for name in ("operand", "output"):
@@ -327,7 +340,10 @@ def _count_contiguous(roles: Mapping[str, Roles], *, last: bool) -> int:
 
 
 def _order(own: Roles, target: Roles) -> tuple[list[int], list[Axes]]:
-    """An array's own axes in the order of ``target``: flat, and by target axis."""
+    """An array's own axes in the order of ``target``: flat, and by target axis.
+
+    ``own`` are the roles of the array's axes, ``target`` those of the library's.
+    """
     groups: dict[int, Axes] = {
         target[role][0]: own[role] for role in (GROUP, OUTER, INNER) if target[role]
     }
@@ -377,7 +393,8 @@ def for_library(
 ) -> Program:
     """``program`` with the convolutions that a library computes rewritten for it.
 
-    Later passes expand the others.
+    ``choose`` chooses their algorithms; sums of ``deterministic`` ones have a fixed
+    order. Later passes expand the others.
     """
     if all(eq.primitive is not padded_convolution for eq in program.equations):
         return program
@@ -394,7 +411,11 @@ def for_library(
 def _library_convolution(
     equation: Equation, choose: ChooseConvolution, deterministic: bool
 ) -> _Arrangement | None:
-    """The arrangement of a convolution that a library, or a kernel here, computes."""
+    """The arrangement of a convolution that a library, or a kernel here, computes.
+
+    None for other equations. ``choose`` and ``deterministic`` are as in
+    ``for_library``.
+    """
     if equation.primitive is not padded_convolution:
         return None
     if not all(isinstance(atom, Var) for atom in equation.inputs):
@@ -413,7 +434,11 @@ def _library_convolution(
 def convolution(
     equation: Equation, reads: Mapping[Var, Read], deterministic: bool = True
 ) -> Iterable[Made]:
-    """The calls, of the library or of kernels here, for a rewritten equation."""
+    """The calls, of the library or of kernels here, for a rewritten equation.
+
+    ``reads`` says where operands lie; sums of ``deterministic`` ones have a fixed
+    order.
+    """
     found = _Arrangement.of(equation)
     assert found is not None
     gives = equation.params["gives"]

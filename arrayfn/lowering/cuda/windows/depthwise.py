@@ -31,8 +31,9 @@ _MAX_WIDTH: Final = 9  # columns of a window
 def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
     """Whether these kernels compute the convolution with the integers ``p``.
 
-    ``gives`` says which of its arrays is computed. The operand's cotangent is the
-    convolution of the output's by the reversed kernel, if strides are 1.
+    ``gives`` says which of its arrays is computed, of dtype ``dtype``. The operand's
+    cotangent is the convolution of the output's by the reversed kernel, if strides are
+    1.
     """
     if (
         p["axes"] != AXES
@@ -50,7 +51,10 @@ def is_depthwise(gives: str, p: Mapping[str, int], dtype: DType) -> bool:
 
 
 def _extents(gives: str, p: Mapping[str, int]) -> Extents:
-    """The extents of a convolution, or of its operand's cotangent."""
+    """The extents of a convolution, or of its operand's cotangent.
+
+    ``gives`` says which; ``p`` are the integers that a call of cuDNN would have.
+    """
     own, other = ("count", "extent") if gives == "output" else ("extent", "count")
     rows, columns = (p[f"{own}{k}"] for k in range(AXES))
     height, width = (p[f"{other}{k}"] for k in range(AXES))
@@ -62,8 +66,9 @@ def depthwise(
 ) -> Iterable[HandwrittenCall]:
     """The calls that compute ``result``, one of the arrays of a convolution.
 
-    ``first`` and ``second`` are the other two. The convolution's kernel is [size, size,
-    channel]; ``p`` are the integers that a call of cuDNN would have.
+    ``gives`` says which of them it is; ``first`` and ``second`` are the other two. The
+    convolution's kernel is [size, size, channel]; ``p`` are the integers that a call of
+    cuDNN would have.
     """
     if gives == "kernel":
         return kernel_sums(first, second, result, p)
@@ -73,6 +78,11 @@ def depthwise(
 def _convolution(
     given: Pointer, taps: Pointer, result: Var, gives: str, p: Mapping[str, int]
 ) -> HandwrittenCall:
+    """The call that computes the output, or the operand's cotangent.
+
+    ``given`` is what windows are over, and ``taps`` the convolution's kernel. ``gives``
+    and ``p`` are as in ``depthwise``.
+    """
     lanes = Lanes(result.type.dtype)
     forward = gives == "output"
 
@@ -104,7 +114,8 @@ def _body(
 ) -> list[str]:
     """The kernel's lines: of ``x`` and ``taps`` they compute ``sums``.
 
-    Taps are reversed unless ``forward``.
+    ``axes`` are the windows along lines and along columns. Taps are reversed unless
+    ``forward``.
     """
     down, right = axes
     sums = [f"sums{k}" for k in range(COLUMNS)]

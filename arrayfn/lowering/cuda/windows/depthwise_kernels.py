@@ -32,7 +32,10 @@ _SIDE: Final = 32
 
 
 def has_kernel_sums(p: Mapping[str, int], dtype: DType) -> bool:
-    """Whether a thread has registers for the sums of a row of the window."""
+    """Whether a thread has registers for the sums of a row of the window.
+
+    ``p`` are the integers that a call of cuDNN would have, ``dtype`` is that of arrays.
+    """
     lanes = Lanes(dtype)
     words = BY_SHORT_NAME[lanes.compute].itemsize // 4
     arrays = ("count", "extent")
@@ -49,7 +52,8 @@ def kernel_sums(
 ) -> Iterable[HandwrittenCall]:
     """The two calls that compute the kernel's cotangent ``result``.
 
-    It is [size, size, channel]; ``p`` are the integers that a call of cuDNN would have.
+    ``given`` is the convolution's operand, ``cotangent`` that of its output. The result
+    is [size, size, channel]; ``p`` are the integers that a call of cuDNN would have.
     """
     dtype = result.type.dtype
     lanes = Lanes(dtype)
@@ -103,8 +107,9 @@ def kernel_sums(
 def _sums(lanes: Lanes, down: WindowAxis, right: WindowAxis) -> list[str]:
     """The lines of the first kernel: of ``x`` and ``cotangent`` partial ``sums``.
 
-    A thread has the row ``i`` of taps, a vector of channels, and ``each`` lines, whose
-    sums go to its ``slot``.
+    ``down`` and ``right`` are the windows along lines and columns. A thread has the row
+    ``i`` of taps, a vector of channels, and ``each`` lines, whose sums go to its
+    ``slot``.
     """
     n, wide = lanes.count, lanes.compute
     offsets = right.offsets()
@@ -118,7 +123,10 @@ def _sums(lanes: Lanes, down: WindowAxis, right: WindowAxis) -> list[str]:
     each: list[str] = []
 
     def load(name: str, array: str, index: str, condition: str) -> None:
-        """Define the vector ``name``: loaded if ``condition`` holds, or zeros."""
+        """Load the vector ``name`` if ``condition`` holds; else it is zeros.
+
+        It begins at ``index`` of ``array``.
+        """
         loads.extend(
             [
                 lanes.tile(f"{name}_tile"),

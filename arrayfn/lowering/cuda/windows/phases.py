@@ -20,6 +20,10 @@ def windows_as_sums(program: Program) -> Program:
 
 
 def _as_sum(equation: Equation, operands: list[Atom]) -> list[Atom] | None:
+    """The sum that replaces ``equation``; None for what is no short ``window_put``.
+
+    ``operands`` are its operands in the new Program.
+    """
     if equation.primitive is not window_put or is_pool(equation):
         return None
     made = put_in_phases(*operands, **equation.params)

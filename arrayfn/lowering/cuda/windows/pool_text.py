@@ -28,7 +28,10 @@ MAX_CELLS: Final = 4
 
 
 def sum_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> list[str]:
-    """Computes ``sums``, the sum of each window of ``x``, rounded once."""
+    """The kernel's lines for ``sums``, the sum of each window of ``x``.
+
+    ``axes`` are the windows along lines and along columns. Sums are rounded once.
+    """
     sums = [f"sums{k}" for k in range(COLUMNS)]
     each = [
         f"sums{k}[lane] = sums{k}[lane] + x{at}"
@@ -46,7 +49,10 @@ def sum_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> list[str]:
 
 
 def _tiles(names: Sequence[str], dtype: str, count: int, value: str) -> list[str]:
-    """Lines that declare registers by these names, filled with ``value``."""
+    """Lines that declare registers called ``names``, ``count`` each.
+
+    They are filled with ``value``; ``dtype`` is a short name.
+    """
     return [
         *(f"{name} = registers_{dtype}({count})" for name in names),
         f"for lane in range({count}):",
@@ -61,10 +67,16 @@ def extremum_body(
     *,
     minimum: bool,
 ) -> list[str]:
-    """Computes the maximum, or minimum, of each window of ``x``.
+    """The kernel's lines for the maximum, or minimum, of each window of ``x``.
 
-    ``gives`` names the results: ``best``, the element, and ``position``, its row-major
-    index in the window. NaN wins over numbers, and the first of equal elements wins.
+    NaN wins over numbers, and the first of equal elements wins.
+
+    Args:
+        lanes: The vector of a thread.
+        axes: The windows along lines and along columns.
+        gives: The results: ``best``, the element, and ``position``, its row-major index
+            in the window.
+        minimum: Take the minimum.
     """
     wide, n = lanes.compute, lanes.count
     limit = f"{wide.upper()}_{'INF' if minimum else 'NEG_INF'}"
@@ -109,10 +121,11 @@ def extremum_body(
 
 
 def put_body(lanes: Lanes, axes: tuple[WindowAxis, WindowAxis]) -> list[str]:
-    """Computes ``sums``: for each element, the sum of ``values`` of its windows.
+    """The kernel's lines for ``sums``: of ``values`` of each element's windows.
 
-    A window counts if its entry of ``positions`` is the element. The elements of a cell
-    are in the same windows: those that begin in it, and up to ``reach`` cells before.
+    ``axes`` are the windows along lines and along columns. A window counts if its entry
+    of ``positions`` is the element. The elements of a cell are in the same windows:
+    those that begin in it, and up to ``reach`` cells before.
     """
     down, right = axes
     n, wide = lanes.count, lanes.compute
@@ -180,7 +193,8 @@ def _terms(
 ) -> list[str]:
     """Lines that add the values of one line of windows to a thread's cells.
 
-    The windows begin ``back`` cells above, and 0 to ``reach`` cells to the left.
+    The windows, of ``axes``, begin ``back`` cells above, and 0 to ``reach`` cells to
+    the left. ``wide`` is the name of the compute dtype.
     """
     down, right = axes
     lines: list[str] = []
@@ -202,7 +216,7 @@ def _terms(
 
 
 def _plus(number: int) -> str:
-    """The text that adds ``number`` to what precedes it; empty for 0."""
+    """The end of an expression that adds ``number``; empty for 0."""
     if not number:
         return ""
     return f" {'-' if number < 0 else '+'} {abs(number)}"

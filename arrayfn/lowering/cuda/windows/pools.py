@@ -73,7 +73,10 @@ class _Geometry:
 
     @staticmethod
     def of(windows: SlidingWindows, shape: Shape, dtype: DType) -> _Geometry | None:
-        """The windows over an array; None if they have another form, or are large."""
+        """The ``windows`` over an array; None if they have another form, or are large.
+
+        ``shape`` and ``dtype`` are the array's.
+        """
         if dtype not in _DTYPES or len(windows.axes) != len(_NONE):
             return None
         first, second = windows.axes
@@ -108,7 +111,7 @@ class _Geometry:
         return Extents(self.batch, rows, columns, height, width, self.channels)
 
     def along(self, k: int) -> WindowAxis:
-        """The windows along the first or second of the two axes."""
+        """The windows along the first (``k`` is 0) or second of the two axes."""
         w = self.windows
         return WindowAxis(w.sizes[k], w.strides[k], w.dilations[k], self.padding[k][0])
 
@@ -154,7 +157,7 @@ def with_padded_windows(program: Program) -> Program:
     rows = (*_FORWARD, window_put)
     if all(equation.primitive not in rows for equation in program.equations):
         return program
-    made = program.definitions()
+    definitions = program.definitions()
     constants = dict(zip(program.constants, program.constant_values, strict=True))
     builder = ProgramBuilder(program.name)
     with builder:
@@ -162,9 +165,9 @@ def with_padded_windows(program: Program) -> Program:
         environment = builder.bind_inputs(program, inputs)
         for equation in program.equations:
             builder.source = equation.source
-            found = _with_pad_before(equation, made, constants) or _with_cut_after(
-                equation, made
-            )
+            found = _with_pad_before(
+                equation, definitions, constants
+            ) or _with_cut_after(equation, definitions)
             if found is None:
                 builder.replay(equation, environment)
                 continue
@@ -177,17 +180,20 @@ def with_padded_windows(program: Program) -> Program:
 
 
 def _with_pad_before(
-    equation: Equation, made: Mapping[Var, Equation], constants: Mapping[Var, Any]
+    equation: Equation,
+    definitions: Mapping[Var, Equation],
+    constants: Mapping[Var, Any],
 ) -> Equation | None:
     """A reduction of windows with the pad of its operand folded in; None of others.
 
-    The pad's value must be the reduction's identity.
+    The pad's value must be the reduction's identity. ``definitions`` has the equation
+    that makes each Var, ``constants`` the values of the Program's constants.
     """
     primitive = primitive_of(equation)
     if primitive not in _FORWARD or "padding" in equation.params:
         return None
     (x,) = equation.inputs
-    pad = made.get(x) if isinstance(x, Var) else None
+    pad = definitions.get(x) if isinstance(x, Var) else None
     if pad is None or pad.primitive is not slicing.pad:
         return None
     unpadded, fill = pad.inputs
@@ -199,13 +205,16 @@ def _with_pad_before(
 
 
 def _with_cut_after(
-    equation: Equation, made: Mapping[Var, Equation]
+    equation: Equation, definitions: Mapping[Var, Equation]
 ) -> Equation | None:
-    """A ``window_put`` with the cut of its result folded in; None of others."""
+    """A ``window_put`` with the cut of its result folded in; None of others.
+
+    ``equation`` is the cut; ``definitions`` has the equation that makes each Var.
+    """
     if equation.primitive is not slicing.pad:
         return None
     x = equation.inputs[0]
-    put = made.get(x) if isinstance(x, Var) else None
+    put = definitions.get(x) if isinstance(x, Var) else None
     if put is None or put.primitive is not window_put or "padding" in put.params:
         return None
     extents = tuple(equation.outputs[0].type.shape[axis] for axis in put.params["axes"])
@@ -218,7 +227,7 @@ def _with_padding(
 ) -> Equation | None:
     """``equation`` of ``inputs``, padded as ``pad`` does, if ``pool`` then takes it.
 
-    ``sign`` is -1 if ``pad`` has negative widths: a cut.
+    ``sign`` is -1 if ``pad`` has negative widths: a cut. None if it cannot be.
     """
     config: slicing.PadConfig = pad.params["config"]
     axes = equation.params["axes"]
@@ -236,7 +245,10 @@ def _with_padding(
 
 
 def pairs_of(program: Program) -> dict[Equation, Equation]:
-    """Pairs of equations for the extrema of windows and their positions, both ways."""
+    """Pairs of equations for the extrema of windows and their positions.
+
+    Each of a pair has the other as its value. One kernel computes both.
+    """
     found: dict[tuple[Any, ...], Equation] = {}
     pairs: dict[Equation, Equation] = {}
     for equation in program.equations:
@@ -252,7 +264,10 @@ def pairs_of(program: Program) -> dict[Equation, Equation]:
 
 
 def pool(equation: Equation, other: Equation | None, reads: Reads) -> HandwrittenCall:
-    """The call that computes ``equation`` and, if given, the ``other`` of its pair."""
+    """The call that computes ``equation`` and, if given, the ``other`` of its pair.
+
+    ``reads`` says where operands lie.
+    """
     geometry = _geometry(equation)
     assert geometry is not None
     if equation.primitive is window_put:
@@ -288,7 +303,7 @@ def pool(equation: Equation, other: Equation | None, reads: Reads) -> Handwritte
 
 
 def _put(equation: Equation, geometry: _Geometry, reads: Reads) -> HandwrittenCall:
-    """The call that computes a ``window_put``."""
+    """The call that computes a ``window_put``; ``reads`` says where operands lie."""
     values, positions = (pointer_of(atom, reads) for atom in equation.inputs)
     (output,) = equation.outputs
     lanes = Lanes(output.type.dtype)

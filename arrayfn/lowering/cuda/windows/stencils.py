@@ -71,25 +71,25 @@ class Lanes:
         return "u16(0)" if self.is_half_precision else self.zero
 
     def tile(self, name: str) -> str:
-        """The line that declares registers for a vector of elements."""
+        """The line that declares the registers ``name`` for a vector of elements."""
         return f"{name} = registers_{self.word}({self.count})"
 
     def load(self, array: str, at: str, tile: str) -> str:
-        """The line that loads the vector at index ``at`` of ``array``."""
+        """The line that loads the vector at index ``at`` of ``array`` into ``tile``."""
         return f"load_{self.word}x{self.count}({array}, {at}, {tile}, 0)"
 
     def store(self, array: str, at: str, tile: str) -> str:
-        """The line that stores a vector at index ``at`` of ``array``."""
+        """The line that stores the vector ``tile`` at index ``at`` of ``array``."""
         return f"store_{self.word}x{self.count}({array}, {at}, {tile}, 0)"
 
     def value(self, element: str) -> str:
-        """The text of the value of an element."""
+        """The expression of the value of ``element``."""
         if not self.is_half_precision:
             return element
         return f"convert_{self.short}_{self.compute}({element})"
 
     def element(self, value: str) -> str:
-        """The text of the element that a value is rounded to."""
+        """The expression of the element that ``value`` is rounded to."""
         if not self.is_half_precision:
             return value
         return f"convert_{self.compute}_{self.short}({value})"
@@ -108,7 +108,10 @@ class WindowAxis:
     padding: int
 
     def at(self, output: str, tap: str = "") -> str:
-        """The text of the element that ``tap``, or the first, of ``output`` reads."""
+        """The index of the element that ``tap``, or the first, of ``output`` reads.
+
+        All are expressions.
+        """
         text = output if self.stride == 1 else f"{output} * {self.stride}"
         if tap:
             text += f" + {tap}" if self.dilation == 1 else f" + {tap} * {self.dilation}"
@@ -173,14 +176,17 @@ class Extents:
 
 
 def block_count(integers: dict[str, int]) -> int:
-    """The blocks of a launch with these integers."""
+    """The blocks of a launch with these ``integers``: see ``Extents.integers``."""
     return -(-integers["items"] // THREADS)
 
 
 def thread_items(
     lanes: Lanes, body: Sequence[str], thread_columns: int = COLUMNS
 ) -> list[str]:
-    """``body`` for each thread that has outputs, after lines that define which."""
+    """The lines ``body`` for each thread that has outputs, after their indices.
+
+    A thread has ``thread_columns`` neighbouring outputs of a row.
+    """
     return [
         f"item = block_index() * {THREADS} + thread_index()",
         "if item < items:",
@@ -210,13 +216,13 @@ def windows(
     before: Sequence[str],
     each: Iterable[str],
 ) -> list[str]:
-    """A loop over the lines ``i`` of windows, which loads each line's elements.
+    """Lines that loop over the lines ``i`` of windows, and load their elements.
 
     Args:
         lanes: The vector of a thread.
         axes: The windows along lines and along columns.
         array: What windows are over.
-        fill: The text of an element beyond the border.
+        fill: The expression of an element beyond the border.
         before: Lines that follow the loads' first, once a line of the windows.
         each: Lines for each channel ``lane``. They read the values ``x0``, ``x1`` and
             so on, numbered as ``WindowAxis.offsets`` numbers elements.
@@ -257,7 +263,10 @@ OUTPUT_INDEX: Final = (
 
 
 def store(lanes: Lanes, array: str, at: str, tile: str, where: str) -> list[str]:
-    """Lines that store a vector of values if the condition ``where`` holds."""
+    """Lines that store the vector ``tile`` of values if ``where`` holds.
+
+    It goes to index ``at`` of ``array``; ``where`` is a condition.
+    """
     if not lanes.is_half_precision:
         return [f"if {where}:", "    " + lanes.store(array, at, tile)]
     return [
@@ -270,7 +279,10 @@ def store(lanes: Lanes, array: str, at: str, tile: str, where: str) -> list[str]
 
 
 def stores(lanes: Lanes, array: str, results: Sequence[str]) -> list[str]:
-    """Lines that store the thread's outputs: ``results`` are vectors of values."""
+    """Lines that store the thread's outputs in ``array``.
+
+    ``results`` are the registers of its outputs: vectors of values.
+    """
     lines = [OUTPUT_INDEX]
     for k, tile in enumerate(results):
         index = f"at + {k} * channels"
@@ -279,5 +291,5 @@ def stores(lanes: Lanes, array: str, results: Sequence[str]) -> list[str]:
 
 
 def indented_lines(lines: Iterable[str], levels: int = 1) -> list[str]:
-    """``lines`` indented by so many levels."""
+    """``lines`` indented by ``levels`` of four spaces."""
     return ["    " * levels + line for line in lines]

@@ -131,13 +131,19 @@ def convolve_blocks(
 
 
 def _channels(inner: int, strides: Sequence[int], dtype: DType) -> int:
-    """The channels of blocks, padded to an aligned number."""
+    """The channels of blocks of ``strides`` pixels, padded to an aligned number.
+
+    ``inner`` are the channels of a pixel, of ``dtype``.
+    """
     step = max(1, _ALIGNED // dtype.itemsize)
     return -(-inner * math.prod(strides) // step) * step
 
 
 def _order(count: int) -> tuple[int, ...]:
-    """The permutation from [n, block, within, ..., c] to [n, blocks, withins, c]."""
+    """The permutation from [n, block, within, ..., c] to [n, blocks, withins, c].
+
+    ``count`` is the number of spatial axes.
+    """
     blocks = (1 + 2 * k for k in range(count))
     within = (2 + 2 * k for k in range(count))
     return (0, *blocks, *within, 1 + 2 * count)
@@ -146,7 +152,10 @@ def _order(count: int) -> tuple[int, ...]:
 def _blocked(
     x: Atom, borders: Sequence[tuple[int, int]], strides: Sequence[int]
 ) -> Atom:
-    """``x``, padded by ``borders``, with blocks of ``strides`` as channels."""
+    """``x``, padded by ``borders``, with blocks of ``strides`` as channels.
+
+    Both are for each spatial axis.
+    """
     zero = conversion.literal(0, x.type.dtype)
     none = (0, 0, 0)
     config = (none, *((low, high, 0) for low, high in borders), none)
@@ -172,7 +181,7 @@ def _unblocked(
     strides: Sequence[int],
     inner: int,
 ) -> Atom:
-    """The transpose of ``_blocked``."""
+    """The transpose of ``_blocked``, for an image of ``inner`` channels."""
     first, *blocks, _ = x.type.shape
     count = len(blocks)
     limit = (first, *blocks, inner * math.prod(strides))
