@@ -171,6 +171,7 @@ def storage_error(name: str, dtype: DType) -> DTypeError:
 
 
 def _unknown(dtype: Any) -> TypeError:
+    """The error for a ``dtype`` that arrayfn has not."""
     known = ", ".join(SHORT_NAMES.values())
     message = f"arrayfn has no data type {dtype!r}; it has {known}"
     return DTypeError(message, user_location())
@@ -223,13 +224,14 @@ def weak_dtype(value: PythonScalar) -> DType:
 
 
 def _scalar_class(value: object) -> type[int | float | complex]:
-    """The built-in class that a subclass of one is derived from."""
+    """The built-in class that the class of ``value`` is derived from."""
     if isinstance(value, int):
         return int
     return float if isinstance(value, float) else complex
 
 
 def _rank(dtype: DType) -> int:
+    """The place of a dtype's kind in promotion: bool, integer, float, complex."""
     if dtype == bool_:
         return 0
     if dtype in INTEGERS or dtype in INT4:
@@ -270,12 +272,14 @@ def promote(typed: Iterable[tuple[DType, bool]]) -> tuple[DType, bool]:
 
 
 def _promote_two(a: DType, b: DType) -> DType:
+    """The dtype that two dtypes promote to."""
     if a == b:
         return a
     if KEY in (a, b):
         raise DTypeError(
-            f"keys do not promote with {b if a is KEY else a}: operands are all keys, "
-            "or none is; random.key_data(key) gives a key's words",
+            f"keys do not promote with {b if a is KEY else a}: random.split(key) and "
+            "random.fold_in(key, n) make other keys, and random.key_data(key) gives a "
+            "key's words",
             user_location(),
         )
     if frozenset((a, b)) == HALF_PRECISION:

@@ -35,6 +35,7 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
     kept = dtype if all(t.dtype == dtype for t in types) else None
 
     def unravel(vector: Any) -> Any:
+        """The pytree whose leaves are the parts of ``vector``."""
         shape = leaf_type(vector).shape
         if shape != (sum(sizes),):
             raise ShapeError(

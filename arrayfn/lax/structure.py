@@ -201,6 +201,11 @@ def _starts(
 
 
 def _start(index: Any, axis: int, extent: int, length: int, from_end: bool) -> Any:
+    """Where a window of ``length`` begins on an axis of ``extent``.
+
+    With ``from_end`` negative indices count from the end. A start that may be outside
+    is checked, if ``jit`` is asked to.
+    """
     if index.shape or index.dtype not in dtypes.INTEGERS:
         return index  # the type rule raises
     if from_end and index.dtype in dtypes.SIGNED:
@@ -352,6 +357,7 @@ def argmin(operand: ArrayLike, axis: int, index_dtype: DTypeLike) -> Array:
 
 
 def _index_dtype(name: str, wanted: DTypeLike) -> DType:
+    """The dtype ``wanted``; DTypeError unless it is an integer's."""
     dtype = dtypes.canonical(wanted)
     if dtype not in dtypes.INTEGERS:
         raise DTypeError(

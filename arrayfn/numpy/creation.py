@@ -99,6 +99,7 @@ def copy(a: ArrayLike, order: str | None = "K") -> Array:
 
 
 def _holds_tracers(x: Any) -> bool:
+    """Whether nested lists hold a traced value, or an array on a device."""
     if isinstance(x, (list, tuple)):
         return any(_holds_tracers(part) for part in x)
     return isinstance(x, ImmutableArray)
@@ -170,7 +171,10 @@ def empty(
 
 
 def _like(name: str, a: Any) -> ArrayType:
-    """The type of ``a``, which may be a ``ShapeDtypeStruct``."""
+    """The type of ``a``, which may be a ``ShapeDtypeStruct``.
+
+    Errors call the function ``name``.
+    """
     known: ArrayType | None = getattr(a, "__arrayfn_type__", None)
     return ops.type_of_operand(name, a) if known is None else known
 
@@ -279,6 +283,7 @@ def arange(
 
 
 def _number(name: str, x: Any) -> Any:
+    """The real number x, known while tracing; ArgumentError if it is none."""
     if isinstance(x, ImmutableArray):
         return x.concrete(f"{name}: a shape", STATIC_REMEDY)
     if np.asarray(x).dtype.kind not in "biuf":
@@ -340,6 +345,7 @@ def _with_axis(x: ArrayLike, axis: int, ndim: int) -> ArrayLike:
 
 
 def _alone_on_axis(x: ArrayLike, axis: int, ndim: int) -> ArrayLike:
+    """A vector along ``axis`` of ``ndim``; the others have extent 1."""
     shape = tuple(x.shape[0] if k == axis else 1 for k in range(ndim))
     return (
         x if ndim == 1 else apply(views.broadcast_in_dim, x, shape=shape, axes=(axis,))
@@ -390,6 +396,7 @@ def on_diagonal(shape: tuple[int, int], k: int) -> Array:
 
 
 def _rows_and_columns(shape: tuple[int, int], k: int) -> tuple[Array, Array]:
+    """The number of each element's row, plus ``k``, and of its column."""
     shape = (ops.whole(shape[0]), ops.whole(shape[1]))
     if not isinstance(k, ImmutableArray):  # else it is not known while tracing
         k = max(min(ops.whole(k), shape[1]), -shape[0])  # clamp to just outside

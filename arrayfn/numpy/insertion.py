@@ -83,6 +83,7 @@ def _with_minimum_ndim(x: Array, ndim: int) -> Array:
 
 
 def _known_index(name: str, index: Any) -> Any:
+    """The index as a NumPy array; an error if it is not known while tracing."""
     if isinstance(index, (list, tuple)):
         index = np.asarray(index, None if len(index) else np.int64)
     return known(name, index, _KNOWN)
@@ -129,6 +130,7 @@ def resize(a: ArrayLike, new_shape: Any) -> Array:
 
 
 def _refuse_in_place(name: str, inplace: bool) -> None:
+    """ArgumentError if ``inplace`` is asked for."""
     if inplace:
         raise ArgumentError(
             f"{name} changes no array in place; use the copy that it returns",

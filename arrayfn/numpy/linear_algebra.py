@@ -148,6 +148,7 @@ def dot(
 
 
 def _scaled(a: ArrayLike, b: ArrayLike, preferred: DTypeLike) -> Array:
+    """The product with a scalar, in the dtype ``preferred`` if that is given."""
     wanted = None if preferred is None else dtypes.canonical(preferred)
     (a, b), _, _ = ops.promoted("dot", (a, b), wanted)
     return multiply(a, b)
@@ -261,6 +262,7 @@ def tensordot(
 
 
 def _bad_axes(axes: Any) -> ArgumentError:
+    """The error for axes that tensordot does not understand."""
     return ArgumentError(
         "tensordot: axes is how many are summed, or a pair of axes (or of lists of "
         f"them) of a and of b, not {axes!r}",

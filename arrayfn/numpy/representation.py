@@ -219,6 +219,7 @@ def nan_to_num(
 
 
 def _largest(dtype: DType) -> Any:
+    """The largest finite number of ``dtype``."""
     if dtype == dtypes.bfloat16:
         return np.asarray(0x7F7F, np.uint16).view(dtype)
     return np.finfo(dtype).max
@@ -259,6 +260,7 @@ def _unfinished(a: Array, b: Array) -> list[Array]:
 
 
 def _euclid(a: Array, b: Array) -> list[Array]:
+    """One step of Euclid's algorithm, elementwise."""
     # The remainder by 0 is 0, so a found divisor stays.
     done = equal(b, 0)
     return [where(done, a, b), where(done, 0, remainder(a, b))]
@@ -296,6 +298,7 @@ def packbits(a: ArrayLike, axis: int | None = None, bitorder: str = "big") -> Ar
 
 
 def _weights(bitorder: str) -> Any:
+    """The powers of two of a byte's bits, in ``bitorder`` "big" or "little"."""
     if bitorder not in ("big", "little"):
         raise ArgumentError(
             f"bitorder is 'big' or 'little', not {bitorder!r}", user_location()

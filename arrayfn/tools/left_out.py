@@ -226,7 +226,6 @@ PARAMETERS_LEFT_OUT: Final[dict[str, dict[str, str]]] = {
             "vmap.spmd_axis_name vmap.sum_match"
         ),
     },
-    "jax.debug": {"it is required": "callback.callback print.fmt"},
     "jax.image": {"None is the full precision": "*.precision"},
     "jax.test_util": {"the step is that of float64": "check_*.eps"},
     "jax.numpy": {

@@ -16,7 +16,7 @@ import numpy as np
 from typing_extensions import override
 
 from arrayfn import dtypes
-from arrayfn.errors import DTypeError, user_location
+from arrayfn.errors import ArgumentError, DTypeError, IndexingError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.primitives import (
     discrete,
@@ -94,12 +94,20 @@ class Key(ImmutableArray):
     @override
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("a single key has no length; split it to get several")
+            raise ArgumentError(
+                "a single key has no length; random.split(key, n) makes n keys",
+                user_location(),
+            )
         return self.shape[0]
 
     @override
     def __getitem__(self, index: Any) -> Key:
         entries = index if isinstance(index, tuple) else (index,)
+        if not self.shape and any(e is not None and e is not ... for e in entries):
+            raise IndexingError(
+                "a single key cannot be indexed; random.split(key, n) makes n keys",
+                user_location(),
+            )
         dots = () if any(entry is Ellipsis for entry in entries) else (Ellipsis,)
         getitem = Namespace.functions["getitem"]
         return Key(getitem(self.data, (*entries, *dots, slice(None))))
@@ -113,8 +121,9 @@ class Key(ImmutableArray):
         )
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError(
-            "a Key is no array of numbers; random.key_data(key) gives its uint32 words"
+        raise DTypeError(
+            "a Key is no array of numbers; random.key_data(key) gives its uint32 words",
+            user_location(),
         )
 
     @override

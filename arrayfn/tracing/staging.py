@@ -109,13 +109,14 @@ def trace(
 ) -> Trace:
     """Run ``function`` on one Tracer per type; its flat results make the Program.
 
-    With ``values`` the Tracers carry them (None where one is unknown), unless the frame
-    is abstract. With ``constants`` captured arrays become the Program's constants at
-    top level; inside another trace they do if the Program is to be ``whole`` and does
-    not depend on that trace. For each of ``axes``, names and extents, there is one more
-    input, the index of a member; so there is for each axis of ``mesh``, along which
-    types say what is ``varying``. ``checks`` are those of ``jit``; ``platform`` is the
-    backend that it compiles for.
+    ``name`` is the Program's, ``hints`` are names for its inputs. With ``values`` the
+    Tracers carry them (None where one is unknown), unless the frame is ``abstract``.
+    With ``constants`` captured arrays become the Program's constants at top level;
+    inside another trace they do if the Program is to be ``whole`` and does not depend
+    on that trace. For each of ``axes``, names and extents, there is one more input, the
+    index of a member; so there is for each axis of ``mesh``, along which types say what
+    is ``varying``. ``checks`` are those of ``jit``; ``platform`` is the backend that it
+    compiles for.
     """
     parent = current_frame()
     frame = Frame(name, abstract, parent, checks, platform)
@@ -168,7 +169,10 @@ def mesh_axes(mesh: Mesh | None) -> Mapping[str, int]:
 
 
 def too_deep(name: str) -> NestingError:
-    """The error for a function with more nested calls than Python's stack holds."""
+    """The error for a function with more nested calls than Python's stack holds.
+
+    ``name`` is that of the outermost function.
+    """
     return NestingError(
         f"{name} calls functions inside functions, jitted ones perhaps, more deeply "
         f"than Python's stack holds ({sys.getrecursionlimit()} calls). Write the "
@@ -295,9 +299,10 @@ def _applied_to_words(
 def apply_program(
     program: Program, operands: Sequence[Any], once: bool = False
 ) -> list[Any]:
-    """The outputs of ``program`` on Tracers and arrays, by inlining or computing it.
+    """The outputs of ``program`` on ``operands``, by inlining or computing it.
 
-    If it is applied only ``once``, its own equations may become part of the trace.
+    These are Tracers and arrays. If the Program is applied only ``once``, its own
+    equations may become part of the trace.
     """
     frame = current_frame() if is_staged(operands) else None
     if frame is not None and frame.abstract:
@@ -336,7 +341,11 @@ def apply_program(
 def _inlined(
     frame: Frame, program: Program, operands: Sequence[Any], once: bool
 ) -> list[Any]:
-    """Emit the equations of ``program`` into ``frame``, where no value is known."""
+    """Emit the equations of ``program`` into ``frame``, where no value is known.
+
+    Returns Tracers of its outputs. ``operands`` are its inputs; if it is applied only
+    ``once``, its own equations become part of the trace, else copies.
+    """
     given = (*operands, *program.constant_values)
     inputs = (*program.inputs, *program.constants)
     environment = {v: frame.atom(x) for v, x in zip(inputs, given, strict=True)}
@@ -373,6 +382,10 @@ def _stage(
     params: Any,
     location: SourceLocation | None,
 ) -> tuple[Any, ...]:
+    """Append an equation of ``primitive`` to ``frame``, and return its Tracers.
+
+    If all operands have values, the results are computed too.
+    """
     atoms = tuple([frame.atom(x) for x in operands])
     types = primitive.result_types(atoms, params, location)
     outputs = tuple([Var(type) for type in types])
@@ -430,6 +443,10 @@ def _results(primitive: Primitive, arrays: Sequence[Any], params: Params) -> Any
 
 
 def _compute(primitive: Primitive, operands: Sequence[Any], params: Any) -> Any:
+    """The result, or the tuple of results, of ``primitive`` on arrays, computed now.
+
+    Results are arrays of their own, none of the operands.
+    """
     for operand in operands:
         if isinstance(operand, Tracer):
             operand.check_alive(None)
@@ -468,6 +485,7 @@ def own(value: Any, taken: Container[int] = ()) -> Any:
 
 
 def _values(operands: Sequence[Any]) -> list[Any] | None:
+    """The arrays that Tracers and arrays hold; None if one is unknown."""
     values: list[Any] = []
     for x in operands:
         value = x.value if isinstance(x, Tracer) else x

@@ -59,6 +59,14 @@ def jvp(
     >>> jvp(np.sin, (np.array(0.0),), (np.array(2.0),))
     (array(0.), array(2.))
     """
+    for what, values in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(values, (tuple, list)):
+            raise ArgumentError(
+                f"jvp: {what} are a tuple, with one for each argument of the "
+                f"function, not a {type(values).__name__}: write jvp(f, (x,), "
+                "(tangent,))",
+                user_location(),
+            )
     args = tuple(primals)
     leaves, structure = tree.flatten(args)
     types = [leaf_type(x) for x in leaves]
@@ -195,7 +203,11 @@ class _PullBack:
     def __call__(
         self, residuals: Sequence[Any], fixed: Sequence[Any], cotangents: Any
     ) -> Any:
-        """The cotangents of the arguments; ``fixed`` are those of integers."""
+        """The cotangents of the arguments.
+
+        ``residuals`` are what the forward pass kept; ``fixed`` are the cotangents of
+        integers.
+        """
         given = _flat_like("vjp: cotangent", cotangents, *self.cotangents)
         gradients = iter(apply_program(self.backward, [*residuals, *given]))
         others = iter(fixed)
@@ -268,14 +280,17 @@ def _first_outputs(program: Program, count: int) -> Program:
 def _flat_like(
     word: str, given: Any, structure: tree.TreeDef, types: Sequence[ArrayType]
 ) -> list[Any]:
-    """The leaves of ``given``, of these types; an error if they have another form."""
+    """The leaves of ``given``, of these types; an error if they have another form.
+
+    ``word`` says what they are, for the message, as "vjp: cotangent".
+    """
     if isinstance(given, list) and structure.type is tuple:
         given = tuple(given)
     leaves, have = tree.flatten(given)
     if have != structure:
         raise ArgumentError(
-            f"{word}s have the structure {have}, not {structure}, which is that of "
-            "what they belong to",
+            f"{word}s have the structure {tree.text_of(have)}, not "
+            f"{tree.text_of(structure)}, which is that of what they belong to",
             user_location(),
         )
     return [

@@ -56,6 +56,7 @@ def vmap(
 
     @functools.wraps(fun)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        """Trace the function of one member, map its Program and run it."""
         name = name_of(fun)
         leaves, structure = tree.flatten((args, kwargs))
         dims = _in_dims(name, in_axes, args, kwargs)
@@ -132,7 +133,10 @@ def _with_leaves(
 
 
 def _check_axes(given: Any, name: str, axes: Sequence[Any]) -> None:
-    """Raise ArgumentError unless each of ``axes`` is an integer or None."""
+    """Raise ArgumentError unless each of ``axes`` is an integer or None.
+
+    They are the leaves of ``given``, the argument ``name`` of vmap.
+    """
     for axis in axes:
         if axis is not None and (isinstance(axis, bool) or not is_one(axis)):
             raise ArgumentError(
@@ -149,7 +153,10 @@ def _are_words(arguments: Any) -> list[bool]:
 
 
 def _out_dim(name: str, dim: int | None, ndim: int, type: ArrayType) -> int | None:
-    """``dim`` counted from the front of ``ndim`` axes with a mapped axis put in."""
+    """``dim`` counted from the front of ``ndim`` axes with a mapped axis put in.
+
+    Raises ShapeError, about an output of the function ``name``, if it is out of bounds.
+    """
     if dim is None:
         return None
     if not -ndim - 1 <= dim <= ndim:
@@ -164,6 +171,10 @@ def _out_dim(name: str, dim: int | None, ndim: int, type: ArrayType) -> int | No
 def _check_unmapped(
     name: str, program: Program, mapped: Program, out_dims: Sequence[int | None]
 ) -> None:
+    """Raise ShapeError if an output varies that is said to be the same for all.
+
+    ``out_dims`` says so by None; ``mapped`` is ``program``, batched.
+    """
     types = zip(program.output_types, mapped.output_types, strict=True)
     for position, (alone, together) in enumerate(types):
         if out_dims[position] is None and alone.shape != together.shape:
@@ -175,6 +186,7 @@ def _check_unmapped(
 
 
 def _check_in_axes(in_axes: Any) -> None:
+    """Raise ArgumentError unless ``in_axes`` is an integer, None or several of them."""
     one = is_one(in_axes) and not isinstance(in_axes, bool)
     if not (in_axes is None or one or isinstance(in_axes, (tuple, list))):
         raise ArgumentError(
@@ -187,6 +199,10 @@ def _check_in_axes(in_axes: Any) -> None:
 def _in_dims(
     name: str, in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[int | None]:
+    """The mapped axis of each leaf of the arguments, None for those not mapped.
+
+    Raises ArgumentError or ShapeError if ``in_axes`` does not fit the arguments.
+    """
     several = isinstance(in_axes, (tuple, list))
     axes = tuple(in_axes) if several else (in_axes,) * len(args)
     if len(axes) != len(args):
@@ -230,6 +246,11 @@ def _in_dims(
 def _mapped_size(
     name: str, leaves: list[Any], dims: list[int | None], given: int | None
 ) -> int:
+    """The extent of the mapped axes, which is the same in all ``leaves``.
+
+    ``given`` is vmap's ``axis_size``. Raises ShapeError if extents differ, or none is
+    known.
+    """
     sizes = {
         leaf_type(x).shape[dim]
         for x, dim in zip(leaves, dims, strict=True)
@@ -252,6 +273,7 @@ def _mapped_size(
 
 
 def _unmapped_type(type: ArrayType, dim: int | None) -> ArrayType:
+    """The type of one member: without the axis ``dim``."""
     if dim is None:
         return type.plain()
     shape = type.shape[:dim] + type.shape[dim + 1 :]

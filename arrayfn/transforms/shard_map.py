@@ -83,6 +83,7 @@ def shard_map(
 
     @functools.wraps(function)
     def wrapper(*args: Any) -> Any:
+        """Trace the function of one member's parts, and apply it over the mesh."""
         name = name_of(function)
         _refuse_nesting(name, mesh)
         leaves = tree.leaves(args)
@@ -135,9 +136,9 @@ def pmap(
 
     It is ``vmap`` over devices: the mapped extent is the number of devices, at most as
     many as there are. ``in_axes`` has an integer, or None for the same value on all,
-    for each positional argument; keyword arguments are mapped along axis 0. Collectives
-    work along ``axis_name`` (by default
-    ``"devices"``); derivatives are each member's own.
+    for each positional argument, and keyword arguments are mapped along axis 0;
+    ``out_axes`` is the mapped axis of the results. Collectives work along ``axis_name``
+    (by default ``"devices"``); derivatives are each member's own.
 
     >>> from arrayfn import lax
     >>> np.asarray(pmap(lambda x: x - lax.pmean(x, "devices"))(np.array([1.0])))
@@ -153,6 +154,7 @@ def pmap(
 
     @functools.wraps(fun)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        """Call the function on each device, by ``shard_map``."""
         axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
         if len(axes) != len(args):
             raise ArgumentError(
@@ -179,6 +181,7 @@ def pmap(
             return PartitionSpec() if axis is None else _along(axis, name)
 
         def member(*parts: Any) -> Any:
+            """The function of one member's parts, whose mapped axes have extent 1."""
             own = [
                 part
                 if axis is None
@@ -212,6 +215,7 @@ def _expanded(y: Any, axis: int) -> Any:
 
 
 def _refuse_nesting(name: str, mesh: Mesh) -> None:
+    """Raise ArgumentError if an axis of ``mesh`` has the name of one around it."""
     frame = current_frame()
     around = [] if frame is None else frame.axis_names()
     taken = [axis for axis in mesh.axis_names if axis in around]
@@ -224,7 +228,11 @@ def _refuse_nesting(name: str, mesh: Mesh) -> None:
 
 
 def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
-    """A checked PartitionSpec for each leaf of ``of``."""
+    """A checked PartitionSpec for each leaf of ``of``.
+
+    ``specs`` is a prefix of it, the argument ``what`` of shard_map of the function
+    ``name``.
+    """
     if isinstance(specs, list):
         specs = tuple(specs)
     try:
@@ -232,7 +240,8 @@ def _spread(what: str, specs: Any, of: Any, mesh: Mesh, name: str) -> list[Any]:
     except ValueError as error:
         raise ArgumentError(
             f"shard_map: {what} = {specs} is no prefix of what {name} "
-            f"{'takes' if what == 'in_specs' else 'returns'}: {tree.structure(of)}",
+            f"{'takes' if what == 'in_specs' else 'returns'}: "
+            f"{tree.text_of(tree.structure(of))}",
             user_location(),
         ) from error
     found = [PartitionSpec() if spec is None else spec for spec in spread]
@@ -254,6 +263,10 @@ def _part(
     spec: PartitionSpec,
     typed: bool,
 ) -> ArrayType:
+    """The type of a member's part of ``leaf``, which is argument ``position``.
+
+    If ``typed``, it says along which axes of the mesh the value varies.
+    """
     check_leaf(leaf, f"shard_map: an argument of {name}")
     try:
         return row.part_type(leaf_type(leaf), mesh, spec, typed)
@@ -265,7 +278,11 @@ def _part(
 
 
 def _captured_first(program: Program, arguments: int, axes: int) -> Program:
-    """``program`` with captured values, its last inputs, before the indices."""
+    """``program`` with captured values, its last inputs, before the indices.
+
+    Its inputs are some ``arguments``, an index for each of ``axes``, and captured
+    values.
+    """
     inputs = program.inputs
     ordered = (
         *inputs[:arguments],
@@ -282,6 +299,10 @@ def _captured_first(program: Program, arguments: int, axes: int) -> Program:
 def _check_outputs(
     name: str, body: Program, specs: Sequence[PartitionSpec], typed: bool
 ) -> None:
+    """Raise ShapeError if an output varies along an axis that its spec leaves out.
+
+    Only if values are ``typed`` by the axes along which they vary.
+    """
     for position, (atom, spec) in enumerate(zip(body.outputs, specs, strict=True)):
         spec.entries(atom.type.ndim)
         extra = sorted(atom.type.varying - set(spec.axes()))
@@ -298,6 +319,7 @@ def _check_outputs(
 
 
 def _made_at(body: Program, atom: Any) -> str:
+    """As an example, (computed at model.py:7); empty if the line is unknown."""
     for equation in body.equations:
         if atom in equation.outputs and equation.source is not None:
             return f" (computed at {equation.source})"

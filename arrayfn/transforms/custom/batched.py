@@ -130,7 +130,11 @@ class _Call:
     def mapped(
         self, size: int, mapped: Sequence[bool]
     ) -> tuple[Program, Sequence[bool]]:
-        """The rule's Program, and which of its outputs are mapped."""
+        """The rule's Program, and which of its outputs are mapped.
+
+        ``size`` is the extent of the mapped axis, ``mapped`` says which inputs have it.
+        Raises ArgumentError if the function closes over a mapped value.
+        """
         own = len(self.leaf_types)
         if any(mapped[own:]):
             raise ArgumentError(
@@ -147,6 +151,7 @@ class _Call:
         out_batched: list[bool] = []
 
         def rule(*args: Any) -> list[Any]:
+            """The leaves of the rule's result, with the types that it must have."""
             given = self.rule(size, in_batched, *args)
             result, batched = pair_of(what, "(result, out_batched)", given)
             out_batched[:] = self._flags(what, batched)
@@ -173,6 +178,10 @@ class _Call:
         return program, out_batched
 
     def _flags(self, what: str, batched: Any) -> list[Any]:
+        """Whether each leaf of the result is mapped, by ``batched``, the rule's answer.
+
+        Raises ArgumentError, about ``what``, if it does not say so by bools.
+        """
         leaves = [0] * self.out_tree.num_leaves
         try:
             flags = tree.broadcast_prefix(

@@ -46,6 +46,7 @@ def closure_convert(
     structure = tree.structure(example_args)
 
     def converted(*given: Any) -> Any:
+        """The function of its arguments and of the values that it captured."""
         args, moved_in = given[: len(example_args)], given[len(example_args) :]
         if len(moved_in) != sum(hoisted):
             raise ArgumentError(
@@ -61,7 +62,7 @@ def closure_convert(
         if have != structure:
             raise ArgumentError(
                 f"the converted {name_of(fun)} takes arguments of structure "
-                f"{structure}, but was given {have}",
+                f"{tree.text_of(structure)}, but was given {tree.text_of(have)}",
                 user_location(),
             )
         closure = [
@@ -109,6 +110,7 @@ def custom_gradient(fun: Function) -> Callable[..., Any]:
         return pair_of(name_of(fun), "(value, rule)", fun(*args))
 
     def forward(*args: Any) -> Any:
+        """The value; and the rule's Program with its captures, as residuals."""
         value, rule = _pair(*args)
         count = len(args)
 
@@ -122,6 +124,7 @@ def custom_gradient(fun: Function) -> Callable[..., Any]:
         return value, (_Rule(traced), saved)
 
     def backward(residuals: Any, ct: Any) -> Any:
+        """The cotangents of the arguments, by the rule's Program."""
         rule, saved = residuals
         results = apply_program(rule.traced.program, [*tree.leaves(ct), *saved])
         return tree.unflatten(rule.traced.out_tree, results)

@@ -53,8 +53,9 @@ def with_inputs(
 def closed(what: str, traced: FlatTrace, own: int) -> Program:
     """The traced Program with its captured arrays as constants.
 
-    It is made when a derivative needs it, long after the call it belongs to, so a
-    captured value that was traced then is an error.
+    Its first ``own`` inputs stay inputs. It is made when a derivative needs it, long
+    after the call it belongs to, so a captured value that was traced then is an error.
+    ``what`` is the function, for the message.
     """
     program, captured = traced.program, traced.trace.captured
     for value in captured:

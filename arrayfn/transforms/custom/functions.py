@@ -148,6 +148,7 @@ class Custom(ABC, Generic[P, R]):
         """The primitive of a call with this ``body``, and its rules as params.
 
         Also all values that body and rules capture, and the body's inputs for them.
+        ``arguments`` are all of the call's, by position.
         """
 
     def __getattr__(self, name: str) -> Any:
@@ -169,7 +170,11 @@ class Custom(ABC, Generic[P, R]):
         return self if instance is None else functools.partial(bound, instance)
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """All arguments by position, with defaults filled in."""
+        """All arguments of a call with ``args`` and ``kwargs``, by position.
+
+        Defaults are filled in. Raises ArgumentError for an argument that can only be
+        given by keyword.
+        """
         bound = self._signature.bind(*args, **kwargs)
         if bound.kwargs:
             raise ArgumentError(
@@ -192,6 +197,7 @@ class Custom(ABC, Generic[P, R]):
 
         @functools.wraps(function)
         def partial(*others: Any) -> Any:
+            """The function of the arguments that are not static."""
             rest = iter(others)
             return function(
                 *[
@@ -257,7 +263,10 @@ class Call:
 
 
 def pair_of(what: str, form: str, value: Any) -> tuple[Any, Any]:
-    """``value``, if it is a pair."""
+    """The two parts of ``value``, if it is a pair; else ArgumentError.
+
+    ``what`` gave it, and ``form`` says what the pair is of, for the message.
+    """
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ArgumentError(
             f"{what} gives a pair {form}, but gave {type(value).__name__}",
@@ -269,18 +278,25 @@ def pair_of(what: str, form: str, value: Any) -> tuple[Any, Any]:
 def fitted(
     what: str, value: Any, out_tree: tree.TreeDef, types: Sequence[ArrayType]
 ) -> list[Any]:
-    """The leaves of ``value``, in dtypes ``types``; an error if the form differs."""
+    """The leaves of ``value``, in dtypes ``types``; an error if the form differs.
+
+    ``what`` gave it, for the message.
+    """
     leaves, structure = tree.flatten(value)
     if structure != out_tree:
         raise ArgumentError(
-            f"{what} has the structure {structure}, but the function gives {out_tree}",
+            f"{what} has the structure {tree.text_of(structure)}, but the function "
+            f"gives {tree.text_of(out_tree)}",
             user_location(),
         )
     return [as_type(what, x, t) for x, t in zip(leaves, types, strict=True)]
 
 
 def as_type(what: str, x: Any, wanted: ArrayType) -> Any:
-    """``x`` in the dtype of ``wanted``; ShapeError if it has another shape."""
+    """``x`` in the dtype of ``wanted``; ShapeError if it has another shape.
+
+    ``what`` is it, for the message.
+    """
     if isinstance(x, SymbolicZero):
         return zeros(wanted)
     check_leaf(x, what)

@@ -172,10 +172,15 @@ class _VjpCall(Call):
     def trace_forward(
         self, primals: Any, varies: Sequence[bool]
     ) -> tuple[FlatTrace, Any]:
-        """The forward rule's Program, and placeholders for its residuals."""
+        """The forward rule's Program, and placeholders for its residuals.
+
+        ``primals`` are the arguments, and ``varies`` says by which leaves one
+        differentiates.
+        """
         residual_tree: list[tree.TreeDef] = []
 
         def forward(*primals: Any) -> list[Any]:
+            """The leaves of the value, checked, and of the residuals."""
             if self.symbolic_zeros:
                 leaves = tree.leaves(primals)
                 pairs = zip(leaves, varies, strict=True)
@@ -199,6 +204,7 @@ class _VjpCall(Call):
         present = [struct(t) for t, g in zip(self.types, given, strict=True) if g]
 
         def backward(residuals: Any, present: list[Any]) -> list[Any]:
+            """The leaves of the arguments' cotangents, checked."""
             cotangents = tree.unflatten(
                 self.out_tree, self.with_zeros(self.types, present, given)
             )
@@ -207,7 +213,11 @@ class _VjpCall(Call):
         return trace_function(backward, (residuals, present), {}, with_values=False)
 
     def cotangents(self, given: Any) -> list[Any]:
-        """The leaves of the backward rule's result, one for each argument leaf."""
+        """The leaves of ``given``, the backward rule's result, checked.
+
+        None stands for zeros. Raises ArgumentError if the form differs from the
+        arguments'.
+        """
         what = f"{self.name}'s backward rule"
         count = len(self.structures)
         if not isinstance(given, (tuple, list)) or len(given) != count:
@@ -226,7 +236,8 @@ class _VjpCall(Call):
             if leaves is None:
                 raise ArgumentError(
                     f"{what}: cotangent {position} has the structure "
-                    f"{tree.structure(value)}, the argument {structure}",
+                    f"{tree.text_of(tree.structure(value))}, the argument "
+                    f"{tree.text_of(structure)}",
                     user_location(),
                 )
             cotangents += [
@@ -251,6 +262,7 @@ class _VjpCall(Call):
         forward = replace(program, inputs=(*program.inputs, *map(Var, unused)))
 
         def backward(given: tuple[bool, ...]) -> Program:
+            """The backward rule's Program, for the results that have a cotangent."""
             with self.within_rules:
                 back = self.trace_backward(residuals, given)
             inputs = len(tree.leaves(residuals)) + sum(given)
