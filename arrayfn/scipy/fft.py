@@ -101,6 +101,7 @@ def _over(
     orthogonalize: bool | None,
     inverse: bool,
 ) -> Array:
+    """The cosine transform along several axes; errors call it ``name``."""
     ndim = ops.type_of_operand(name, x).ndim
     if axes is None:
         count = ndim if s is None else len(s)
@@ -126,6 +127,10 @@ def _transform(
     orthogonalize: bool | None,
     inverse: bool,
 ) -> Array:
+    """The cosine transform of ``type`` 1 to 4 along one axis, or its ``inverse``.
+
+    ``n`` is the length, to which x is cut or padded. Errors call it ``name``.
+    """
     given = ops.type_of_operand(name, x)
     if given.dtype in dtypes.COMPLEX:
         raise DTypeError(
@@ -159,7 +164,7 @@ def _wide(dtype: dtypes.DType) -> dtypes.DType:
 
 
 def _fitted(x: Array, n: int | None) -> Array:
-    """The first n elements of each row, padded with zeros."""
+    """The first n elements of each row of ``x``, padded with zeros."""
     extent = x.shape[-1]
     if n is None or n == extent:
         return x
@@ -172,7 +177,11 @@ def _fitted(x: Array, n: int | None) -> Array:
 def _scaled(
     x: Array, kind: int, norm: str | None, orthogonalize: bool, inverse: bool
 ) -> Array:
-    """The normalised transform of ``kind``; ``orthogonalize`` also scales the ends."""
+    """The normalised transform of ``kind`` of the rows of ``x``.
+
+    If it is an ``inverse`` the default normalization divides by the length.
+    ``orthogonalize`` also scales the ends.
+    """
     length = x.shape[-1]
     period = 2.0 * (length - 1 if kind == 1 else length)
     factor = 1.0 / period if (norm == "forward") != inverse else 1.0
@@ -194,7 +203,10 @@ def _scaled(
 
 
 def _cosines(x: Array, kind: int) -> Array:
-    """The transform 2 sum x cos; for types I and III the ends count once."""
+    """The transform 2 sum x cos; for types I and III the ends count once.
+
+    ``kind`` is the type, 1 to 4.
+    """
     length = x.shape[-1]
     single = x.dtype == dtypes.float32
     complex_ = dtypes.complex64 if single else dtypes.complex128
