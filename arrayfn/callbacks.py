@@ -107,8 +107,9 @@ def _called(
         leaves, structure = tree.flatten(callback(*operands, **options))
         if structure != result_tree:
             raise ArgumentError(
-                f"{name_of(callback)} gave a result of structure {structure}, which is "
-                f"declared as {result_tree}"
+                f"{name_of(callback)} gave a result of structure "
+                f"{tree.text_of(structure)}, which is declared as "
+                f"{tree.text_of(result_tree)}"
             )
         return [
             np.asarray(x, dtype) if dtypes.is_python_scalar(x) else np.asarray(x)

@@ -13,7 +13,11 @@ from arrayfn import dtypes
 CPU: Final = 1
 CUDA: Final = 2
 _CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-_BFLOAT: Final = 4
+_NARROW: Final = {
+    dtypes.bfloat16: 4,
+    dtypes.float8_e4m3fn: 10,
+    dtypes.float8_e5m2: 12,
+}
 
 
 class _Tensor(ctypes.Structure):
@@ -96,7 +100,11 @@ def export(
     """
     extents = (ctypes.c_int64 * len(shape))(*shape)
     steps = (ctypes.c_int64 * len(shape))(*strides)
-    code = _BFLOAT if dtype == dtypes.bfloat16 else _CODES[dtype.kind]
+    if dtype in dtypes.INT4:
+        raise BufferError(
+            "DLPack has no int4 in a byte of its own; export x.view('u1')"
+        )
+    code = _NARROW[dtype] if dtype in _NARROW else _CODES[dtype.kind]
     managed = _Managed(
         _Tensor(
             pointer,
@@ -144,8 +152,9 @@ def receive(capsule: Any) -> Received:
 
 def _dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:
     """The dtype of a DLPack type; TypeError if there is none."""
-    if lanes == 1 and code == _BFLOAT:
-        return dtypes.bfloat16
+    narrow = {number: dtype for dtype, number in _NARROW.items()}
+    if lanes == 1 and code in narrow:
+        return narrow[code]
     kinds = {number: kind for kind, number in _CODES.items()}
     if lanes != 1 or code not in kinds:
         raise TypeError(

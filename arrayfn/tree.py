@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -24,6 +25,10 @@ keystr = tree_paths.keystr
 IsLeaf = Callable[[Any], bool] | None
 C = TypeVar("C", bound=type)
 
+_SPEC: Final = re.compile(
+    r"^PyTreeSpec\((.*?)(?:, NoneIsLeaf)?(?:, namespace='.*')?\)$", re.DOTALL
+)
+_LONGEST: Final = 120  # characters of a structure's text
 _OWN: Final = "arrayfn"  # the registry that classes are put into
 _NOTHING: Final = object()
 _OPTREE_FIELDS: Final = "__optree_dataclass_fields__"
@@ -40,6 +45,16 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     """
     leaves, structure = optree.tree_flatten(tree, is_leaf, namespace=_OWN)
     return list(leaves), structure
+
+
+def text_of(structure: TreeDef) -> str:
+    """``structure`` as errors show it, shortened; ``*`` is an array.
+
+    >>> text_of(structure({"a": 1, "b": (2, 3)}))
+    "{'a': *, 'b': (*, *)}"
+    """
+    text = _SPEC.sub(r"\1", str(structure))
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 def flatten_arguments(tree: Any) -> tuple[list[Any], TreeDef]:

@@ -18,7 +18,7 @@ from arrayfn.display.style import STYLE
 _TOKENS: Final = re.compile(
     r"(?P<comment>\#.*)"
     r"|(?P<string>\"\"\".*|'[^']*'|\"[^\"]*\")"
-    r"|(?P<type>~?\b(?:bool|[iu](?:8|16|32|64)|f(?:16|32|64)|bf16|c(?:64|128))\b"
+    r"|(?P<type>~?\b(?:bool|[iu](?:4|8|16|32|64)|f(?:8\w+|16|32|64)|bf16|c(?:64|128))\b"
     r"(?:\[[\d,]*\])?\*?)"
     r"|(?P<number>(?<![\w.])-?\d[\w.]*(?:[eE][+-]?\d+)?)"
     r"|(?P<call>\b[A-Za-z_]\w*(?=\())"

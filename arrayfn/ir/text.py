@@ -468,8 +468,8 @@ def _holds(dtype: DType, value: complex) -> bool:
     """Whether a Literal of ``dtype`` may have this Python value."""
     if dtype == dtypes.bool_:
         return isinstance(value, bool)
-    if dtype in dtypes.INTEGERS:
-        bounds = np.iinfo(dtype)
+    if dtype in dtypes.INTEGERS or dtype in dtypes.INT4:
+        bounds = dtypes.limits(dtype)
         return isinstance(value, int) and bounds.min <= value <= bounds.max
     if isinstance(value, complex):
         return dtype in dtypes.COMPLEX

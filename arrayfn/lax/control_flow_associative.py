@@ -58,8 +58,8 @@ def associative_scan(
         results, given = tree.flatten(result)
         if given != structure:
             raise ArgumentError(
-                f"associative_scan: {described(fn)} gives the structure {given}, but "
-                f"takes {structure}",
+                f"associative_scan: {described(fn)} gives the structure "
+                f"{tree.text_of(given)}, but takes {tree.text_of(structure)}",
                 user_location(),
             )
         return results

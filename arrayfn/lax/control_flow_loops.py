@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -153,7 +154,8 @@ def fori_loop(
     """``val = body_fun(i, val)`` for i from ``lower`` to ``upper`` (exclusive).
 
     If both bounds are known it is a ``scan``, which is faster in reverse mode;
-    otherwise a ``while_loop``. ``unroll`` is that of ``scan``.
+    otherwise a ``while_loop``. ``unroll`` is that of ``scan``, for known bounds. Bounds
+    that are floating-point numbers make i one: ``lower``, ``lower + 1`` and so on.
 
     >>> import numpy as np
     >>> fori_loop(0, 5, lambda i, x: x + i, np.array(0))
@@ -162,13 +164,22 @@ def fori_loop(
     check_function("fori_loop", "body_fun", body_fun)
     for what, bound in (("lower", lower), ("upper", upper)):
         type = ops.type_of_operand(f"fori_loop: {what}", bound)
-        if type.shape or type.dtype not in dtypes.INTEGERS:
+        if type.shape or type.dtype not in dtypes.INTEGERS | dtypes.FLOATS:
             raise DTypeError(
-                f"fori_loop: {what} is an integer scalar, not {type}", user_location()
+                f"fori_loop: {what} is a scalar, an integer or a real number, not "
+                f"{type}",
+                user_location(),
             )
     if isinstance(lower, ImmutableArray) or isinstance(upper, ImmutableArray):
+        if unroll not in (None, False, 1):
+            raise ArgumentError(
+                "fori_loop is unrolled if both bounds are known while it is traced; "
+                "leave out unroll=",
+                user_location(),
+            )
         return _loop_of_unknown_length(lower, upper, body_fun, init_val)
-    first, length = int(lower), max(0, int(upper) - int(lower))
+    first, last = np.asarray(lower).item(), np.asarray(upper).item()
+    length = max(0, math.ceil(last - first))
     dtype, weak = dtypes.promote(
         (t.dtype, t.weak) for t in (plain_type(lower), plain_type(upper))
     )

@@ -221,9 +221,9 @@ def keep_types(
         given = carry_of(closed)
         if given != structure:
             raise ArgumentError(
-                f"{name}: {described(body)} gives a carry of structure {given}, but "
-                f"was given {structure}; return what it takes, with the same keys and "
-                "lengths",
+                f"{name}: {described(body)} gives a carry of structure "
+                f"{tree.text_of(given)}, but was given {tree.text_of(structure)}; "
+                "return what it takes, with the same keys and lengths",
                 user_location(),
             )
         results = closed.out_types[: len(types)]

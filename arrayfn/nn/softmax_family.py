@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import arrayfn.numpy as anp
+from arrayfn import dtypes
 from arrayfn.compilation.operators import operator
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike, Axis
@@ -102,8 +103,8 @@ def logsumexp(
 ) -> Any:
     """log(sum(b * exp(a))) over ``axis``, without overflow; ``b`` is 1 by default.
 
-    With ``return_sign`` it returns log(abs(sum)) and the sum's sign; without it a
-    negative sum gives NaN. Elements where ``where`` is false are ignored.
+    With ``return_sign`` it returns log(abs(sum)) and the sum's sign, sum / abs(sum);
+    without it a negative sum gives NaN. Elements where ``where`` is false are ignored.
 
     >>> import numpy as np
     >>> logsumexp(np.array([1000.0, 1000.0]))
@@ -112,6 +113,8 @@ def logsumexp(
     a = ops.as_array(ops.as_floating("logsumexp", a))
     if where is not None:
         a = anp.where(where, a, -math.inf)
+    if b is None and return_sign and a.dtype in dtypes.COMPLEX:
+        b = 1
     if b is not None:
         return _weighted(a, b, axis, keepdims, return_sign)
     value = _logsumexp(a, axis, keepdims)
@@ -127,7 +130,8 @@ def _weighted(
     )
     # An element of weight 0 is ignored even if its exponent is infinite.
     a = anp.where(anp.equal(b, 0), -math.inf, a)
-    highest = stop_gradient(anp.max(a, axis, keepdims=True))
+    size = anp.real(a) if a.dtype in dtypes.COMPLEX else a
+    highest = stop_gradient(anp.max(size, axis, keepdims=True))
     shift = anp.where(anp.isfinite(highest), highest, 0)
     total = anp.sum(
         anp.multiply(b, anp.exp(anp.subtract(a, shift))), axis, keepdims=True

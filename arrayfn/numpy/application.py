@@ -172,6 +172,12 @@ def vectorize(
     array([1, 3, 5])
     """
     excluded = frozenset(excluded or ())
+    if not all(isinstance(e, str) or (isinstance(e, int) and e >= 0) for e in excluded):
+        raise ArgumentError(
+            "vectorize: excluded has positions from 0 on and names of arguments, not "
+            f"{set(excluded)}",
+            user_location(),
+        )
     wanted = None if otypes is None else [dtypes.canonical(t) for t in otypes]
 
     @functools.wraps(pyfunc)

@@ -37,8 +37,9 @@ def divide(x: ArrayLike, y: ArrayLike, /) -> Array:
     """x / y, elementwise; integers are divided as float64."""
     types = [ops.type_of_operand("divide", a) for a in (x, y)]
     dtype, weak = dtypes.promote((t.dtype, t.weak) for t in types)
-    if dtype not in dtypes.INEXACT:
-        x, y = (ops.convert(a, dtypes.float64, weak) for a in (x, y))
+    wide = ops.inexact_dtype("divide", dtype)
+    if wide != dtype:
+        x, y = (ops.convert(a, wide, weak) for a in (x, y))
     return ops.elementwise(e.div, "divide", x, y)
 
 
@@ -267,11 +268,6 @@ def _unless_nan(x: ArrayLike, y: ArrayLike, extreme: Array) -> Array:
 def copysign(x: ArrayLike, y: ArrayLike, /) -> Array:
     """x with the sign of y, elementwise."""
     return ops.floating(e.copysign, "copysign", x, y)
-
-
-def nextafter(x: ArrayLike, y: ArrayLike, /) -> Array:
-    """The floating-point number next to x towards y, elementwise."""
-    return ops.floating(e.nextafter, "nextafter", x, y)
 
 
 def heaviside(x: ArrayLike, y: ArrayLike, /) -> Array:

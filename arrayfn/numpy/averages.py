@@ -33,7 +33,7 @@ def _wide(name: str, x: ArrayLike, dtype: DTypeLike) -> tuple[ArrayLike, DType]:
     if dtype is not None:
         result = dtypes.canonical(dtype)
     else:
-        result = given if given in dtypes.INEXACT else dtypes.float64
+        result = ops.inexact_dtype(name, given)
     wide = dtypes.compute_dtype(result)
     if given in dtypes.HALF_PRECISION and wide == dtypes.float32:
         convert = conversion.convert_element_type

@@ -25,6 +25,7 @@ from arrayfn.primitives import discrete, slicing, views
 from arrayfn.tracing import (
     ArrayOnDevice,
     ImmutableArray,
+    Key,
     apply,
     constant,
     device_of,
@@ -63,6 +64,8 @@ def asarray(
         return stack_parts(parts)
     if isinstance(a, ImmutableArray):
         return cast(Array, a) if wanted is None else ops.convert(a, wanted)
+    if wanted is not None:
+        dtypes.check_numeric(wanted)
     a = adopted(a)
     if isinstance(a, ImmutableArray):  # it is on a GPU
         return asarray(a if copy is False else a.copy(), dtype)
@@ -128,11 +131,16 @@ def full(
     *,
     device: Any = None,
 ) -> Array:
-    """An array of ``shape`` filled with a number; by default in the number's dtype."""
+    """An array of ``shape`` filled with a number; by default in the number's dtype.
+
+    In the dtype of keys, the number is each word of each key.
+    """
     ops.check_order("full", order)
     extents = ops.as_shape("full", shape)
     given = ops.type_of_operand("full", fill_value)
     wanted = given.dtype if dtype is None else dtypes.canonical(dtype)
+    if wanted is dtypes.KEY and not isinstance(fill_value, Key):
+        return cast(Array, Key(full((*extents, 2), fill_value, dtypes.uint32)))
     value = ops.placed("full", ops.convert(fill_value, wanted), device)
     if given.shape:
         target = ops.broadcast_shape("full", (given.shape, extents))
@@ -307,8 +315,7 @@ def linspace(
     """
     num = ops.whole(num)
     start = ops.placed("linspace", start, device)
-    given = ops.common_dtype("linspace", (start, stop))
-    inexact = dtypes.float64 if given not in dtypes.INEXACT else given
+    inexact = ops.inexact_dtype("linspace", ops.common_dtype("linspace", (start, stop)))
     start, stop = ops.convert(start, inexact), ops.convert(stop, inexact)
     gaps = num - 1 if endpoint else num
     step = divide(subtract(stop, start), max(gaps, 1))

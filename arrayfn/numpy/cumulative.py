@@ -25,18 +25,28 @@ def _along(primitive: Primitive, name: str, x: ArrayLike, axis: int | None) -> A
 def cumsum(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
 ) -> Array:
-    """Running sums along ``axis`` (None: of ``a`` as a vector)."""
+    """Running sums along ``axis`` (None: of ``a`` as a vector).
+
+    Sums of dtype bool are true from the first true element on.
+    """
     ops.refuse_out("cumsum", out)
     wanted = accumulation_dtype(ops.type_of_operand("cumsum", a).dtype, dtype)
+    if wanted == dtypes.bool_:
+        return ops.convert(cummax(ops.convert(a, wanted), axis), wanted)
     return _along(c.cumsum, "cumsum", ops.convert(a, wanted), axis)
 
 
 def cumprod(
     a: ArrayLike, axis: int | None = None, dtype: DTypeLike = None, out: None = None
 ) -> Array:
-    """Running products along ``axis`` (None: of ``a`` as a vector)."""
+    """Running products along ``axis`` (None: of ``a`` as a vector).
+
+    Products of dtype bool are false from the first false element on.
+    """
     ops.refuse_out("cumprod", out)
     wanted = accumulation_dtype(ops.type_of_operand("cumprod", a).dtype, dtype)
+    if wanted == dtypes.bool_:
+        return ops.convert(cummin(ops.convert(a, wanted), axis), wanted)
     return _along(c.cumprod, "cumprod", ops.convert(a, wanted), axis)
 
 

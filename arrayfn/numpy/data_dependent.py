@@ -70,7 +70,8 @@ def flatnonzero(
 ) -> Array:
     """The indices of nonzero elements of ``a`` as a vector: int64.
 
-    With ``size``, exactly so many; missing ones are ``fill_value`` (0).
+    With ``size``, exactly so many; missing ones are ``fill_value`` (0), a number or a
+    tuple of one.
 
     >>> import numpy as np
     >>> flatnonzero(np.array([0.0, 3.0, 0.0, 4.0]), size=3, fill_value=-1)
@@ -79,7 +80,8 @@ def flatnonzero(
     if size is None:
         remedy = _size_remedy("flatnonzero")
         return ops.beside(np.flatnonzero(known("flatnonzero", a, remedy)), a)
-    filler = 0 if fill_value is None else fill_value
+    filler = fill_value[0] if isinstance(fill_value, tuple) else fill_value
+    filler = 0 if filler is None else filler
     return true_positions(_truth(ravel(a)), ops.whole(size), filler)
 
 

@@ -160,7 +160,7 @@ multiply = ufunc(
     at="multiply",
 )
 negative = ufunc(arithmetic.negative, 1)
-nextafter = ufunc(arithmetic.nextafter, 2)
+nextafter = ufunc(representation.nextafter, 2)
 not_equal = ufunc(comparison.not_equal, 2)
 positive = ufunc(arithmetic.positive, 1)
 power = ufunc(arithmetic.power, 2)

@@ -413,8 +413,10 @@ def take_along_axis(
 
     Positions along the other axes are those of ``indices``, which broadcasts with arr.
     ``axis=None`` indexes ``arr`` flat. ``mode`` and ``fill_value`` are as for ``take``,
-    without "wrap".
+    without "wrap"; "one_hot" reads 0 at positions out of bounds.
     """
+    if mode == "one_hot":  # another library's way to compute the same
+        mode, fill_value = "fill", 0
     if mode not in (None, "fill", "clip", "promise_in_bounds"):
         raise ArgumentError(
             f"take_along_axis has no mode {mode!r}; it has 'fill' and 'clip'",

@@ -329,10 +329,11 @@ def array_split(
     shape = ops.type_of_operand("array_split", ary).shape
     place = ops.normalize_axis("array_split", axis, len(shape))
     extent = shape[place]
-    if isinstance(indices_or_sections, (tuple, list, np.ndarray)):
-        cuts = [slice(0, cut).indices(extent)[1] for cut in indices_or_sections]
+    count = _sections(indices_or_sections)
+    if count is None:
+        given: Any = indices_or_sections
+        cuts = [slice(0, cut).indices(extent)[1] for cut in given]
     else:
-        count = ops.whole(indices_or_sections)
         each, extra = divmod(extent, count)
         sizes = [each + (k < extra) for k in range(count)]
         cuts = [sum(sizes[:k]) for k in range(1, len(sizes))]
@@ -343,16 +344,21 @@ def array_split(
     ]
 
 
+def _sections(given: Any) -> int | None:
+    """The number of sections that is ``given``; None for indices."""
+    if isinstance(given, (tuple, list)) or getattr(given, "ndim", 0):
+        return None
+    return int(given)
+
+
 def split(
     ary: ArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> list[Array]:
     """``ary`` split along ``axis`` at the given indices, or into equal parts."""
     shape = ops.type_of_operand("split", ary).shape
     place = ops.normalize_axis("split", axis, len(shape))
-    if (
-        isinstance(indices_or_sections, (int, np.integer))
-        and shape[place] % indices_or_sections
-    ):
+    count = _sections(indices_or_sections)
+    if count is not None and shape[place] % count:
         raise ShapeError(
             f"split: axis {place} of shape {shape} does not divide into "
             f"{indices_or_sections} equal parts; array_split allows unequal ones",

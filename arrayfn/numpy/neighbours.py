@@ -238,7 +238,9 @@ def unwrap(
     type = ops.type_of_operand("unwrap", p)
     place = ops.normalize_axis("unwrap", axis, type.ndim)
     whole = type.dtype in dtypes.INTEGERS and isinstance(period, int)
-    p = p if whole else _inexact("unwrap", p)
+    if not whole:
+        dtype = ops.floating_dtype(ops.common_dtype("unwrap", (p, period)))
+        p = ops.as_array(ops.convert(p, dtype))
     half: Any = floor_divide(period, 2) if whole else period / 2
     steps = diff(p, axis=place)
     turned = subtract(remainder(add(steps, half), period), half)

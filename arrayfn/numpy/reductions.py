@@ -112,14 +112,16 @@ def sum(
 ) -> Array:
     """The sum over ``axis``; 0 for no elements.
 
-    Without ``promote_integers`` small integers keep their dtype.
+    Without ``promote_integers`` small integers keep their dtype. A sum of dtype bool is
+    whether any element is not 0.
     """
     ops.refuse_out("sum", out)
     axes = _axes("sum", a, axis)
     given = ops.type_of_operand("sum", a).dtype
     wanted = accumulation_dtype(given, dtype, promote_integers)
     a = _chosen("sum", ops.convert(a, wanted), where, ops.scalar(0, wanted))
-    value = _reduce(r.reduce_sum, a, axes, keepdims)
+    by = r.reduce_or if wanted == dtypes.bool_ else r.reduce_sum
+    value = _reduce(by, a, axes, keepdims)
     return value if initial is None else add(value, _start("sum", initial, wanted))
 
 
@@ -135,14 +137,16 @@ def prod(
 ) -> Array:
     """The product over ``axis``; 1 for no elements.
 
-    Without ``promote_integers`` small integers keep their dtype.
+    Without ``promote_integers`` small integers keep their dtype. A product of dtype
+    bool is whether all elements are not 0.
     """
     ops.refuse_out("prod", out)
     axes = _axes("prod", a, axis)
     given = ops.type_of_operand("prod", a).dtype
     wanted = accumulation_dtype(given, dtype, promote_integers)
     a = _chosen("prod", ops.convert(a, wanted), where, ops.scalar(1, wanted))
-    value = _reduce(r.reduce_prod, a, axes, keepdims)
+    by = r.reduce_and if wanted == dtypes.bool_ else r.reduce_prod
+    value = _reduce(by, a, axes, keepdims)
     if initial is None:
         return value
     return multiply(value, _start("prod", initial, wanted))
@@ -323,6 +327,7 @@ def size(a: ArrayLike, axis: Axis = None) -> int:
 
 def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
     """Whether ``a1`` and ``a2`` have the same shape and equal elements: bool."""
+    a1, a2 = ops.from_lists(a1), ops.from_lists(a2)
     if shape(a1) != shape(a2):
         return ops.full(False, (), dtypes.bool_)
     unequal = not_equal(a1, a2)
@@ -333,6 +338,7 @@ def array_equal(a1: ArrayLike, a2: ArrayLike, equal_nan: bool = False) -> Array:
 
 def array_equiv(a1: ArrayLike, a2: ArrayLike) -> Array:
     """Whether ``a1`` and ``a2``, one broadcast to the other's shape, are equal."""
+    a1, a2 = ops.from_lists(a1), ops.from_lists(a2)
     first, second = shape(a1), shape(a2)
     try:
         common = ops.broadcast_shape("array_equiv", (first, second))

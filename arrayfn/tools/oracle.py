@@ -156,11 +156,19 @@ class Judged:
 
 
 def oracle(
-    program: Program, inputs: Sequence[Any], *, samples: int = SAMPLES, seed: int = 0
+    program: Program,
+    inputs: Sequence[Any],
+    *,
+    samples: int = SAMPLES,
+    seed: int = 0,
+    have: Sequence[Any] | None = None,
 ) -> list[Judged]:
     """The results of ``program`` for ``inputs``, each with an error bound.
 
-    Bounds come from ``samples`` runs in which every rounding is random, by ``seed``.
+    Bounds come from ``samples`` runs in which every rounding is random, by ``seed``,
+    and grow with their number. If results to be judged are given as ``have``, no more
+    runs are made than are needed to find them within their bounds.
+
     Raises ArgumentError if the inputs do not have the Program's types.
 
     >>> import numpy as np
@@ -188,17 +196,28 @@ def oracle(
     values = [np.asarray(x) for x in evaluate(widened(program, exact), given)]
     random = np.random.default_rng(seed)
     runs: list[list[Any]] = []
+
+    def judged() -> list[Judged]:
+        return [
+            _judged(value, [wide_array(run[k], type.dtype) for run in runs], type.dtype)
+            for k, (value, type) in enumerate(
+                zip(values, program.output_types, strict=True)
+            )
+        ]
+
     for k in range(samples):
+        if have is not None and not violated(judged(), have):
+            break
         chance = _CHANCES[k % len(_CHANCES)]
         excess = _EXCESS[(k // len(_CHANCES) + k) % len(_EXCESS)]
         rounding = _Rounding(random, chance, excess, exact.counts)
         runs.append(evaluate(widened(program, rounding), given))
-    return [
-        _judged(value, [wide_array(run[k], type.dtype) for run in runs], type.dtype)
-        for k, (value, type) in enumerate(
-            zip(values, program.output_types, strict=True)
-        )
-    ]
+    return judged()
+
+
+def violated(judged: Sequence[Judged], results: Sequence[Any]) -> bool:
+    """Whether some result has an element that is outside its bound."""
+    return any(j.violations(r).any() for j, r in zip(judged, results, strict=True))
 
 
 def _judged(value: Array, runs: Sequence[Array], dtype: DType) -> Judged:

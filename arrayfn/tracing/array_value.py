@@ -229,6 +229,7 @@ class ImmutableArray(Operand):
     argpartition = operator("argpartition")
     argsort = operator("argsort")
     astype = operator("astype")
+    byteswap = operator("byteswap_method")
     choose = operator("choose")
     clip = operator("clip")
     compress = operator("compress")

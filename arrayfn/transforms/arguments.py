@@ -119,6 +119,18 @@ def check_function(name: str, function: Any) -> None:
             f"({short(function)})",
             user_location(),
         )
+    if isinstance(function, staticmethod):
+        raise ArgumentError(
+            f"{name} takes the function itself, not a staticmethod; write "
+            f"@staticmethod above @{name}",
+            user_location(),
+        )
+    if inspect.isgeneratorfunction(function):
+        raise ArgumentError(
+            f"{name} takes a function that returns arrays, not the generator function "
+            f"{name_of(function)}; return a tuple",
+            user_location(),
+        )
 
 
 _MISMATCH: Final = re.compile(r"\S+\(\) (missing \d|takes |got )")

@@ -46,7 +46,8 @@ def constrained(what: str, x: Any, shardings: Any) -> Any:
         spread = tree.broadcast_prefix(shardings, x)
     except ValueError as error:
         raise ArgumentError(
-            f"{what}: {shardings} is no prefix of {structure}", user_location()
+            f"{what}: {shardings} is no prefix of {tree.text_of(structure)}",
+            user_location(),
         ) from error
     results: list[Any] = []
     for leaf, sharding in zip(leaves, spread, strict=True):

@@ -250,7 +250,9 @@ def check_inexact(
     for number, leaf in enumerate(tree.leaves(argument)):
         check_leaf(leaf, partial(_place_in, function, position, argument, number))
         type = leaf_type(leaf)
-        if type.dtype not in dtypes.INEXACT and not (allowed and allowed[number]):
+        if type.dtype not in dtypes.DIFFERENTIABLE and not (
+            allowed and allowed[number]
+        ):
             raise DifferentiationError(
                 f"{name_of(function)} cannot be differentiated by argument "
                 f"{position}, which is {type}: derivatives are of "
@@ -336,7 +338,7 @@ def _in_order_of(
 
 
 def _is_inexact(leaf: Any) -> bool:
-    return leaf_type(leaf).dtype in dtypes.INEXACT
+    return leaf_type(leaf).dtype in dtypes.DIFFERENTIABLE
 
 
 def _fixed(leaf: Any, varies: bool) -> Any:

@@ -59,7 +59,7 @@ def jet(
     order = _order(function, args, series)
     leaves = tree.leaves(args)
     types = [leaf_type(x) for x in leaves]
-    moving = [t.dtype in dtypes.INEXACT for t in types]
+    moving = [t.dtype in dtypes.DIFFERENTIABLE for t in types]
     derivatives = [tree.leaves(tuple(terms)) for terms in zip(*series, strict=True)]
     operands: list[Any] = []
     for number, terms in enumerate(derivatives):
@@ -359,7 +359,8 @@ def _order(
             if tree.structure(term) != wanted:
                 raise ArgumentError(
                     f"jet of {name}: a derivative of argument {position} has the "
-                    f"structure {tree.structure(term)}, and the argument {wanted}",
+                    f"structure {tree.text_of(tree.structure(term))}, and the argument "
+                    f"{tree.text_of(wanted)}",
                     user_location(),
                 )
     return lengths.pop()

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from arrayfn.errors import DifferentiationError
 from arrayfn.ir import Atom, Program, Var
 from arrayfn.ir.builder import ProgramBuilder, rename
-from arrayfn.primitives import elementwise as e
-from arrayfn.primitives import views
+from arrayfn.primitives import emitters, views
 from arrayfn.primitives.base import (
     THROUGH_BODY,
     Linear,
@@ -90,7 +89,7 @@ def pull_back(
         sums = gathered.setdefault(atom, {})
         shared = cotangent.type.varying - atom.type.varying
         have = sums.get(shared)
-        sums[shared] = cotangent if have is None else e.add(have, cotangent)
+        sums[shared] = cotangent if have is None else emitters.add(have, cotangent)
 
     def gathered_for(var: Var) -> Atom | None:
         """The cotangent of ``var``, summed over members that share its value."""
@@ -98,7 +97,7 @@ def pull_back(
         for shared, part in gathered.pop(var, {}).items():
             for axis in sorted(shared):
                 part = summed_over(part, axis)
-            total = part if total is None else e.add(total, part)
+            total = part if total is None else emitters.add(total, part)
         return total
 
     for atom, cotangent in zip(program.outputs, cotangents, strict=True):

@@ -46,15 +46,20 @@ def not_watched(
 
 
 def run_unjitted(
-    compiled: CompiledProgram, inputs: Sequence[Array], watch: Watch = not_watched
+    compiled: CompiledProgram,
+    inputs: Sequence[Array],
+    watch: Watch = not_watched,
+    *,
+    over_donors: bool = False,
 ) -> list[Array]:
     """The outputs of ``compiled`` for ``inputs``, which must have its input types.
 
     Each kernel's work items are done in two parts, the second first: the result must
-    not depend on it. ``watch`` surrounds each call of a generated kernel.
+    not depend on it. ``watch`` surrounds each call of a generated kernel. Results over
+    donated inputs have memory of their own unless ``over_donors``.
     """
     compiled = completed(compiled, lambda once: run_unjitted(once, ()))
-    buffers = allocated(compiled, inputs, _zeros, over_donors=False)
+    buffers = allocated(compiled, inputs, _zeros, over_donors=over_donors)
     return _Run(compiled, buffers, watch).run()
 
 

@@ -109,7 +109,7 @@ class CudaBackend:
         from arrayfn.backends.cuda import timed
 
         with on(gpu(self.number)):
-            return timed.TimedExecutable(compiled)
+            return timed.TimedExecutable(compiled, self.name)
 
 
 @per_device

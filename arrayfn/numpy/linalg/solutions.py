@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from arrayfn import dtypes
-from arrayfn.errors import ShapeError, user_location
+from arrayfn.errors import ArgumentError, ShapeError, user_location
 from arrayfn.ir import ArrayType
 from arrayfn.numpy import _operands as ops
 from arrayfn.numpy._operands import Array, ArrayLike
@@ -22,6 +22,7 @@ from arrayfn.numpy.arithmetic import absolute, conj, multiply, negative, real
 from arrayfn.numpy.comparison import where
 from arrayfn.numpy.creation import arange, eye, ones, ones_like, zeros_like
 from arrayfn.numpy.cumulative import cumprod
+from arrayfn.numpy.data_dependent import known
 from arrayfn.numpy.indexing import take_along_axis
 from arrayfn.numpy.linalg import _matrices as m
 from arrayfn.numpy.linalg.decompositions import svd, svdvals
@@ -336,6 +337,8 @@ def pinv(
     Singular values up to ``rtol`` (or ``rcond``) times the largest count as 0; the
     default is 10 max(m, n) machine epsilons. ``hermitian`` has no effect.
     """
+    if rcond is not None and rtol is not None:
+        raise ArgumentError("pinv takes rcond or rtol, not both", user_location())
     a = m.matrix("pinv", a)
     if rcond is None:
         rcond = rtol if rtol is not None else 10 * _relative_spacing(a)
@@ -396,6 +399,8 @@ def matrix_rank(
     ``tol`` is by default ``rtol`` times the largest, and ``rtol`` max(m, n) machine
     epsilons. For an array with less than two axes: whether any element is not 0.
     """
+    if tol is not None and rtol is not None:
+        raise ArgumentError("matrix_rank takes tol or rtol, not both", user_location())
     a = m.inexact("matrix_rank", A)
     if len(a.shape) < 2:
         return ops.convert(any(a), dtypes.int64)
@@ -409,16 +414,20 @@ def matrix_rank(
     return sum(s > threshold[..., None], axis=-1, dtype=np.int64)
 
 
-@also_takes("numpy_resid")
 def lstsq(
-    a: ArrayLike, b: ArrayLike, rcond: float | None = None
+    a: ArrayLike,
+    b: ArrayLike,
+    rcond: float | None = None,
+    *,
+    numpy_resid: bool = False,
 ) -> tuple[Array, Array, Array, Array]:
     """The x (..., n, k) of smallest norm that minimises |a x - b|, and more.
 
     a is (..., m, n), b (m,) or (..., m, k); the leading axes broadcast. The other
-    results are the squared residuals (..., k) (NumPy returns none if the rank is less
-    than n), the rank (...) of a, and its singular values. Those up to ``rcond`` times
-    the largest count as 0; the default is max(m, n) machine epsilons.
+    results are the squared residuals (..., k), the rank (...) of a, and its singular
+    values. Those up to ``rcond`` times the largest count as 0; the default is max(m, n)
+    machine epsilons. With ``numpy_resid`` there are no residuals, shape (0,), if the
+    rank is less than n or m is at most n, as in NumPy; this needs the rank's value.
 
     >>> import numpy as np
     >>> a, b = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]]), np.array([1.0, 2.0, 3.0])
@@ -445,4 +454,9 @@ def lstsq(
     x = matmul(m.adjoint(vh), parts)
     rest = matmul(a, x) - sides
     distances = sum(real(rest * conj(rest)), axis=-2)
+    if numpy_resid:
+        found = known("lstsq", rank, "Leave out numpy_resid")
+        rows, columns = a.shape[-2:]
+        if rows <= columns or (found < columns).any():
+            distances = ops.full(0, (0,), distances.dtype)
     return (x[..., 0] if is_vector else x), distances, rank, s

@@ -14,7 +14,7 @@ import numpy as np
 
 from arrayfn.backends.cuda.emulator.memory import Pointer
 from arrayfn.dtypes import BY_SHORT_NAME, complex_of, real_of
-from arrayfn.lowering.cuda.windows.convolutions import roles_of
+from arrayfn.lowering.cuda.windows.convolution_axes import roles_of
 from arrayfn.primitives.padded_convolution import ARRAYS, ROLES, padded_convolution
 
 Array = np.ndarray[Any, Any]
