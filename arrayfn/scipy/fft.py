@@ -173,6 +173,7 @@ def _over(
     orthogonalize: bool | None,
     inverse: bool,
 ) -> Array:
+    """The cosine transform along several axes; errors call it ``name``."""
     ndim = ops.type_of_operand(name, x).ndim
     lengths = [s] if isinstance(s, int) else s
     if axes is None:
@@ -205,6 +206,10 @@ def _transform(
     orthogonalize: bool | None,
     inverse: bool,
 ) -> Array:
+    """The cosine transform of ``type`` 1 to 4 along one axis, or its ``inverse``.
+
+    ``n`` is the length, to which x is cut or padded. Errors call it ``name``.
+    """
     given = ops.type_of_operand(name, x)
     if given.dtype in dtypes.COMPLEX:
         parts = [
@@ -241,7 +246,7 @@ def _wide(dtype: dtypes.DType) -> dtypes.DType:
 
 
 def _fitted(x: Array, n: int | None) -> Array:
-    """The first n elements of each row, padded with zeros."""
+    """The first n elements of each row of ``x``, padded with zeros."""
     extent = x.shape[-1]
     if n is None or n == extent:
         return x
@@ -259,7 +264,11 @@ def _scaled(
     inverse: bool,
     of_sines: bool,
 ) -> Array:
-    """The normalised transform of ``kind``; ``orthogonalize`` also scales the ends."""
+    """The normalised transform of ``kind`` of the rows of ``x``.
+
+    If it is an ``inverse`` the default normalization divides by the length.
+    ``orthogonalize`` also scales the ends.
+    """
     length = x.shape[-1]
     beyond = (1 if of_sines else -1) if kind == 1 else 0
     period = 2.0 * (length + beyond)
@@ -296,7 +305,10 @@ def _sines(x: Array, kind: int) -> Array:
 
 
 def _cosines(x: Array, kind: int) -> Array:
-    """The transform 2 sum x cos; for types I and III the ends count once."""
+    """The transform 2 sum x cos; for types I and III the ends count once.
+
+    ``kind`` is the type, 1 to 4.
+    """
     length = x.shape[-1]
     single = x.dtype == dtypes.float32
     complex_ = dtypes.complex64 if single else dtypes.complex128
