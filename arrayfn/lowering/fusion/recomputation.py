@@ -45,7 +45,11 @@ class Recomputation(Groups):
         return self.clonable[base]
 
     def find_clone(self, base: Var) -> list[Var] | None:
-        """``clone_arrays`` of a base that has not been asked for before."""
+        """``clone_arrays`` of a base that has not been asked for before.
+
+        What is computed from arrays of bytes alone may cost more for each byte that it
+        would take in memory.
+        """
         if base in self.outputs or self.producer_group.get(base) is None:
             return None
         cost, arrays, pending = 0, dict[Var, None](), [base]
@@ -80,14 +84,19 @@ class Recomputation(Groups):
                 return None
             cost += price
             full = sum(v.type.size * 8 > base.type.size for v in arrays)
-            if cost > self.clone_cost or full > CLONE_ARRAYS:
+            if cost > self.clone_cost * base.type.dtype.itemsize or full > CLONE_ARRAYS:
                 return None
             for atom in maker.inputs:
                 if isinstance(atom, Var):
                     if not self.is_plain(self.reads[atom]):
                         return None
                     pending.append(self.reads[atom].base)
-        full = sum(v.type.size * 8 > base.type.size for v in arrays)
+        sizes = [
+            v.type.dtype.itemsize for v in arrays if v.type.size * 8 > base.type.size
+        ]
+        if cost > self.clone_cost and max(sizes, default=0) != 1:
+            return None
+        full = len(sizes)
         most = 1 if base in self.kept else CLONE_ARRAYS
         return list(arrays) if full <= most else None
 
